@@ -1,0 +1,83 @@
+"""Dates of an archive: the text of ``WARC-Date`` and the digits that a crawl index keeps.
+
+We write WARC-Date with exactly three fraction digits (``2026-11-28T00:00:00.123Z``; WARC 1.1, section
+5.4), because the index holds 14 digits (seconds) or 17 (milliseconds) and a revisit must carry its
+original's date unchanged: for both forms, text to digits and back is the identity. Dates of other
+writers may have one to nine fraction digits, or leave out everything after the year.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+_TEXT = re.compile(
+    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?Z)?)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+_DIGITS = re.compile(r"\d{14}(?:\d{3})?", re.ASCII)
+
+
+def now() -> datetime:
+    """Return the present time in UTC, in whole milliseconds."""
+    return in_milliseconds(datetime.now(UTC))
+
+
+def in_milliseconds(date: datetime) -> datetime:
+    """Return the aware *date* in UTC, cut (not rounded) to milliseconds."""
+    if date.tzinfo is None:
+        raise ValueError(f"The date {date.isoformat()} has no time zone; give an aware datetime.")
+    date = date.astimezone(UTC)
+    return date.replace(microsecond=date.microsecond // 1000 * 1000)
+
+
+def format_date(date: datetime) -> str:
+    """Return the WARC-Date of the aware *date*.
+
+    >>> format_date(datetime(2026, 11, 28, 1, 2, 3, 123999, tzinfo=UTC))
+    '2026-11-28T01:02:03.123Z'
+    """
+    return in_milliseconds(date).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def parse_date(text: str) -> datetime:
+    """Return the aware datetime of a WARC-Date; digits below a microsecond are cut. Raises ValueError."""
+    year, month, day, hour, minute, second, fraction = _parts(text)
+    microsecond = int((fraction or "")[:6].ljust(6, "0"))
+    return datetime(
+        int(year), int(month), int(day), int(hour), int(minute), int(second), microsecond, tzinfo=UTC
+    )
+
+
+def date_digits(text: str) -> str:
+    """Return the digits of a WARC-Date: 17 if it has a fraction, else 14. Raises ValueError.
+
+    >>> date_digits("2026-11-28T00:00:00.123Z"), date_digits("2026-11-28T00:00:00Z")
+    ('20261128000000123', '20261128000000')
+    """
+    parse_date(text)  # refuses the 45th of a month
+    *parts, fraction = _parts(text)
+    return "".join(parts) + ((fraction[:3].ljust(3, "0")) if fraction else "")
+
+
+def date_from_digits(digits: str) -> str:
+    """Return the WARC-Date of 14 digits (seconds) or 17 (milliseconds). Raises ValueError.
+
+    >>> date_from_digits("20261128000000123"), date_from_digits("20261128000000")
+    ('2026-11-28T00:00:00.123Z', '2026-11-28T00:00:00Z')
+    """
+    if not _DIGITS.fullmatch(digits):
+        raise ValueError(f"{digits!r} is not a date of 14 or 17 digits.")
+    d = digits
+    fraction = f".{d[14:]}" if len(d) == 17 else ""
+    text = f"{d[:4]}-{d[4:6]}-{d[6:8]}T{d[8:10]}:{d[10:12]}:{d[12:14]}{fraction}Z"
+    parse_date(text)
+    return text
+
+
+def _parts(text: str) -> tuple[str, str, str, str, str, str, str | None]:
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a WARC-Date; 2026-11-28T00:00:00.123Z is one.")
+    year, month, day, hour, minute, second, fraction = match.groups()
+    return year, month or "01", day or "01", hour or "00", minute or "00", second or "00", fraction

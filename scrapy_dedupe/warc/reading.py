@@ -1,0 +1,311 @@
+"""Records as they are read back from WARC and ARC files, gzip or plain, good or damaged.
+
+`read_records` yields every whole record with its place in the file. Damaged places are passed over and
+told: to the callback if there is one, else by one DamagedInput after the last record, so that nobody
+takes a damaged file for a good one. `framing` says what counts as damage.
+
+Blocks up to 8 MiB are held with the record; the payload of a longer one is read from the file again.
+
+ARC records get the words of WARC: the version block is a ``warcinfo``, an HTTP capture a ``response``,
+anything else (DNS) a ``resource``. They have no record id and no digest.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.capture import Digest, Headers, parse_digest
+from scrapy_dedupe.warc.framing import Damage, Frame, frames, open_block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+KEPT_BYTES = 8 << 20
+
+_STATUS_LINE = re.compile(rb"\s*HTTP/\d(?:\.\d)?\s+(\d{3})(?:\s|\Z)", re.IGNORECASE)
+_REQUEST_LINE = re.compile(rb"[!-~]+ [^\r\n]* HTTP/\d", re.IGNORECASE)
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_LINE = re.compile(rb"\r?\n")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
+
+
+class HttpHead(NamedTuple):
+    """The HTTP head of a block; `status` is None in a request; `length` counts its bytes."""
+
+    first_line: bytes
+    status: int | None
+    headers: Headers
+    length: int
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return the first header of that name."""
+        name = name.lower()
+        return next((value for header, value in self.headers if header.lower() == name), None)
+
+    def get_all(self, name: bytes) -> list[bytes]:
+        """Return every header of that name, in order."""
+        name = name.lower()
+        return [value for header, value in self.headers if header.lower() == name]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A whole record of a file.
+
+    `offset` and `length` are bytes as stored, blank lines after the record included; `length` is 0 for a
+    record that shares a gzip member with others. `type` is in lower case; `date` is the text of WARC-Date.
+    `headers` are the named fields in order, as they were read.
+    """
+
+    path: Path
+    offset: int
+    length: int
+    format: str
+    type: str
+    id: str | None
+    target_uri: str | None
+    date: str | None
+    headers: tuple[tuple[str, str], ...]
+    http: HttpHead | None
+    frame: Frame
+
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+        return self.path.name
+
+    def get(self, name: str) -> str | None:
+        """Return the first named field of that name."""
+        name = name.lower()
+        return next((value for field, value in self.headers if field.lower() == name), None)
+
+    def get_all(self, name: str) -> list[str]:
+        """Return every named field of that name, in order."""
+        name = name.lower()
+        return [value for field, value in self.headers if field.lower() == name]
+
+    @property
+    def http_status(self) -> int | None:
+        """The status in the block, if it is an HTTP response."""
+        return self.http.status if self.http else None
+
+    @property
+    def http_headers(self) -> Headers:
+        """The HTTP headers in the block, as bytes and in order."""
+        return self.http.headers if self.http else ()
+
+    @property
+    def payload_digest(self) -> Digest | None:
+        """WARC-Payload-Digest in our text form; None if there is none, or none of a known form."""
+        return _digest(self.get("WARC-Payload-Digest"))
+
+    @property
+    def block_digest(self) -> Digest | None:
+        """WARC-Block-Digest, like `payload_digest`."""
+        return _digest(self.get("WARC-Block-Digest"))
+
+    @property
+    def concurrent_to(self) -> str | None:
+        """WARC-Concurrent-To."""
+        return self.get("WARC-Concurrent-To")
+
+    @property
+    def profile(self) -> str | None:
+        """WARC-Profile of a revisit."""
+        return _bare(self.get("WARC-Profile"))
+
+    @property
+    def refers_to(self) -> str | None:
+        """WARC-Refers-To: the record id of the original."""
+        return self.get("WARC-Refers-To")
+
+    @property
+    def refers_to_uri(self) -> str | None:
+        """WARC-Refers-To-Target-URI, without the angle brackets that some writers put around it."""
+        return _bare(self.get("WARC-Refers-To-Target-URI"))
+
+    @property
+    def refers_to_date(self) -> str | None:
+        """WARC-Refers-To-Date."""
+        return self.get("WARC-Refers-To-Date")
+
+    @property
+    def truncated(self) -> str | None:
+        """WARC-Truncated. Revisits say ``length``, since they leave out the body on purpose."""
+        return self.get("WARC-Truncated")
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the payload was cut when it was captured."""
+        return self.truncated is not None and self.type != "revisit"
+
+    def block(self) -> bytes:
+        """Return the block as stored. Raises DamagedInput if it cannot be read again."""
+        if len(self.frame.kept) == self.frame.block_length:
+            return self.frame.kept
+        return b"".join(open_block(self.path, self.frame))
+
+    def payload(self) -> bytes:
+        """Return the stored entity body: the block without its HTTP head and chunked transfer coding.
+
+        A content coding (gzip, br) is left as it is; a revisit has an empty payload. Raises DamagedInput
+        if a long block cannot be read again.
+        """
+        if self.type == "revisit":
+            return b""
+        block = self.block()
+        if self.http is None:
+            return block
+        body = block[self.http.length :]
+        codings = b",".join(self.http.get_all(b"Transfer-Encoding")).lower()
+        return without_chunks(body) if codings.strip().endswith(b"chunked") else body
+
+    def info(self) -> dict[str, str]:
+        """Return the fields in the block of a ``warcinfo``, names in lower case."""
+        fields: dict[str, str] = {}
+        for line in self.block().decode("utf-8", "replace").splitlines():
+            name, colon, value = line.partition(":")
+            if colon:
+                fields.setdefault(name.strip().lower(), value.strip())
+        return fields
+
+
+def read_records(
+    path: Path | str, *, on_damage: Callable[[Damage], None] | None = None
+) -> Iterator[StoredRecord]:
+    """Yield the whole records of a WARC or ARC file.
+
+    *on_damage* is called for every damaged place when reading passes it. Without it, DamagedInput is
+    raised after the last record, with the first damaged place and the number of others. Raises OSError if
+    the file cannot be opened or read.
+    """
+    path = Path(path)
+    damages: list[Damage] = []
+    for frame in frames(path, kept_bytes=KEPT_BYTES, on_damage=on_damage or damages.append):
+        yield _stored_record(path, frame)
+    _raise_for(damages)
+
+
+def read_record(path: Path | str, offset: int) -> StoredRecord:
+    """Return the record that begins at *offset*. Raises DamagedInput if no whole record does."""
+    path = Path(path)
+    damages: list[Damage] = []
+    for frame in frames(path, kept_bytes=KEPT_BYTES, on_damage=damages.append, start=offset):
+        if frame.offset != offset:
+            break
+        return _stored_record(path, frame)
+    _raise_for(damages[:1])
+    raise DamagedInput(f"{path}, offset {offset}: the file ends here, there is no record.")
+
+
+def without_chunks(body: bytes) -> bytes:
+    r"""Return *body* without the framing of the chunked transfer coding (RFC 9112, section 7.1).
+
+    A body that is not in chunks at all is returned as it is: many archives keep the header and not the
+    framing. From a place that is no chunk on, the bytes are kept as they are.
+
+    >>> without_chunks(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), without_chunks(b"abc")
+    (b'abcde', b'abc')
+    """
+    parts: list[bytes] = []
+    position = 0
+    while match := _CHUNK_SIZE.match(body, position):
+        size, start = int(match[1], 16), match.end()
+        end = start + size
+        if not size:
+            return b"".join(parts)
+        if end >= len(body):  # the last chunk was cut
+            parts.append(body[start:])
+            return b"".join(parts)
+        line_end = _LINE.match(body, end)
+        if not line_end:
+            break
+        parts.append(body[start:end])
+        position = line_end.end()
+    return b"".join(parts) + body[position:] if parts else body
+
+
+def _raise_for(damages: list[Damage]) -> None:
+    if damages:
+        others = f" {len(damages) - 1} other places are damaged too." if len(damages) > 1 else ""
+        raise DamagedInput(f"{damages[0]}.{others}")
+
+
+def _stored_record(path: Path, frame: Frame) -> StoredRecord:
+    headers = frame.fields
+    fields = {name.lower(): value for name, value in reversed(headers)}
+    if frame.is_arc:
+        uri = fields["url"]
+        record_type = "resource"
+        if uri.startswith("filedesc:"):
+            record_type = "warcinfo"
+        elif uri.lower().startswith(("http:", "https:")):
+            record_type = "response"
+        date = _arc_date(fields["archive-date"])
+        http = _http_head(frame.kept) if record_type == "response" else None
+        return StoredRecord(
+            path, frame.offset, frame.length, "arc", record_type, None, uri, date, headers, http, frame
+        )
+    record_type = fields.get("warc-type", "").lower()
+    is_http = record_type in ("response", "request", "revisit") and (
+        # GNU wget and the example of the standard give a revisit message/http.
+        fields.get("content-type", "application/http")
+        .lower()
+        .startswith(("application/http", "message/http"))
+    )
+    http = _http_head(frame.kept) if is_http else None
+    return StoredRecord(
+        path,
+        frame.offset,
+        frame.length,
+        "warc",
+        record_type,
+        fields.get("warc-record-id"),
+        _bare(fields.get("warc-target-uri")),
+        fields.get("warc-date"),
+        headers,
+        http,
+        frame,
+    )
+
+
+def _http_head(block: bytes) -> HttpHead | None:
+    status = _STATUS_LINE.match(block)
+    if not status and not _REQUEST_LINE.match(block):
+        return None
+    end = _HEAD_END.search(block)
+    length = end.end() if end else len(block)
+    first, *lines = _LINE.split(block[: end.start() if end else length])
+    headers: list[tuple[bytes, bytes]] = []
+    for line in lines:
+        if line[:1] in b" \t" and headers:
+            name, value = headers[-1]
+            headers[-1] = (name, value + b" " + line.strip())
+            continue
+        name, colon, value = line.partition(b":")
+        if colon:
+            headers.append((name.strip(), value.strip(b" \t")))
+    return HttpHead(first, int(status[1]) if status else None, tuple(headers), length)
+
+
+def _digest(text: str | None) -> Digest | None:
+    try:
+        return parse_digest(text) if text else None
+    except ValueError:
+        return None
+
+
+def _bare(uri: str | None) -> str | None:
+    if uri and uri.startswith("<") and uri.endswith(">"):
+        return uri[1:-1]
+    return uri
+
+
+def _arc_date(digits: str) -> str:
+    digits = (digits + "00000101000000"[len(digits) :])[:14]
+    d = digits
+    return f"{d[:4]}-{d[4:6]}-{d[6:8]}T{d[8:10]}:{d[10:12]}:{d[12:14]}Z"

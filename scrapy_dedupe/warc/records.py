@@ -1,0 +1,226 @@
+r"""WARC 1.1 records, written strictly (ISO 28500:2017).
+
+A record is ``WARC/1.1``, its named fields, a blank line, the block and two more line ends. An exchange
+is its principal record (``response`` or ``revisit``) followed by its ``request``, which names the
+principal's id in WARC-Concurrent-To; both carry the date of the capture.
+
+WARC-Payload-Digest is the digest of the stored body and stands only where there is one, so never on an
+empty body; WARC-Block-Digest uses the same algorithm. A ``revisit`` keeps the HTTP head as its block and
+says so with WARC-Truncated; ``server-not-modified`` has no block at all, because replay programs show a
+304 status line in a block as an empty page.
+
+Fields are safe by construction: URIs are percent-encoded, and `Record.to_bytes` refuses a field that
+would span lines.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.warc.capture import Capture, digest_text, parse_digest, target_uri
+from scrapy_dedupe.warc.dates import format_date
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+IDENTICAL_PAYLOAD = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
+SERVER_NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
+
+_PROTOCOLS = {"http/2": "h2", "http/2.0": "h2", "http/3": "h3", "http/3.0": "h3"}
+_PROTOCOL = re.compile(r"[a-z0-9][a-z0-9./-]*")
+_LINE_ENDS = str.maketrans("\r\n", "  ")
+
+Fields = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record that can be written: its named fields without Content-Length, and its block."""
+
+    headers: Fields
+    block: bytes
+
+    def get(self, name: str) -> str | None:
+        """Return the first field of that name."""
+        name = name.lower()
+        return next((value for field, value in self.headers if field.lower() == name), None)
+
+    @property
+    def type(self) -> str:
+        """WARC-Type."""
+        return self.get("WARC-Type") or ""
+
+    @property
+    def id(self) -> str:
+        """WARC-Record-ID with its angle brackets."""
+        return self.get("WARC-Record-ID") or ""
+
+    @property
+    def target_uri(self) -> str | None:
+        """WARC-Target-URI."""
+        return self.get("WARC-Target-URI")
+
+    @property
+    def date(self) -> str:
+        """The text of WARC-Date."""
+        return self.get("WARC-Date") or ""
+
+    def to_bytes(self) -> bytes:
+        """Return the record as it stands in an uncompressed file. Raises ValueError on an unsafe field."""
+        lines = ["WARC/1.1"]
+        lines += [f"{name}: {value}" for name, value in self.headers]
+        lines.append(f"Content-Length: {len(self.block)}\r\n\r\n")
+        head = "\r\n".join(lines)
+        line_ends = len(lines) + 1
+        if head.count("\n") != line_ends or head.count("\r") != line_ends:
+            raise ValueError(f"A field of the {self.type} record {self.id} contains a line end.")
+        return b"".join((head.encode("utf-8"), self.block, b"\r\n\r\n"))
+
+
+def new_record_id() -> str:
+    """Return a fresh ``<urn:uuid:…>``."""
+    return f"<urn:uuid:{uuid.uuid4()}>"
+
+
+def warcinfo(
+    filename: str,
+    info: Mapping[str, str],
+    date: datetime,
+    *,
+    record_id: str | None = None,
+    algorithm: str = "sha256",
+) -> Record:
+    """Return the record that opens a file: *info* as ``application/warc-fields``, in the given order."""
+    block = "".join(f"{_one_line(name)}: {_one_line(value)}\r\n" for name, value in info.items())
+    encoded = block.encode("utf-8")
+    return Record(
+        (
+            ("WARC-Type", "warcinfo"),
+            ("WARC-Record-ID", record_id or new_record_id()),
+            ("WARC-Date", format_date(date)),
+            ("WARC-Filename", _one_line(filename)),
+            ("WARC-Block-Digest", f"{algorithm}:{digest_text(encoded, algorithm)}"),
+            ("Content-Type", "application/warc-fields"),
+        ),
+        encoded,
+    )
+
+
+def response(capture: Capture, *, digest: str, warcinfo_id: str | None = None) -> Record:
+    """Return the record that holds the body; *digest* is `Capture.payload_digest`, with or without label."""
+    block = capture.response_head() + capture.body
+    digest_field, algorithm = _labelled(digest)
+    fields = _common("response", capture, warcinfo_id)
+    if capture.body:
+        fields.append(("WARC-Payload-Digest", digest_field))
+    if capture.truncated:
+        fields.append(("WARC-Truncated", capture.truncated))
+    return _http_record(fields, block, algorithm, "response")
+
+
+def revisit(
+    capture: Capture,
+    *,
+    digest: str,
+    refers_to: str | None = None,
+    refers_to_uri: str,
+    refers_to_date: str,
+    warcinfo_id: str | None = None,
+) -> Record:
+    """Return the record of a payload that the original already holds (WARC 1.1, section 6.7.2).
+
+    *refers_to* is the record id of the original (a ``response``), *refers_to_uri* its WARC-Target-URI and
+    *refers_to_date* the text of its WARC-Date. Raises ValueError for an empty or incomplete body, of which
+    nobody can say that another record holds it.
+    """
+    if not capture.body or not capture.is_complete:
+        raise ValueError(f"{capture.url}: an empty or incomplete body cannot be a revisit.")
+    digest_field, algorithm = _labelled(digest)
+    fields = _common("revisit", capture, warcinfo_id)
+    fields.append(("WARC-Profile", IDENTICAL_PAYLOAD))
+    fields += _reference(refers_to, refers_to_uri, refers_to_date)
+    fields.append(("WARC-Payload-Digest", digest_field))
+    fields.append(("WARC-Truncated", "length"))
+    return _http_record(fields, capture.response_head(), algorithm, "response")
+
+
+def not_modified(
+    capture: Capture,
+    *,
+    refers_to: str | None = None,
+    refers_to_uri: str,
+    refers_to_date: str,
+    digest: str | None = None,
+    warcinfo_id: str | None = None,
+) -> Record:
+    """Return the record of a 304 whose original is known, without a block (WARC 1.1, section 6.7.3).
+
+    *digest*, if given, is the original's payload digest. Raises ValueError if the status is not 304.
+    """
+    if capture.status != 304:
+        raise ValueError(f"{capture.url}: status {capture.status} is not 304 (Not Modified).")
+    fields = _common("revisit", capture, warcinfo_id)
+    fields.append(("WARC-Profile", SERVER_NOT_MODIFIED))
+    fields += _reference(refers_to, refers_to_uri, refers_to_date)
+    if digest:
+        fields.append(("WARC-Payload-Digest", _labelled(digest)[0]))
+    return Record(tuple(fields), b"")
+
+
+def request(
+    capture: Capture, *, concurrent_to: str, warcinfo_id: str | None = None, algorithm: str = "sha256"
+) -> Record:
+    """Return the request of an exchange; *concurrent_to* is the id of its principal record."""
+    fields = _common("request", capture, warcinfo_id)
+    fields.append(("WARC-Concurrent-To", _bracketed(concurrent_to)))
+    if capture.request_body:
+        digest = digest_text(capture.request_body, algorithm)
+        fields.append(("WARC-Payload-Digest", f"{algorithm}:{digest}"))
+    return _http_record(fields, capture.request_head() + capture.request_body, algorithm, "request")
+
+
+def _common(record_type: str, capture: Capture, warcinfo_id: str | None) -> list[tuple[str, str]]:
+    fields = [
+        ("WARC-Type", record_type),
+        ("WARC-Record-ID", new_record_id()),
+        ("WARC-Date", format_date(capture.date)),
+        ("WARC-Target-URI", capture.target_uri),
+    ]
+    if warcinfo_id:
+        fields.append(("WARC-Warcinfo-ID", _bracketed(warcinfo_id)))
+    if capture.ip_address:
+        fields.append(("WARC-IP-Address", _one_line(capture.ip_address)))
+    for name in (capture.protocol or "").split(","):
+        protocol = name.strip().lower()
+        if _PROTOCOL.fullmatch(protocol):
+            fields.append(("WARC-Protocol", _PROTOCOLS.get(protocol, protocol)))
+    return fields
+
+
+def _reference(refers_to: str | None, uri: str, date: str) -> list[tuple[str, str]]:
+    fields = [("WARC-Refers-To", _bracketed(refers_to))] if refers_to else []
+    return [*fields, ("WARC-Refers-To-Target-URI", target_uri(uri)), ("WARC-Refers-To-Date", date)]
+
+
+def _http_record(fields: list[tuple[str, str]], block: bytes, algorithm: str, message: str) -> Record:
+    fields.append(("WARC-Block-Digest", f"{algorithm}:{digest_text(block, algorithm)}"))
+    fields.append(("Content-Type", f"application/http; msgtype={message}"))
+    return Record(tuple(fields), block)
+
+
+def _labelled(digest: str) -> tuple[str, str]:
+    """Return the digest as a field, and the algorithm for the block's."""
+    parsed = parse_digest(digest)
+    return str(parsed), parsed.label if parsed.label in ("sha1", "sha256") else "sha256"
+
+
+def _bracketed(record_id: str) -> str:
+    return f"<{target_uri(record_id.strip().strip('<>'))}>"
+
+
+def _one_line(text: str) -> str:
+    return text.translate(_LINE_ENDS).encode("utf-8", "replace").decode("utf-8")

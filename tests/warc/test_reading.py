@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import gzip
+import zlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc import reading, records
+from scrapy_dedupe.warc.capture import Capture
+from scrapy_dedupe.warc.reading import read_record, read_records, without_chunks
+
+if TYPE_CHECKING:
+    from scrapy_dedupe.warc.framing import Damage
+
+HTTP = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+
+
+def warc(block: bytes, *fields: str, kind: str = "response", end: bytes = b"\r\n\r\n") -> bytes:
+    lines = [
+        "WARC/1.0",
+        f"WARC-Type: {kind}",
+        "WARC-Record-ID: <urn:uuid:1>",
+        "WARC-Date: 2026-11-28T00:00:00Z",
+        "Content-Type: application/http; msgtype=response",
+        f"Content-Length: {len(block)}",
+        *fields,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + block + end
+
+
+def stored(path, data: bytes):
+    path.write_bytes(data)
+    return list(read_records(path))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_record_tells_all_that_is_known_of_it(tmp_path, packed):
+    captured = Capture(
+        "http://example.org/a", "GET", 200, datetime(2026, 11, 28, tzinfo=UTC), (), b"",
+        ((b"X-N\xe9", b"\xff"), (b"Set-Cookie", b"a"), (b"Set-Cookie", b"b")), b"hello",
+    )  # fmt: skip
+    record = records.revisit(
+        captured,
+        digest=captured.payload_digest("sha1"),
+        refers_to="urn:uuid:2",
+        refers_to_uri="http://example.org/b",
+        refers_to_date="2026-11-27T00:00:00.000Z",
+    )
+    data = record.to_bytes()
+    (read,) = stored(tmp_path / "a.warc", gzip.compress(data) if packed else data)
+    assert (read.file, read.offset, read.length) == ("a.warc", 0, (tmp_path / "a.warc").stat().st_size)
+    assert (read.type, read.id, read.target_uri) == ("revisit", record.id, "http://example.org/a")
+    assert read.date == "2026-11-28T00:00:00.000Z"
+    assert read.payload_digest == ("sha1", captured.payload_digest("sha1"))
+    assert (read.refers_to, read.refers_to_uri) == ("<urn:uuid:2>", "http://example.org/b")
+    assert read.refers_to_date == "2026-11-27T00:00:00.000Z"
+    assert read.profile == records.IDENTICAL_PAYLOAD
+    assert read.http_status == 200
+    assert read.http_headers[:3] == captured.response_headers
+    assert read.http is not None
+    assert read.http.get_all(b"set-cookie") == [b"a", b"b"]
+    assert read.payload() == b""
+    assert not read.is_truncated
+
+
+def test_angle_brackets_around_uris_are_taken_off(tmp_path):
+    data = warc(HTTP, "WARC-Target-URI: <http://example.org/>", "WARC-Refers-To-Target-URI: <http://b/>")
+    (record,) = stored(tmp_path / "a.warc", data)
+    assert (record.target_uri, record.refers_to_uri) == ("http://example.org/", "http://b/")
+
+
+def test_the_transfer_coding_is_removed_and_the_content_coding_kept(tmp_path):
+    body = gzip.compress(b"hello")
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n\r\n"
+    (record,) = stored(tmp_path / "a.warc", warc(head + chunked))
+    assert record.payload() == body
+    (record,) = stored(tmp_path / "b.warc", warc(head + body))
+    assert record.payload() == body
+
+
+@given(st.lists(st.binary(min_size=1), max_size=5))
+def test_chunks_come_together_again(pieces):
+    body = b"".join(b"%x;ext=1\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    assert without_chunks(body) == b"".join(pieces)
+
+
+def test_a_chunked_body_that_was_cut_keeps_what_came():
+    assert without_chunks(b"5\r\nhello\r\n5\r\nwor") == b"hellowor"
+
+
+def test_line_ends_and_folded_fields_of_other_writers_are_forgiven(tmp_path):
+    block = HTTP.replace(b"\r\n", b"\n") + b"body"
+    data = warc(block, "X-Long: one", " two", end=b"\n").replace(b"\r\n", b"\n")
+    first, second = stored(tmp_path / "a.warc", data + data)
+    assert first.get("x-long") == "one two"
+    assert first.payload() == second.payload() == b"body"
+    assert first.length == second.offset
+
+
+def test_a_long_payload_is_read_from_the_file_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "KEPT_BYTES", 100)
+    body = bytes(range(256)) * 40
+    plain = warc(HTTP + b"small") + warc(HTTP + body)
+    for name, data in (
+        ("plain.warc", plain),
+        ("members.warc.gz", gzip.compress(warc(HTTP + b"small")) + gzip.compress(warc(HTTP + body))),
+        ("one-member.warc.gz", gzip.compress(plain)),
+    ):
+        first, second = stored(tmp_path / name, data)
+        assert len(second.frame.kept) == 100
+        assert (first.payload(), second.payload()) == (b"small", body)
+
+
+def test_records_that_share_a_member_are_read_and_say_that_they_do(tmp_path):
+    data = gzip.compress(warc(HTTP + b"1") + warc(HTTP + b"2")) + gzip.compress(warc(HTTP + b"3"))
+    found = stored(tmp_path / "a.warc.gz", data)
+    assert [record.payload() for record in found] == [b"1", b"2", b"3"]
+    assert [record.length > 0 for record in found] == [False, False, True]
+
+
+def test_a_gzip_header_with_an_extra_field_is_read_across_a_boundary(tmp_path):
+    member = gzip.compress(warc(HTTP + b"x"))
+    extra = member[:3] + b"\x04" + member[4:10] + b"\x08\x00LX\x04\x00abcd" + member[10:]
+    for padding in range((1 << 16) - 40, (1 << 16) + 2):
+        first = warc(HTTP + b"y" * 10)
+        store = zlib.compressobj(0, zlib.DEFLATED, 31)
+        filler = store.compress(first) + store.flush()
+        filler += bytes(padding - len(filler))  # NUL bytes between members
+        found = stored(tmp_path / "a.warc.gz", filler + extra)
+        assert [record.payload() for record in found] == [b"y" * 10, b"x"]
+        assert found[1].offset == padding
+
+
+# ARC
+
+ARC1 = (
+    b"filedesc://a.arc 0.0.0.0 20110301000000 text/plain 76\n"
+    b"1 0 InternetArchive\nURL IP-address Archive-date Content-type Archive-length\n\n"
+)
+ARC2_BLOCK = (
+    b"2 0 InternetArchive\nURL IP-address Archive-date Content-type Result-code Checksum Location Offset "
+    b"Filename Archive-length\n"
+)
+ARC2 = b"filedesc://b.arc 0.0.0.0 20110301000000 text/plain 200 - - 0 b.arc %d\n%b\n" % (
+    len(ARC2_BLOCK),
+    ARC2_BLOCK,
+)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("version_block", "middle"), [(ARC1, b""), (ARC2, b" 200 ABC - 0 b.arc")], ids=["version 1", "version 2"]
+)
+def test_arc_files_are_read_in_the_words_of_warc(tmp_path, packed, version_block, middle):
+    block = HTTP + b"hello"
+    parts = [
+        version_block,
+        b"http://example.org/a b 192.0.2.1 20110302030405 text/html%b %d\n%b\n" % (middle, len(block), block),
+        b"dns:example.org 192.0.2.1 20110302030405 text/dns%b 3\nabc\n" % middle,
+    ]
+    data = b"".join(map(gzip.compress, parts)) if packed else b"".join(parts)
+    info, page, dns = stored(tmp_path / "a.arc", data)
+    assert [record.type for record in (info, page, dns)] == ["warcinfo", "response", "resource"]
+    assert (page.target_uri, page.date) == ("http://example.org/a b", "2011-03-02T03:04:05Z")
+    assert (page.http_status, page.payload()) == (200, b"hello")
+    assert (page.format, page.id, page.payload_digest) == ("arc", None, None)
+    assert read_record(tmp_path / "a.arc", page.offset).payload() == b"hello"
+    assert dns.payload() == b"abc"
+    assert page.offset + page.length == dns.offset
+
+
+# Damage
+
+
+def damaged(path, data: bytes) -> tuple[list[bytes], list[Damage]]:
+    path.write_bytes(data)
+    damages: list[Damage] = []
+    found = [record.payload() for record in read_records(path, on_damage=damages.append)]
+    if damages:
+        with pytest.raises(DamagedInput, match=f"offset {damages[0].offset}"):
+            list(read_records(path))
+    return found, damages
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_damaged_record_is_passed_over_and_told(tmp_path, packed):
+    parts = [warc(HTTP + b"%d" % number) for number in range(4)]
+    parts[1] = parts[1].replace(b"Content-Length: ", b"Content-Length: x")
+    stored_parts = [gzip.compress(part) if packed else part for part in parts]
+    found, damages = damaged(tmp_path / "a.warc", b"".join(stored_parts))
+    assert found == [b"0", b"2", b"3"]
+    (damage,) = damages
+    assert (damage.offset, damage.length) == (len(stored_parts[0]), len(stored_parts[1]))
+
+
+@pytest.mark.parametrize("wrong", [-1, 5, 100])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_record_with_a_wrong_length_is_not_believed(tmp_path, wrong, packed):
+    good = warc(HTTP + b"good")
+    true = len(HTTP + b"bad bad")
+    bad = warc(HTTP + b"bad bad").replace(b"Length: %d" % true, b"Length: %d" % (true + wrong))
+    pack = gzip.compress if packed else bytes
+    found, damages = damaged(tmp_path / "a.warc", pack(good) + pack(bad) + pack(good) * 3)
+    assert found == [b"good"] * 4
+    assert [damage.offset for damage in damages] == [len(pack(good))]
+
+
+@pytest.mark.parametrize("place", [0, 1, 12, 60, -8, -4])
+def test_one_flipped_byte_costs_one_member(tmp_path, place):
+    parts = [gzip.compress(warc(HTTP + b"%d" % number * 50)) for number in range(3)]
+    broken = bytearray(parts[1])
+    broken[place] ^= 0x55
+    found, damages = damaged(tmp_path / "a.warc.gz", parts[0] + bytes(broken) + parts[2])
+    assert found == [b"0" * 50, b"2" * 50]
+    assert [damage.offset for damage in damages] == [len(parts[0])]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_damaged_first_byte_does_not_hide_the_file(tmp_path, place):
+    parts = [gzip.compress(warc(HTTP + b"%d" % number)) for number in range(3)]
+    broken = bytearray(parts[0])
+    broken[place] ^= 0x55
+    found, damages = damaged(tmp_path / "a.warc.gz", bytes(broken) + parts[1] + parts[2])
+    assert found == [b"1", b"2"]
+    assert [damage.offset for damage in damages] == [0]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_cut_file_yields_its_whole_records_and_tells(tmp_path, packed):
+    # The body that was cut contains a record of its own, which is not one of this file.
+    part = warc(HTTP + b"x" * 40)
+    outer = warc(HTTP + part)
+    if packed:
+        store = zlib.compressobj(0, zlib.DEFLATED, 31)
+        part = gzip.compress(part)
+        outer = store.compress(warc(HTTP + part)) + store.flush()
+    found, damages = damaged(tmp_path / "a.warc", part + outer[:-10])
+    assert found == [b"x" * 40]
+    assert [(damage.offset, damage.length) for damage in damages] == [(len(part), len(outer) - 10)]
+
+
+@pytest.mark.parametrize(
+    "data", [b"hello\nworld\n", b"\x1f\x8b", b"\x28\xb5\x2f\xfdzstd", gzip.compress(b"no")]
+)
+def test_what_is_no_archive_is_one_damaged_place(tmp_path, data):
+    found, damages = damaged(tmp_path / "a.warc", data)
+    assert found == []
+    assert [(damage.offset, damage.length) for damage in damages] == [(0, len(data))]
+
+
+def test_an_empty_file_has_no_records(tmp_path):
+    assert stored(tmp_path / "a.warc", b"") == []
+
+
+def test_an_offset_without_a_record_is_refused(tmp_path):
+    data = warc(HTTP)
+    (tmp_path / "a.warc").write_bytes(data)
+    for offset in (1, len(data)):
+        with pytest.raises(DamagedInput, match=f"offset {offset}"):
+            read_record(tmp_path / "a.warc", offset)
+
+
+@given(st.binary(max_size=300), st.booleans(), st.integers(0, 400))
+def test_no_bytes_make_reading_fail_in_another_way(tmp_path_factory, noise, packed, place):
+    part = warc(HTTP + b"good")
+    data = gzip.compress(part) * 2 if packed else part * 2
+    path = tmp_path_factory.mktemp("noise") / "a.warc"
+    path.write_bytes(data[:place] + noise + data[place:])
+    for record in read_records(path, on_damage=lambda damage: None):
+        record.payload()
+        assert record.payload_digest is None
