@@ -1,0 +1,188 @@
+"""What a store is: two small protocols, one for texts and one for the crawl index.
+
+Two stores keep them, with the same behaviour and one contract test suite: :mod:`.sqlite` (embedded, the
+default) and :mod:`.redis` (shared, Redis or Valkey). A store is opened with :func:`scrapy_dedupe.stores.open_store`
+and is used from one thread at a time.
+
+Every method may raise :class:`~scrapy_dedupe.errors.StoreUnavailable`; opening may also raise
+:class:`~scrapy_dedupe.errors.StoreRefused`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class SeenText:
+    """A text that the store already held.
+
+    ``seen_ms`` is the time of that first capture, in milliseconds since the epoch (UTC). ``had_this_url``
+    tells whether the URL that was asked for now had this very text in an earlier capture. ``similarity`` is
+    an estimate of the Jaccard similarity, 1.0 for an equal text.
+    """
+
+    url: str
+    crawl: str
+    seen_ms: int
+    had_this_url: bool
+    similarity: float = 1.0
+
+
+class ContentStore(Protocol):
+    """Remembers which texts were read."""
+
+    def check_parameters(self, parameters: Mapping[str, str]) -> None:
+        """Record the parameters of the near layer in a new store, compare them with those of an old one.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused`, naming both values, when one differs.
+        """
+
+    def claim_text(self, digest: bytes, url: str, crawl: str, seen_ms: int) -> SeenText | None:
+        """Test and insert in one atomic step: None if the text is new, else the capture that came first.
+
+        ``digest`` has 16 bytes.
+        """
+
+    def claim_near(
+        self, digest: bytes, bands: Sequence[bytes], rows: bytes, min_equal: int, url: str
+    ) -> SeenText | None:
+        """Find the kept text most similar to this one, or else keep this one; in one atomic step.
+
+        ``digest`` (16 bytes) was claimed before. ``bands`` are 8-byte hashes, ``rows`` is one byte for each
+        row of the signature. A kept text in one of the buckets whose ``rows`` are equal in at least
+        ``min_equal`` places is returned, the best one, and nothing is kept. Otherwise the text goes into
+        each of its buckets (the last one in a bucket stays there) and None is returned.
+        """
+
+    def flush(self) -> None:
+        """Make durable what was claimed so far, as far as the store can do that itself."""
+
+    def statistics(self) -> dict[str, int]:
+        """``texts`` (distinct texts), ``kept`` (texts that others are compared with)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The ``response`` record that a revisit refers to.
+
+    ``digest`` is the payload digest without its label; ``date`` the digits of its WARC-Date (14, or 17 with
+    milliseconds); ``size`` the bytes of its compressed record; ``wacz_index`` the place of its container
+    among the crawl's. Where the record lies (``record_id`` with its angle brackets, ``file``, ``offset``) is
+    known only for records of this package.
+    """
+
+    digest: str
+    crawl: str
+    date: str
+    url: str
+    size: int
+    wacz_index: int = 0
+    record_id: str | None = None
+    file: str | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a crawl holds and saved. Sizes in bytes."""
+
+    total_urls: int = 0
+    dupe_urls: int = 0
+    conserved_size: int = 0
+    total_crawl_size: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.total_urls + other.total_urls,
+            self.dupe_urls + other.dupe_urls,
+            self.conserved_size + other.conserved_size,
+            self.total_crawl_size + other.total_crawl_size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlInfo:
+    """One crawl as the index knows it. ``state``: ``uncommitted``, ``committed`` or ``canceled``.
+
+    ``incomplete``: records of it are on disk that could not be entered yet.
+    """
+
+    id: str
+    state: str
+    payload: str
+    started: str | None
+    committed: str | None
+    counts: Counts
+    files: tuple[str, ...] = ()
+    stats: Mapping[str, object] | None = None
+    incomplete: bool = False
+
+
+class IndexStore(Protocol):
+    """The crawl index: which payloads are stored, by which crawl, and who may refer to whom."""
+
+    def start(self, crawl: str, payload: str) -> None:
+        """Begin a crawl, or go on with one that is not committed.
+
+        ``payload`` is how the crawl hashes (``stored`` or ``decoded``). Raises
+        :class:`~scrapy_dedupe.errors.CrawlStateError` for a committed id, and
+        :class:`~scrapy_dedupe.errors.StoreRefused` when the index was made with the other ``payload``.
+        """
+
+    def find(self, crawl: str, digests: Sequence[str]) -> list[Original | None]:
+        """Look up payloads: in the crawl itself first, then in committed crawls. In one round trip."""
+
+    def add(self, crawl: str, originals: Sequence[Original], counts: Counts) -> None:
+        """Enter records that are on disk (first one wins) and add ``counts`` to those of the crawl."""
+
+    def add_file(self, crawl: str, name: str) -> None:
+        """Note a WARC file of the crawl, before its first record. Idempotent."""
+
+    def set_counts(self, crawl: str, counts: Counts) -> None:
+        """Replace the counts of a crawl by those of a recount."""
+
+    def mark_incomplete(self, crawl: str, flag: bool) -> None:
+        """Note whether records of an uncommitted crawl are on disk that are not entered here yet."""
+
+    def reset(self, crawl: str) -> None:
+        """Forget the records and counts of an uncommitted crawl, before they are read anew from its files."""
+
+    def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
+        """Make the crawl's records visible to other crawls. Safe to repeat and to resume."""
+
+    def cancel(self, crawl: str) -> None:
+        """Forget an uncommitted crawl. Its files stay. Safe to repeat."""
+
+    def crawls(self) -> list[CrawlInfo]:
+        """Every crawl, in the order of their start."""
+
+    def containers(self, crawl: str) -> list[dict[str, object]]:
+        """The WACZ files of a crawl, each with its ``filename`` and, once packed, ``hash`` and ``size``."""
+
+    def totals(self) -> Counts:
+        """The sums over the committed crawls."""
+
+
+class Store(Protocol):
+    """An open store."""
+
+    url: str
+
+    @property
+    def content(self) -> ContentStore:
+        """The texts."""
+
+    @property
+    def index(self) -> IndexStore:
+        """The crawl index."""
+
+    def probe(self) -> None:
+        """Write, read and delete a value, so that a broken store fails at the start of a crawl."""
+
+    def close(self) -> None:
+        """Give back what the store holds. Safe to repeat."""

@@ -1,0 +1,75 @@
+"""The shared store: Redis or Valkey, for several processes and machines at once.
+
+Nothing beyond the core commands and Lua scripts is needed. The keys are described in
+:mod:`.redis_content` and :mod:`.redis_index`.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from scrapy_dedupe.errors import StoreUnavailable
+
+from .faults import redis_faults
+from .location import StoreLocation, parse_store_url
+from .redis_content import RedisContent
+from .redis_index import RedisIndex
+
+
+def connect(
+    location: StoreLocation | str, timeout_s: float = 5.0, *, is_used_by_one_thread: bool = False
+) -> redis.Redis:
+    """A client whose every call ends after *timeout_s* seconds; nothing is sent yet.
+
+    A client of one thread needs no pool of connections, whose price is a third of a short call.
+
+    A connection that the server closed meanwhile is opened again once; a server that is silent is not asked
+    twice, since that would double the time that the caller waits.
+    """
+    if isinstance(location, str):
+        location = parse_store_url(location)
+    client: redis.Redis = redis.Redis.from_url(
+        location.url,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+        decode_responses=False,
+        single_connection_client=is_used_by_one_thread,
+    )
+    return client
+
+
+class RedisStore:
+    """An open Redis store. Raises :class:`StoreUnavailable` or :class:`StoreRefused` when it cannot be used."""
+
+    def __init__(self, location: StoreLocation | str, *, timeout_s: float = 5.0) -> None:
+        if isinstance(location, str):
+            location = parse_store_url(location)
+        self.url = location.shown
+        try:
+            self._client = connect(location, timeout_s, is_used_by_one_thread=True)
+        except ValueError as error:
+            raise StoreUnavailable(f"The store {self.url} cannot be opened: {error}.") from error
+        with redis_faults(self.url):
+            self._client.ping()
+        self.content = RedisContent(self._client, self.url)
+        self.index = RedisIndex(self._client, self.url)
+
+    def probe(self) -> None:
+        """Write, read and delete a value; a read-only replica or a full server fails here."""
+        key = f"dedupe:probe:{uuid.uuid4().hex}"
+        with redis_faults(self.url):
+            self._client.set(key, b"probe", ex=60)
+            found = self._client.get(key)
+            self._client.delete(key)
+        if found != b"probe":
+            raise StoreUnavailable(f"The store {self.url} did not give back what was written into it.")
+
+    def close(self) -> None:
+        """Close the connections. Safe to repeat."""
+        with redis_faults(self.url):
+            self._client.close()

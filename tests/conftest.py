@@ -1,0 +1,68 @@
+"""Fixtures: a real Redis-protocol server, a web server of this process, and crawls in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import crawling
+import pytest
+from servers import RedisServer
+from webserver import WebServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    # pytest-twisted has this option, but not this value; without that plugin we run without a reactor.
+    if not pluginmanager.hasplugin("twisted"):
+        parser.addoption("--reactor", default="none", choices=["none"])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    crawling.reactorless = config.getoption("reactor") == "none"
+
+
+@pytest.fixture(scope="session")
+def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_url(_shared_redis: RedisServer) -> str:
+    """The URL of an empty Redis or Valkey database."""
+    _shared_redis.flush()
+    return _shared_redis.url
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server that belongs to one test alone."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = RedisServer(folder)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    """A web server on 127.0.0.1 without pages; see :mod:`webserver`."""
+    with WebServer() as server:
+        yield server
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    """Settings of a crawl that touches nothing outside *tmp_path* and this machine."""
+    return {
+        "DEDUPE_STORE_URL": f"sqlite:///{tmp_path / 'dedupe.sqlite'}",
+        "DEDUPE_WARC_DIR": str(tmp_path / "warcs"),
+        "TELNETCONSOLE_ENABLED": False,
+        "REMOTE_CONTROL_ENABLED": False,
+        "RETRY_ENABLED": False,
+        "LOG_LEVEL": "DEBUG",
+    }
