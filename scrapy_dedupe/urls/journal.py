@@ -1,0 +1,251 @@
+"""The journal of a URL filter: the fingerprints of requests that are done.
+
+It grows for the whole life of a job. All numbers are little-endian, except as noted::
+
+    magic        8 bytes   "sd-done" and a line feed
+    version      2 bytes   1
+    name size    2 bytes
+    name                   import path of the fingerprinter class, UTF-8
+    checksum     4 bytes   CRC-32 of all the above
+    blocks       any number of:
+        size     4 bytes   of the records
+        checksum 4 bytes   CRC-32 of the records
+        records            each the size of a fingerprint (2 bytes, big-endian) and the fingerprint
+
+What follows the last whole block is a torn write: it is cut off when the file is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+VERSION = 1
+MAX_FINGERPRINT_BYTES = 0xFFFF
+
+_MAGIC = b"sd-done\n"
+_START = struct.Struct("<8sHH")
+_CHECKSUM = struct.Struct("<I")
+_BLOCK_START = struct.Struct("<II")
+_MAX_BLOCK_BYTES = 1 << 20
+
+
+class Journal:
+    """The fingerprints of requests that are done, appended in blocks."""
+
+    def __init__(self, path: Path, fingerprinter: str) -> None:
+        self.path = path
+        self.fingerprinter = fingerprinter
+        name = fingerprinter.encode()
+        start = _START.pack(_MAGIC, VERSION, len(name)) + name
+        self._head = start + _CHECKSUM.pack(zlib.crc32(start))
+        self._fd: int | None = None
+        self._is_broken = False
+        self.size_bytes = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd is not None
+
+    def lock(self) -> None:
+        """Open the file, an empty one where there is none, and keep other processes out."""
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise ArchiveError(
+                f"The URL filter {self.path} is in use by another process. Give each crawl its own JOBDIR."
+            ) from None
+
+    def open(self, known_bytes: int | None = None) -> int:
+        """Check the locked file and cut off a torn end; returns the bytes that were cut.
+
+        A file that has the size ``known_bytes`` ended at a clean stop and is not read through.
+        """
+        assert self._fd is not None
+        size = os.fstat(self._fd).st_size
+        if self.is_new():
+            os.ftruncate(self._fd, 0)
+            self._write(self._head, 0)
+            os.fsync(self._fd)
+            sync_folder(self.path.parent)
+            self.size_bytes = len(self._head)
+            return size
+        self._check_head()
+        self.size_bytes = size if size == known_bytes else self._whole_bytes()
+        if self.size_bytes < size:
+            os.ftruncate(self._fd, self.size_bytes)
+            os.fsync(self._fd)
+        return size - self.size_bytes
+
+    def is_new(self) -> bool:
+        """Whether the locked file was just made, now or by a run that was killed while it made it."""
+        start = self._read(len(self._head), 0)
+        return len(start) < len(self._head) and self._head.startswith(start)
+
+    def fingerprints(self) -> Iterator[bytes]:
+        """Every fingerprint, in the order in which they were appended."""
+        for _, records in self._blocks():
+            yield from read_records(records)
+
+    def append(self, fingerprints: Iterable[bytes]) -> None:
+        """Append fingerprints; see :meth:`FilterFolder.record_done`."""
+        if self._fd is None or self._is_broken:
+            return
+        records = b"".join(len(item).to_bytes(2, "big") + item for item in fingerprints)
+        if not records:
+            return
+        blocks = b"".join(_cut_blocks(records))
+        try:
+            self._write(blocks, self.size_bytes)
+        except OSError as exc:
+            self._is_broken = True
+            # A part of a block may be written; even a full disk allows to take it away.
+            os.ftruncate(self._fd, self.size_bytes)
+            raise StoreUnavailable(
+                f"The URL filter's journal {self.path} does not take more: {exc}. The crawl goes on; after a "
+                "kill the requests that are done from now on would be made again. Make room on the disk."
+            ) from exc
+        self.size_bytes += len(blocks)
+
+    def clear(self) -> None:
+        """Forget every fingerprint."""
+        if self._fd is not None:
+            os.ftruncate(self._fd, len(self._head))
+            self.size_bytes = len(self._head)
+
+    def sync(self) -> None:
+        assert self._fd is not None
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Give the file back. Safe to repeat."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _write(self, data: bytes, offset: int) -> None:
+        assert self._fd is not None
+        os.lseek(self._fd, offset, os.SEEK_SET)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def _read(self, size: int, offset: int) -> bytes:
+        assert self._fd is not None
+        os.lseek(self._fd, offset, os.SEEK_SET)
+        parts = []
+        while size and (part := os.read(self._fd, size)):
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _check_head(self) -> None:
+        assert self._fd is not None
+        start = self._read(_START.size, 0)
+        if len(start) < _START.size or not start.startswith(_MAGIC):
+            raise StoreRefused(
+                f"{self.path} is not a journal of done requests, or its head is damaged. Move it away (the job "
+                "then starts anew), or use another JOBDIR."
+            )
+        _, version, name_size = _START.unpack(start)
+        if version != VERSION:
+            raise StoreRefused(other_version(self.path, version, VERSION))
+        rest = self._read(name_size + _CHECKSUM.size, len(start))
+        name, checksum = rest[:name_size], rest[name_size:]
+        if len(checksum) < _CHECKSUM.size or _CHECKSUM.unpack(checksum)[0] != zlib.crc32(start + name):
+            raise StoreRefused(
+                f"The head of {self.path} is damaged. Move the file away (the job then starts anew), or use "
+                "another JOBDIR."
+            )
+        if name.decode() != self.fingerprinter:
+            raise StoreRefused(other_fingerprinter(self.path, name.decode(), self.fingerprinter))
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """End offset and records of each whole block."""
+        assert self._fd is not None
+        offset = len(self._head)
+        while True:
+            start = self._read(_BLOCK_START.size, offset)
+            if len(start) < _BLOCK_START.size:
+                return
+            size, checksum = _BLOCK_START.unpack(start)
+            if not 0 < size <= _MAX_BLOCK_BYTES:
+                return
+            records = self._read(size, offset + len(start))
+            if len(records) < size or zlib.crc32(records) != checksum:
+                return
+            offset += len(start) + size
+            yield offset, records
+
+    def _whole_bytes(self) -> int:
+        end = len(self._head)
+        for end, _ in self._blocks():  # noqa: B007 - the last one is what is wanted
+            pass
+        return end
+
+
+def read_records(records: bytes) -> Iterator[bytes]:
+    offset = 0
+    while offset + 2 <= len(records):
+        size = int.from_bytes(records[offset : offset + 2], "big")
+        offset += 2
+        if offset + size > len(records):
+            return
+        yield records[offset : offset + size]
+        offset += size
+
+
+def _cut_blocks(records: bytes) -> Iterator[bytes]:
+    """Blocks for the records, each of whole records and within the limit of a block."""
+    start = end = 0
+    while start < len(records):
+        while end < len(records):
+            after = end + 2 + int.from_bytes(records[end : end + 2], "big")
+            if after - start > _MAX_BLOCK_BYTES:
+                break
+            end = after
+        part = records[start:end]
+        yield _BLOCK_START.pack(len(part), zlib.crc32(part)) + part
+        start = end
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new name durable, where folders can be synced."""
+    if os.name == "nt":
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def other_version(path: Path, version: int, ours: int) -> str:
+    return (
+        f"{path} has format version {version}, this version of scrapy-dedupe reads {ours}. Use the version "
+        "that wrote it, or another JOBDIR."
+    )
+
+
+def other_fingerprinter(path: Path, stored: str, ours: str) -> str:
+    return (
+        f"The fingerprints in {path} were made by {stored}, the setting REQUEST_FINGERPRINTER_CLASS is now {ours}. "
+        f"Use {stored}, or another JOBDIR."
+    )
