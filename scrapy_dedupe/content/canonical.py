@@ -1,0 +1,227 @@
+"""Canonical text: what the exact and the near layer compare.
+
+Three canonicalisers. Each has a name and a version, such as ``text/1``, which is part of every key, so that
+texts of different canonicalisers, and of different versions of one, never meet.
+
+``text``
+    What a reader of the page gets: the text of the HTML5 tree, title included. Script, style, template and
+    comments are out. Block elements, ``<br>`` and table cells are separated by one space, inline elements by
+    nothing. ``<noscript>`` and hidden text stay: the crawler saw them. Entities are decoded; case and digits
+    are kept.
+``html``
+    The same, with the link targets and image sources as they are written, so that two pages with the same
+    words and other pictures differ.
+``raw``
+    The decoded body as it is.
+
+The steps of the first two are taken in this order: parse, join, drop characters (controls, U+FEFF, U+00AD,
+U+200B to U+200D), collapse Unicode White_Space and trim, NFC. The result as plain text is its own canonical
+text.
+
+What kind of page it is, the declared Content-Type decides (:func:`kind_of`): browsers and archives go by it,
+and a PDF can look like text.
+"""
+
+from __future__ import annotations
+
+import html as entities
+import re
+import unicodedata
+from typing import Final
+
+from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNode, create_tag
+
+CANONICALIZERS: Final = ("text", "html", "raw")
+KINDS: Final = ("html", "xhtml", "xml", "text")
+
+_VERSIONS: Final = {"text": 1, "html": 1, "raw": 1}
+
+# Elements with a box of their own: those that the HTML standard's rendering section shows as a block, a list
+# item or a part of a table; <br>; and form controls, whose texts would otherwise run together.
+_BLOCKS: Final = (
+    "address article aside blockquote body br button caption center col colgroup dd details dialog dir div dl"
+    " dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html"
+    " iframe legend li listing main menu nav noframes noscript object ol optgroup option p plaintext pre"
+    " search section select summary table tbody td textarea tfoot th thead title tr ul xmp"
+)
+
+# Where the "html" canonicaliser finds link targets and image sources.
+_LINKS: Final[dict[str, tuple[str, ...]]] = {
+    "a": ("href",),
+    "area": ("href",),
+    "audio": ("src",),
+    "embed": ("src",),
+    "iframe": ("src",),
+    "img": ("src", "srcset"),
+    "input": ("src",),
+    "object": ("data",),
+    "source": ("src", "srcset"),
+    "video": ("src", "poster"),
+}
+
+_VOID: Final = frozenset("area base br col embed hr img input link meta source track wbr".split())  # noqa: SIM905
+
+
+def _tag_ids(names: list[str]) -> dict[int, str]:
+    return {create_tag(name).tag_id: name for name in names}
+
+
+# Comparing numbers is several times faster than comparing names or matching a CSS selector.
+_BLOCK_IDS: Final = frozenset(_tag_ids(_BLOCKS.split()))
+_LINK_IDS: Final = _tag_ids(list(_LINKS))
+
+# Control characters that are not White_Space. U+001C to U+001F are among them, though str.split() takes them
+# for white space: that is why they are dropped before the rest is collapsed.
+_DROPPED_CODES: Final = (
+    *range(0x09), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0),
+    0xAD, 0x200B, 0x200C, 0x200D, 0xFEFF,
+)  # fmt: skip
+_DROPPED: Final = re.compile("[" + "".join(f"\\u{code:04x}" for code in _DROPPED_CODES) + "]+")
+
+# One piece of XML markup. Every alternative that has begun also ends, at the end of the text at the latest,
+# and no character is looked at twice: the whole scan is linear.
+_XML_MARKUP: Final = re.compile(
+    r"""
+      <!--.*?(?:-->|\Z)
+    | <!\[CDATA\[(?P<cdata>.*?)(?:\]\]>|\Z)
+    | <\?.*?(?:\?>|\Z)
+    | <![^>\[]*+(?:\[.*?(?:\]|\Z)[^>]*+)?(?:>|\Z)
+    | <(?P<tag>/?[^\W\d][^\s/>"'=<]*+)(?P<attributes>(?:[^>"']++|"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))*+)(?:>|\Z)
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_XML_LINK: Final = re.compile(r"""\b(?:href|src|url)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")
+
+
+def canonical_text(html: str) -> str:
+    """The canonical text of an HTML page.
+
+    >>> canonical_text("<title>Hi</title><p>f<b>oo</b> &amp;<br>bar<td>1<td>2<script>no()</script>")
+    'Hi foo & bar12'
+    >>> canonical_text("<table><tr><td>1<td>2</table><!-- no -->3")
+    '1 2 3'
+    """
+    return canonical("html", html)
+
+
+def canonical(kind: str, text: str, canonicalizer: str = "text") -> str:
+    """What is compared of a page whose decoded body is *text*. Never raises on any text.
+
+    *kind* is one of :data:`KINDS`. The result can always be encoded as UTF-8: a lone surrogate becomes
+    U+FFFD.
+
+    >>> canonical("xml", "<a><b>1</b><b>2</b></a>")
+    '1 2'
+    """
+    text = _without_surrogates(text)
+    if canonicalizer == "raw":
+        return text
+    with_links = canonicalizer == "html"
+    if kind == "html":
+        text = _html_text(text, with_links)
+    elif kind == "xhtml":
+        text = _html_text(_xhtml_as_html(text), with_links)
+    elif kind == "xml":
+        text = _xml_text(text, with_links)
+    return _clean(text)
+
+
+def version(canonicalizer: str) -> str:
+    """Name and version of a canonicaliser, as in every key.
+
+    >>> version("text")
+    'text/1'
+    """
+    return f"{canonicalizer}/{_VERSIONS[canonicalizer]}"
+
+
+def kind_of(content_type: str) -> str | None:
+    """The kind of page that a Content-Type declares, None if it is no text.
+
+    >>> kind_of("text/html; charset=utf-8"), kind_of("application/rss+xml"), kind_of("application/pdf")
+    ('html', 'xml', None)
+    """
+    mime = content_type.partition(";")[0].strip().lower()
+    main, _, sub = mime.partition("/")
+    if mime == "text/html":
+        return "html"
+    if mime in ("application/xhtml+xml", "application/vnd.wap.xhtml+xml"):
+        return "xhtml"
+    if main not in ("text", "application"):
+        return None
+    if sub == "xml" or sub.endswith("+xml"):
+        return "xml"
+    if main == "text" or sub in ("json", "javascript", "ecmascript", "x-javascript") or sub.endswith("+json"):
+        return "text"
+    return None
+
+
+def _html_text(html: str, with_links: bool) -> str:
+    # Without mutation events lexbor does not copy the chosen <option> into <selectedcontent>, and is faster.
+    tree = LexborHTMLParser(html, options=LexborDocumentOptions.WO_EVENTS)
+    root = tree.root
+    if root is None:
+        return ""
+    tree.strip_tags(["script", "style", "template"])
+    wanted = _BLOCK_IDS.union(_LINK_IDS) if with_links else _BLOCK_IDS
+    # The list is needed: the tree must not change while it is walked.
+    for node in [node for node in root.traverse() if node.tag_id in wanted]:
+        if node.tag_id in _BLOCK_IDS:
+            node.insert_before(" ")
+            node.insert_after(" ")
+        if with_links and node.tag_id in _LINK_IDS:
+            node.insert_before(_links_of(node))
+    return root.text(separator="")
+
+
+def _links_of(node: LexborNode) -> str:
+    name = _LINK_IDS[node.tag_id]
+    values = (node.attrs.get(attribute) for attribute in _LINKS[name])
+    return "".join(f" <{name} {value}> " for value in values if value)
+
+
+def _xhtml_as_html(xhtml: str) -> str:
+    # An HTML parser takes <title/> for an open title and everything after it for its text.
+    def rewritten(match: re.Match[str]) -> str:
+        if (cdata := match["cdata"]) is not None:
+            return entities.escape(cdata)
+        tag = match["tag"]
+        if tag is None:
+            return ""
+        if not match["attributes"].endswith("/") or tag.lower() in _VOID:
+            return match[0]
+        return f"<{tag}{match['attributes'][:-1]}></{tag}>"
+
+    return _XML_MARKUP.sub(rewritten, xhtml)
+
+
+def _xml_text(xml: str, with_links: bool) -> str:
+    pieces: list[str] = []
+    end = 0
+    for match in _XML_MARKUP.finditer(xml):
+        pieces.append(entities.unescape(xml[end : match.start()]))
+        end = match.end()
+        if (cdata := match["cdata"]) is not None:
+            pieces.append(cdata)
+        elif match["tag"] is not None:
+            pieces.append(" ")
+            if with_links:
+                pieces += (
+                    f" <{match['tag']} {entities.unescape(double or single)}> "
+                    for double, single in _XML_LINK.findall(match["attributes"])
+                )
+    pieces.append(entities.unescape(xml[end:]))
+    return _without_surrogates("".join(pieces))
+
+
+def _without_surrogates(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Through UTF-16, so that two halves that stand together become the character they mean.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _clean(text: str) -> str:
+    return unicodedata.normalize("NFC", " ".join(_DROPPED.sub("", text).split()))

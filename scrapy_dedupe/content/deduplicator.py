@@ -1,0 +1,136 @@
+"""The content layer as a library, without a crawl."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.stores import open_store
+
+from .canonical import kind_of
+from .judge import Judge, JudgeOptions
+from .verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+TOO_LARGE = "size"
+NO_TEXT_TYPE = "type"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A page: its URL, its decoded body, and the Content-Type that it was served with."""
+
+    url: str
+    html: str
+    content_type: str = "text/html"
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The settings of the content layer, in lower case and without their prefix."""
+
+    canonicalizer: str = "text"
+    near_threshold: float = 0.85
+    near_min_chars: int = 200
+    content_max_bytes: int = 4_000_000
+    crawl_id: str = "deduplicator"
+    store_timeout: float = 5.0
+
+
+class Deduplicator:
+    """Tells of each document whether its text, or almost the same text, was seen before.
+
+    *options* are the settings of the content layer in lower case without their prefix: ``canonicalizer``,
+    ``near_threshold``, ``near_min_chars``, ``content_max_bytes``, ``crawl_id`` (under which the documents are
+    remembered) and ``store_timeout``. Raises :class:`~scrapy_dedupe.errors.SettingError` for an unknown option or a
+    value that is not allowed, and :class:`~scrapy_dedupe.errors.StoreError` when the store cannot be used. An
+    SQLite file that does not exist is made. To be used from one thread at a time.
+    """
+
+    def __init__(self, store_url: str = "sqlite:///dedupe.sqlite", **options: Any) -> None:
+        settings = _read_options(options)
+        judge_options = JudgeOptions(
+            canonicalizer=settings.canonicalizer,
+            near_threshold=settings.near_threshold,
+            near_min_chars=settings.near_min_chars,
+        )
+        self._max_bytes = settings.content_max_bytes
+        self._crawl = settings.crawl_id
+        self._store = open_store(store_url, timeout_s=settings.store_timeout)
+        try:
+            self._judge = Judge(self._store.content, judge_options)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def check(self, document: Document) -> Verdict:
+        """The verdict on *document*, which is remembered if it is new.
+
+        A document of a type that is no text, a larger one than ``content_max_bytes`` (counted in UTF-8) and
+        one without text are ``unknown``. Raises :class:`~scrapy_dedupe.errors.StoreError`.
+        """
+        kind = kind_of(document.content_type)
+        if kind is None:
+            return Verdict("unknown", reason=NO_TEXT_TYPE)
+        if _is_longer(document.html, self._max_bytes):
+            return Verdict("unknown", reason=TOO_LARGE)
+        return self._judge.judge(document.html, url=document.url, crawl=self._crawl, kind=kind)
+
+    def check_many(self, documents: Iterable[Document]) -> list[Verdict]:
+        """The verdicts on *documents*, in their order; each one is compared with those before it."""
+        return [self.check(document) for document in documents]
+
+    def flush(self) -> None:
+        """Make what was remembered survive a power failure. (A killed process loses nothing anyway.)"""
+        self._store.content.flush()
+
+    def close(self) -> None:
+        """Give back the store. Safe to repeat."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _is_longer(text: str, limit_bytes: int) -> bool:
+    # A code point has 1 to 4 bytes in UTF-8: most texts need not be encoded to know.
+    if len(text) > limit_bytes:
+        return True
+    return len(text) * 4 > limit_bytes and len(text.encode("utf-8", "surrogatepass")) > limit_bytes
+
+
+def _read_options(options: dict[str, Any]) -> _Options:
+    known = [field.name for field in fields(_Options)]
+    for name in options:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise SettingError(
+                f"The option {name} is unknown; did you mean {nearest}? Known: {', '.join(known)}."
+            )
+    settings = _Options(**options)
+    if not isinstance(settings.content_max_bytes, int) or settings.content_max_bytes < 1:
+        raise SettingError(
+            f"content_max_bytes is {settings.content_max_bytes!r}. Allowed: a whole number of at least 1."
+        )
+    if not isinstance(settings.store_timeout, (int, float)) or not 0 < settings.store_timeout <= 600:
+        raise SettingError(
+            f"store_timeout is {settings.store_timeout!r}. Allowed: a number of seconds above 0, at most 600."
+        )
+    if not isinstance(settings.crawl_id, str) or not re.fullmatch(
+        r"[A-Za-z0-9._-]{1,128}", settings.crawl_id
+    ):
+        raise SettingError(
+            f"crawl_id is {settings.crawl_id!r}. Allowed: 1 to 128 letters, digits, dots, underscores and hyphens."
+        )
+    return settings

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scrapy_dedupe.content import Deduplicator, Document
+from scrapy_dedupe.errors import SettingError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG = "<p>" + " ".join(f"Sentence number {number} of a text that is long enough." for number in range(40))
+
+
+def test_the_file_is_made_and_remembers(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "texts.sqlite"
+    with Deduplicator(f"sqlite:///{path}") as dedupe:
+        assert dedupe.check(Document("http://a/", LONG)).kind == "unique"
+    with Deduplicator(f"sqlite:///{path}", crawl_id="second") as dedupe:
+        verdicts = dedupe.check_many(
+            [
+                Document("http://a/", LONG),
+                Document("http://b/", LONG),
+                Document("http://c/", LONG + "<p>More."),
+            ]
+        )
+    assert [verdict.kind for verdict in verdicts] == ["unchanged", "exact", "near"]
+    assert {verdict.original_crawl for verdict in verdicts} == {"deduplicator"}
+
+
+def test_documents_are_compared_with_those_before_them(tmp_path: Path) -> None:
+    with Deduplicator(f"sqlite:///{tmp_path / 'a.sqlite'}") as dedupe:
+        kinds = [
+            verdict.kind for verdict in dedupe.check_many(Document(f"http://{n}/", "a") for n in range(3))
+        ]
+    assert kinds == ["unique", "exact", "exact"]
+
+
+def test_the_shared_store_works_the_same(redis_url: str) -> None:
+    with Deduplicator(redis_url) as dedupe:
+        kinds = [dedupe.check(Document(f"http://{n}/", LONG + "x" * n)).kind for n in (0, 0, 1)]
+        dedupe.flush()
+    assert kinds == ["unique", "unchanged", "near"]
+
+
+def test_flush_puts_everything_into_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    with Deduplicator(f"sqlite:///{path}") as dedupe:
+        dedupe.check(Document("http://a/", "a text to be found in the file"))
+        dedupe.flush()
+        assert b"http://a/" in path.read_bytes()
+
+
+def test_what_is_no_text_or_too_large_is_unknown(tmp_path: Path) -> None:
+    with Deduplicator(f"sqlite:///{tmp_path / 'a.sqlite'}", content_max_bytes=10) as dedupe:
+        reasons = [
+            dedupe.check(document).reason
+            for document in (
+                Document("http://a/", "%PDF", "application/pdf"),
+                Document("http://a/", "12345678901"),
+                Document("http://a/", "\u4e00\u4e00\u4e00\u4e00"),
+                Document("http://a/", "<br>"),
+                Document("http://a/", "1234567890"),
+            )
+        ]
+    assert reasons == ["type", "size", "size", "no text", None]
+
+
+def test_an_unknown_option_names_the_nearest_known_one(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="near_treshold is unknown; did you mean near_threshold"):
+        Deduplicator(f"sqlite:///{tmp_path / 'a.sqlite'}", near_treshold=0.9)
+    assert not (tmp_path / "a.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"near_threshold": 2},
+        {"canonicalizer": "words"},
+        {"content_max_bytes": 0},
+        {"store_timeout": 0},
+        {"crawl_id": "a b"},
+    ],
+)
+def test_a_wrong_value_names_the_option_and_what_is_allowed(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    (name,) = options
+    with pytest.raises(SettingError, match=f"{name} is .* Allowed: "):
+        Deduplicator(f"sqlite:///{tmp_path / 'a.sqlite'}", **options)
+
+
+def test_a_store_that_is_away_says_so() -> None:
+    with pytest.raises(StoreUnavailable, match=r"redis://127\.0\.0\.1:1/0"):
+        Deduplicator("redis://127.0.0.1:1/0")
+
+
+def test_closing_twice_is_fine(tmp_path: Path) -> None:
+    dedupe = Deduplicator(f"sqlite:///{tmp_path / 'a.sqlite'}")
+    dedupe.close()
+    dedupe.close()
+    with pytest.raises(StoreUnavailable):
+        dedupe.check(Document("http://a/", "a"))

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scrapy_dedupe.content import Judge, JudgeOptions, Verdict
+from scrapy_dedupe.errors import SettingError, StoreRefused
+from scrapy_dedupe.stores import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scrapy_dedupe.stores.base import Store
+
+WORDS = ["".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz", k=6)) for seed in range(5000)]
+
+
+def prose(seed: int, words: int = 300) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=words))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = open_store(f"sqlite:///{tmp_path / 'texts.sqlite'}")
+    yield store
+    store.close()
+
+
+def judged(judge: Judge, text: str, url: str = "http://a/", crawl: str = "c1", **kwargs: object) -> Verdict:
+    return judge.judge(text, url=url, crawl=crawl, **kwargs)  # type: ignore[arg-type]
+
+
+def test_a_new_text_is_unique(store: Store) -> None:
+    assert judged(Judge(store.content), "<p>Hello") == Verdict("unique")
+
+
+def test_an_equal_text_at_another_url_is_exact(store: Store) -> None:
+    judge = Judge(store.content)
+    judged(judge, "<p>Hello", "http://a/1", "c1", seen_ms=1_700_000_000_123)
+    verdict = judged(judge, "<div>Hello</div>", "http://a/2", "c2")
+    assert verdict == Verdict(
+        "exact",
+        original_url="http://a/1",
+        original_crawl="c1",
+        original_seen=datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC),
+        same_url=False,
+        similarity=1.0,
+    )
+    assert verdict.is_duplicate
+
+
+def test_an_equal_text_at_its_own_url_is_unchanged(store: Store) -> None:
+    judge = Judge(store.content)
+    judged(judge, "<p>Hello")
+    verdict = judged(judge, "<p>Hello", crawl="c2")
+    assert (verdict.kind, verdict.same_url, verdict.original_crawl) == ("unchanged", True, "c1")
+
+
+def test_any_earlier_capture_of_a_url_makes_its_text_unchanged(store: Store) -> None:
+    judge = Judge(store.content)
+    kinds = [judged(judge, text, url).kind for text, url in [
+        ("one", "http://a/"), ("one", "http://b/"), ("two", "http://b/"), ("one", "http://b/"), ("one", "http://c/"),
+    ]]  # fmt: skip
+    assert kinds == ["unique", "exact", "unique", "unchanged", "exact"]
+
+
+def test_a_similar_text_is_near(store: Store) -> None:
+    judge = Judge(store.content)
+    text = prose(1)
+    judged(judge, text, "http://a/1")
+    verdict = judged(judge, text + " one more sentence", "http://a/2")
+    assert (verdict.kind, verdict.original_url, verdict.same_url) == ("near", "http://a/1", False)
+    assert verdict.similarity is not None
+    assert 0.9 < verdict.similarity <= 1
+
+
+def test_a_page_that_is_near_to_its_own_earlier_version_has_the_same_url(store: Store) -> None:
+    judge = Judge(store.content)
+    judged(judge, prose(1))
+    verdict = judged(judge, prose(1) + " updated today")
+    assert (verdict.kind, verdict.same_url) == ("near", True)
+
+
+def test_an_unlike_text_is_unique(store: Store) -> None:
+    judge = Judge(store.content)
+    judged(judge, prose(1), "http://a/1")
+    assert judged(judge, prose(2), "http://a/2").kind == "unique"
+
+
+def test_a_near_copy_is_not_kept_so_that_small_changes_do_not_chain(store: Store) -> None:
+    judge = Judge(store.content)
+    words = prose(1, 400).split()
+    fresh = prose(2, 400).split()
+    kinds, similarities = [], []
+    for replaced in range(0, 400, 12):
+        verdict = judged(judge, " ".join(fresh[:replaced] + words[replaced:]), f"http://a/{replaced}")
+        kinds.append(verdict.kind)
+        similarities.append(verdict.similarity)
+    assert "near" in kinds
+    assert kinds.count("unique") >= 3  # a chain would have called all but the first one near
+
+
+def test_the_threshold_decides(tmp_path: Path) -> None:
+    text = prose(1)
+    changed = prose(2, 45) + text[300:]  # about 15 % replaced: a Jaccard similarity near 0.74
+    kinds = []
+    for number, threshold in enumerate((0.5, 0.95)):
+        store = open_store(f"sqlite:///{tmp_path / f'{number}.sqlite'}")
+        judge = Judge(store.content, JudgeOptions(near_threshold=threshold))
+        judged(judge, text, "http://a/1")
+        kinds.append(judged(judge, changed, "http://a/2").kind)
+        store.close()
+    assert kinds == ["near", "unique"]
+
+
+def test_threshold_one_turns_the_near_layer_off(store: Store) -> None:
+    judge = Judge(store.content, JudgeOptions(near_threshold=1))
+    judged(judge, prose(1))
+    assert judged(judge, prose(1) + " x", "http://a/2").kind == "unique"
+    assert store.content.statistics() == {"texts": 2, "kept": 0}
+
+
+def test_short_texts_are_compared_exactly_alone(store: Store) -> None:
+    judge = Judge(store.content, JudgeOptions(near_min_chars=200))
+    judged(judge, "x" * 199, "http://a/1")
+    judged(judge, "y" * 200, "http://a/2")
+    assert store.content.statistics() == {"texts": 2, "kept": 1}
+
+
+@pytest.mark.parametrize("shell", ["", "<div id=app></div><script>load()</script>", " \xa0\u200b<!-- -->"])
+def test_a_page_without_text_is_not_judged(store: Store, shell: str) -> None:
+    judge = Judge(store.content)
+    for url in ("http://a/1", "http://a/2"):
+        assert judged(judge, shell, url) == Verdict("unknown", reason="no text")
+    assert store.content.statistics() == {"texts": 0, "kept": 0}
+
+
+def test_a_raw_body_of_white_space_is_no_text(store: Store) -> None:
+    judge = Judge(store.content, JudgeOptions(canonicalizer="raw"))
+    assert judged(judge, " \n").reason == "no text"
+
+
+def test_canonicalisers_do_not_meet_in_one_store(store: Store) -> None:
+    text = prose(1)
+    for name in ("text", "html", "raw"):
+        judge = Judge(store.content, JudgeOptions(canonicalizer=name))
+        assert judged(judge, text, "http://a/1").kind == "unique"
+        assert judged(judge, text, "http://a/1").kind == "unchanged"
+        assert judged(judge, text + " more", "http://a/1").kind == "near"
+
+
+def test_another_kind_of_page_is_read_differently(store: Store) -> None:
+    judge = Judge(store.content)
+    judged(judge, "<a>1</a><b>2</b>", kind="xml")
+    assert judged(judge, "1 2", kind="text").kind == "unchanged"
+    assert judged(judge, "<a>1</a><b>2</b>").kind == "unique"
+
+
+def test_a_store_with_other_parameters_is_refused(store: Store) -> None:
+    store.content.check_parameters({"near_num_perm": "256"})
+    with pytest.raises(StoreRefused, match=r"near_num_perm = 256.*near_num_perm = 128"):
+        Judge(store.content)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"canonicalizer": "txt"}, "'txt'.*'text', 'html', 'raw'"),
+        ({"near_threshold": 1.1}, "1.1.*from 0.5 to 1"),
+        ({"near_threshold": True}, "True.*number"),
+        ({"near_threshold": float("nan")}, "nan"),
+        ({"near_min_chars": -1}, "-1.*at least 0"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        JudgeOptions(**options)  # type: ignore[arg-type]
+
+
+def test_a_verdict_has_a_plain_form_for_logs_and_can_be_pickled_with_the_request(store: Store) -> None:
+    judge = Judge(store.content)
+    judged(judge, "Hello", seen_ms=1_700_000_000_120)
+    verdict = judged(judge, "Hello", "http://b/")
+    assert json.loads(json.dumps(verdict.as_dict())) == {
+        "kind": "exact",
+        "original_url": "http://a/",
+        "original_crawl": "c1",
+        "original_seen": "2023-11-14T22:13:20.120Z",
+        "same_url": False,
+        "similarity": 1.0,
+        "reason": None,
+    }
+    assert pickle.loads(pickle.dumps(verdict)) == verdict
+    assert not Verdict("unknown", reason="store").is_duplicate

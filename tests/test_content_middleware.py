@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import gc
+import gzip
+import logging
+import sqlite3
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import scrapy
+from crawling import LinkSpider, collecting, crawl, crawl_test
+from scrapy.exceptions import IgnoreRequest
+
+from scrapy_dedupe.content import Verdict
+from scrapy_dedupe.downloadermiddlewares import DuplicateContent
+from scrapy_dedupe.stores.sqlite_content import SqliteContent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import RedisServer
+    from webserver import WebServer
+
+LONG = "".join(f"<p>Sentence number {number} of a text that is long enough." for number in range(40))
+
+
+@pytest.fixture
+def alone(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with which the middleware works by itself, without the add-on."""
+    return settings | {
+        "DOWNLOADER_MIDDLEWARES": {"scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": 543}
+    }
+
+
+class Listed(scrapy.Spider):
+    """Asks for ``paths`` of ``base``, one after another; keeps responses by path and failures."""
+
+    name = "listed"
+
+    def __init__(self, base: str, paths: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.base = base
+        self.paths = paths.split()
+        self.responses: dict[str, Any] = {}
+        self.failures: list[Any] = []
+
+    custom_settings = {"CONCURRENT_REQUESTS": 1}  # noqa: RUF012
+
+    def request_for(self, path: str) -> scrapy.Request:
+        return scrapy.Request(self.base + path, errback=self.fail, dont_filter=True)
+
+    async def start(self) -> Any:
+        for priority, path in enumerate(self.paths):
+            yield self.request_for(path).replace(priority=-priority)
+
+    def parse(self, response: Any, **kwargs: Any) -> None:
+        self.responses[response.url.removeprefix(self.base)] = response
+
+    def fail(self, failure: Any) -> None:
+        self.failures.append(failure)
+
+
+async def listed(web: WebServer, settings: dict[str, Any], paths: str, spider: type[Listed] = Listed) -> Any:
+    return await crawl(spider, settings, addon=False, base=web.url(""), paths=paths)
+
+
+def kinds(crawler: Any) -> dict[str, str]:
+    return {path: response.meta["dedupe"].kind for path, response in crawler.spider.responses.items()}
+
+
+def content_stats(crawler: Any) -> dict[str, int]:
+    stats = crawler.stats.get_stats()
+    return {
+        key.removeprefix("dedupe/content/"): n
+        for key, n in stats.items()
+        if key.startswith("dedupe/content/")
+    }
+
+
+@crawl_test
+async def test_verdicts_are_on_the_meta_and_among_the_flags(web: WebServer, alone: dict[str, Any]) -> None:
+    web.page("/a", LONG)
+    web.page("/b", LONG.replace("<p>", "<div>"))
+    web.page("/c", LONG + "<p>One more.")
+    web.page("/d", "<p>Something else")
+    crawler = await listed(web, alone, "/a /b /c /d")
+    responses = crawler.spider.responses
+    assert kinds(crawler) == {"/a": "unique", "/b": "exact", "/c": "near", "/d": "unique"}
+    assert [responses[path].flags for path in ("/a", "/b", "/c")] == [[], ["dedupe-exact"], ["dedupe-near"]]
+    verdict = responses["/b"].meta["dedupe"]
+    assert verdict.original_url == web.url("/a")
+    assert verdict.original_crawl
+    assert content_stats(crawler) == {"unique": 2, "exact": 1, "near": 1}
+
+
+@crawl_test
+async def test_a_second_crawl_finds_the_texts_of_the_first(web: WebServer, alone: dict[str, Any]) -> None:
+    web.page("/a", LONG)
+    web.page("/b", "<p>Old")
+    first = await listed(web, alone | {"DEDUPE_CRAWL_ID": "first"}, "/a /b")
+    web.page("/b", "<p>New")
+    second = await listed(web, alone | {"DEDUPE_CRAWL_ID": "second"}, "/a /b")
+    assert kinds(first) == {"/a": "unique", "/b": "unique"}
+    assert kinds(second) == {"/a": "unchanged", "/b": "unique"}
+    assert second.spider.responses["/a"].meta["dedupe"].original_crawl == "first"
+
+
+@crawl_test
+async def test_a_dropped_page_reaches_the_errback_with_its_verdict(
+    web: WebServer, alone: dict[str, Any]
+) -> None:
+    web.page("/a", LONG)
+    web.page("/b", LONG)
+    web.page("/c", LONG + "<p>One more.")
+    crawler = await listed(web, alone | {"DEDUPE_ACTION_EXACT": "drop"}, "/a /b /c")
+    assert kinds(crawler) == {"/a": "unique", "/c": "near"}
+    (failure,) = crawler.spider.failures
+    assert isinstance(failure.value, DuplicateContent)
+    assert isinstance(failure.value, IgnoreRequest)
+    assert failure.value.verdict.kind == "exact"
+    assert failure.value.verdict.original_url == web.url("/a")
+    assert content_stats(crawler)["dropped"] == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ({"CLOSESPIDER_PAGECOUNT": 10}, "closespider_pagecount"),
+        ({"CLOSESPIDER_PAGECOUNT_NO_ITEM": 10}, "closespider_pagecount_no_item"),
+    ],
+)
+def test_a_crawl_that_drops_everything_ends_by_the_page_count(
+    web: WebServer, alone: dict[str, Any], limit: dict[str, int], reason: str
+) -> Any:
+    paths = [f"/{number}" for number in range(200)]
+    for path in paths:
+        web.page(path, LONG)
+
+    @crawl_test
+    async def run() -> None:
+        crawler = await listed(web, alone | {"DEDUPE_ACTION_EXACT": "drop"} | limit, " ".join(paths))
+        assert crawler.stats.get_value("finish_reason") == reason
+        assert 10 <= len(web.paths) <= 20
+
+    return run()
+
+
+@crawl_test
+async def test_a_crawl_without_drops_is_counted_by_scrapy_alone(
+    web: WebServer, alone: dict[str, Any]
+) -> None:
+    paths = [f"/{number}" for number in range(50)]
+    for path in paths:
+        web.page(path, LONG)
+    crawler = await listed(web, alone | {"CLOSESPIDER_PAGECOUNT": 10}, " ".join(paths))
+    assert crawler.stats.get_value("finish_reason") == "closespider_pagecount"
+    assert crawler.stats.get_value("response_received_count") in (10, 11)
+
+
+@crawl_test
+async def test_robots_txt_that_equals_another_hosts_is_obeyed(web: WebServer, alone: dict[str, Any]) -> None:
+    web.page("/robots.txt", "User-agent: *\nDisallow: /private", content_type="text/plain")
+    web.page("/a", "<p>a")
+    web.page("/private", "<p>secret")
+    drop = (
+        alone
+        | {"ROBOTSTXT_OBEY": True}
+        | dict.fromkeys(("DEDUPE_ACTION_EXACT", "DEDUPE_ACTION_UNCHANGED", "DEDUPE_ACTION_NEAR"), "drop")
+    )
+    await listed(web, drop, "/robots.txt")  # as a page, so that its text is known from now on
+    second = await listed(web, drop, "/a /private")
+    assert kinds(second) == {"/a": "unique"}
+    assert "/private" not in web.paths
+    assert content_stats(second)["skipped/internal"] == 1
+
+
+@crawl_test
+async def test_some_pages_are_never_judged(web: WebServer, alone: dict[str, Any]) -> None:
+    class Skipping(Listed):
+        handle_httpstatus_list = [404]  # noqa: RUF012
+
+        def request_for(self, path: str) -> scrapy.Request:
+            request = super().request_for(path)
+            if path == "/skip":
+                request.meta["dedupe_skip"] = True
+            return request.replace(method="HEAD") if path == "/head" else request
+
+    for path in ("/skip", "/head"):
+        web.page(path, LONG)
+    web.page("/missing", LONG, status=404)
+    web.page("/pdf", b"%PDF-1.7 looks like text", content_type="application/pdf")
+    web.page("/coded", LONG, headers=[("Content-Encoding", "unheard-of")])
+    web.page("/big", LONG * 10)
+    web.page("/shell", "<div id=app></div><script>load()</script>")
+    settings = alone | {"DEDUPE_CONTENT_MAX_BYTES": len(LONG)}
+    crawler = await listed(web, settings, "/skip /head /missing /pdf /coded /big /shell", Skipping)
+    reasons = {path: response.meta["dedupe"].reason for path, response in crawler.spider.responses.items()}
+    assert reasons == {
+        "/skip": "meta",
+        "/head": "method",
+        "/missing": "status",
+        "/pdf": "type",
+        "/coded": "encoding",
+        "/big": "size",
+        "/shell": "no text",
+    }
+    assert set(kinds(crawler).values()) == {"unknown"}
+    assert not any(response.flags for response in crawler.spider.responses.values())
+    assert content_stats(crawler) == {f"skipped/{reason.replace(' ', '_')}": 1 for reason in reasons.values()}
+
+
+@crawl_test
+async def test_truncated_bodies_are_not_judged(web: WebServer, alone: dict[str, Any]) -> None:
+    web.page("/a", LONG)
+
+    class Stopping(Listed):
+        @classmethod
+        def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
+            spider = super().from_crawler(crawler, *args, **kwargs)
+            crawler.signals.connect(spider.stop, signal=scrapy.signals.bytes_received)
+            return spider
+
+        def stop(self) -> None:
+            raise scrapy.exceptions.StopDownload(fail=False)
+
+    crawler = await listed(web, alone, "/a", Stopping)
+    assert crawler.spider.responses["/a"].meta["dedupe"].reason == "truncated"
+
+
+@crawl_test
+async def test_coded_and_chunked_bodies_are_judged_by_their_text(
+    web: WebServer, alone: dict[str, Any]
+) -> None:
+    web.page("/plain", LONG)
+    web.page("/gzip", gzip.compress(LONG.encode()), headers=[("Content-Encoding", "gzip")])
+    web.page("/chunked", LONG, chunked=True)
+    web.page("/latin", "<p>Gr\u00fc\u00dfe".encode("latin-1"), content_type="text/html; charset=iso-8859-1")
+    web.page("/utf8", "<p>Gr\u00fc\u00dfe".encode(), content_type="text/html; charset=utf-8")
+    crawler = await listed(web, alone, "/plain /gzip /chunked /latin /utf8")
+    assert list(kinds(crawler).values()) == ["unique", "exact", "exact", "unique", "exact"]
+
+
+@crawl_test
+async def test_the_declared_type_decides_how_a_page_is_read(web: WebServer, alone: dict[str, Any]) -> None:
+    body = "<html><head><title/></head><body><p>one</p><p>two</p></body></html>"
+    for path, content_type in [
+        ("/html", "text/html"),
+        ("/xhtml", "application/xhtml+xml"),
+        ("/xml", "application/xml"),
+        ("/text", "text/plain"),
+        ("/undeclared", None),
+    ]:
+        web.page(path, body, content_type=content_type)
+    crawler = await listed(web, alone, "/xhtml /xml /html /text /undeclared")
+    # XHTML and XML read "one two"; for HTML the open title is all there is, as it is without a type.
+    assert kinds(crawler) == {
+        "/xhtml": "unique", "/xml": "exact", "/html": "unique", "/text": "unique", "/undeclared": "exact",
+    }  # fmt: skip
+
+
+@crawl_test
+async def test_meta_that_a_spider_copies_does_not_pass_a_verdict_on(
+    web: WebServer, alone: dict[str, Any]
+) -> None:
+    web.page("/a", LONG)
+    web.page("/b.pdf", b"%PDF", content_type="application/pdf")
+
+    class Copying(Listed):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            super().parse(response)
+            if response.url.endswith("/a"):
+                yield response.follow("/b.pdf", meta=response.meta)
+
+    crawler = await listed(web, alone | {"LOG_LEVEL": "ERROR"}, "/a", Copying)
+    assert crawler.spider.responses["/b.pdf"].meta["dedupe"] == Verdict("unknown", reason="type")
+
+
+@crawl_test
+async def test_a_fault_of_ours_costs_no_page(
+    web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("scrapy_dedupe.content.judge.canonical", fail)
+    for path in ("/a", "/b"):
+        web.page(path, LONG)
+    crawler = await listed(web, alone, "/a /b")
+    assert kinds(crawler) == {"/a": "unknown", "/b": "unknown"}
+    assert crawler.spider.responses["/a"].flags == ["dedupe-unknown"]
+    assert crawler.stats.get_value("dedupe/errors/content") == 2
+    assert crawler.stats.get_value("dedupe/content/unknown") == 2
+    assert crawler.stats.get_value("dedupe/errors/store") is None
+    messages = [record.getMessage() for record in caplog.records if "planted" in record.getMessage()]
+    assert len(messages) == 1
+    assert "dedupe/errors/content" in messages[0]
+
+
+@crawl_test
+async def test_a_store_that_is_lost_costs_no_page_and_is_told_once(
+    web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[object] = []
+    real = SqliteContent.claim_text
+
+    def claim_text(self: SqliteContent, *args: Any) -> Any:
+        calls.append(args)
+        if len(calls) > 1:
+            # What a lost disk looks like from here; the translation into our own error is the real one.
+            self._connection.close()
+        return real(self, *args)
+
+    monkeypatch.setattr(SqliteContent, "claim_text", claim_text)
+    paths = [f"/{number}" for number in range(6)]
+    for path in paths:
+        web.page(path, LONG)
+    crawler = await listed(web, alone | {"DEDUPE_ACTION_EXACT": "drop"}, " ".join(paths))
+    assert list(kinds(crawler).values()) == ["unique"] + ["unknown"] * 5
+    assert {response.meta["dedupe"].reason for response in list(crawler.spider.responses.values())[1:]} == {
+        "store"
+    }
+    assert crawler.stats.get_value("dedupe/errors/store") == 5
+    assert crawler.stats.get_value("dedupe/errors/content") is None
+    assert len(calls) < 6, "the breaker kept pages from asking"
+    assert (
+        len([record for record in caplog.records if "The crawl goes on without it" in record.getMessage()])
+        == 1
+    )
+    assert crawler.stats.get_value("finish_reason") == "finished"
+
+
+@crawl_test
+async def test_a_redis_server_that_is_stopped_costs_no_page(
+    web: WebServer, alone: dict[str, Any], redis_server: RedisServer
+) -> None:
+    class StoppingServer(Listed):
+        def parse(self, response: Any, **kwargs: Any) -> None:
+            super().parse(response)
+            redis_server.stop()
+
+    for path in ("/a", "/b", "/c"):
+        web.page(path, LONG)
+    crawler = await listed(web, alone | {"DEDUPE_STORE_URL": redis_server.url}, "/a /b /c", StoppingServer)
+    assert kinds(crawler) == {"/a": "unique", "/b": "unknown", "/c": "unknown"}
+    assert crawler.stats.get_value("dedupe/errors/store") == 2
+
+
+@crawl_test
+async def test_a_store_that_is_no_use_stops_the_crawl_at_its_start(
+    web: WebServer, alone: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "other.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE somebodys (data)")
+    connection.close()
+    before = path.read_bytes()
+    web.page("/a", LONG)
+    refused = None
+    try:
+        await listed(web, alone | {"DEDUPE_STORE_URL": f"sqlite:///{path}"}, "/a")
+    except Exception as error:  # noqa: BLE001 - which one it is depends on the version of Scrapy
+        refused = repr(error)
+    assert refused is not None
+    with warnings.catch_warnings():
+        # Without a reactor Scrapy leaves its HTTP client open when a crawl fails at its start.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    assert web.paths == []
+    assert path.read_bytes() == before
+    sentences = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert any("The crawl does not start." in sentence and str(path) in sentence for sentence in sentences)
+
+
+@crawl_test
+async def test_it_works_with_the_addon_too(web: WebServer, settings: dict[str, Any]) -> None:
+    web.page("/", '<a href="/a">a</a> <a href="/b">b</a>')
+    web.page("/a", LONG)
+    web.page("/b", LONG)
+    spider, items = collecting()
+    await crawl(spider, settings, urls=web.url("/"))
+    assert sorted(item["kind"] for item in items) == ["exact", "unique", "unique"]
+
+
+@crawl_test
+async def test_many_pages_at_once_are_judged_in_some_order_each_text_once(
+    web: WebServer, alone: dict[str, Any]
+) -> None:
+    links = "".join(f'<a href="/{number}">{number}</a>' for number in range(40))
+    web.page("/", links)
+    for number in range(40):
+        web.page(f"/{number}", LONG if number % 2 else f"<p>Page {number}")
+    spider, items = collecting(LinkSpider)
+    await crawl(spider, alone | {"CONCURRENT_REQUESTS_PER_DOMAIN": 16}, addon=False, urls=web.url("/"))
+    found = [item["kind"] for item in items]
+    assert (found.count("unique"), found.count("exact")) == (1 + 20 + 1, 19)
