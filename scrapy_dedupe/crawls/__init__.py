@@ -1,0 +1,7 @@
+"""Crawls and their index: which payloads are stored, by which crawl, and who may refer to whom."""
+
+from __future__ import annotations
+
+from .index import CrawlIndex, new_crawl_id, open_index
+
+__all__ = ["CrawlIndex", "new_crawl_id", "open_index"]
