@@ -1,0 +1,282 @@
+"""What the dupefilter, the middleware and the pipeline of one crawl share.
+
+The settings as they were read, the worker, the open stores with their breakers, the crawl's name, the
+account of errors, and what has to be done when the engine has stopped. Each of the three works without the
+others; whoever comes first makes the session of its crawler.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from scrapy import signals
+
+from .breaker import Breaker
+from .crawls import new_crawl_id
+from .errors import ArchiveError, DedupeError, StoreError
+from .event_loop import EventLoop
+from .settings import Settings, read_settings
+from .stores import open_store, parse_store_url
+from .summary import summary_lines
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from scrapy.crawler import Crawler
+
+    from .stores.base import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_sessions: WeakKeyDictionary[Crawler, Session] = WeakKeyDictionary()
+
+CRAWL_ID_FILE = "crawl-id"
+
+
+class Session:
+    """One a crawler; :meth:`of` makes it. Raises :class:`DedupeError` after logging its sentence."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
+        self.jobdir: Path | None = self.settings.jobdir
+        self.reason: str | None = None
+        self.notes: dict[str, str] = {}
+        self._worker: Worker | None = None
+        self._stores: dict[str, Store] = {}
+        self._breakers: dict[str, Breaker] = {}
+        self._crawl_id: str | None = None
+        self._told: set[str] = set()
+        self._at_stop: list[Callable[[], Any]] = []
+        self._is_holding_back = False
+        self.loop = EventLoop()
+        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
+        crawler.signals.connect(self._engine_stopped, signal=signals.engine_stopped)
+
+    @classmethod
+    def of(cls, crawler: Crawler) -> Session:
+        """The session of *crawler*."""
+        if crawler not in _sessions:
+            _sessions[crawler] = cls(crawler)
+        return _sessions[crawler]
+
+    # Start
+
+    def at_start(self, action: Callable[[], T]) -> T:
+        """Run a step of the start. Its error is logged as one sentence before it stops the crawl.
+
+        Scrapy may hide what a component's ``from_crawler`` raises behind an error of its own, so the sentence
+        has to be in the log by then.
+        """
+        try:
+            return action()
+        except DedupeError as error:
+            remedy = ""
+            if isinstance(error, StoreError):
+                remedy = (
+                    " To crawl without this store, name another one (DEDUPE_STORE_URL; the default is a local"
+                    " file and needs no server)."
+                )
+            logger.error("The crawl does not start. %s%s", error, remedy)
+            raise
+
+    def store(self, url: str) -> Store:
+        """The store at *url*, opened and tried once for all layers. Raises :class:`StoreError` at the start."""
+        if url not in self._stores:
+
+            def opened() -> Store:
+                store = open_store(url, timeout_s=self.settings.store_timeout_s)
+                store.probe()
+                return store
+
+            self._stores[url] = self.at_start(opened)
+        return self._stores[url]
+
+    # The crawl's name
+
+    @property
+    def crawl_id(self) -> str:
+        """The crawl's name in the index: the setting, or what JOBDIR keeps, or a new one."""
+        if self._crawl_id is None:
+            self._crawl_id = self.settings.warc.crawl_id or self._kept_crawl_id() or self.renew_crawl_id()
+        return self._crawl_id
+
+    def renew_crawl_id(self) -> str:
+        """Take a new name and keep it in JOBDIR."""
+        self._crawl_id = new_crawl_id(self._spider_name)
+        if self.jobdir is not None:
+            folder = self.jobdir / "dedupe"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                temporary = folder / f"{CRAWL_ID_FILE}.tmp"
+                temporary.write_text(f"{self._crawl_id}\n", encoding="ascii")
+                temporary.replace(folder / CRAWL_ID_FILE)
+            except OSError as error:
+                raise ArchiveError(f"The job folder {self.jobdir} cannot be written: {error}.") from error
+        return self._crawl_id
+
+    def _kept_crawl_id(self) -> str | None:
+        if self.jobdir is None:
+            return None
+        try:
+            return (self.jobdir / "dedupe" / CRAWL_ID_FILE).read_text(encoding="ascii").strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    @property
+    def _spider_name(self) -> str:
+        spider = self.crawler.spider
+        return str(spider.name if spider is not None else self.crawler.spidercls.name)
+
+    # Work
+
+    @property
+    def worker(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(f"dedupe-{self._spider_name}", on_change=self._balance)
+        return self._worker
+
+    async def on_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run *function* on the worker, after all that was given to it before, and return its result."""
+        return await self.wait_for(self.worker.submit(function, *args, **kwargs))
+
+    async def wait_for(self, future: Future[T]) -> T:
+        """Wait for a future of the worker without blocking the event loop."""
+        return await self.loop.wait_for(future)
+
+    def run_every(self, seconds: float, action: Callable[[], None]) -> None:
+        """Run *action* on the event loop every so many seconds, until the engine has stopped."""
+        self.loop.run_every(seconds, action)
+
+    def at_stop(self, action: Callable[[], Any]) -> None:
+        """Run *action* when the engine has stopped, in the order of registration; it may be ``async``."""
+        self._at_stop.append(action)
+
+    def _balance(self) -> None:
+        # Nothing that waits for the disk is thrown away, so what comes in has to slow down.
+        worker = self._worker
+        limit = self.settings.warc.queue_bytes
+        if worker is None:
+            return
+        pending = worker.pending_bytes
+        if not self._is_holding_back and pending > limit:
+            self._is_holding_back = True
+            self.loop.call(self._hold_back)
+        elif self._is_holding_back and pending <= limit // 2:
+            self._is_holding_back = False
+            self.loop.call(self._let_go)
+
+    def _hold_back(self) -> None:
+        engine = self.crawler.engine
+        if engine is not None and not engine.paused:
+            engine.pause()
+            self.inc("dedupe/warc/held_back")
+
+    def _let_go(self) -> None:
+        engine = self.crawler.engine
+        if engine is not None and engine.paused:
+            engine.unpause()
+
+    # Stores that fail, and other errors
+
+    def guard(self, url: str) -> Breaker:
+        """The breaker of the store at *url*, the same one for all layers; it counts and tells failures."""
+        if url not in self._breakers:
+            shown = parse_store_url(url).shown
+
+            def failed(error: BaseException) -> None:
+                self.loop.call(self.inc, "dedupe/errors/store")
+
+            def lost(error: BaseException) -> None:
+                self.loop.call(self._store_lost, shown, error)
+
+            def back() -> None:
+                self.loop.call(logger.info, "The store %s answers again.", shown)
+
+            self._breakers[url] = Breaker(failed, lost, back)
+        return self._breakers[url]
+
+    def _store_lost(self, shown: str, error: BaseException) -> None:
+        if self.settings.on_store_error == "close":
+            self.close_spider("dedupe_store_error")
+        if "store" in self._told:
+            return
+        self._told.add("store")
+        logger.error(
+            "%s The crawl goes on without it: pages are treated as new until %s answers again"
+            ' (counted in dedupe/errors/store; DEDUPE_ON_STORE_ERROR = "close" would end the crawl).',
+            error,
+            shown,
+        )
+
+    def error(self, layer: str, error: BaseException, remedy: str) -> None:
+        """Count an error of our own under ``dedupe/errors/LAYER`` and log the first one with its remedy."""
+        self.loop.call(self._count_error, layer, error, remedy)
+
+    def _count_error(self, layer: str, error: BaseException, remedy: str) -> None:
+        self.inc(f"dedupe/errors/{layer}")
+        if layer in self._told:
+            return
+        self._told.add(layer)
+        expected = isinstance(error, DedupeError)
+        logger.error(
+            "%s %s Further errors of this kind are counted in dedupe/errors/%s.",
+            error if expected else f"Unexpected {type(error).__name__}: {error}.",
+            remedy,
+            layer,
+            exc_info=None if expected else error,
+        )
+
+    def close_spider(self, reason: str) -> None:
+        """End the crawl with *reason*."""
+        engine, spider = self.crawler.engine, self.crawler.spider
+        if engine is None or spider is None:
+            return
+        if hasattr(engine, "close_spider_async"):
+            self.loop.start(engine.close_spider_async(reason=reason))
+        else:
+            engine.close_spider(spider, reason)
+
+    def inc(self, key: str, count: int = 1) -> None:
+        """Add to a stat of the crawl; on the event loop alone."""
+        if self.crawler.stats is not None:
+            self.crawler.stats.inc_value(key, count)
+
+    # Signals
+
+    def _spider_opened(self) -> None:
+        self.loop.open()
+
+    def _spider_closed(self, reason: str) -> None:
+        self.reason = reason
+
+    async def _engine_stopped(self) -> None:
+        for action in self._at_stop:
+            try:
+                result = action()
+                if inspect.isawaitable(result):
+                    await result
+            except Exception as error:  # noqa: BLE001 - the other layers have to be closed all the same
+                self._count_error("close", error, "What this layer had to do at the end was not finished.")
+        self.loop.close()
+        if self._worker is not None:
+            self._worker.stop()
+        for store in self._stores.values():
+            try:
+                store.close()
+            except StoreError as error:
+                self._count_error("close", error, "Everything was written before.")
+        _sessions.pop(self.crawler, None)
+        if self.crawler.stats is not None:
+            for line in summary_lines(self.crawler.stats.get_stats(), self.notes):
+                logger.info("%s", line)

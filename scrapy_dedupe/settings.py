@@ -1,0 +1,389 @@
+"""Every ``DEDUPE_*`` setting: its default, unit and check. They are read here and nowhere else.
+
+:func:`read_settings` turns Scrapy's settings into frozen dataclasses, one a layer. A wrong value raises
+:class:`~scrapy_dedupe.errors.SettingError` with the name, the value and what is allowed; an unknown
+``DEDUPE_*`` name is warned about, with the nearest known one. The reference page of the docs is checked
+against :data:`SPECS`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy.utils.project import data_path
+
+from .errors import SettingError
+from .stores.location import ALLOWED as ALLOWED_STORES
+from .stores.location import REDIS_SCHEMES, parse_store_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.settings import BaseSettings
+
+logger = logging.getLogger(__name__)
+
+MIN_URL_CAPACITY: Final = 10_000
+LOCAL: Final = "local"
+_ACTIONS: Final = ("mark", "drop")
+
+
+@dataclass(frozen=True, slots=True)
+class UrlSettings:
+    """What the dupefilter needs. ``store_url`` is None for a filter of this process alone."""
+
+    enabled: bool
+    capacity: int
+    error_rate: float
+    record_start: bool
+    flush_s: float
+    store_url: str | None
+    key: str
+    persist: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContentSettings:
+    """What the content middleware needs."""
+
+    enabled: bool
+    store_url: str
+    canonicalizer: str
+    near_threshold: float
+    near_min_chars: int
+    max_bytes: int
+    action_unchanged: str
+    action_exact: str
+    action_near: str
+
+
+@dataclass(frozen=True, slots=True)
+class WarcSettings:
+    """What the WARC pipeline needs. Sizes in bytes. Empty ``mime_types`` means all of them."""
+
+    enabled: bool
+    index_url: str
+    folder: Path
+    prefix: str
+    file_size: int
+    gzip: bool
+    gzip_level: int
+    digest: str
+    min_size: int
+    queue_bytes: int
+    scope: str
+    revisit: bool
+    statuses: frozenset[int]
+    mime_types: frozenset[str]
+    check_files: bool
+    crawl_id: str | None
+    commit_reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of one crawl."""
+
+    urls: UrlSettings
+    content: ContentSettings
+    warc: WarcSettings
+    store_timeout_s: float
+    on_store_error: str
+    jobdir: Path | None
+
+    @property
+    def content_url(self) -> str:
+        return self.content.store_url
+
+    @property
+    def index_url(self) -> str:
+        return self.warc.index_url
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One setting. ``read`` takes the raw value, which is never None, and raises ValueError if it is wrong."""
+
+    name: str
+    default: Any
+    read: Callable[[Any], Any]
+    allowed: str
+    help: str
+    unit: str = ""
+
+
+def _boolean(value: Any) -> bool:
+    words = {"true": True, "1": True, "false": False, "0": False}
+    key = str(value).strip().lower()
+    if key not in words:
+        raise ValueError
+    return words[key]
+
+
+def _integer(minimum: int, maximum: int | None = None) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            raise ValueError
+        number = int(value)
+        if number < minimum or (maximum is not None and number > maximum):
+            raise ValueError
+        return number
+
+    return read
+
+
+def _number(check: Callable[[float], bool]) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        if isinstance(value, bool):
+            raise ValueError  # noqa: TRY004 - every wrong value is told in the same way
+        number = float(value)
+        if not check(number):
+            raise ValueError
+        return number
+
+    return read
+
+
+def _choice(*words: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError
+        return str(value)
+
+    return read
+
+
+def _matching(pattern: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError
+        return value
+
+    return read
+
+
+def _store(value: Any) -> str:
+    return parse_store_url(value).url
+
+
+def _url_store(value: Any) -> str:
+    if value == LOCAL:
+        return LOCAL
+    if str(value).partition("://")[0] not in REDIS_SCHEMES:
+        raise ValueError
+    return parse_store_url(value).url
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, (str, Path)) or not str(value).strip():
+        raise ValueError
+    return Path(value)
+
+
+def _sequence(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    raise ValueError
+
+
+def _statuses(value: Any) -> frozenset[int]:
+    read = _integer(100, 599)
+    return frozenset(read(status) for status in _sequence(value))
+
+
+def _mime_types(value: Any) -> frozenset[str]:
+    read = _matching(r"[^/\s]+/[^/\s]+")
+    return frozenset(read(mime).lower() for mime in _sequence(value))
+
+
+def _reasons(value: Any) -> tuple[str, ...]:
+    read = _matching(r"\S+")
+    return tuple(read(reason) for reason in _sequence(value))
+
+
+_FLAG = "True or False"
+
+SPECS: Final[tuple[Spec, ...]] = (
+    # Stores
+    Spec("DEDUPE_STORE_URL", None, _store, ALLOWED_STORES,
+         "Where all layers keep what they know, unless one of the three settings below names another place."
+         " The default is the file dedupe/dedupe.sqlite in Scrapy's data folder (.scrapy)."),
+    Spec("DEDUPE_URL_STORE_URL", None, _url_store, '"local", redis://host:port/db, rediss://… or unix:///path.sock',
+         'Where the URL filter lives. Default: in Redis if DEDUPE_STORE_URL names one, otherwise "local": in'
+         " the memory of the process, and in JOBDIR if that is set."),
+    Spec("DEDUPE_CONTENT_STORE_URL", None, _store, ALLOWED_STORES,
+         "Where the texts are remembered. Default: DEDUPE_STORE_URL."),
+    Spec("DEDUPE_INDEX_URL", None, _store, ALLOWED_STORES,
+         "Where the crawl index lives. Default: DEDUPE_STORE_URL."),
+    Spec("DEDUPE_STORE_TIMEOUT", 5.0, _number(lambda n: 0 < n <= 600), "a number above 0, at most 600",
+         "How long one call to a store may take. A silent store is treated as a store that is away.", "seconds"),
+    Spec("DEDUPE_ON_STORE_ERROR", "continue", _choice("continue", "close"), '"continue" or "close"',
+         "What to do when a store is lost during the crawl: go on and treat pages as new, or close the spider"
+         " with the reason dedupe_store_error."),
+    # URLs
+    Spec("DEDUPE_URL_ENABLED", True, _boolean, _FLAG, "Whether the add-on sets the URL filter."),
+    Spec("DEDUPE_URL_CAPACITY", None, _integer(1), "a whole number of at least 1",
+         "How many URLs the filter is sized for. Default: the larger of 10,000 and CLOSESPIDER_PAGECOUNT times"
+         " DEDUPE_URLS_PER_PAGE. The filter grows when there are more.", "URLs"),
+    Spec("DEDUPE_URLS_PER_PAGE", 10, _integer(1), "a whole number of at least 1",
+         "How many different URLs a page brings, for sizing the filter from CLOSESPIDER_PAGECOUNT.", "URLs"),
+    Spec("DEDUPE_URL_ERROR_RATE", 1e-6, _number(lambda n: 1e-12 <= n <= 0.5), "a number from 1e-12 to 0.5",
+         "The largest share of new URLs that may be taken for seen ones; such a page is never fetched."),
+    Spec("DEDUPE_URL_RECORD_START", True, _boolean, _FLAG,
+         "Record start requests, without filtering them, so that a link to the home page does not fetch it"
+         " again."),
+    Spec("DEDUPE_URL_FLUSH_SECONDS", 1.0, _number(lambda n: 0 < n <= 3600), "a number above 0, at most 3600",
+         "How often the URLs that are done are written to JOBDIR. A killed crawl asks again for at most that"
+         " much.", "seconds"),
+    Spec("DEDUPE_URL_KEY", "%(spider)s", _matching(r"[^\s{}]+"), "text without white space and braces",
+         "The name of a filter in Redis; processes with the same name share it. %(spider)s stands for the"
+         " spider's name."),
+    # Content
+    Spec("DEDUPE_CONTENT_ENABLED", True, _boolean, _FLAG, "Whether the add-on sets the content middleware."),
+    Spec("DEDUPE_CANONICALIZER", "text", _choice("text", "html", "raw"), '"text", "html" or "raw"',
+         "What is compared: the text of a page; its text, link targets and image sources; or the decoded body"
+         " as it is."),
+    Spec("DEDUPE_NEAR_THRESHOLD", 0.85, _number(lambda n: 0.5 <= n <= 1), "a number from 0.5 to 1",
+         "From which estimated Jaccard similarity on a page is a near copy. 1 turns the near layer off."),
+    Spec("DEDUPE_NEAR_MIN_CHARS", 200, _integer(0), "a whole number of at least 0",
+         "Shorter texts are compared exactly alone.", "characters"),
+    Spec("DEDUPE_CONTENT_MAX_BYTES", 4_000_000, _integer(1), "a whole number of at least 1",
+         "Larger bodies are not judged.", "bytes"),
+    Spec("DEDUPE_ACTION_UNCHANGED", "mark", _choice(*_ACTIONS), '"mark" or "drop"',
+         "What happens to a page whose text is the same as at an earlier capture of its URL."),
+    Spec("DEDUPE_ACTION_EXACT", "mark", _choice(*_ACTIONS), '"mark" or "drop"',
+         "What happens to a page that has the same text as another URL."),
+    Spec("DEDUPE_ACTION_NEAR", "mark", _choice(*_ACTIONS), '"mark" or "drop"',
+         "What happens to a page that has almost the same text as an earlier one."),
+    # Archive
+    Spec("DEDUPE_WARC_ENABLED", True, _boolean, _FLAG, "Whether the add-on sets the WARC pipeline."),
+    Spec("DEDUPE_WARC_DIR", "warcs", _path, "a path",
+         "The folder of the WARC files, seen from the working folder. Made if it is not there."),
+    Spec("DEDUPE_WARC_PREFIX", None, _matching(r"[A-Za-z0-9._-]{1,64}"),
+         "1 to 64 letters, digits, dots, underscores and hyphens",
+         "How file names begin. Default: the spider's name."),
+    Spec("DEDUPE_WARC_FILE_SIZE", 1_000_000_000, _integer(1_000), "a whole number of at least 1000",
+         "From which size on a new file is begun, between two exchanges.", "bytes"),
+    Spec("DEDUPE_WARC_GZIP", True, _boolean, _FLAG, "Whether each record is a gzip member."),
+    Spec("DEDUPE_WARC_GZIP_LEVEL", 4, _integer(1, 12), "a whole number from 1 to 12",
+         "The level of compression: 1 is the fastest, 12 the smallest."),
+    Spec("DEDUPE_WARC_DIGEST", "sha256", _choice("sha256", "sha1"), '"sha256" or "sha1"',
+         "The algorithm of the payload and block digests."),
+    Spec("DEDUPE_WARC_MIN_SIZE", 1_024, _integer(1), "a whole number of at least 1",
+         "Payloads below this size are always stored: a revisit record would save little or nothing.", "bytes"),
+    Spec("DEDUPE_WARC_QUEUE_BYTES", 64_000_000, _integer(1_000_000), "a whole number of at least 1000000",
+         "How much may wait to be written. Above it no new request is started.", "bytes"),
+    Spec("DEDUPE_WARC_SCOPE", "responses", _choice("responses", "items"), '"responses" or "items"',
+         "Record every HTTP exchange, or the responses alone that the spider yields as WarcItem(response)."),
+    Spec("DEDUPE_WARC_REVISIT", True, _boolean, _FLAG,
+         "Whether known payloads become revisit records. If not, every payload is stored."),
+    Spec("DEDUPE_WARC_STATUSES", (200,), _statuses, "a list of HTTP statuses",
+         "Which statuses may become, or serve as the original of, a revisit record."),
+    Spec("DEDUPE_WARC_MIME_TYPES", (), _mime_types, "a list of MIME types such as text/html",
+         "Which MIME types may become, or serve as the original of, a revisit record. Empty: all."),
+    Spec("DEDUPE_WARC_CHECK_FILES", True, _boolean, _FLAG,
+         "Refer to an original only if its WARC file is still where it was written. Turn it off when files are"
+         " moved after the crawl, or the index is shared between machines."),
+    Spec("DEDUPE_CRAWL_ID", None, _matching(r"[A-Za-z0-9._-]{1,128}"),
+         "1 to 128 letters, digits, dots, underscores and hyphens",
+         "The crawl's name in the index. Default: made from the spider's name, the time and a random part,"
+         " and kept in JOBDIR."),
+    Spec("DEDUPE_COMMIT_REASONS", ("finished", "closespider_*"), _reasons, "a list of finish reasons, * allowed",
+         "With which finish reasons a crawl is committed. Otherwise it stays uncommitted until somebody decides."),
+)  # fmt: skip
+
+_KNOWN: Final = {spec.name: spec for spec in SPECS}
+
+
+def read_settings(settings: BaseSettings) -> Settings:
+    """Read and check all settings. Raises :class:`SettingError` for the first wrong one."""
+    warn_of_unknown(settings)
+    values = {spec.name: _value(settings, spec) for spec in SPECS}
+    store_url = values["DEDUPE_STORE_URL"] or _default_store_url()
+    jobdir = settings.get("JOBDIR")
+    return Settings(
+        urls=_url_settings(settings, values),
+        content=ContentSettings(
+            enabled=values["DEDUPE_CONTENT_ENABLED"],
+            store_url=values["DEDUPE_CONTENT_STORE_URL"] or store_url,
+            canonicalizer=values["DEDUPE_CANONICALIZER"],
+            near_threshold=values["DEDUPE_NEAR_THRESHOLD"],
+            near_min_chars=values["DEDUPE_NEAR_MIN_CHARS"],
+            max_bytes=values["DEDUPE_CONTENT_MAX_BYTES"],
+            action_unchanged=values["DEDUPE_ACTION_UNCHANGED"],
+            action_exact=values["DEDUPE_ACTION_EXACT"],
+            action_near=values["DEDUPE_ACTION_NEAR"],
+        ),
+        warc=WarcSettings(
+            enabled=values["DEDUPE_WARC_ENABLED"],
+            index_url=values["DEDUPE_INDEX_URL"] or store_url,
+            folder=Path(values["DEDUPE_WARC_DIR"]),
+            prefix=values["DEDUPE_WARC_PREFIX"] or "",
+            file_size=values["DEDUPE_WARC_FILE_SIZE"],
+            gzip=values["DEDUPE_WARC_GZIP"],
+            gzip_level=values["DEDUPE_WARC_GZIP_LEVEL"],
+            digest=values["DEDUPE_WARC_DIGEST"],
+            min_size=values["DEDUPE_WARC_MIN_SIZE"],
+            queue_bytes=values["DEDUPE_WARC_QUEUE_BYTES"],
+            scope=values["DEDUPE_WARC_SCOPE"],
+            revisit=values["DEDUPE_WARC_REVISIT"],
+            statuses=frozenset(values["DEDUPE_WARC_STATUSES"]),
+            mime_types=frozenset(values["DEDUPE_WARC_MIME_TYPES"]),
+            check_files=values["DEDUPE_WARC_CHECK_FILES"],
+            crawl_id=values["DEDUPE_CRAWL_ID"],
+            commit_reasons=tuple(values["DEDUPE_COMMIT_REASONS"]),
+        ),
+        store_timeout_s=values["DEDUPE_STORE_TIMEOUT"],
+        on_store_error=values["DEDUPE_ON_STORE_ERROR"],
+        jobdir=Path(jobdir) if jobdir else None,
+    )
+
+
+def _url_settings(settings: BaseSettings, values: dict[str, Any]) -> UrlSettings:
+    capacity = values["DEDUPE_URL_CAPACITY"]
+    if capacity is None:
+        pages = settings.getint("CLOSESPIDER_PAGECOUNT")
+        capacity = max(MIN_URL_CAPACITY, pages * values["DEDUPE_URLS_PER_PAGE"])
+    url = values["DEDUPE_URL_STORE_URL"] or values["DEDUPE_STORE_URL"]
+    is_shared = url is not None and url != LOCAL and parse_store_url(url).is_redis
+    return UrlSettings(
+        enabled=values["DEDUPE_URL_ENABLED"],
+        capacity=capacity,
+        error_rate=values["DEDUPE_URL_ERROR_RATE"],
+        record_start=values["DEDUPE_URL_RECORD_START"],
+        flush_s=values["DEDUPE_URL_FLUSH_SECONDS"],
+        store_url=url if is_shared else None,
+        key=values["DEDUPE_URL_KEY"],
+        persist=bool(settings.get("JOBDIR")) or settings.getbool("SCHEDULER_PERSIST"),
+    )
+
+
+def _value(settings: BaseSettings, spec: Spec) -> Any:
+    raw = settings.get(spec.name)
+    if raw is None:
+        return spec.default
+    try:
+        return spec.read(raw)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SettingError(f"The setting {spec.name} is {raw!r}. Allowed: {spec.allowed}.") from error
+
+
+def warn_of_unknown(settings: BaseSettings) -> None:
+    """Warn about ``DEDUPE_*`` names that mean nothing, with the nearest known one."""
+    for name in settings:
+        if not isinstance(name, str) or not name.startswith("DEDUPE_") or name in _KNOWN:
+            continue
+        nearest = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.6)
+        hint = f"; did you mean {nearest[0]}?" if nearest else "."
+        logger.warning("The setting %s is unknown and has no effect%s", name, hint)
+
+
+def _default_store_url() -> str:
+    return f"sqlite:///{data_path('dedupe/dedupe.sqlite')}"

@@ -1,0 +1,119 @@
+"""kill -9 in the middle of a crawl, and what the next run with the same JOBDIR makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from archives import check, files_of, records_of
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from webserver import Page, WebServer
+
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.urls.snapshot import FilterFolder, LastStop
+
+if TYPE_CHECKING:
+    from scrapy_dedupe.urls.bloom import GrowingBloomFilter
+
+TESTS = Path(__file__).parent.parent
+PAGES = 60
+
+
+def garden(web: WebServer, on_page: Any) -> None:
+    """A page that links to all others; ``on_page(number)`` is called before each is answered."""
+    links = "".join(f'<a href="/{number}">x</a>' for number in range(1, PAGES))
+    web.page("/0", f"<title>Garden</title>{links}" + "<p>Every bed has a number." * 60)
+    for number in range(1, PAGES):
+        text = f"<title>{number}</title>" + f"<p>In bed {number} grow {number * 7} kinds of herbs." * 50
+
+        def answer(handler: Any, number: int = number, text: str = text) -> Page:
+            on_page(number)
+            return Page(text.encode())
+
+        web.pages[f"/{number}"] = answer
+
+
+def run(settings: dict[str, Any], url: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(TESTS / "faults" / "killed_crawl.py"), json.dumps(settings), url]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def journaled(folder: Path) -> GrowingBloomFilter:
+    """What the next run will know, read from a copy."""
+    shutil.copytree(folder / "job" / "dedupe" / "urls", folder / "copy", dirs_exist_ok=True)
+    kept = FilterFolder(folder / "copy", "scrapy.utils.request.RequestFingerprinter")
+    opened = kept.open(10_000, 1e-6)
+    kept.abandon()
+    assert opened.last_stop is LastStop.CUT
+    return opened.filter
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_a_killed_crawl_goes_on_where_the_journal_ends(
+    store: str, web: WebServer, settings: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if store == "redis":
+        settings["DEDUPE_STORE_URL"] = request.getfixturevalue("redis_url")
+        settings["DEDUPE_URL_STORE_URL"] = "local"
+    settings |= {
+        "ADDONS": {"scrapy_dedupe.Addon": 500},
+        "JOBDIR": str(tmp_path / "job"),
+        "DEDUPE_URL_FLUSH_SECONDS": 0.1,
+        "CONCURRENT_REQUESTS": 2,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 2,
+        "DOWNLOAD_DELAY": 0,
+        "LOG_LEVEL": "INFO",
+    }
+    half_way = threading.Event()
+    asked: list[int] = []
+
+    def on_page(number: int) -> None:
+        asked.append(number)
+        time.sleep(0.02)
+        if len(asked) == PAGES // 2:
+            half_way.set()
+
+    garden(web, on_page)
+    process = run(settings, web.url("/0"))
+    assert half_way.wait(60)
+    process.kill()
+    process.communicate()
+    assert list((tmp_path / "warcs").glob("*.open"))
+
+    before = list(web.paths)
+    known = journaled(tmp_path)
+    done = {path for path in before if fingerprint(Request(web.url(path))) in known}
+    assert len(done) > PAGES // 4, "most of what was done is journaled"
+    web.paths.clear()
+
+    process = run(settings, web.url("/0"))
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "Traceback" not in log, log
+    assert "was cut" in log
+
+    assert not (done - {"/0"}) & set(web.paths), "no page that the journal knew was asked for again"
+    assert set(before) | set(web.paths) >= {f"/{number}" for number in range(PAGES)}, "and none was lost"
+
+    assert not list((tmp_path / "warcs").glob("*.open"))
+    check(tmp_path / "warcs")
+    assert len(files_of(tmp_path / "warcs")) == 2
+    principals = [r for r in records_of(tmp_path / "warcs") if r.type in {"response", "revisit"}]
+    responses = {record.id for record in principals if record.type == "response"}
+    for record in principals:
+        assert record.type == "response" or record.headers["WARC-Refers-To"] in responses
+    with open_index(settings["DEDUPE_STORE_URL"]) as index:
+        (info,) = index.crawls()
+    assert info.state == "committed"
+    assert info.counts.total_urls == len(principals)
+    assert info.counts.dupe_urls == len(principals) - len(responses)

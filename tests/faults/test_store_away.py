@@ -1,0 +1,166 @@
+"""A store that is not there, goes away, comes back, or is not ours."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from archives import check, records_of
+from crawling import LinkSpider, collecting, crawl, crawl_test
+from servers import RedisServer, free_port
+from webserver import Page, WebServer
+
+from scrapy_dedupe.crawls import open_index
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def chain(web: WebServer, length: int, at: dict[int, Any]) -> None:
+    """Pages that link to the next one; before page N is answered, ``at[N]()`` is called."""
+    for number in range(length):
+        text = (
+            f"<title>{number}</title>" + f"<p>Log {number}: the level of the lake is {number * 37} mm." * 40
+        )
+        body = f'{text}<a href="/{number + 1}">next</a>'.encode()
+
+        def answer(handler: Any, number: int = number, body: bytes = body) -> Page:
+            if number in at:
+                at.pop(number)()
+            return Page(body)
+
+        web.pages[f"/{number}"] = answer
+    web.page(f"/{length}", "<p>The end.")
+
+
+@crawl_test
+async def test_a_store_that_cannot_be_reached_stops_the_start(
+    web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page("/", "<p>x")
+    settings["DEDUPE_STORE_URL"] = url = f"redis://127.0.0.1:{free_port()}/0"
+    with pytest.raises(Exception):  # noqa: B017 - Scrapy may put an error of its own in place of ours
+        await crawl(LinkSpider, settings, urls=web.url())
+    assert web.paths == []
+    sentence = next(
+        record.getMessage() for record in caplog.records if "does not start" in record.getMessage()
+    )
+    assert url in sentence
+    assert "DEDUPE_STORE_URL" in sentence, "it says how to run without"
+
+
+@crawl_test
+async def test_a_crawl_goes_on_when_redis_is_stopped_and_its_archive_is_whole(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, redis_server: RedisServer, caplog: Any
+) -> None:
+    chain(web, 12, {6: redis_server.stop})
+    settings |= {"DEDUPE_STORE_URL": redis_server.url, "DEDUPE_CRAWL_ID": "cut", "DEDUPE_STORE_TIMEOUT": 1}
+    spider, items = collecting()
+    crawler = await crawl(spider, settings, urls=web.url("/0"))
+
+    assert len(items) == 13, "no page was lost"
+    kinds = [item["kind"] for item in items]
+    assert kinds[:5] == ["unique"] * 5
+    assert kinds[-1] == "unknown"
+    stats = crawler.stats.get_stats()
+    assert stats["finish_reason"] == "finished"
+    assert stats["dedupe/errors/store"] > 0
+    assert sum("The crawl goes on without it" in record.getMessage() for record in caplog.records) == 1
+    assert "scrapy dedupe commit cut" in caplog.text
+    check(tmp_path / "warcs")
+    assert sum(record.type == "response" for record in records_of(tmp_path / "warcs")) == 13
+
+
+@crawl_test
+async def test_what_redis_missed_is_entered_before_the_commit(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, redis_server: RedisServer
+) -> None:
+    chain(web, 12, {3: redis_server.stop, 9: redis_server.start})
+    settings |= {"DEDUPE_STORE_URL": redis_server.url, "DEDUPE_CRAWL_ID": "gap", "DEDUPE_STORE_TIMEOUT": 1}
+    settings |= {"DEDUPE_URL_STORE_URL": "local"}
+    await crawl(LinkSpider, settings, urls=web.url("/0"))
+    with open_index(redis_server.url) as index:
+        (info,) = index.crawls()
+    assert (info.state, info.incomplete, info.counts.total_urls) == ("committed", False, 13)
+    assert sum(record.type == "response" for record in records_of(tmp_path / "warcs")) == 13
+    await crawl(LinkSpider, {**settings, "DEDUPE_CRAWL_ID": "next"}, urls=web.url("/0"))
+    with open_index(redis_server.url) as index:
+        counts = next(info.counts for info in index.crawls() if info.id == "next")
+    assert counts.dupe_urls == 12, "every page of the first crawl is known, but for the short last one"
+
+
+@crawl_test
+async def test_a_lost_store_ends_the_crawl_when_asked(
+    web: WebServer, settings: dict[str, Any], redis_server: RedisServer
+) -> None:
+    chain(web, 200, {3: redis_server.stop})
+    settings |= {
+        "DEDUPE_STORE_URL": redis_server.url,
+        "DEDUPE_STORE_TIMEOUT": 1,
+        "DEDUPE_ON_STORE_ERROR": "close",
+    }
+    crawler = await crawl(LinkSpider, settings, urls=web.url("/0"))
+    assert crawler.stats.get_value("finish_reason") == "dedupe_store_error"
+    assert len(web.paths) < 200
+
+
+@crawl_test
+async def test_a_file_that_is_no_store_is_refused_and_left_as_it_is(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "dedupe.sqlite"
+    path.write_bytes(b"These are my notes, not a database." * 100)
+    before = path.read_bytes()
+    with pytest.raises(Exception):  # noqa: B017
+        await crawl(LinkSpider, settings, urls=web.url())
+    assert "The crawl does not start." in caplog.text
+    assert "dedupe.sqlite" in caplog.text
+    assert path.read_bytes() == before
+
+
+@crawl_test
+async def test_somebody_elses_database_is_refused_and_left_as_it_is(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "dedupe.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE songs (name TEXT)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(Exception):  # noqa: B017
+        await crawl(LinkSpider, settings, urls=web.url())
+    assert "something else" in caplog.text
+    assert path.read_bytes() == before
+
+
+@crawl_test
+async def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page("/", "<p>x")
+    await crawl(LinkSpider, settings, urls=web.url())
+    path = tmp_path / "dedupe.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version=99")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(Exception):  # noqa: B017
+        await crawl(LinkSpider, settings, urls=web.url())
+    assert "format 99" in caplog.text
+    assert path.read_bytes() == before
+
+
+@crawl_test
+async def test_an_index_of_a_newer_version_in_redis_is_refused_and_left_as_it_is(
+    web: WebServer, settings: dict[str, Any], redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset("dedupe:index", mapping={"format": "99", "payload": "stored"})
+        settings["DEDUPE_STORE_URL"] = redis_url
+        with pytest.raises(Exception):  # noqa: B017
+            await crawl(LinkSpider, settings, urls=web.url())
+        assert client.hgetall("dedupe:index") == {b"format": b"99", b"payload": b"stored"}
+        assert not client.exists("uncommittedcrawls")
+    assert "99" in caplog.text

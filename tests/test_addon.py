@@ -1,0 +1,151 @@
+"""One line turns everything on; each class also works by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import scrapy
+from archives import files_of
+from crawling import LinkSpider, collecting, crawl, crawl_test
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.settings import Settings
+
+from scrapy_dedupe import Addon
+from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware
+from scrapy_dedupe.dupefilters import BloomDupeFilter
+from scrapy_dedupe.pipelines import WarcPipeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from webserver import WebServer
+
+BODY = "<title>Reed</title>" + "<p>The reed warbler sings by night as well." * 60
+
+
+def test_the_addon_sets_the_three_classes() -> None:
+    settings = Settings()
+    Addon().update_settings(settings)
+    assert settings["DUPEFILTER_CLASS"] is BloomDupeFilter
+    assert settings["DOWNLOADER_MIDDLEWARES"][ContentDedupeMiddleware] == 543
+    assert settings["ITEM_PIPELINES"][WarcPipeline] == 900
+
+
+def test_the_addon_leaves_what_the_project_sets() -> None:
+    settings = Settings(
+        {
+            "DUPEFILTER_CLASS": RFPDupeFilter,
+            "DOWNLOADER_MIDDLEWARES": {"scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": 400},
+            "ITEM_PIPELINES": {"scrapy_dedupe.pipelines.WarcPipeline": None},
+        },
+        priority="project",
+    )
+    Addon().update_settings(settings)
+    assert settings["DUPEFILTER_CLASS"] is RFPDupeFilter
+    assert list(settings["DOWNLOADER_MIDDLEWARES"].values()) == [400]
+    assert list(settings["ITEM_PIPELINES"].values()) == [None]
+
+
+@pytest.mark.parametrize("layer", ["URL", "CONTENT", "WARC"])
+def test_a_layer_can_be_left_out(layer: str) -> None:
+    settings = Settings({f"DEDUPE_{layer}_ENABLED": "False"})
+    Addon().update_settings(settings)
+    enabled = {
+        "URL": settings["DUPEFILTER_CLASS"] is BloomDupeFilter,
+        "CONTENT": ContentDedupeMiddleware in settings["DOWNLOADER_MIDDLEWARES"],
+        "WARC": WarcPipeline in settings["ITEM_PIPELINES"],
+    }
+    assert enabled == {name: name != layer for name in enabled}
+
+
+@crawl_test
+async def test_all_three_layers_work_together(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page(
+        "/", BODY + '<a href="/twin">1</a><a href="/?b=2&a=1">2</a><a href="/?a=1&b=2">3</a><a href="/">4</a>'
+    )
+    web.page("/twin", BODY + '<a href="/twin">1</a>')
+    web.page("/?b=2&a=1", "<p>Short")
+    web.page("/?a=1&b=2", "<p>Short")
+    web.page("/robots.txt", "User-agent: *\nAllow: /", content_type="text/plain")
+    spider, items = collecting()
+    crawler = await crawl(spider, {**settings, "ROBOTSTXT_OBEY": True}, urls=web.url())
+    assert sorted(web.paths) == ["/", "/?b=2&a=1", "/robots.txt", "/twin"]
+    assert {item["url"].removeprefix(web.url("")): item["kind"] for item in items} == {
+        "/": "unique",
+        "/twin": "near",
+        "/?b=2&a=1": "unique",
+    }
+    stats = crawler.stats.get_stats()
+    assert stats["dupefilter/filtered"] == 3
+    assert stats["dedupe/url/seen"] == 3
+    assert stats["dedupe/warc/response"] == 4
+    assert not [key for key in stats if key.startswith("dedupe/errors/")]
+    assert files_of(tmp_path / "warcs")
+    assert "What was not asked, read or stored twice:" in caplog.text
+    assert str(files_of(tmp_path / "warcs")[0]) in caplog.text
+
+
+@crawl_test
+async def test_the_dupefilter_works_alone(web: WebServer, settings: dict[str, Any], tmp_path: Path) -> None:
+    web.page("/", '<a href="/">1</a><a href="/x">2</a><a href="/x#y">3</a>')
+    settings["DUPEFILTER_CLASS"] = "scrapy_dedupe.dupefilters.BloomDupeFilter"
+    crawler = await crawl(LinkSpider, settings, addon=False, urls=web.url())
+    assert sorted(web.paths) == ["/", "/x"]
+    assert crawler.stats.get_value("dupefilter/filtered") == 2
+    assert not files_of(tmp_path / "warcs")
+    assert not (tmp_path / "dedupe.sqlite").exists()
+
+
+@crawl_test
+async def test_the_middleware_works_alone(web: WebServer, settings: dict[str, Any], tmp_path: Path) -> None:
+    web.page("/one", BODY)
+    web.page("/two", BODY)
+    settings["DOWNLOADER_MIDDLEWARES"] = {"scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": 543}
+    settings["CONCURRENT_REQUESTS"] = 1
+    spider, items = collecting()
+    await crawl(spider, settings, addon=False, urls=f"{web.url('/one')} {web.url('/two')}")
+    assert [item["kind"] for item in items] == ["unique", "exact"]
+    assert not files_of(tmp_path / "warcs")
+
+
+@crawl_test
+async def test_a_wrong_setting_stops_the_crawl_before_the_first_request(
+    web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page("/", BODY)
+    with pytest.raises(ValueError, match="DEDUPE_NEAR_THRESHOLD"):
+        await crawl(LinkSpider, {**settings, "DEDUPE_NEAR_THRESHOLD": 3}, urls=web.url())
+    assert "The setting DEDUPE_NEAR_THRESHOLD is 3. Allowed: a number from 0.5 to 1." in caplog.text
+    assert web.paths == []
+
+
+@crawl_test
+async def test_a_wrong_setting_of_a_spider_is_told_too(web: WebServer, settings: dict[str, Any]) -> None:
+    class Own(LinkSpider):
+        custom_settings = {"DEDUPE_ACTION_NEAR": "hide"}
+
+    with pytest.raises(ValueError, match="DEDUPE_ACTION_NEAR"):
+        await crawl(Own, settings, urls=web.url())
+
+
+@crawl_test
+async def test_several_crawls_of_one_process_do_not_share_their_state(
+    web: WebServer, settings: dict[str, Any]
+) -> None:
+    web.page("/", BODY)
+    for _ in range(2):
+        crawler = await crawl(LinkSpider, settings, urls=web.url())
+        assert crawler.stats.get_value("dedupe/url/seen") == 1
+    assert web.paths == ["/", "/"]
+
+
+def test_scrapy_finds_the_classes_by_their_names() -> None:
+    for path in (
+        "dupefilters.BloomDupeFilter",
+        "pipelines.WarcItem",
+        "downloadermiddlewares.DuplicateContent",
+    ):
+        assert scrapy.utils.misc.load_object(f"scrapy_dedupe.{path}")

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+from scrapy.settings import Settings as ScrapySettings
+
+from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.settings import SPECS, read_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WRONG = {
+    "DEDUPE_STORE_URL": "mysql://localhost/x",
+    "DEDUPE_URL_STORE_URL": "sqlite:///urls.db",
+    "DEDUPE_CONTENT_STORE_URL": "sqlite://",
+    "DEDUPE_INDEX_URL": "redis://host:notaport/0",
+    "DEDUPE_STORE_TIMEOUT": 0,
+    "DEDUPE_ON_STORE_ERROR": "stop",
+    "DEDUPE_URL_ENABLED": "perhaps",
+    "DEDUPE_URL_CAPACITY": 0,
+    "DEDUPE_URLS_PER_PAGE": "many",
+    "DEDUPE_URL_ERROR_RATE": 1.5,
+    "DEDUPE_URL_RECORD_START": 2,
+    "DEDUPE_URL_FLUSH_SECONDS": -1,
+    "DEDUPE_URL_KEY": "a b",
+    "DEDUPE_CONTENT_ENABLED": "",
+    "DEDUPE_CANONICALIZER": "markdown",
+    "DEDUPE_NEAR_THRESHOLD": "nan",
+    "DEDUPE_NEAR_MIN_CHARS": 1.5,
+    "DEDUPE_CONTENT_MAX_BYTES": True,
+    "DEDUPE_ACTION_UNCHANGED": "delete",
+    "DEDUPE_ACTION_EXACT": None.__class__,
+    "DEDUPE_ACTION_NEAR": 1,
+    "DEDUPE_WARC_ENABLED": "maybe",
+    "DEDUPE_WARC_DIR": " ",
+    "DEDUPE_WARC_PREFIX": "a/b",
+    "DEDUPE_WARC_FILE_SIZE": 10,
+    "DEDUPE_WARC_GZIP": "yes please",
+    "DEDUPE_WARC_GZIP_LEVEL": 13,
+    "DEDUPE_WARC_DIGEST": "md5",
+    "DEDUPE_WARC_MIN_SIZE": 0,
+    "DEDUPE_WARC_QUEUE_BYTES": 1,
+    "DEDUPE_WARC_SCOPE": "pages",
+    "DEDUPE_WARC_REVISIT": "never",
+    "DEDUPE_WARC_STATUSES": [200, "ok"],
+    "DEDUPE_WARC_MIME_TYPES": ["html"],
+    "DEDUPE_WARC_CHECK_FILES": "x",
+    "DEDUPE_CRAWL_ID": "a crawl",
+    "DEDUPE_COMMIT_REASONS": {"finished": True},
+}
+
+
+def test_every_setting_has_a_wrong_value_below() -> None:
+    assert {spec.name for spec in SPECS} == set(WRONG)
+
+
+@pytest.mark.parametrize("name", sorted(WRONG))
+def test_a_wrong_value_is_told_with_name_value_and_what_is_allowed(name: str) -> None:
+    spec = next(spec for spec in SPECS if spec.name == name)
+    with pytest.raises(SettingError) as caught:
+        read_settings(ScrapySettings({name: WRONG[name]}))
+    assert name in str(caught.value)
+    assert repr(WRONG[name]) in str(caught.value)
+    assert spec.allowed in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_every_default_is_an_allowed_value(spec) -> None:
+    if spec.default is not None:
+        read = spec.read(spec.default)
+        assert type(read)(spec.default) == read
+
+
+def test_values_from_the_command_line_are_text() -> None:
+    settings = read_settings(
+        ScrapySettings(
+            {
+                "DEDUPE_URL_CAPACITY": "50_000",
+                "DEDUPE_NEAR_THRESHOLD": "0.9",
+                "DEDUPE_WARC_GZIP": "False",
+                "DEDUPE_WARC_STATUSES": "200, 404",
+                "DEDUPE_COMMIT_REASONS": "finished,shutdown",
+            }
+        )
+    )
+    assert settings.urls.capacity == 50_000
+    assert settings.content.near_threshold == 0.9
+    assert settings.warc.gzip is False
+    assert settings.warc.statuses == {200, 404}
+    assert settings.warc.commit_reasons == ("finished", "shutdown")
+
+
+@pytest.mark.parametrize(
+    ("values", "capacity"),
+    [
+        ({}, 10_000),
+        ({"CLOSESPIDER_PAGECOUNT": 500}, 10_000),
+        ({"CLOSESPIDER_PAGECOUNT": 5_000}, 50_000),
+        ({"CLOSESPIDER_PAGECOUNT": 5_000, "DEDUPE_URLS_PER_PAGE": 40}, 200_000),
+        ({"CLOSESPIDER_PAGECOUNT": 5_000, "DEDUPE_URL_CAPACITY": 123}, 123),
+    ],
+)
+def test_the_filter_is_sized_from_the_page_count(values: dict[str, int], capacity: int) -> None:
+    assert read_settings(ScrapySettings(values)).urls.capacity == capacity
+
+
+def test_an_unknown_name_is_warned_about_with_the_nearest_one(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        read_settings(ScrapySettings({"DEDUPE_NEAR_TRESHOLD": 0.9, "DEDUPE_XYZZY": 1}))
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("DEDUPE_NEAR_TRESHOLD" in text and "DEDUPE_NEAR_THRESHOLD" in text for text in messages)
+    assert any("DEDUPE_XYZZY" in text for text in messages)
+
+
+def test_one_store_serves_all_layers_unless_one_is_named_apart() -> None:
+    settings = read_settings(
+        ScrapySettings(
+            {"DEDUPE_STORE_URL": "redis://a:1/0", "DEDUPE_CONTENT_STORE_URL": "sqlite:///texts.db"}
+        )
+    )
+    assert settings.urls.store_url == "redis://a:1/0"
+    assert settings.content.store_url == "sqlite:///texts.db"
+    assert settings.warc.index_url == "redis://a:1/0"
+
+
+def test_the_url_filter_can_stay_local_when_the_rest_is_in_redis() -> None:
+    settings = read_settings(
+        ScrapySettings({"DEDUPE_STORE_URL": "redis://a:1/0", "DEDUPE_URL_STORE_URL": "local"})
+    )
+    assert settings.urls.store_url is None
+
+
+def test_without_settings_the_store_is_a_file_in_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = read_settings(ScrapySettings({})).content.store_url
+    assert url.startswith("sqlite:///")
+    assert url.endswith("dedupe/dedupe.sqlite")

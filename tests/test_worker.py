@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from scrapy_dedupe.breaker import FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker
+from scrapy_dedupe.worker import Worker
+
+
+def test_work_is_done_in_the_order_in_which_it_was_given() -> None:
+    worker, done = Worker(), []
+    futures = [worker.submit(done.append, number) for number in range(200)]
+    futures[-1].result(5)
+    worker.stop(5)
+    assert done == list(range(200))
+
+
+def test_an_error_goes_to_whoever_asked_and_the_next_task_runs() -> None:
+    worker = Worker()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    failed, worked = worker.submit(fail), worker.submit(lambda: 7)
+    assert worked.result(5) == 7
+    with pytest.raises(ValueError, match="no"):
+        failed.result(5)
+    worker.stop(5)
+
+
+def test_the_weight_of_what_waits_is_known() -> None:
+    changes: list[int] = []
+    go = threading.Event()
+    worker = Worker(on_change=lambda: changes.append(worker.pending_bytes))
+    worker.submit(go.wait, 5)
+    waiting = [worker.submit_weighing(1_000, int) for _ in range(3)]
+    assert worker.pending_bytes == 3_000
+    go.set()
+    waiting[-1].result(5)
+    worker.stop(5)
+    assert worker.pending_bytes == 0
+    assert changes[:3] == [1_000, 2_000, 3_000]
+    assert changes[-1] == 0
+
+
+def test_stopping_finishes_what_waits_and_refuses_more() -> None:
+    worker, done = Worker(), []
+    for number in range(50):
+        worker.submit(done.append, number)
+    assert worker.stop(5)
+    assert worker.stop(5)
+    assert len(done) == 50
+    with pytest.raises(RuntimeError, match="stopped"):
+        worker.submit(int)
+
+
+def test_a_breaker_pauses_longer_each_time_and_closes_with_the_first_answer() -> None:
+    now, told = [0.0], []
+    breaker = Breaker(
+        lambda error: told.append("failed"),
+        lambda error: told.append("lost"),
+        lambda: told.append("back"),
+        clock=lambda: now[0],
+    )
+    error = OSError("gone")
+    assert not breaker.open
+    breaker.failed(error)
+    assert breaker.open
+    now[0] += FIRST_PAUSE_S
+    assert not breaker.open
+    for _ in range(10):
+        breaker.failed(error)
+    now[0] += LONGEST_PAUSE_S - 0.1
+    assert breaker.open
+    now[0] += 0.1
+    assert not breaker.open
+    breaker.worked()
+    breaker.worked()
+    assert not breaker.open
+    assert [word for word in told if word != "failed"] == ["lost", "back"]
+    assert told.count("failed") == 11
