@@ -1,0 +1,80 @@
+"""``commit ID``: from now on other crawls may refer to the records of a crawl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError
+
+from .figures import counts_dict
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.stores.base import CrawlInfo
+
+    from .place import Place
+
+HELP = "Commit a crawl: from then on other crawls may refer to its records. Repeating it does no harm."
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A crawl that is committed now. ``rebuilt``: its entries were first read anew from its files."""
+
+    id: str
+    state: str
+    committed: str | None
+    counts: dict[str, int]
+    rebuilt: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
+    parser.add_argument(
+        "--warc-dir",
+        metavar="DIR",
+        type=Path,
+        help="where the crawl's WARC files are, if entries have to be read from them (default: DEDUPE_WARC_DIR)",
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> Committed:
+    with place.open_index() as index:
+        before = {info.id: info for info in index.crawls()}.get(opts.id)
+        is_incomplete = before is not None and before.state == "uncommitted" and before.incomplete
+        if before is not None and is_incomplete:
+            _settle(index, before, place, opts.warc_dir)
+        index.commit(opts.id)
+        info = next(info for info in index.crawls() if info.id == opts.id)
+    return Committed(info.id, info.state, info.committed, counts_dict(info.counts), is_incomplete)
+
+
+def _settle(index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path | None) -> None:
+    """Enter what the index does not know because the crawl was killed, or the store was away meanwhile."""
+    from scrapy_dedupe.crawls.rebuilding import settle
+    from scrapy_dedupe.crawls.rules import RevisitRules
+
+    settings = place.settings.warc
+    folder = folder or settings.folder
+    if crawl.files and not any(_is_there(name, folder) for name in crawl.files):
+        # Reading nothing would leave a committed crawl without records.
+        raise ArchiveError(
+            f"The crawl {crawl.id} did not end well, so its entries have to be read from its WARC files, but none"
+            f" of them is in {folder}. Name the folder that they are in with --warc-dir."
+        )
+    rules = RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
+    settle(index, crawl.id, folder, rules)
+
+
+def _is_there(name: str, folder: Path) -> bool:
+    known = Path(name)
+    return any(path.is_file() for path in (known, folder / known.name, folder / f"{known.name}.open"))
+
+
+def text(result: Committed) -> str:
+    rebuilt = " Entries that were missing were read from its files." if result.rebuilt else ""
+    return f"The crawl {result.id} is committed.{rebuilt}"

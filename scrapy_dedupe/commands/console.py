@@ -1,0 +1,46 @@
+"""``scrapy-dedupe VERB``: the verbs without Scrapy's command line, inside and outside a project."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe import __version__
+
+from .verbs import add_verbs, run_verb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapy.settings import Settings
+
+PROG = "scrapy-dedupe"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and give its exit code (see :mod:`.verbs`)."""
+    parser = argparse.ArgumentParser(
+        prog=PROG,
+        description="Look after what the deduplication remembers. Inside a Scrapy project its settings say where"
+        " that is, outside the file .scrapy/dedupe/dedupe.sqlite below the working folder is taken; --store names"
+        " another place.",
+    )
+    parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
+    add_verbs(parser, PROG)
+    opts = parser.parse_args(argv)
+    if opts.verb is None:
+        parser.print_help(sys.stderr)
+        print(f"{PROG}: a verb is missing.", file=sys.stderr)
+        return 2
+    return run_verb(opts, _project_settings)
+
+
+def _project_settings() -> Settings:
+    from scrapy.utils.project import get_project_settings
+
+    return get_project_settings()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""``crawls``: every crawl of the index, and its state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .figures import counts_dict, number_text, size_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from .place import Place
+
+HELP = "List the crawls: which are committed, and which wait for a decision."
+
+
+@dataclass(frozen=True, slots=True)
+class Crawl:
+    """One crawl. ``requires`` names the crawls whose records it refers to, as far as the index knows."""
+
+    id: str
+    state: str
+    payload: str
+    started: str | None
+    committed: str | None
+    counts: dict[str, int]
+    files: list[str]
+    containers: list[dict[str, object]]
+    requires: list[str]
+    incomplete: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: this verb has no arguments of its own."""
+
+
+def run(place: Place, opts: argparse.Namespace) -> list[Crawl]:
+    with place.open_index() as index:
+        return [
+            Crawl(
+                id=info.id,
+                state=info.state,
+                payload=info.payload,
+                started=info.started,
+                committed=info.committed,
+                counts=counts_dict(info.counts),
+                files=list(info.files),
+                containers=index.containers(info.id),
+                requires=[],
+                incomplete=info.incomplete,
+            )
+            for info in index.crawls()
+        ]
+
+
+def text(crawls: list[Crawl]) -> str:
+    if not crawls:
+        return "The index knows no crawls."
+    rows = [
+        (
+            crawl.id,
+            crawl.state + (", incomplete" if crawl.incomplete else ""),
+            crawl.started or "",
+            f"{number_text(crawl.counts['totalUrls'])} responses",
+            f"{number_text(crawl.counts['dupeUrls'])} duplicates",
+            f"{size_text(crawl.counts['conservedSize'])} saved",
+        )
+        for crawl in crawls
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,69 @@
+"""Where a verb looks: the stores that the command line or the settings name."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.crawls import CrawlIndex, open_index
+from scrapy_dedupe.errors import DedupeError, SettingError
+from scrapy_dedupe.stores import open_store, parse_store_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.settings import BaseSettings
+
+    from scrapy_dedupe.settings import Settings
+    from scrapy_dedupe.stores.base import Store
+
+
+class Place:
+    """The stores of one call. ``--store`` stands for all of them; otherwise the settings are read, once.
+
+    Nothing is made by looking: an SQLite file that is not there is an error.
+    """
+
+    def __init__(self, store: str | None, load_settings: Callable[[], BaseSettings]) -> None:
+        self._store = store if store is None else parse_store_url(store, "--store").url
+        self._load_settings = load_settings
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings of the project, or the defaults outside of one."""
+        from scrapy_dedupe.settings import read_settings
+
+        try:
+            return read_settings(self._load_settings())
+        except DedupeError:
+            raise
+        except Exception as error:
+            # The settings module of a project may raise anything.
+            raise SettingError(
+                f"The settings of the project cannot be loaded ({type(error).__name__}: {error})."
+            ) from error
+
+    @property
+    def index_url(self) -> str:
+        return self._store or self.settings.index_url
+
+    @property
+    def content_url(self) -> str:
+        return self._store or self.settings.content_url
+
+    @property
+    def timeout_s(self) -> float:
+        return 5.0 if self._store else self.settings.store_timeout_s
+
+    def open_index(self) -> CrawlIndex:
+        """The crawl index; the caller closes it."""
+        return open_index(self.index_url, timeout_s=self.timeout_s, create=False)
+
+    def open_content(self) -> Store:
+        """The store of the texts; the caller closes it."""
+        return open_store(self.content_url, timeout_s=self.timeout_s, create=False)
+
+    @staticmethod
+    def shown(url: str) -> str:
+        """A store URL without its password."""
+        return parse_store_url(url).shown

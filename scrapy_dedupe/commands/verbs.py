@@ -1,0 +1,108 @@
+"""The verbs of the command line, and what is common to them.
+
+A verb is a module of this package with ``HELP``, ``add_arguments(parser)``, ``run(place, opts)``, which gives a
+dataclass or a list of them, and ``text(result)``, which formats it. ``--json`` prints the result itself.
+
+Exit codes: 0 done; 1 an unexpected error, a fault of this package; 2 wrong use; 3 a store, file or lock stands in
+the way; 4 done, but some input was damaged, skipped or different. Each but 0 with one sentence on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from dataclasses import asdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from scrapy_dedupe.errors import DedupeError
+
+from .place import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.settings import BaseSettings
+
+VERBS = ("stats", "crawls", "commit", "cancel")
+
+
+class Verb(Protocol):
+    """What the module of a verb holds."""
+
+    HELP: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of this verb alone."""
+
+    def run(self, place: Place, opts: argparse.Namespace) -> Any:
+        """Do it. Gives a dataclass or a list of them."""
+
+    def text(self, result: Any) -> str:
+        """The result for a reader."""
+
+
+def verb_named(name: str) -> Verb:
+    """The module of a verb."""
+    return cast("Verb", import_module(f"{__package__}.{name}"))
+
+
+def add_verbs(
+    parser: argparse.ArgumentParser,
+    prog: str,
+    add_common: Callable[[argparse.ArgumentParser], None] | None = None,
+) -> None:
+    """Give *parser* one sub-parser for each verb. ``add_common`` adds the caller's own options to each."""
+    choices = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog=prog)
+    parser.set_defaults(prog=prog)
+    for name in VERBS:
+        verb = verb_named(name)
+        child = choices.add_parser(
+            name,
+            help=verb.HELP,
+            description=verb.HELP,
+            formatter_class=argparse.HelpFormatter,
+        )
+        child.add_argument(
+            "--store",
+            metavar="URL",
+            help="the store, such as sqlite:///dedupe.sqlite or redis://localhost:6379/0 (default: the settings)",
+        )
+        child.add_argument("--json", action="store_true", help="print the result as JSON")
+        verb.add_arguments(child)
+        if add_common is not None:
+            add_common(child)
+
+
+def run_verb(opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]) -> int:
+    """Run the verb of *opts*, print its result, and give the exit code."""
+    name = f"{opts.prog} {opts.verb}"
+    try:
+        verb = verb_named(opts.verb)
+        result = verb.run(Place(opts.store, load_settings), opts)
+        print(_json(result) if opts.json else verb.text(result))
+    except DedupeError as error:
+        if error.exit_code != 1:
+            print(f"{name}: {error}", file=sys.stderr)
+            return error.exit_code
+        return _unexpected(name, error)
+    except Exception as error:  # noqa: BLE001 - told in one sentence, with exit code 1
+        return _unexpected(name, error)
+    return 0
+
+
+def _json(result: Any) -> str:
+    plain = [asdict(item) for item in result] if isinstance(result, list) else asdict(result)
+    return json.dumps(plain, indent=2, ensure_ascii=False)
+
+
+def _unexpected(name: str, error: Exception) -> int:
+    traceback.print_exc()
+    print(
+        f"{name}: unexpected {type(error).__name__}. This is a fault of scrapy-dedupe; please report it with the"
+        " lines above.",
+        file=sys.stderr,
+    )
+    return 1

@@ -1,0 +1,68 @@
+"""A store with crawls in it, and a way to call the command line in this process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scrapy_dedupe.commands.console import main
+from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.stores.base import Counts, Original
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What a call of the command line gave back."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    """A store with one committed and one uncommitted crawl, and two texts."""
+    url = f"sqlite:///{tmp_path / 'dedupe.sqlite'}"
+    store = open_store(url)
+    for crawl, counts in (("first", Counts(10, 4, 2_500, 70_000)), ("second", Counts(3, 1, 200, 9_000))):
+        store.index.start(crawl, "stored")
+        store.index.add_file(crawl, f"{crawl}.warc.gz")
+        entry = Original("ab" * 32, crawl, "20260801120000123", "https://example.com/", 1234)
+        store.index.add(crawl, [entry], counts)
+    store.index.commit("first", {"finish_reason": "finished"})
+    store.content.claim_text(bytes(16), "https://example.com/", "first", 0)
+    store.content.claim_text(bytes([1]) * 16, "https://example.com/b", "first", 0)
+    store.close()
+    return url
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Called]:
+    """Calls ``scrapy-dedupe`` in an empty folder outside of any project."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def call(*words: str) -> Called:
+        capsys.readouterr()
+        try:
+            code = main(words)
+        except SystemExit as stop:
+            code = int(str(stop.code))
+        captured = capsys.readouterr()
+        return Called(code, captured.out, captured.err)
+
+    return call
