@@ -1,0 +1,1 @@
+"""A Scrapy project that shows what scrapy-dedupe does, on a small site of its own."""
