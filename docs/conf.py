@@ -1,0 +1,25 @@
+"""Configuration of Sphinx. See https://www.sphinx-doc.org/en/master/usage/configuration.html"""
+
+from __future__ import annotations
+
+import os
+
+from scrapy_dedupe import __version__
+
+project = "scrapy-dedupe"
+copyright = "the scrapy-dedupe developers"
+release = __version__
+version = ".".join(release.split(".")[:2])
+
+extensions = ["sphinx_scrapy"]
+exclude_patterns = ["_build"]
+html_theme = "alabaster"
+html_theme_options = {"description": "Ask each URL once, read each text once, store each byte once"}
+html_sidebars = {"**": ["about.html", "searchfield.html", "navigation.html"]}
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+
+# Links into the documentation of others are fetched where the pages are published, so that anybody can build
+# them without a network.
+if not os.environ.get("READTHEDOCS"):
+    scrapy_intersphinx_disable = ["python", "scrapy"]
