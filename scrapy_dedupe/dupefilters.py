@@ -275,7 +275,7 @@ class BloomDupeFilter(BaseDupeFilter):
     def _flush(self) -> None:
         """Hand over to the journal what is done by now."""
         busy = _busy_requests(self._crawler)
-        if busy is None or self._folder is None:
+        if busy is None or self._folder is None or self._is_closed:
             return
         done = self._done.tick(busy)
         if done:
@@ -296,18 +296,21 @@ class BloomDupeFilter(BaseDupeFilter):
             self._session.error("url", error, "The numbers of the URL filter are missing from the stats.")
         try:
             if self._folder is not None:
-                await self._session.on_worker(self._save, self._folder)
+                # The engine has waited for every callback before it closes the scheduler.
+                await self._session.on_worker(self._save, self._folder, self._done.all())
             elif isinstance(self._filter, SteadySharedFilter):
                 delete = not self._settings.persist and not self._deletes_on_clear_alone
                 await self._session.on_worker(self._filter.leave, delete=delete)
         except Exception as error:  # noqa: BLE001 - the rest of the crawl has to be closed all the same
             self._session.error("url", error, "The URL filter was not saved as it should be.")
 
-    def _save(self, folder: FilterFolder) -> None:
-        # The engine has waited for every callback before it closes the scheduler.
-        folder.record_done(self._done.all())
+    def _save(self, folder: FilterFolder, done: list[bytes]) -> None:
         assert isinstance(self._filter, GrowingBloomFilter)
-        folder.close(self._filter)
+        try:
+            folder.record_done(done)
+        finally:
+            # The snapshot holds all that the journal lacks, so it is written even if the journal is not.
+            folder.close(self._filter)
 
     def _set_stats(self) -> None:
         filter_ = self._filter

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
 
 from scrapy import signals
 
@@ -37,7 +36,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_sessions: WeakKeyDictionary[Crawler, Session] = WeakKeyDictionary()
+_ATTRIBUTE = "_dedupe_session"
 
 CRAWL_ID_FILE = "crawl-id"
 
@@ -66,9 +65,12 @@ class Session:
     @classmethod
     def of(cls, crawler: Crawler) -> Session:
         """The session of *crawler*."""
-        if crawler not in _sessions:
-            _sessions[crawler] = cls(crawler)
-        return _sessions[crawler]
+        # On the crawler itself, so that the two go together; a session refers to its crawler in many ways.
+        session = vars(crawler).get(_ATTRIBUTE)
+        if session is None:
+            session = cls(crawler)
+            setattr(crawler, _ATTRIBUTE, session)
+        return session
 
     # Start
 
@@ -276,7 +278,6 @@ class Session:
                 store.close()
             except StoreError as error:
                 self._count_error("close", error, "Everything was written before.")
-        _sessions.pop(self.crawler, None)
         if self.crawler.stats is not None:
             for line in summary_lines(self.crawler.stats.get_stats(), self.notes):
                 logger.info("%s", line)

@@ -15,7 +15,8 @@ texts of different canonicalisers, and of different versions of one, never meet.
     The decoded body as it is.
 
 The steps of the first two are taken in this order: parse, join, drop characters (controls, U+FEFF, U+00AD,
-U+200B to U+200D), collapse Unicode White_Space and trim, NFC. The result as plain text is its own canonical
+U+200B to U+200D), collapse Unicode White_Space and trim, NFC (with U+034F after every 30 combining marks in a
+row). The result as plain text is its own canonical
 text.
 
 What kind of page it is, the declared Content-Type decides (:func:`kind_of`): browsers and archives go by it,
@@ -29,7 +30,7 @@ import re
 import unicodedata
 from typing import Final
 
-from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNode, create_tag
+from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNode
 
 CANONICALIZERS: Final = ("text", "html", "raw")
 KINDS: Final = ("html", "xhtml", "xml", "text")
@@ -63,7 +64,8 @@ _VOID: Final = frozenset("area base br col embed hr img input link meta source t
 
 
 def _tag_ids(names: list[str]) -> dict[int, str]:
-    return {create_tag(name).tag_id: name for name in names}
+    tree = LexborHTMLParser("")
+    return {tree.create_node(name).tag_id: name for name in names}
 
 
 # Comparing numbers is several times faster than comparing names or matching a CSS selector.
@@ -77,6 +79,17 @@ _DROPPED_CODES: Final = (
     0xAD, 0x200B, 0x200C, 0x200D, 0xFEFF,
 )  # fmt: skip
 _DROPPED: Final = re.compile("[" + "".join(f"\\u{code:04x}" for code in _DROPPED_CODES) + "]+")
+
+# Combining marks beyond 30 in a row mean nothing in any language, and putting n of them into order takes n^2
+# steps. As in Unicode's Stream-Safe Text Format (UAX #15, section 13), a joiner that changes nothing else is put
+# after every 30. The pattern finds where to look closer: no mark is a word character.
+_LONGEST_RUN: Final = 30
+_MAYBE_MARKS: Final = re.compile(rf"[^\w\s\x00-\x7f]{{{_LONGEST_RUN + 1},}}")
+# NFC can make two marks of one, and leave three more of the character before them: fewer than 14 stay within 30.
+_MAYBE_TOO_MANY: Final = re.compile(r"[\u0300-\U0010ffff](?<=[^\w\s])[^\w\s\x00-\x7f]{13}")
+_JOINER: Final = "\u034f"
+# Three marks that do not say they are marks until they are decomposed.
+_DISGUISED_MARKS: Final = "\u0f73\u0f75\u0f81"
 
 # One piece of XML markup. Every alternative that has begun also ends, at the end of the text at the latest,
 # and no character is looked at twice: the whole scan is linear.
@@ -224,4 +237,32 @@ def _without_surrogates(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    return unicodedata.normalize("NFC", " ".join(_DROPPED.sub("", text).split()))
+    text = " ".join(_DROPPED.sub("", text).split())
+    if _is_latin_1(text):
+        return text  # no mark, and nothing that NFC changes
+    if not _MAYBE_TOO_MANY.search(text):
+        return unicodedata.normalize("NFC", text)
+    text = unicodedata.normalize("NFC", _MAYBE_MARKS.sub(_with_joiners, text))
+    # Composing can leave a mark more than there was.
+    return _MAYBE_MARKS.sub(_with_joiners, text)
+
+
+def _is_latin_1(text: str) -> bool:
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _with_joiners(match: re.Match[str]) -> str:
+    pieces: list[str] = []
+    run = 0
+    for character in match[0]:
+        is_mark = unicodedata.combining(character) or character in _DISGUISED_MARKS
+        run = run + 1 if is_mark else 0
+        if run > _LONGEST_RUN:
+            pieces.append(_JOINER)
+            run = 1
+        pieces.append(character)
+    return "".join(pieces)

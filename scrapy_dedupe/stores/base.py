@@ -23,7 +23,7 @@ class SeenText:
 
     ``seen_ms`` is the time of that first capture, in milliseconds since the epoch (UTC). ``had_this_url``
     tells whether the URL that was asked for now had this very text in an earlier capture. ``similarity`` is
-    an estimate of the Jaccard similarity, 1.0 for an equal text.
+    the share of equal rows, 1.0 for an equal text; what it says about the texts is for the caller to work out.
     """
 
     url: str

@@ -28,9 +28,9 @@ def sqlite_faults(url: str) -> Iterator[None]:
                 f"The file of the store {url} is not a sound SQLite database ({error}). It was left as it is;"
                 " move it away, or name another file in DEDUPE_STORE_URL."
             ) from error
-        raise StoreUnavailable(f"The store {url} does not answer: {error}.") from error
+        raise StoreUnavailable(f"The store {url} does not answer: {_reason(error)}.") from error
     except sqlite3.Error as error:
-        raise StoreUnavailable(f"The store {url} does not answer: {error}.") from error
+        raise StoreUnavailable(f"The store {url} does not answer: {_reason(error)}.") from error
 
 
 @contextmanager
@@ -44,6 +44,10 @@ def redis_faults(url: str) -> Iterator[None]:
                 f"A key in the store {url} holds something that is not ours ({error}). It was left as it is;"
                 " use another database number in the URL."
             ) from error
-        raise StoreUnavailable(f"The store {url} refused a command: {error}.") from error
+        raise StoreUnavailable(f"The store {url} refused a command: {_reason(error)}.") from error
     except (redis.RedisError, OSError) as error:
-        raise StoreUnavailable(f"The store {url} does not answer: {error}.") from error
+        raise StoreUnavailable(f"The store {url} does not answer: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).rstrip(".")

@@ -23,7 +23,7 @@ from .redis_index import RedisIndex
 def connect(
     location: StoreLocation | str, timeout_s: float = 5.0, *, is_used_by_one_thread: bool = False
 ) -> redis.Redis:
-    """A client whose every call ends after *timeout_s* seconds; nothing is sent yet.
+    """A client whose every call ends after *timeout_s* seconds. One of one thread connects at once.
 
     A client of one thread needs no pool of connections, whose price is a third of a short call.
 
@@ -51,7 +51,8 @@ class RedisStore:
             location = parse_store_url(location)
         self.url = location.shown
         try:
-            self._client = connect(location, timeout_s, is_used_by_one_thread=True)
+            with redis_faults(self.url):
+                self._client = connect(location, timeout_s, is_used_by_one_thread=True)
         except ValueError as error:
             raise StoreUnavailable(f"The store {self.url} cannot be opened: {error}.") from error
         with redis_faults(self.url):

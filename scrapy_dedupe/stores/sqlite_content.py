@@ -139,10 +139,10 @@ class SqliteContent:
         self._connection.execute(
             "INSERT INTO content_signatures VALUES (?, ?) ON CONFLICT DO NOTHING", (digest, rows)
         )
-        places = ", ".join(["(?, ?)"] * len(hashes))
-        self._connection.execute(
-            f"INSERT INTO content_bands VALUES {places} ON CONFLICT DO UPDATE SET digest = excluded.digest",  # noqa: S608
-            [value for band in hashes for value in (band, digest)],
+        # Faster than one statement with sixteen rows.
+        self._connection.executemany(
+            "INSERT INTO content_bands VALUES (?, ?) ON CONFLICT DO UPDATE SET digest = excluded.digest",
+            [(band, digest) for band in hashes],
         )
 
     def _crawl_number(self, crawl: str) -> int:

@@ -133,16 +133,19 @@ def layer_geometry(capacity: int, error_rate: float) -> Geometry:
     """The smallest layer that keeps ``error_rate`` up to ``capacity``, with the hash words of pybloom-live.
 
     >>> layer_geometry(1_000_000, 1e-6)
-    Geometry(capacity=1000000, error_rate=1e-06, hashes=20, slice_bits=1439201)
+    Geometry(capacity=1000000, error_rate=1e-06, hashes=20, slice_bits=1437765)
     """
     exact = -math.log2(error_rate)
     candidates = []
-    for hashes in {max(1, math.floor(exact)), max(1, math.ceil(exact))}:
+    # One more or less than the two nearest numbers costs little, and may lead out of the widths with a bias.
+    for hashes in range(max(1, math.floor(exact) - 1), math.ceil(exact) + 2):
         slice_bits = max(1, math.ceil(-capacity / math.log1p(-(error_rate ** (1 / hashes)))))
+        step = 1
         while (geometry := Geometry(capacity, error_rate, hashes, slice_bits)).error_at(
             capacity
         ) > error_rate:
-            slice_bits += max(1, slice_bits // 1000)
+            slice_bits += step
+            step = min(2 * step, 1 + slice_bits // 2000)
         candidates.append(geometry)
     return min(candidates, key=lambda geometry: geometry.bits)
 
