@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    # pytest-twisted has this option, but not this value; without that plugin we run without a reactor.
+    # The option is pytest-twisted's; without that plugin (-p no:twisted) the tests run without a reactor, whatever
+    # pyproject.toml says.
     if not pluginmanager.hasplugin("twisted"):
-        parser.addoption("--reactor", default="none", choices=["none"])
+        parser.addoption("--reactor", help="ignored without pytest-twisted")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    crawling.reactorless = config.getoption("reactor") == "none"
+    crawling.reactorless = not config.pluginmanager.hasplugin("twisted")
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,9 @@ def test_every_stat_of_the_code_is_documented() -> None:
 
 @crawl_test
 async def test_every_stat_of_a_crawl_is_documented(web: WebServer, settings: dict[str, Any]) -> None:
-    web.page("/", '<a href="/a">1</a><a href="/b">2</a><a href="/c">3</a><a href="/pdf">4</a>' + "<p>Home" * 300)
+    web.page(
+        "/", '<a href="/a">1</a><a href="/b">2</a><a href="/c">3</a><a href="/pdf">4</a>' + "<p>Home" * 300
+    )
     web.page("/a", "<p>One text" * 200)
     web.page("/b", "<p>One text" * 200)
     web.page("/c", "")
@@ -112,7 +114,9 @@ def test_every_error_and_exit_code_is_documented() -> None:
         if isinstance(value, type) and issubclass(value, errors.DedupeError)
     ]
     assert ".. automodule:: scrapy_dedupe.errors\n    :members:" in text
-    assert {0, *(cls.exit_code for cls in classes)} <= {int(code) for code in re.findall(r"\b([0-4])\b", text)}
+    assert {0, *(cls.exit_code for cls in classes)} <= {
+        int(code) for code in re.findall(r"\b([0-4])\b", text)
+    }
 
 
 def test_the_change_log_has_this_version() -> None:

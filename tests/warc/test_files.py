@@ -271,7 +271,7 @@ def test_a_closed_writer_refuses(tmp_path):
         out.write(exchange())
 
 
-@pytest.mark.parametrize("options", [{"gzip_level": 4}, {"gzip_level": -1}, {"file_size": 0}])
+@pytest.mark.parametrize("options", [{"gzip_level": 13}, {"gzip_level": 0}, {"file_size": 0}])
 def test_levels_and_sizes_are_checked(tmp_path, options):
     with pytest.raises(SettingError):
         writer(tmp_path, **options)
