@@ -168,6 +168,7 @@ class BloomDupeFilter(BaseDupeFilter):
             settings.key % {"spider": spider.name if spider is not None else self._crawler.spidercls.name},
             settings.capacity,
             settings.error_rate,
+            url=parse_store_url(url).shown,
             fingerprinter=self._fingerprinter_path(),
         )
         note = shared.attach()

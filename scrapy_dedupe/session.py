@@ -15,7 +15,7 @@ from scrapy import signals
 
 from .breaker import Breaker
 from .crawls import new_crawl_id
-from .errors import ArchiveError, DedupeError, StoreError
+from .errors import ArchiveError, DedupeError, StoreError, StoreUnavailable
 from .event_loop import EventLoop
 from .settings import Settings, read_settings
 from .stores import open_store, parse_store_url
@@ -84,7 +84,7 @@ class Session:
             return action()
         except DedupeError as error:
             remedy = ""
-            if isinstance(error, StoreError):
+            if isinstance(error, StoreUnavailable):
                 remedy = (
                     " To crawl without this store, name another one (DEDUPE_STORE_URL; the default is a local"
                     " file and needs no server)."

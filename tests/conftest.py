@@ -23,6 +23,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 def pytest_configure(config: pytest.Config) -> None:
     crawling.reactorless = not config.pluginmanager.hasplugin("twisted")
+    if crawling.reactorless:
+        # Without a reactor Scrapy leaves its HTTP client open when a start is refused, whoever refuses it.
+        config.addinivalue_line("filterwarnings", "ignore:Unclosed client session:ResourceWarning")
 
 
 @pytest.fixture(scope="session")

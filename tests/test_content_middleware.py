@@ -349,7 +349,6 @@ async def test_a_redis_server_that_is_stopped_costs_no_page(
 
 
 # Without a reactor Scrapy leaves its HTTP client open when a crawl fails at its start.
-@pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 @crawl_test
 async def test_a_store_that_is_no_use_stops_the_crawl_at_its_start(
     web: WebServer, alone: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import shutil
 import subprocess
 import sys
 import time
-import warnings
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,7 +24,7 @@ from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.urls.snapshot import FilterFolder, LastStop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from webserver import WebServer
@@ -92,16 +90,6 @@ def made(settings: Mapping[str, Any] | None = None) -> BloomDupeFilter:
 def refusal() -> AbstractContextManager[Any]:
     """Scrapy before 2.18 passes on what open() raises."""
     return nullcontext() if scrapy.version_info >= (2, 18) else pytest.raises(StoreError)
-
-
-@pytest.fixture
-def _unclosed_clients(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Without a reactor Scrapy leaves its HTTP client open when a start is refused, whoever refuses it."""
-    yield
-    caplog.get_records("call").clear()  # The tracebacks in it keep the crawl alive.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 def stat(crawler: Any, name: str) -> Any:
@@ -295,7 +283,6 @@ async def test_scrapys_own_file_is_taken_over(
     assert "took over 3 fingerprints" in caplog.text
 
 
-@pytest.mark.usefixtures("_unclosed_clients")
 @crawl_test
 async def test_a_damaged_filter_stops_the_crawl_at_the_start(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -450,7 +437,6 @@ async def test_a_store_that_goes_away_stops_no_crawl_and_loses_no_page(
     assert stat(crawler, "dedupe/errors/store") >= 1
 
 
-@pytest.mark.usefixtures("_unclosed_clients")
 @crawl_test
 async def test_a_store_that_is_away_at_the_start_stops_the_crawl(
     web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture

@@ -91,7 +91,7 @@ class SharedBloomFilter:
     ``redis`` is a client of redis-py; ``key`` names the filter among the processes that share it;
     ``capacity`` and ``error_rate`` make the filter where there is none yet. ``cache_size`` is the number of
     fingerprints that are remembered here as seen, and answered without asking; an answer of "new" is never
-    remembered. Every call may raise :class:`~scrapy_dedupe.errors.StoreUnavailable`.
+    remembered. ``url`` is where it lies, for messages. Every call may raise :class:`~scrapy_dedupe.errors.StoreUnavailable`.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class SharedBloomFilter:
         capacity: int,
         error_rate: float,
         *,
+        url: str = "in Redis",
         fingerprinter: str = "",
         lease_s: float = 60.0,
         cache_size: int = 65_536,
@@ -114,6 +115,7 @@ class SharedBloomFilter:
         self.fingerprinter = fingerprinter
         self.lease_s = lease_s
         self.name = f"dedupe:urls:{VERSION}:{{{key}}}"
+        self._url = url
         self._redis = redis
         self._script = redis.register_script(
             files("scrapy_dedupe.stores").joinpath("scripts/bloom.lua").read_text(encoding="utf-8")
@@ -203,7 +205,7 @@ class SharedBloomFilter:
 
     def describe(self) -> list[SharedLayer]:
         """The layers, oldest first; none where there is no filter yet."""
-        with redis_faults(self.name):
+        with redis_faults(self._url):
             head = _pairs(self._redis.hgetall(f"{self.name}:meta"))
         return [
             _parse_layer(head[f"layer:{number}"], head[f"count:{number}"])
@@ -270,7 +272,7 @@ class SharedBloomFilter:
         return answers
 
     def _run(self, operation: str, lease_ms: int, *arguments: str | int | bytes) -> Any:
-        with redis_faults(self.name):
+        with redis_faults(self._url):
             return self._script(
                 keys=[f"{self.name}:meta"], args=[operation, self._token, lease_ms, *arguments]
             )
