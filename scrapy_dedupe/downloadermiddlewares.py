@@ -67,6 +67,8 @@ class ContentDedupeMiddleware:
             near_threshold=settings.near_threshold,
             near_min_chars=settings.near_min_chars,
         )
+        # Found out now, since it may have to be written to JOBDIR.
+        session.at_start(lambda: session.crawl_id)
         store = session.store(settings.store_url)
         self._judge = session.at_start(lambda: Judge(store.content, options))
         self._guard = session.guard(settings.store_url)

@@ -17,7 +17,7 @@ from .breaker import Breaker
 from .crawls import new_crawl_id
 from .errors import ArchiveError, DedupeError, StoreError, StoreUnavailable
 from .event_loop import EventLoop
-from .settings import Settings, read_settings
+from .settings import Settings, read_settings, warn_of_unknown
 from .stores import open_store, parse_store_url
 from .summary import summary_lines
 from .worker import Worker
@@ -47,6 +47,7 @@ class Session:
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
+        warn_of_unknown(crawler.settings)
         self.jobdir: Path | None = self.settings.jobdir
         self.reason: str | None = None
         self.notes: dict[str, str] = {}
@@ -57,6 +58,7 @@ class Session:
         self._told: set[str] = set()
         self._at_stop: list[Callable[[], Any]] = []
         self._is_holding_back = False
+        self._has_paused = False
         self.loop = EventLoop()
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
@@ -182,11 +184,13 @@ class Session:
         engine = self.crawler.engine
         if engine is not None and not engine.paused:
             engine.pause()
+            self._has_paused = True
             self.inc("dedupe/warc/held_back")
 
     def _let_go(self) -> None:
         engine = self.crawler.engine
-        if engine is not None and engine.paused:
+        if engine is not None and self._has_paused:
+            self._has_paused = False
             engine.unpause()
 
     # Stores that fail, and other errors

@@ -1,8 +1,8 @@
 """Every ``DEDUPE_*`` setting: its default, unit and check. They are read here and nowhere else.
 
 :func:`read_settings` turns Scrapy's settings into frozen dataclasses, one a layer. A wrong value raises
-:class:`~scrapy_dedupe.errors.SettingError` with the name, the value and what is allowed; an unknown
-``DEDUPE_*`` name is warned about, with the nearest known one. The reference page of the docs is checked
+:class:`~scrapy_dedupe.errors.SettingError` with the name, the value and what is allowed.
+:func:`warn_of_unknown` tells of ``DEDUPE_*`` names that nobody knows. The reference page of the docs is checked
 against :data:`SPECS`.
 """
 
@@ -304,7 +304,6 @@ _KNOWN: Final = {spec.name: spec for spec in SPECS}
 
 def read_settings(settings: BaseSettings) -> Settings:
     """Read and check all settings. Raises :class:`SettingError` for the first wrong one."""
-    warn_of_unknown(settings)
     values = {spec.name: _value(settings, spec) for spec in SPECS}
     store_url = values["DEDUPE_STORE_URL"] or _default_store_url()
     jobdir = settings.get("JOBDIR")
@@ -376,7 +375,7 @@ def _value(settings: BaseSettings, spec: Spec) -> Any:
 
 
 def warn_of_unknown(settings: BaseSettings) -> None:
-    """Warn about ``DEDUPE_*`` names that mean nothing, with the nearest known one."""
+    """Warn about ``DEDUPE_*`` names that mean nothing, with the nearest known one; once a crawl."""
     for name in settings:
         if not isinstance(name, str) or not name.startswith("DEDUPE_") or name in _KNOWN:
             continue

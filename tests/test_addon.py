@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,8 @@ from scrapy_dedupe import Addon
 from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware
 from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.pipelines import WarcPipeline
+from scrapy_dedupe.session import Session
+from scrapy_dedupe.warc.files import WarcWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,6 +133,52 @@ async def test_a_wrong_setting_of_a_spider_is_told_too(web: WebServer, settings:
 
     with pytest.raises(ValueError, match="DEDUPE_ACTION_NEAR"):
         await crawl(Own, settings, urls=web.url())
+
+
+@crawl_test
+async def test_an_unknown_setting_is_warned_about_once(
+    web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page("/", BODY)
+    await crawl(LinkSpider, {**settings, "DEDUPE_WARC_DIGESTS": "sha1"}, urls=web.url())
+    (message,) = [record.getMessage() for record in caplog.records if "no effect" in record.getMessage()]
+    assert (
+        message
+        == "The setting DEDUPE_WARC_DIGESTS is unknown and has no effect; did you mean DEDUPE_WARC_DIGEST?"
+    )
+
+
+@crawl_test
+async def test_a_slow_disk_slows_the_crawl_down(
+    web: WebServer, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        web.page(
+            f"/{number}", random.Random(number).randbytes(200_000), content_type="application/octet-stream"
+        )
+    sizes = []
+    write = WarcWriter.write
+
+    def slow(self: WarcWriter, records: Any) -> Any:
+        time.sleep(0.05)
+        sizes.append(worker.pending_bytes)
+        return write(self, records)
+
+    monkeypatch.setattr(WarcWriter, "write", slow)
+
+    class Watching(LinkSpider):
+        @classmethod
+        def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal worker
+            worker = Session.of(crawler).worker
+            return super().from_crawler(crawler, *args, **kwargs)
+
+    worker: Any = None
+    settings |= {"DEDUPE_WARC_QUEUE_BYTES": 1_000_000, "CONCURRENT_REQUESTS": 4}
+    crawler = await crawl(Watching, settings, urls=" ".join(web.url(f"/{number}") for number in range(30)))
+    assert crawler.stats.get_value("dedupe/warc/response") == 30
+    assert crawler.stats.get_value("dedupe/warc/held_back") >= 1
+    assert max(sizes) < 1_000_000 + 5 * 210_000, "what is on its way comes in, nothing new is asked for"
 
 
 @crawl_test

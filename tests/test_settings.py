@@ -7,7 +7,7 @@ import pytest
 from scrapy.settings import Settings as ScrapySettings
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.settings import SPECS, read_settings
+from scrapy_dedupe.settings import SPECS, read_settings, warn_of_unknown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +109,7 @@ def test_the_filter_is_sized_from_the_page_count(values: dict[str, int], capacit
 
 def test_an_unknown_name_is_warned_about_with_the_nearest_one(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        read_settings(ScrapySettings({"DEDUPE_NEAR_TRESHOLD": 0.9, "DEDUPE_XYZZY": 1}))
+        warn_of_unknown(ScrapySettings({"DEDUPE_NEAR_TRESHOLD": 0.9, "DEDUPE_XYZZY": 1}))
     messages = [record.getMessage() for record in caplog.records]
     assert any("DEDUPE_NEAR_TRESHOLD" in text and "DEDUPE_NEAR_THRESHOLD" in text for text in messages)
     assert any("DEDUPE_XYZZY" in text for text in messages)
