@@ -19,8 +19,9 @@ from pathlib import Path
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, file_prefix, give_final_name, is_same_file, lock
-from scrapy_dedupe.warc.framing import GZIP_MAGIC, Damage, Frame, frames
+from scrapy_dedupe.warc.framing import Damage, Frame, frames
 from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 _RECORD_END = b"\r\n\r\n"
 _WARCINFO = b"WARC/1.1\r\nWARC-Type: warcinfo\r\n"
