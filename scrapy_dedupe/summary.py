@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# In the order of the line; what did not happen is left out.
+_TEXTS = {
+    "unique": "new",
+    "unchanged": "unchanged since an earlier capture",
+    "exact": "equal to another page",
+    "near": "nearly equal to another",
+    "unknown": "not judged because of an error",
+    "dropped": "of them dropped",
+}
+
 
 def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     """Readable lines from the crawl's stats; a layer that was not on has none.
@@ -23,14 +33,13 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
             f"  URLs   {number('dedupe/url/seen'):,} different ones recorded,"
             f" {number('dupefilter/filtered'):,} requests filtered as seen"
         )
-    kinds = ("unique", "unchanged", "exact", "near", "unknown")
-    counts = {kind: number(f"dedupe/content/{kind}") for kind in kinds}
-    if any(counts.values()):
-        lines.append(
-            f"  Texts  {counts['unique']:,} new, {counts['unchanged']:,} unchanged since an earlier capture,"
-            f" {counts['exact']:,} equal to another page, {counts['near']:,} nearly equal,"
-            f" {counts['unknown']:,} not known; {number('dedupe/content/dropped'):,} dropped"
-        )
+    texts = [
+        f"{number(f'dedupe/content/{kind}'):,} {words}"
+        for kind, words in _TEXTS.items()
+        if kind == "unique" or number(f"dedupe/content/{kind}")
+    ]
+    if len(texts) > 1 or number("dedupe/content/unique"):
+        lines.append(f"  Texts  {', '.join(texts)}")
     if "warc" in notes or "index" in notes:
         written, saved = number("dedupe/warc/bytes_written"), number("dedupe/warc/bytes_conserved")
         lines.append(
