@@ -21,7 +21,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import referer_str
 
 from .errors import DedupeError
-from .session import Session
+from .session import Session, away_at_start
 from .stores import parse_store_url
 from .urls.bloom import GrowingBloomFilter
 from .urls.journal import MAX_FINGERPRINT_BYTES
@@ -86,14 +86,10 @@ class BloomDupeFilter(BaseDupeFilter):
     def open(self) -> None:
         """Open or make the filter. An error is logged as a sentence, and the crawl does not start."""
         try:
-            if self._settings.store_url is not None:
-                self._session.at_start(self._open_shared)
-            else:
-                self._open_local()
+            is_shared = self._settings.store_url is not None
+            self._session.at_start(self._open_shared if is_shared else self._open_local)
         except DedupeError as error:
             self._is_refused = True
-            if self._settings.store_url is None:
-                logger.error("The crawl does not start. %s", error)
             # Before 2.18 Scrapy did not take a CloseSpider here.
             if version_info >= (2, 18):
                 raise CloseSpider("dedupe_url_filter") from error
@@ -171,7 +167,8 @@ class BloomDupeFilter(BaseDupeFilter):
             url=parse_store_url(url).shown,
             fingerprinter=self._fingerprinter_path(),
         )
-        note = shared.attach()
+        with away_at_start():
+            note = shared.attach()
         if note is not None:
             logger.info("%s", note)
         self._filter = SteadySharedFilter(shared, self._session.guard(url), self._session.worker.submit)

@@ -79,6 +79,7 @@ class WarcPipeline:
     def _start(self) -> None:
         session, settings = self._session, self._settings
         index = CrawlIndex(session.store(settings.index_url).index)
+        known = {info.id for info in index.crawls()}
         try:
             index.start(session.crawl_id)
         except CrawlStateError as error:
@@ -89,6 +90,8 @@ class WarcPipeline:
             # The job was finished and committed before; this run is another crawl.
             index.start(session.renew_crawl_id())
         crawl, rules = session.crawl_id, self._rules()
+        if crawl not in known:
+            session.at_refusal(lambda: index.cancel(crawl))
         for salvaged in settle(index, crawl, settings.folder, rules):
             logger.warning(
                 "The last run of this crawl was cut: %s holds %d whole records, %d bytes of a broken one were"

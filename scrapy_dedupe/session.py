@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from scrapy import signals
@@ -23,7 +24,7 @@ from .summary import summary_lines
 from .worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -46,20 +47,22 @@ class Session:
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
-        self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
-        warn_of_unknown(crawler.settings)
-        self.jobdir: Path | None = self.settings.jobdir
         self.reason: str | None = None
         self.notes: dict[str, str] = {}
         self._worker: Worker | None = None
         self._stores: dict[str, Store] = {}
         self._breakers: dict[str, Breaker] = {}
         self._crawl_id: str | None = None
+        self._refusal: DedupeError | None = None
         self._told: set[str] = set()
         self._at_stop: list[Callable[[], Any]] = []
+        self._at_refusal: list[Callable[[], object]] = []
         self._is_holding_back = False
         self._has_paused = False
         self.loop = EventLoop()
+        self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
+        warn_of_unknown(crawler.settings)
+        self.jobdir: Path | None = self.settings.jobdir
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
         crawler.signals.connect(self._engine_stopped, signal=signals.engine_stopped)
@@ -80,28 +83,46 @@ class Session:
         """Run a step of the start. Its error is logged as one sentence before it stops the crawl.
 
         Scrapy may hide what a component's ``from_crawler`` raises behind an error of its own, so the sentence
-        has to be in the log by then.
+        has to be in the log by then. Steps may be parts of others.
         """
         try:
             return action()
         except DedupeError as error:
-            remedy = ""
-            if isinstance(error, StoreUnavailable):
-                remedy = (
-                    " To crawl without this store, name another one (DEDUPE_STORE_URL; the default is a local"
-                    " file and needs no server)."
-                )
-            logger.error("The crawl does not start. %s%s", error, remedy)
+            if error is not self._refusal:
+                self._refusal = error
+                logger.error("The crawl does not start. %s", error)
+                self._abandon()
             raise
+
+    def at_refusal(self, action: Callable[[], object]) -> None:
+        """Run *action* if a later step of the start fails."""
+        self._at_refusal.append(action)
+
+    def _abandon(self) -> None:
+        """Give back what the start has taken; ``engine_stopped`` is not sent for a crawl that did not start."""
+        actions, self._at_refusal = self._at_refusal, []
+        for action in (*actions, *(store.close for store in self._stores.values())):
+            try:
+                action()
+            except DedupeError as error:
+                logger.error("%s", error)
+        self._stores.clear()
+        if self._worker is not None:
+            self._worker.stop()
 
     def store(self, url: str) -> Store:
         """The store at *url*, opened and tried once for all layers. Raises :class:`StoreError` at the start."""
         if url not in self._stores:
 
             def opened() -> Store:
-                store = open_store(url, timeout_s=self.settings.store_timeout_s)
-                store.probe()
-                return store
+                with away_at_start():
+                    store = open_store(url, timeout_s=self.settings.store_timeout_s)
+                    try:
+                        store.probe()
+                    except StoreError:
+                        store.close()
+                        raise
+                    return store
 
             self._stores[url] = self.at_start(opened)
         return self._stores[url]
@@ -285,3 +306,15 @@ class Session:
         if self.crawler.stats is not None:
             for line in summary_lines(self.crawler.stats.get_stats(), self.notes):
                 logger.info("%s", line)
+
+
+@contextmanager
+def away_at_start() -> Iterator[None]:
+    """Say how to crawl without a store that is not there."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise StoreUnavailable(
+            f"{error} To crawl without this store, name another one: DEDUPE_STORE_URL; its default is a local file"
+            " and needs no server."
+        ) from error

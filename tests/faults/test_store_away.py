@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
@@ -164,3 +165,18 @@ async def test_an_index_of_a_newer_version_in_redis_is_refused_and_left_as_it_is
         assert client.hgetall("dedupe:index") == {b"format": b"99", b"payload": b"stored"}
         assert not client.exists("uncommittedcrawls")
     assert "99" in caplog.text
+
+
+@crawl_test
+async def test_a_refused_start_is_told_once_and_leaves_no_crawl_that_waits(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = tmp_path / "job" / "dedupe" / "urls"
+    job.mkdir(parents=True)
+    (job / "urls.bloom").write_bytes(b"no filter")
+    with contextlib.suppress(Exception):
+        await crawl(LinkSpider, {**settings, "JOBDIR": str(tmp_path / "job")}, urls=web.url())
+    assert web.paths == []
+    assert sum("The crawl does not start." in record.getMessage() for record in caplog.records) == 1
+    with open_index(settings["DEDUPE_STORE_URL"]) as index:
+        assert "uncommitted" not in {info.state for info in index.crawls()}
