@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from scrapy.settings import SETTINGS_PRIORITIES
+
 from .downloadermiddlewares import ContentDedupeMiddleware
 from .dupefilters import BloomDupeFilter
 from .errors import SettingError
@@ -27,7 +29,7 @@ class Addon:
 
         ADDONS = {"scrapy_dedupe.Addon": 500}
 
-    What the project or the spider sets itself stays. ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` and
+    What the project or the spider sets itself stays. ``scrapy shell`` is left alone: to look at a page is no crawl. ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` and
     ``DEDUPE_WARC_ENABLED`` leave one of them out. Raises :class:`~scrapy_dedupe.errors.SettingError` for a
     setting with a wrong value.
     """
@@ -38,6 +40,10 @@ class Addon:
         except SettingError as error:
             logger.error("The crawl does not start. %s", error)
             raise
+        if settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["command"]:
+            # Among Scrapy's commands the shell alone sets it, to filter nothing. It never closes its spider, so an
+            # archive of it would never be finished.
+            return
         if ours.urls.enabled:
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
         if ours.content.enabled:

@@ -98,13 +98,17 @@ class ContentDedupeMiddleware:
         self._session.inc(f"dedupe/content/{verdict.kind}")
         if verdict.kind != "unique":
             response.flags.append(f"dedupe-{verdict.kind}")
-        if self._actions.get(verdict.kind) == "drop":
+        if self._actions.get(verdict.kind) == "drop" and not self._is_own_earlier_capture(verdict):
             self._session.inc("dedupe/content/dropped")
             self._limits.page_dropped()
             error = DuplicateContent(verdict)
             logger.debug("Dropped %s: %s", response, error, extra={"spider": self._crawler.spider})
             raise error
         return response
+
+    def _is_own_earlier_capture(self, verdict: Verdict) -> bool:
+        # This crawl was cut after it had read the page and before the spider had dealt with it, and goes on now.
+        return verdict.same_url and verdict.original_crawl == self._session.crawl_id
 
     async def _verdict_on(self, request: Request, response: Response) -> Verdict:
         try:

@@ -31,6 +31,7 @@ from .warc.files import WarcWriter
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from pathlib import Path
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
@@ -70,7 +71,9 @@ class WarcPipeline:
         self._has_stopped_recording = False
         self._session.at_start(self._start)
         crawler.signals.connect(self._response_downloaded, signal=signals.response_downloaded)
-        self._session.at_stop(self._finish)
+        self._paths: list[Path] | None = None
+        self._session.at_close(self._close_files)
+        self._session.at_stop(self._commit)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> WarcPipeline:
@@ -180,21 +183,33 @@ class WarcPipeline:
         session.inc("dedupe/warc/not_archived")
         if isinstance(error, ArchiveError):
             if not self._has_stopped_recording:
-                self._has_stopped_recording = True
+                self._has_stopped_recording = session.is_spoiled = True
                 session.close_spider("dedupe_archive_error")
             session.error("warc", error, "The spider is closed; what was written before is kept.")
         else:
             session.error("warc", error, "This exchange is missing from the archive; the crawl goes on.")
 
-    async def _finish(self) -> None:
+    async def _close_files(self) -> None:
         session, crawl = self._session, self._session.crawl_id
+        session.notes["index"] = f"crawl {crawl} NOT committed"
         try:
-            paths = await session.on_worker(self._recorder.finish)
+            self._paths = await session.on_worker(self._recorder.finish)
+        except CrawlStateError as error:
+            session.error(
+                "warc", error, "The files are whole, but the index does not know all of their records."
+            )
         except DedupeError as error:
             session.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
-            session.notes["index"] = f"crawl {crawl} NOT committed"
+        else:
+            session.notes["warc"] = (
+                ", ".join(map(str, self._paths)) if self._paths else "nothing was recorded"
+            )
+
+    async def _commit(self) -> None:
+        # Not before: only now the stats have their last values, which are kept with the crawl.
+        session, crawl = self._session, self._session.crawl_id
+        if self._paths is None:
             return
-        session.notes["warc"] = ", ".join(map(str, paths)) if paths else "nothing was recorded"
         shown = parse_store_url(self._settings.index_url).shown
         if not self._is_to_be_committed():
             logger.warning(
@@ -208,10 +223,11 @@ class WarcPipeline:
             return
         stats = self._crawler.stats.get_stats() if self._crawler.stats is not None else {}
         try:
+            # The file of the index may have been deleted while it was open.
+            await session.on_worker(session.store(self._settings.index_url).probe)
             await session.on_worker(self._index.commit, crawl, typed_stats(stats))
         except DedupeError as error:
             session.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
-            session.notes["index"] = f"crawl {crawl} NOT committed, in {shown}"
         else:
             session.notes["index"] = f"crawl {crawl} committed to {shown}"
 

@@ -57,8 +57,10 @@ class Session:
         self._told: set[str] = set()
         self._at_stop: list[Callable[[], Any]] = []
         self._at_refusal: list[Callable[[], object]] = []
+        self._at_close: list[Callable[[], Any]] = []
         self._is_holding_back = False
         self._has_paused = False
+        self.is_spoiled = False
         self.loop = EventLoop()
         self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
         warn_of_unknown(crawler.settings)
@@ -183,6 +185,10 @@ class Session:
         """Run *action* on the event loop every so many seconds, until the engine has stopped."""
         self.loop.run_every(seconds, action)
 
+    def at_close(self, action: Callable[[], Any]) -> None:
+        """Run *action* when the spider is closed, while stats still count; it may be ``async``."""
+        self._at_close.append(action)
+
     def at_stop(self, action: Callable[[], Any]) -> None:
         """Run *action* when the engine has stopped, in the order of registration; it may be ``async``."""
         self._at_stop.append(action)
@@ -284,17 +290,26 @@ class Session:
     def _spider_opened(self) -> None:
         self.loop.open()
 
-    def _spider_closed(self, reason: str) -> None:
-        self.reason = reason
-
-    async def _engine_stopped(self) -> None:
-        for action in self._at_stop:
+    async def _run_all(self, actions: list[Callable[[], Any]]) -> None:
+        for action in actions:
             try:
                 result = action()
                 if inspect.isawaitable(result):
                     await result
             except Exception as error:  # noqa: BLE001 - the other layers have to be closed all the same
                 self._count_error("close", error, "What this layer had to do at the end was not finished.")
+
+    async def _spider_closed(self, reason: str) -> None:
+        self.reason = reason
+        if self._refusal is not None:
+            return
+        # What waits is done now, so that the stats, which Scrapy shows next, are those of the whole crawl.
+        await self._run_all(self._at_close)
+        if self._worker is not None:
+            await self.on_worker(lambda: None)
+
+    async def _engine_stopped(self) -> None:
+        await self._run_all(self._at_stop)
         self.loop.close()
         if self._worker is not None:
             self._worker.stop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +63,19 @@ def test_a_layer_can_be_left_out(layer: str) -> None:
         "WARC": WarcPipeline in settings["ITEM_PIPELINES"],
     }
     assert enabled == {name: name != layer for name in enabled}
+
+
+def test_the_shell_is_left_alone(web: WebServer, tmp_path: Path) -> None:
+    web.page("/", BODY)
+    (tmp_path / "settings.py").write_text(
+        "ADDONS = {'scrapy_dedupe.Addon': 500}\nTELNETCONSOLE_ENABLED = False\n"
+    )
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = settings\n")
+    command = [sys.executable, "-m", "scrapy", "shell", "--nolog", "-c", "response.status", web.url()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.strip() == "200", done.stderr
+    assert not (tmp_path / "warcs").exists()
+    assert not (tmp_path / ".scrapy" / "dedupe").exists()
 
 
 @crawl_test

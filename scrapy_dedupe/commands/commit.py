@@ -45,12 +45,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: Place, opts: argparse.Namespace) -> Committed:
     with place.open_index() as index:
         before = {info.id: info for info in index.crawls()}.get(opts.id)
+        if before is None:
+            before = _found_again(index, opts.id, place, opts.warc_dir)
         is_incomplete = before is not None and before.state == "uncommitted" and before.incomplete
         if before is not None and is_incomplete:
             _settle(index, before, place, opts.warc_dir)
         index.commit(opts.id)
         info = next(info for info in index.crawls() if info.id == opts.id)
     return Committed(info.id, info.state, info.committed, counts_dict(info.counts), is_incomplete)
+
+
+def _found_again(index: CrawlIndex, crawl: str, place: Place, folder: Path | None) -> CrawlInfo | None:
+    """A crawl that the index has lost, because it was emptied, but whose files are there."""
+    from scrapy_dedupe.crawls.rebuilding import has_files
+
+    if not has_files(crawl, folder or place.settings.warc.folder):
+        return None
+    index.start(crawl)
+    index.mark_incomplete(crawl, True)
+    return next(info for info in index.crawls() if info.id == crawl)
 
 
 def _settle(index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import traceback
 from dataclasses import asdict
@@ -82,7 +83,10 @@ def run_verb(opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]
     try:
         verb = verb_named(opts.verb)
         result = verb.run(Place(opts.store, load_settings), opts)
-        print(_json(result) if opts.json else verb.text(result))
+        print(_json(result) if opts.json else verb.text(result), flush=True)
+    except BrokenPipeError:
+        # The reader, such as head, has seen enough. Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except DedupeError as error:
         if error.exit_code != 1:
             print(f"{name}: {error}", file=sys.stderr)

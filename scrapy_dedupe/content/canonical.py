@@ -139,6 +139,21 @@ def canonical(kind: str, text: str, canonicalizer: str = "text") -> str:
     return _clean(text)
 
 
+def is_shell(kind: str, text: str) -> bool:
+    """Whether a page has no text beside its title and ``<noscript>``, as pages that JavaScript fills have.
+
+    >>> is_shell("html", "<title>App</title><div id=root></div><noscript>Enable JavaScript.</noscript>")
+    True
+    """
+    if kind == "xhtml":
+        text = _xhtml_as_html(text)
+    elif kind != "html":
+        return False
+    tree = LexborHTMLParser(_without_surrogates(text), options=LexborDocumentOptions.WO_EVENTS)
+    tree.strip_tags(["script", "style", "template", "title", "noscript"], recursive=True)
+    return tree.root is None or not _clean(tree.root.text())
+
+
 def version(canonicalizer: str) -> str:
     """Name and version of a canonicaliser, as in every key.
 

@@ -5,8 +5,8 @@ canonical text. The near layer (:mod:`.signature`) is asked for new texts of at 
 characters alone. A text is compared with kept texts only, and a near copy is not kept, so that a chain of
 small changes never makes two unlike pages copies of each other.
 
-A page without any text is not judged: the shell of every page that JavaScript fills would be a copy of every
-other. Its verdict is ``unknown`` with the reason ``no text``, and the store hears nothing of it.
+A page without any text, or with none beside its title and ``<noscript>``, is not judged: the shell of every page
+that JavaScript fills would be a copy of every other. Its verdict is ``unknown`` with the reason ``no text``, and the store hears nothing of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy_dedupe.errors import SettingError
 
 from . import signature
-from .canonical import CANONICALIZERS, canonical, version
+from .canonical import CANONICALIZERS, canonical, is_shell, version
 from .verdict import Verdict
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 NO_TEXT: Final = "no text"
 
 DIGEST_BYTES: Final = 16
+
+# Looking for a shell means to parse once more, which only short texts are worth.
+_LONGEST_SHELL: Final = 500
 
 PARAMETERS: Final = {
     "near_shingle_size": str(signature.SHINGLE_SIZE),
@@ -81,7 +84,7 @@ class Judge:
         :class:`~scrapy_dedupe.errors.StoreError`.
         """
         wanted = canonical(kind, text, self._options.canonicalizer)
-        if not wanted or wanted.isspace():
+        if not wanted or wanted.isspace() or (len(wanted) <= _LONGEST_SHELL and is_shell(kind, text)):
             return Verdict("unknown", reason=NO_TEXT)
         if seen_ms is None:
             seen_ms = time.time_ns() // 1_000_000

@@ -15,7 +15,7 @@ from scrapy_dedupe.errors import CrawlStateError, DamagedInput
 from scrapy_dedupe.stores.base import Counts, Original
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.salvage import Salvaged, salvage_folder
+from scrapy_dedupe.warc.salvage import Salvaged, salvage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,15 +36,30 @@ def settle(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) -> 
     For a crawl that is new, or whose last run ended well, nothing is read. Raises
     :class:`~scrapy_dedupe.errors.CrawlStateError` while another process writes a file of the crawl.
     """
-    salvaged = salvage_folder(folder, crawl=crawl) if folder.is_dir() else []
-    for path in sorted(folder.glob(f"*{OPEN_SUFFIX}")):
-        if _is_part_of(path, crawl):
+    info = next((info for info in index.crawls() if info.id == crawl), None)
+    # The index names files by their full path, wherever this is called; the folder may have others.
+    unfinished = {Path(f"{name}{OPEN_SUFFIX}") for name in info.files} if info is not None else set()
+    if folder.is_dir():
+        unfinished.update(
+            path for path in folder.absolute().glob(f"*{OPEN_SUFFIX}") if _is_part_of(path, crawl)
+        )
+    salvaged = []
+    for path in sorted(path for path in unfinished if path.exists()):
+        result = salvage(path)
+        if result is not None:
+            salvaged.append(result)
+        elif path.exists():
             raise CrawlStateError(
                 f"The crawl {crawl} is running: another process writes {path}. Wait for its end."
             )
-    if salvaged or any(info.incomplete for info in index.crawls() if info.id == crawl):
+    if salvaged or (info is not None and info.incomplete):
         rebuild(index, crawl, folder, rules)
     return salvaged
+
+
+def has_files(crawl: str, folder: Path) -> bool:
+    """Whether a file in *folder*, finished or not, says that it is part of *crawl*."""
+    return folder.is_dir() and any(_is_part_of(path, crawl) for path in folder.glob("*.warc*"))
 
 
 def rebuild(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) -> Counts:

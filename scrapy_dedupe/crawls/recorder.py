@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from scrapy_dedupe.errors import StoreError
+from scrapy_dedupe.errors import CrawlStateError, StoreError
 from scrapy_dedupe.stores.base import Counts, Original
 from scrapy_dedupe.warc import records
 from scrapy_dedupe.warc.dates import date_digits, date_from_digits
@@ -85,6 +85,7 @@ class Recorder:
         self._digest = digest
         self._check_files = check_files
         self._has_told_of_missing_file = False
+        self._has_told_of_state = False
         self.is_incomplete = False
 
     def record(self, capture: Capture) -> Recorded:
@@ -144,11 +145,14 @@ class Recorder:
     def finish(self) -> list[Path]:
         """Close the files and bring the index up to date; the paths of this run's files.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreError` when the index is away: the files are closed then,
-        and the crawl stays incomplete.
+        Raises :class:`~scrapy_dedupe.errors.StoreError` when the index is away, and
+        :class:`~scrapy_dedupe.errors.CrawlStateError` when somebody else has committed the crawl meanwhile: the
+        files are closed then, and the crawl stays incomplete.
         """
         finished = [self._writer.folder / file.file for file in self._writer.close()]
         if self.is_incomplete:
+            # An index that was emptied meanwhile does not know the crawl any more.
+            self._index.start(self._crawl)
             rebuild(self._index, self._crawl, self._writer.folder, self._rules)
         else:
             size = sum(path.stat().st_size for path in finished)
@@ -191,6 +195,12 @@ class Recorder:
             return
         try:
             call()
+        except CrawlStateError as error:
+            # The store answers. Somebody has committed, canceled or deleted the crawl while it runs.
+            self.is_incomplete = True
+            if not self._has_told_of_state:
+                self._has_told_of_state = True
+                logger.error("%s Until the end of the crawl nothing more is entered in the index.", error)
         except StoreError as error:
             self.is_incomplete = True
             self._guard.failed(error)

@@ -10,6 +10,7 @@ transactions may be missing, but the file is sound.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from typing import TYPE_CHECKING
@@ -49,7 +50,9 @@ class SqliteStore:
         assert location.path is not None
         self.url = location.url
         self._timeout_s = timeout_s
-        path = location.path
+        self._path = path = location.path.absolute()
+        if path.is_dir():
+            raise StoreRefused(f"The store {self.url} is a folder. Name a file in DEDUPE_STORE_URL.")
         if not create and not path.exists():
             raise StoreUnavailable(f"There is no store {self.url}: the file {path} does not exist.")
         try:
@@ -64,6 +67,7 @@ class SqliteStore:
         try:
             with sqlite_faults(self.url):
                 self._prepare()
+                self._opened = path.stat()
         except BaseException:
             self._connection.close()
             raise
@@ -112,7 +116,16 @@ class SqliteStore:
         return int(self._connection.execute(f"PRAGMA {pragma}").fetchone()[0])
 
     def probe(self) -> None:
-        """Write, read and delete a value."""
+        """Write, read and delete a value, and see that the file is still the one that was opened."""
+        try:
+            is_there = os.path.samestat(self._opened, self._path.stat())
+        except OSError:
+            is_there = False
+        if not is_there:
+            raise StoreUnavailable(
+                f"The file of the store {self.url} was removed or replaced while it was open; what was written"
+                " since is lost."
+            )
         with sqlite_faults(self.url):
             self._connection.execute("BEGIN IMMEDIATE")
             try:

@@ -198,3 +198,22 @@ def test_a_verdict_has_a_plain_form_for_logs_and_can_be_pickled_with_the_request
     }
     assert pickle.loads(pickle.dumps(verdict)) == verdict
     assert not Verdict("unknown", reason="store").is_duplicate
+
+
+SHELL = """<!doctype html><title>App</title><script src="/{0}.js"></script><div id="root"></div>
+<noscript>You need to enable JavaScript to run this app.</noscript>"""
+
+
+def test_pages_that_javascript_fills_are_not_copies_of_each_other(store: Store) -> None:
+    judge = Judge(store.content)
+    verdicts = [
+        judge.judge(SHELL.format(name), url=f"http://a.example/{name}", crawl="one") for name in "abc"
+    ]
+    assert {(verdict.kind, verdict.reason) for verdict in verdicts} == {("unknown", "no text")}
+
+
+def test_a_page_with_few_words_of_its_own_is_judged(store: Store) -> None:
+    judge = Judge(store.content)
+    page = "<title>App</title><noscript>Enable JavaScript.</noscript><p>Closed today."
+    assert judge.judge(page, url="http://a.example/1", crawl="one").kind == "unique"
+    assert judge.judge(page, url="http://a.example/2", crawl="one").kind == "exact"

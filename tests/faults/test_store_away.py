@@ -10,30 +10,15 @@ import pytest
 import redis
 from archives import check, records_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from faults_site import chain
 from servers import RedisServer, free_port
-from webserver import Page, WebServer
 
 from scrapy_dedupe.crawls import open_index
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-def chain(web: WebServer, length: int, at: dict[int, Any]) -> None:
-    """Pages that link to the next one; before page N is answered, ``at[N]()`` is called."""
-    for number in range(length):
-        text = (
-            f"<title>{number}</title>" + f"<p>Log {number}: the level of the lake is {number * 37} mm." * 40
-        )
-        body = f'{text}<a href="/{number + 1}">next</a>'.encode()
-
-        def answer(handler: Any, number: int = number, body: bytes = body) -> Page:
-            if number in at:
-                at.pop(number)()
-            return Page(body)
-
-        web.pages[f"/{number}"] = answer
-    web.page(f"/{length}", "<p>The end.")
+    from webserver import WebServer
 
 
 @crawl_test

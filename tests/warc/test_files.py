@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -154,26 +155,30 @@ def test_without_hard_links_a_file_still_gets_its_name_and_overwrites_nothing(tm
 # A full disk
 
 
-@pytest.fixture
-def full_at(tmp_path):
-    """Let files grow to so many bytes and no further: the system then refuses, as a full disk does."""
+@contextlib.contextmanager
+def full_at(size_bytes):
+    """Let files grow to so many bytes and no further: the system then refuses, as a full disk does.
+
+    This holds for the file that the output of the tests goes to as well, so it must end with the test's body.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(size_bytes: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("gzip", [True, False])
-def test_an_exchange_that_does_not_fit_leaves_no_byte_and_the_writer_goes_on(tmp_path, full_at, gzip):
+def test_an_exchange_that_does_not_fit_leaves_no_byte_and_the_writer_goes_on(tmp_path, gzip):
     out = writer(tmp_path, gzip=gzip)
     kept = out.write(exchange(1))
     path = tmp_path / (kept[0].file + ".open")
     size = path.stat().st_size
-    full_at(size + 1000)
-    with pytest.raises(ArchiveError, match=re.escape(str(path)) + ".*File too large"):
+    with (
+        full_at(size + 1000),
+        pytest.raises(ArchiveError, match=re.escape(str(path)) + ".*File too large"),
+    ):
         out.write(exchange(2, os.urandom(5000)))
     assert path.stat().st_size == size
     kept += out.write(exchange(3))
@@ -182,19 +187,18 @@ def test_an_exchange_that_does_not_fit_leaves_no_byte_and_the_writer_goes_on(tmp
     assert [record.offset for record in stored[1:]] == [location.offset for location in kept]
 
 
-def test_a_tail_that_could_not_be_cut_is_cut_before_the_next_exchange(tmp_path, monkeypatch, full_at):
+def test_a_tail_that_could_not_be_cut_is_cut_before_the_next_exchange(tmp_path, monkeypatch):
     out = writer(tmp_path)
     (first, _) = out.write(exchange(1))
     path = tmp_path / (first.file + ".open")
     size = path.stat().st_size
-    full_at(size + 1000)
 
     def refuse(fd: int, length: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "ftruncate", refuse)
-        with pytest.raises(ArchiveError):
+        with full_at(size + 1000), pytest.raises(ArchiveError):
             out.write(exchange(2, os.urandom(5000)))
         assert path.stat().st_size == size + 1000
         with pytest.raises(ArchiveError, match="Input/output"):
@@ -205,13 +209,11 @@ def test_a_tail_that_could_not_be_cut_is_cut_before_the_next_exchange(tmp_path, 
     assert len(list(read_records(tmp_path / first.file))) == 5
 
 
-def test_a_disk_that_is_full_from_the_start_leaves_no_file(tmp_path, full_at):
+def test_a_disk_that_is_full_from_the_start_leaves_no_file(tmp_path):
     out = writer(tmp_path)
-    full_at(10)
-    with pytest.raises(ArchiveError, match="File too large"):
+    with full_at(10), pytest.raises(ArchiveError, match="File too large"):
         out.write(exchange())
     assert names(tmp_path) == []
-    full_at(1 << 30)
     out.write(exchange())
     assert len(out.close()) == 1
 
