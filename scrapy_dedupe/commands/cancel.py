@@ -26,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> Canceled:
+    from scrapy_dedupe.crawls.rebuilding import refuse_running
+
     with place.open_index() as index:
+        refuse_running(index, opts.id, place.settings.warc.folder)
         index.cancel(opts.id)
     return Canceled(opts.id, "canceled")
 

@@ -15,7 +15,7 @@ from scrapy_dedupe.errors import CrawlStateError, DamagedInput
 from scrapy_dedupe.stores.base import Counts, Original
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.salvage import Salvaged, salvage
+from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,25 +36,21 @@ def settle(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) -> 
     For a crawl that is new, or whose last run ended well, nothing is read. Raises
     :class:`~scrapy_dedupe.errors.CrawlStateError` while another process writes a file of the crawl.
     """
-    info = next((info for info in index.crawls() if info.id == crawl), None)
-    # The index names files by their full path, wherever this is called; the folder may have others.
-    unfinished = {Path(f"{name}{OPEN_SUFFIX}") for name in info.files} if info is not None else set()
-    if folder.is_dir():
-        unfinished.update(
-            path for path in folder.absolute().glob(f"*{OPEN_SUFFIX}") if _is_part_of(path, crawl)
-        )
-    salvaged = []
-    for path in sorted(path for path in unfinished if path.exists()):
-        result = salvage(path)
-        if result is not None:
-            salvaged.append(result)
-        elif path.exists():
+    refuse_running(index, crawl, folder)
+    results = (salvage(path) for path in _unfinished(index, crawl, folder))
+    salvaged = [result for result in results if result is not None]
+    if salvaged or any(info.incomplete for info in index.crawls() if info.id == crawl):
+        rebuild(index, crawl, folder, rules)
+    return salvaged
+
+
+def refuse_running(index: CrawlIndex, crawl: str, folder: Path) -> None:
+    """Raise :class:`~scrapy_dedupe.errors.CrawlStateError` while another process writes a file of the crawl."""
+    for path in _unfinished(index, crawl, folder):
+        if is_held(path):
             raise CrawlStateError(
                 f"The crawl {crawl} is running: another process writes {path}. Wait for its end."
             )
-    if salvaged or (info is not None and info.incomplete):
-        rebuild(index, crawl, folder, rules)
-    return salvaged
 
 
 def has_files(crawl: str, folder: Path) -> bool:
@@ -178,6 +174,19 @@ def _files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[Path]:
             if path.suffix in (".warc", ".gz") and path not in found and _is_part_of(path, crawl)
         )
     return sorted(found, key=lambda path: path.name)
+
+
+def _unfinished(index: CrawlIndex, crawl: str, folder: Path) -> list[Path]:
+    """The files of a crawl that have no final name yet."""
+    # The index names files by their full path, wherever this is called from; the folder may have others.
+    named = {
+        Path(f"{name}{OPEN_SUFFIX}") for info in index.crawls() if info.id == crawl for name in info.files
+    }
+    found = {path for path in named if path.exists()}
+    if folder.is_dir():
+        paths = folder.absolute().glob(f"*{OPEN_SUFFIX}")
+        found.update(path for path in paths if path not in found and _is_part_of(path, crawl))
+    return sorted(found)
 
 
 def _is_part_of(path: Path, crawl: str) -> bool:

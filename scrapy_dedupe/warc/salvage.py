@@ -64,6 +64,18 @@ def salvage(path_open: Path | str) -> Salvaged | None:
         os.close(fd)
 
 
+def is_held(path_open: Path | str) -> bool:
+    """Whether a running crawl writes this `.open` file. False where the system has no locks."""
+    try:
+        fd = os.open(path_open, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except OSError:
+        return False
+    try:
+        return not lock(fd)
+    finally:
+        os.close(fd)
+
+
 def salvage_folder(folder: Path | str, prefix: str | None = None, crawl: str | None = None) -> list[Salvaged]:
     """Mend the `.open` files of a folder, oldest name first; those of a running crawl are left alone.
 

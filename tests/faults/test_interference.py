@@ -28,20 +28,22 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("rotated", [False, True])
 @crawl_test
-async def test_a_running_crawl_is_not_committed_from_anywhere(
+async def test_a_running_crawl_is_neither_committed_nor_canceled_from_anywhere(
     rotated: bool, web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = []
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
 
-    def commit() -> None:
-        codes.append(main(["commit", "runs", "--store", settings["DEDUPE_STORE_URL"]]))
+    def decide() -> None:
+        codes.extend(
+            main([verb, "runs", "--store", settings["DEDUPE_STORE_URL"]]) for verb in ("commit", "cancel")
+        )
 
-    chain(web, 12, {9: commit})
+    chain(web, 12, {9: decide})
     settings |= {"DEDUPE_CRAWL_ID": "runs", "DEDUPE_WARC_FILE_SIZE": 1_000 if rotated else 1_000_000}
     await crawl(LinkSpider, settings, urls=web.url("/0"))
-    assert codes == [3]
+    assert codes == [3, 3]
     with open_index(settings["DEDUPE_STORE_URL"]) as index:
         (info,) = index.crawls()
     assert (info.state, info.counts.total_urls) == ("committed", 13)
