@@ -5,7 +5,8 @@ Bloom filter: one of this process, kept under ``JOBDIR``, or one in Redis that s
 error of ours lets the request through and is counted; :meth:`BloomDupeFilter.request_seen` never raises.
 
 What differs from Scrapy's own filter: a redirect chain that comes back to a request of its own chain passes;
-start requests are recorded, though not filtered; after a kill only requests that were done count as seen.
+start requests are recorded, though not filtered; after a kill only requests that were done, and whose pages
+brought nothing new, count as seen.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import referer_str
 
 from .errors import DedupeError
+from .page_watch import PageWatch
 from .session import Session, away_at_start
 from .stores import parse_store_url
+from .urls.attachment import Kept
 from .urls.bloom import GrowingBloomFilter
 from .urls.journal import MAX_FINGERPRINT_BYTES
 from .urls.shared import SharedBloomFilter
@@ -30,10 +33,12 @@ from .urls.snapshot import FilterFolder, LastStop
 from .urls.standin import SteadySharedFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
     from twisted.internet.defer import Deferred
 
 logger = logging.getLogger(__name__)
@@ -52,7 +57,10 @@ class BloomDupeFilter(BaseDupeFilter):
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._filter: GrowingBloomFilter | SteadySharedFilter | None = None
         self._folder: FilterFolder | None = None
-        self._done = DoneWatch()
+        self._pages = PageWatch(crawler)
+        # Done, but perhaps not archived yet.
+        self._settling: list[bytes] = []
+        self._kept: Kept | None = None
         # scrapy-redis's scheduler calls neither open nor close, and says with clear() when to delete.
         self._deletes_on_clear_alone = False
         self._is_refused = False
@@ -61,8 +69,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._told_growth = False
         connect = crawler.signals.connect
         connect(self._spider_closed, signal=signals.spider_closed)
-        if self._settings.record_start:
-            connect(self._request_scheduled, signal=signals.request_scheduled)
+        connect(self._request_scheduled, signal=signals.request_scheduled)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> BloomDupeFilter:
@@ -101,6 +108,8 @@ class BloomDupeFilter(BaseDupeFilter):
             fingerprint = self._fingerprint(request)
             if self._opened().add(fingerprint):
                 self._watch_growth()
+                if self._folder is not None:
+                    self._pages.found(request)
                 return False
             if self._comes_back(request, fingerprint):
                 self._session.inc("dedupe/url/redirects_passed")
@@ -159,6 +168,9 @@ class BloomDupeFilter(BaseDupeFilter):
         settings, url = self._settings, self._settings.store_url
         assert url is not None
         spider = self._crawler.spider
+        kept = Kept() if self._kept_path is None else Kept.read(self._kept_path)
+        # Scrapy-redis has its queue in Redis, where a killed process leaves it whole.
+        is_in_redis = self._deletes_on_clear_alone and self._crawler.settings.getbool("SCHEDULER_PERSIST")
         shared = SharedBloomFilter(
             connect(parse_store_url(url), min(self._session.settings.store_timeout_s, _LONGEST_WAIT_S)),
             settings.key % {"spider": spider.name if spider is not None else self._crawler.spidercls.name},
@@ -166,13 +178,33 @@ class BloomDupeFilter(BaseDupeFilter):
             settings.error_rate,
             url=parse_store_url(url).shown,
             fingerprinter=self._fingerprinter_path(),
+            keep="*" if is_in_redis else kept.born,
+            gone=[kept.token],
         )
         with away_at_start():
-            note = shared.attach()
-        if note is not None:
-            logger.info("%s", note)
+            attachment = shared.attach()
+        self._session.at_refusal(lambda: self._give_back(lambda: shared.detach(delete=not settings.persist)))
+        for sentence in attachment.notes(shared.name):
+            logger.info("%s", sentence)
+        for sentence in attachment.warnings(shared.name):
+            logger.warning("%s", sentence)
+        self._keep_name(shared)
         self._filter = SteadySharedFilter(shared, self._session.guard(url), self._session.worker.submit)
         self._session.run_every(settings.flush_s, self._filter.tick)
+
+    @property
+    def _kept_path(self) -> Path | None:
+        jobdir = self._session.jobdir
+        return (
+            None if jobdir is None or self._deletes_on_clear_alone else jobdir / "dedupe" / "urls" / "shared"
+        )
+
+    def _keep_name(self, shared: SharedBloomFilter) -> None:
+        """Keep in JOBDIR which filter this job uses; the server may have lost the one that it began with."""
+        kept = Kept(shared.born or "", shared.token)
+        if self._kept_path is not None and kept.born and kept != self._kept:
+            kept.write(self._kept_path)
+            self._kept = kept
 
     def _open_local(self) -> None:
         settings, jobdir = self._settings, self._session.jobdir
@@ -192,13 +224,23 @@ class BloomDupeFilter(BaseDupeFilter):
             )
         if opened.last_stop is LastStop.CUT:
             logger.warning(
-                "The last run of this job was cut: the %d URLs that were done are known, others are asked for "
-                "again when they are found again. Scrapy's own queue in %s may have lost requests.",
+                "The last run of this job was cut: the %d URLs that were done and brought no new links are known. "
+                "Pages that brought links are asked for again, and others when they are found again, since "
+                "Scrapy's own queue in %s may have lost requests.",
                 len(opened.filter),
                 jobdir,
             )
         self._crawler.signals.connect(self._response_received, signal=signals.response_received)
+        # The snapshot was taken away when it was read; after a start that came to nothing it is due again.
+        is_clean = opened.last_stop is LastStop.CLEAN
+        self._session.at_refusal(
+            lambda: self._give_back((lambda: folder.close(opened.filter)) if is_clean else folder.abandon)
+        )
         self._session.run_every(settings.flush_s, self._flush)
+
+    def _give_back(self, action: Callable[[], object]) -> None:
+        self._is_closed = True
+        action()
 
     def _opened(self) -> GrowingBloomFilter | SteadySharedFilter:
         if self._filter is None:
@@ -238,28 +280,34 @@ class BloomDupeFilter(BaseDupeFilter):
     # Signals
 
     def _request_scheduled(self, request: Request) -> None:
-        if not request.dont_filter or not request.meta.get("is_start_request"):
+        # The others come to request_seen().
+        if not request.dont_filter:
             return
         try:
-            self._opened().add(self._fingerprint(request))
+            if self._folder is not None:
+                self._pages.found(request)
+            if self._settings.record_start and request.meta.get("is_start_request"):
+                self._opened().add(self._fingerprint(request))
         except Exception as error:  # noqa: BLE001
             self._passed(error)
 
-    def _response_received(self, request: Request) -> None:
+    def _response_received(self, response: Response, request: Request) -> None:
         # What components fetch for themselves (robots.txt, media) was not asked for through this filter.
         if request.callback is NO_CALLBACK or not isinstance(self._filter, GrowingBloomFilter):
             return
         # A middleware may answer with the response of another request; when that one is done, nobody knows.
-        if request not in _in_progress(self._crawler):
+        if not self._pages.is_in_progress(request):
             return
         try:
-            fingerprints = [self._fingerprint(request), *self._chain(request)]
-            known = [fingerprint for fingerprint in fingerprints if fingerprint in self._filter]
+            known: list[bytes] = []
+            # One that passes the filter by may be asked for a second time, and then find nothing new any more.
+            if not request.dont_filter:
+                chain = self._chain(request) if self._pages.is_redirected(request) else ()
+                fingerprints = [self._fingerprint(request), *chain]
+                known = [fingerprint for fingerprint in fingerprints if fingerprint in self._filter]
+            self._pages.received(response, request, known)
         except Exception as error:  # noqa: BLE001
             self._passed(error)
-            return
-        if known:
-            self._done.received(request, known)
 
     async def _spider_closed(self) -> None:
         if self._filter is not None:
@@ -272,11 +320,19 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _flush(self) -> None:
         """Hand over to the journal what is done by now."""
-        busy = _busy_requests(self._crawler)
-        if busy is None or self._folder is None or self._is_closed:
+        if self._settling or self._is_closed:
             return
-        done = self._done.tick(busy)
-        if done:
+        self._settling = self._pages.tick()
+        if self._settling:
+            # What the archive could not write has to be asked for again; the worker knows when it comes to it.
+            future = self._session.worker.submit(lambda: None)
+            future.add_done_callback(lambda _: self._session.loop.call(self._journal))
+
+    def _journal(self) -> None:
+        if self._folder is None or self._is_closed:
+            return
+        done, self._settling = self._settling, []
+        if not self._session.is_spoiled:
             future = self._session.worker.submit(self._folder.record_done, done)
             future.add_done_callback(lambda future: self._not_kept(future.exception()))
 
@@ -293,12 +349,19 @@ class BloomDupeFilter(BaseDupeFilter):
         except Exception as error:  # noqa: BLE001
             self._session.error("url", error, "The numbers of the URL filter are missing from the stats.")
         try:
-            if self._folder is not None:
+            # What the archive has not taken by now is known afterwards.
+            await self._session.on_worker(lambda: None)
+            if self._folder is not None and self._session.is_spoiled:
+                logger.warning(
+                    "The archive lacks pages of this run, so for the URL filter it counts as cut: the next run with "
+                    "this JOBDIR asks for them again."
+                )
+                await self._session.on_worker(self._folder.abandon)
+            elif self._folder is not None:
                 # The engine has waited for every callback before it closes the scheduler.
-                await self._session.on_worker(self._save, self._folder, self._done.all())
+                await self._session.on_worker(self._save, self._folder, self._settling + self._pages.all())
             elif isinstance(self._filter, SteadySharedFilter):
-                delete = not self._settings.persist and not self._deletes_on_clear_alone
-                await self._session.on_worker(self._filter.leave, delete=delete)
+                await self._session.on_worker(self._leave, self._filter)
         except Exception as error:  # noqa: BLE001 - the rest of the crawl has to be closed all the same
             self._session.error("url", error, "The URL filter was not saved as it should be.")
 
@@ -309,6 +372,13 @@ class BloomDupeFilter(BaseDupeFilter):
         finally:
             # The snapshot holds all that the journal lacks, so it is written even if the journal is not.
             folder.close(self._filter)
+
+    def _leave(self, filter_: SteadySharedFilter) -> None:
+        self._keep_name(filter_.shared)
+        filter_.leave(
+            delete=not self._settings.persist and not self._deletes_on_clear_alone,
+            cut=self._session.is_spoiled and self._kept_path is not None,
+        )
 
     def _set_stats(self) -> None:
         filter_ = self._filter
@@ -347,51 +417,3 @@ class BloomDupeFilter(BaseDupeFilter):
             "more memory and time than one of the right size: set DEDUPE_URL_CAPACITY higher.",
             f"{capacity:,}",
         )
-
-
-class DoneWatch:
-    """Tells which requests are done: those whose response came and which Scrapy works on no more.
-
-    Between the signal that a response is there and the moment at which the scraper holds it, a request is in
-    no list, so it has to be missing twice.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[Request, list[bytes]] = {}
-        self._missing: set[Request] = set()
-
-    def received(self, request: Request, fingerprints: list[bytes]) -> None:
-        self._waiting[request] = fingerprints
-
-    def tick(self, busy: Collection[Request]) -> list[bytes]:
-        """Fingerprints of the requests that were not busy at this look nor at the last one."""
-        missing = {request for request in self._waiting if request not in busy}
-        done: list[bytes] = []
-        for request in missing & self._missing:
-            done += self._waiting.pop(request)
-        self._missing = missing & self._waiting.keys()
-        return done
-
-    def all(self) -> list[bytes]:
-        """Fingerprints of every request that was waiting."""
-        fingerprints = [item for items in self._waiting.values() for item in items]
-        self._waiting.clear()
-        self._missing.clear()
-        return fingerprints
-
-
-def _busy_requests(crawler: Crawler) -> set[Request] | None:
-    """The requests that the engine or the scraper holds; None where that cannot be told."""
-    engine = crawler.engine
-    scraper_slot = getattr(getattr(engine, "scraper", None), "slot", None)
-    active = getattr(scraper_slot, "active", None)
-    queue = getattr(scraper_slot, "queue", None)
-    if active is None or queue is None:
-        return None
-    return {*active, *_in_progress(crawler), *(item[1] for item in queue)}
-
-
-def _in_progress(crawler: Crawler) -> Collection[Request]:
-    """What the engine has taken from the scheduler and not finished."""
-    requests: Collection[Request] = getattr(getattr(crawler.engine, "_slot", None), "inprogress", ())
-    return requests

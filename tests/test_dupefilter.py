@@ -2,13 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import subprocess
-import sys
-import time
 from collections import Counter
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,13 +14,15 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 from webserver import Page
 
-from scrapy_dedupe.dupefilters import BloomDupeFilter, DoneWatch
+from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.errors import StoreError
+from scrapy_dedupe.session import Session
 from scrapy_dedupe.urls.snapshot import FilterFolder, LastStop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Container, Mapping
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from webserver import WebServer
 
@@ -90,6 +87,11 @@ def made(settings: Mapping[str, Any] | None = None) -> BloomDupeFilter:
 def refusal() -> AbstractContextManager[Any]:
     """Scrapy before 2.18 passes on what open() raises."""
     return nullcontext() if scrapy.version_info >= (2, 18) else pytest.raises(StoreError)
+
+
+def known_paths(known: Container[bytes], web: WebServer) -> set[str]:
+    fingerprint = RequestFingerprinter().fingerprint
+    return {path for path in web.pages if fingerprint(scrapy.Request(web.url(path))) in known}
 
 
 def stat(crawler: Any, name: str) -> Any:
@@ -159,19 +161,6 @@ def test_a_scheduler_that_does_not_open_it_gets_a_filter() -> None:
     assert [seen.request_seen(request) for _ in range(2)] == [False, True]
 
 
-def test_a_request_is_done_when_it_was_missing_twice() -> None:
-    watch = DoneWatch()
-    one, two = scrapy.Request("http://a.example/1"), scrapy.Request("http://a.example/2")
-    watch.received(one, [b"1"])
-    watch.received(two, [b"2", b"0"])
-    assert watch.tick({two}) == []
-    assert watch.tick({one, two}) == []
-    assert watch.tick({two}) == []
-    assert watch.tick(set()) == [b"1"]
-    assert watch.tick(set()) == [b"2", b"0"]
-    assert watch.tick(set()) == []
-
-
 # Crawls
 
 
@@ -237,18 +226,23 @@ async def test_a_stopped_job_goes_on_where_it_was(
 
 
 @crawl_test
-async def test_what_was_done_is_in_the_journal_after_a_clean_stop(
+async def test_leaves_are_in_the_journal_after_a_clean_stop(
     web: WebServer, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    site(web, 5)
+    web.page("/", links(*(f"/{n}" for n in range(5))))
+    for n in range(5):
+        web.page(f"/{n}", links("/", f"/{(n + 1) % 5}"))
     web.page("/0", links("/moved"))
     web.pages["/moved"] = Page(status=301, headers=[("Location", "/target")])
     web.page("/target", "arrived")
     await crawl(LinkSpider, {**settings, "JOBDIR": str(tmp_path)}, addon=False, urls=web.url())
     (tmp_path / "dedupe" / "urls" / "urls.bloom").unlink()
-    opened = FilterFolder(tmp_path / "dedupe" / "urls", FINGERPRINTER).open(1000, 1e-6)
+    folder = FilterFolder(tmp_path / "dedupe" / "urls", FINGERPRINTER)
+    opened = folder.open(1000, 1e-6)
+    folder.abandon()
     assert opened.last_stop is LastStop.CUT
-    assert len(opened.filter) == len(set(web.paths)) == 8
+    # The home page and /0 found others. The chain that ended at /target found none.
+    assert known_paths(opened.filter, web) == {"/1", "/2", "/3", "/4", "/moved", "/target"}
 
 
 @crawl_test
@@ -259,12 +253,16 @@ async def test_a_callback_that_still_runs_is_not_done(
 
     class Slow(LinkSpider):
         async def parse(self, response: Any, **kwargs: Any) -> Any:
+            if not response.url.endswith("/leaf"):
+                return [response.follow("/leaf")]
             journal = tmp_path / "dedupe" / "urls" / "urls.done"
             before = journal.stat().st_size
             await asyncio.sleep(0.4)
             journal_sizes.append(journal.stat().st_size - before)
+            return []
 
     web.page("/", "text")
+    web.page("/leaf", "text")
     await crawl(Slow, {**settings, "JOBDIR": str(tmp_path)}, addon=False, urls=web.url())
     assert journal_sizes == [0]
     assert (tmp_path / "dedupe" / "urls" / "urls.done").stat().st_size > 80
@@ -322,63 +320,152 @@ async def test_a_folder_that_becomes_full_does_not_stop_the_crawl(
     assert (tmp_path / "dedupe" / "urls" / "urls.bloom").exists()
 
 
-KILLED = """
-import asyncio, sys
-import scrapy
-sys.path.insert(0, sys.argv[3])
-from crawling import LinkSpider
-from scrapy.crawler import CrawlerProcess
-process = CrawlerProcess({
-    "DUPEFILTER_CLASS": "scrapy_dedupe.dupefilters.BloomDupeFilter", "JOBDIR": sys.argv[2],
-    "DEDUPE_URL_FLUSH_SECONDS": 0.05, "COOKIES_ENABLED": False, "TELNETCONSOLE_ENABLED": False,
-    "REMOTE_CONTROL_ENABLED": False, "LOG_ENABLED": False, "CONCURRENT_REQUESTS": 4, "DOWNLOAD_DELAY": 0.01,
-})
-process.crawl(LinkSpider, urls=sys.argv[1])
-process.start()
-"""
+# Pages that found something new
 
 
-def start_crawl(url: str, job: Path) -> subprocess.Popen[bytes]:
-    arguments = [sys.executable, "-c", KILLED, url, str(job), str(Path(__file__).parent)]
-    return subprocess.Popen(arguments, cwd=job.parent)
+class CopyingSpider(LinkSpider):
+    """Hands on the meta of its responses, and so what says how they were asked for."""
+
+    def parse(self, response: Any, **kwargs: Any) -> Any:
+        for link in response.css("a::attr(href)").getall():
+            yield response.follow(link, meta=dict(response.meta))
 
 
-async def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
+class UnfilteredSpider(LinkSpider):
+    """Asks for the links of /inner past the filter."""
+
+    def parse(self, response: Any, **kwargs: Any) -> Any:
+        for link in response.css("a::attr(href)").getall():
+            yield response.follow(link, dont_filter=response.url.endswith("/inner"))
+
+
+class AgainSpider(LinkSpider):
+    """Asks for /inner a second time, when its links are known."""
+
+    def parse(self, response: Any, **kwargs: Any) -> Any:
+        yield from super().parse(response)
+        if response.url.endswith("/leaf"):
+            yield response.follow("/inner", dont_filter=True)
+
+
+class ReplacingSpider(LinkSpider):
+    """Makes its requests out of the one before, with the Referer of that one."""
+
+    def parse(self, response: Any, **kwargs: Any) -> Any:
+        for link in response.css("a::attr(href)").getall():
+            yield response.request.replace(url=response.urljoin(link), dont_filter=False)
+
+
+async def journaled(
+    spider: type[scrapy.Spider], settings: Mapping[str, Any], web: WebServer, job: Path
+) -> set[str]:
+    """What a kill at the end of a crawl would leave as known."""
+    await crawl(spider, {**settings, "JOBDIR": str(job)}, addon=False, urls=web.url())
+    (job / "dedupe" / "urls" / "urls.bloom").unlink()
+    folder = FilterFolder(job / "dedupe" / "urls", FINGERPRINTER)
+    known = folder.open(1000, 1e-9).filter
+    folder.abandon()
+    return known_paths(known, web)
+
+
+@pytest.mark.parametrize("referer", [True, False])
+@pytest.mark.parametrize(
+    "spider",
+    [LinkSpider, CopyingSpider, UnfilteredSpider, ReplacingSpider],
+    ids=lambda spider: spider.__name__,
+)
+@crawl_test
+async def test_a_page_that_found_something_new_is_not_journaled_however_it_was_asked(
+    spider: type[scrapy.Spider], referer: bool, web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    web.page("/", links("/moved", "/leaf"))
+    web.pages["/moved"] = Page(status=302, headers=[("Location", "/inner")])
+    web.page("/inner", links("/deep", "/leaf"))
+    web.page("/deep", links("/deepest", "/"))
+    web.page("/deepest", "nothing")
+    web.page("/leaf", links("/", "/leaf"))
+    alone = {**settings, "REFERER_ENABLED": referer, "CONCURRENT_REQUESTS": 1}
+    known = await journaled(spider, alone, web, tmp_path)
+    assert not {"/", "/moved", "/inner", "/deep"} & known
+    assert "/deepest" in known
+    # Without a Referer to believe, /leaf may count as the parent of what was found beside it.
+    assert known - {"/leaf"} == {"/deepest"}
+    if spider is LinkSpider and referer:
+        assert "/leaf" in known
 
 
 @crawl_test
-async def test_after_a_kill_no_page_is_lost_and_none_that_was_done_is_repeated(
+async def test_a_page_that_finds_nothing_new_the_second_time_is_not_journaled(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    web.page("/", links("/inner"))
+    web.page("/inner", links("/leaf"))
+    web.page("/leaf", "nothing")
+    known = await journaled(AgainSpider, settings, web, tmp_path)
+    assert web.paths == ["/", "/inner", "/leaf", "/inner"]
+    # A request past the filter is something new as well.
+    assert known == set()
+
+
+@crawl_test
+async def test_retries_and_redirects_make_no_page_an_inner_one(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each leaf is redirected, or comes at the second try, while others are at work."""
+    asked = Counter[str]()
+
+    def shaky(handler: Any) -> Page:
+        asked[handler.path] += 1
+        return Page(b"nothing", 503 if asked[handler.path] == 1 else 200)
+
+    web.page("/", links(*(f"/{kind}-{n}" for n in range(8) for kind in ("moved", "shaky"))))
+    for n in range(8):
+        web.pages[f"/moved-{n}"] = Page(status=301, headers=[("Location", f"/to-{n}")])
+        web.page(f"/to-{n}", "nothing")
+        web.pages[f"/shaky-{n}"] = shaky
+    known = await journaled(LinkSpider, {**settings, "RETRY_ENABLED": True}, web, tmp_path)
+    # What was tried again went past the filter, and is asked for again.
+    assert known == {f"/{kind}-{n}" for n in range(8) for kind in ("moved", "to")}
+
+
+@crawl_test
+async def test_a_run_whose_archive_lacks_pages_counts_as_cut(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site(web, 60)
-    job = tmp_path / "job"
-    process = start_crawl(web.url(), job)
-    try:
-        await until(lambda: len(web.paths) >= 30)
-    finally:
-        process.kill()
-        process.wait()
-    asked = set(web.paths)
-    assert 30 <= len(asked) < 61
-    known = FilterFolder(job / "dedupe" / "urls", FINGERPRINTER)
-    done = known.open(1000, 1e-9).filter
-    known.abandon()
-    assert len(done) >= 10
-    web.paths.clear()
-    # Scrapy's own queue did not survive; a walk from the home page finds what is left.
-    shutil.rmtree(job / "requests.queue")
-    crawler = await crawl(LinkSpider, {**settings, "JOBDIR": str(job)}, addon=False, urls=web.url())
-    assert "The last run of this job was cut" in caplog.text
-    assert stat(crawler, "finish_reason") == "finished"
-    assert asked | set(web.paths) == {"/", *(f"/{n}" for n in range(60))}
-    fingerprint = RequestFingerprinter().fingerprint
-    repeated = {path for path in web.paths if fingerprint(scrapy.Request(web.url(path))) in done}
-    assert repeated == {"/"}  # a start request, which passes in every run
-    assert max(Counter(web.paths).values()) == 1
+    class Spoiling(LinkSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            if response.url.endswith("/5"):
+                Session.of(self.crawler).is_spoiled = True
+            yield from super().parse(response)
+
+    site(web, 20)
+    job = {**settings, "JOBDIR": str(tmp_path), "CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 0.02}
+    await crawl(Spoiling, job, addon=False, urls=web.url())
+    asked = list(web.paths)
+    folder = FilterFolder(tmp_path / "dedupe" / "urls", FINGERPRINTER)
+    opened = folder.open(1000, 1e-9)
+    folder.abandon()
+    assert opened.last_stop is LastStop.CUT
+    known = known_paths(opened.filter, web)
+    assert known <= set(asked[: asked.index("/5")])
+    assert "asks for them again" in caplog.text
+
+
+def test_a_start_that_is_refused_later_gives_the_filter_back(tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise StoreError("another layer")
+
+    folder = FilterFolder(tmp_path / "dedupe" / "urls", FINGERPRINTER)
+    opened = folder.open(10_000, 1e-6)
+    opened.filter.add(b"queued")
+    folder.close(opened.filter)
+    before = folder.snapshot.read_bytes()
+    seen = made({"JOBDIR": str(tmp_path)})
+    assert not folder.snapshot.exists()
+    with pytest.raises(StoreError):
+        Session.of(seen._crawler).at_start(refuse)
+    assert folder.snapshot.read_bytes() == before
+    assert seen.close("refused") is None
 
 
 # Shared
@@ -407,11 +494,81 @@ async def test_crawls_that_share_a_filter_share_the_pages(
 async def test_a_shared_filter_of_a_job_is_kept(
     web: WebServer, settings: dict[str, Any], redis_url: str, tmp_path: Path
 ) -> None:
+    site(web, 40)
+    shared = {
+        **settings,
+        "DEDUPE_URL_STORE_URL": redis_url,
+        "JOBDIR": str(tmp_path),
+        "CONCURRENT_REQUESTS": 2,
+    }
+    await crawl(LinkSpider, {**shared, "CLOSESPIDER_PAGECOUNT": 10}, addon=False, urls=web.url())
+    assert len(set(web.paths)) < 30
+    with redis.Redis.from_url(redis_url) as client:
+        (born,) = client.hmget("dedupe:urls:1:{links}:meta", "born")
+        assert born is not None
+        assert client.exists("dedupe:urls:1:{links}:attached") == 0
+    kept = (tmp_path / "dedupe" / "urls" / "shared").read_text().split()
+    assert kept[0] == born.decode()
+    await crawl(LinkSpider, shared, addon=False, urls=web.url())
+    assert Counter(web.paths) == Counter(["/", "/", *(f"/{n}" for n in range(40))])
+
+
+@crawl_test
+async def test_another_job_of_the_same_spider_begins_a_shared_filter_anew(
+    web: WebServer, settings: dict[str, Any], redis_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    site(web, 5)
+    shared = {**settings, "DEDUPE_URL_STORE_URL": redis_url}
+    for job in ("one", "two"):
+        await crawl(LinkSpider, {**shared, "JOBDIR": str(tmp_path / job)}, addon=False, urls=web.url())
+    assert Counter(web.paths) == Counter(2 * ["/", *(f"/{n}" for n in range(5))])
+    assert "The 6 fingerprints that another crawl left in the shared URL filter" in caplog.text
+    assert "was cut" not in caplog.text
+
+
+@crawl_test
+async def test_a_run_with_a_shared_filter_whose_archive_lacks_pages_counts_as_cut(
+    web: WebServer, settings: dict[str, Any], redis_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Spoiling(LinkSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            Session.of(self.crawler).is_spoiled = True
+            yield from super().parse(response)
+
     site(web, 5)
     shared = {**settings, "DEDUPE_URL_STORE_URL": redis_url, "JOBDIR": str(tmp_path)}
+    await crawl(Spoiling, shared, addon=False, urls=web.url())
     await crawl(LinkSpider, shared, addon=False, urls=web.url())
-    await crawl(LinkSpider, shared, addon=False, urls=web.url())
-    assert Counter(web.paths) == Counter(["/", "/", *(f"/{n}" for n in range(5))])
+    assert Counter(web.paths) == Counter(2 * ["/", *(f"/{n}" for n in range(5))])
+    assert "was cut" in caplog.text
+
+
+@crawl_test
+async def test_who_ends_first_leaves_the_shared_filter_to_the_other(
+    web: WebServer, settings: dict[str, Any], redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    site(web, 20)
+    second: list[Any] = []
+
+    class Starting(LinkSpider):
+        """Has a second crawl begin and end in the middle of its own."""
+
+        async def parse(self, response: Any, **kwargs: Any) -> Any:
+            if response.url.endswith("/10"):
+                stopped = {**shared, "CLOSESPIDER_PAGECOUNT": 1}
+                second.append(await crawl(LinkSpider, stopped, addon=False, urls=web.url()))
+            for item in super().parse(response):
+                yield item
+
+    shared = {**settings, "DEDUPE_URL_STORE_URL": redis_url, "CONCURRENT_REQUESTS": 1}
+    await crawl(Starting, shared, addon=False, urls=web.url())
+    counts = Counter(web.paths)
+    assert counts.pop("/") == 2
+    assert counts == Counter(f"/{n}" for n in range(20))
+    assert len(second) == 1
+    assert "is in use by 1 other process" in caplog.text
 
 
 @crawl_test

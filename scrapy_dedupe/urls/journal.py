@@ -1,6 +1,7 @@
-"""The journal of a URL filter: the fingerprints of requests that are done.
+"""The journal of a URL filter: the fingerprints of requests that are done and whose pages brought nothing new.
 
-It grows for the whole life of a job. All numbers are little-endian, except as noted::
+It grows for the whole life of a job. Why pages that brought something new are not in it is told in
+:mod:`~scrapy_dedupe.urls.done`. All numbers are little-endian, except as noted::
 
     magic        8 bytes   "sd-done" and a line feed
     version      2 bytes   1
@@ -44,7 +45,7 @@ _MAX_BLOCK_BYTES = 1 << 20
 
 
 class Journal:
-    """The fingerprints of requests that are done, appended in blocks."""
+    """Fingerprints of requests, appended in blocks."""
 
     def __init__(self, path: Path, fingerprinter: str) -> None:
         self.path = path

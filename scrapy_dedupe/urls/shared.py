@@ -8,7 +8,8 @@ growth happens in one place. Only core commands are used.
 
     dedupe:urls:1:{KEY}:meta        hash    version, hash, fingerprinter, capacity, error_rate (as Python
                                             writes it), born (name of this generation), layers,
-                                            layer:0 "capacity hashes slice_bits shards", count:0, layer:1 ...
+                                            layer:0 "capacity hashes slice_bits shards", count:0, layer:1
+                                            ...; cut (token of a process that ended without leaving), if any
     dedupe:urls:1:{KEY}:bits:L:S    string  the bits of shard S of layer L, at most 16 MiB
     dedupe:urls:1:{KEY}:attached    sorted set  token of each attached process, until when it holds its lease
     dedupe:urls:1:{KEY}:calls       hash    token -> its last call and the answers
@@ -22,8 +23,15 @@ and the client sends them.
 **Layers** have the capacities and the shares of the error as in :mod:`~scrapy_dedupe.urls.bloom`. The geometry
 is the store's: each process compares it with its own parameters when it attaches.
 
-**Leases.** A process that is attached renews its lease with its calls. The filter is deleted by the last one
-that leaves and wishes so, never under another one; a lease that ran out counts as left.
+**Leases.** A process that is attached renews its lease with its calls. It counts as gone when its lease has run
+out, or at once when a process on the same machine sees that it does not run any more (tokens are described in
+:mod:`~scrapy_dedupe.urls.attachment`). One that is gone without having left took its queue with it, and with
+that pages that count as seen: the filter is then marked as cut.
+
+**How long a filter lives.** As long as a process is attached, others join it. The last one that leaves and
+wishes so deletes it, never under another one. A filter that nobody uses is deleted and begun anew by the next
+one that attaches, unless that one says what it may keep: the generation that its own job has used, if that was
+not cut, or any (``"*"``), where the queue lies in Redis too.
 
 **Calls.** redis-py may send a call again when the connection broke. The second one would find the fingerprints
 of the first, so the last call of each process and its answers are kept, and a call that comes twice is
@@ -41,6 +49,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import SettingError, StoreRefused
 from scrapy_dedupe.stores.faults import redis_faults
+from scrapy_dedupe.urls.attachment import Attachment, hold, is_gone, let_go, new_token
 from scrapy_dedupe.urls.bloom import (
     check_parameters,
     expected_lost,
@@ -91,7 +100,9 @@ class SharedBloomFilter:
     ``redis`` is a client of redis-py; ``key`` names the filter among the processes that share it;
     ``capacity`` and ``error_rate`` make the filter where there is none yet. ``cache_size`` is the number of
     fingerprints that are remembered here as seen, and answered without asking; an answer of "new" is never
-    remembered. ``url`` is where it lies, for messages. Every call may raise :class:`~scrapy_dedupe.errors.StoreUnavailable`.
+    remembered. ``url`` is where it lies, for messages. ``keep`` is the generation (:attr:`born`) of a filter that
+    may be kept though no process is attached, or ``"*"`` for any; ``gone`` are tokens of processes that are
+    known to run no more. Every call may raise :class:`~scrapy_dedupe.errors.StoreUnavailable`.
     """
 
     def __init__(
@@ -105,6 +116,8 @@ class SharedBloomFilter:
         fingerprinter: str = "",
         lease_s: float = 60.0,
         cache_size: int = 65_536,
+        keep: str = "",
+        gone: Iterable[str] = (),
     ) -> None:
         check_parameters(capacity, error_rate)
         if not key or "{" in key or "}" in key:
@@ -120,7 +133,9 @@ class SharedBloomFilter:
         self._script = redis.register_script(
             files("scrapy_dedupe.stores").joinpath("scripts/bloom.lua").read_text(encoding="utf-8")
         )
-        self._token = uuid.uuid4().hex
+        self.token = new_token()
+        self._keep = keep
+        self._gone = tuple(gone)
         self._calls = 0
         self._words = 1 + optimal_hashes(layer_share(error_rate, 0)) + 1
         self._seen: dict[bytes, None] = {}
@@ -128,16 +143,22 @@ class SharedBloomFilter:
         self._born: str | None = None
         self._renewed = 0.0
 
-    def attach(self) -> str | None:
-        """Join the processes that use the filter; make it if there is none.
+    @property
+    def born(self) -> str | None:
+        """Name of the generation in use; None while not attached."""
+        return self._born
 
-        Returns a sentence for the log when the filter has another capacity. Raises
-        :class:`~scrapy_dedupe.errors.StoreRefused` when it was made with another error rate, hash version or
-        fingerprinter.
+    def attach(self) -> Attachment:
+        """Join the processes that use the filter; begin it if there is none, or none that may be kept.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused` when it was made with another error rate, hash version
+        or fingerprinter.
         """
-        flat = self._run(
+        # Before the script knows the token, lest another thread takes it for one of a lost process.
+        hold(self.token)
+        flat, fingerprints, others, discarded, cut = self._run(
             "attach", self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity, repr(self.error_rate),
-            uuid.uuid4().hex,
+            uuid.uuid4().hex, self._born or "", self._keep, *self._tokens_gone(),
         )  # fmt: skip
         head = _pairs(flat)
         for field, ours, what in (
@@ -156,12 +177,14 @@ class SharedBloomFilter:
             self._seen.clear()
         self._born = head["born"]
         self._renewed = time.monotonic()
-        if int(head["capacity"]) == self.capacity:
-            return None
-        return (
-            f"The shared URL filter {self.name} was made for {int(head['capacity']):,} fingerprints, this process "
-            f"asks for {self.capacity:,}. It keeps its size, and grows when it is full."
-        )
+        note = None
+        if int(head["capacity"]) != self.capacity:
+            note = (
+                f"The shared URL filter {self.name} was made for {int(head['capacity']):,} fingerprints, this "
+                f"process asks for {self.capacity:,}. It keeps its size, and grows when it is full."
+            )
+        is_another = self._keep not in {"", "*", head["born"]}
+        return Attachment(fingerprints, others, discarded, bool(cut), is_another, note)
 
     @property
     def wants_renewal(self) -> bool:
@@ -174,9 +197,13 @@ class SharedBloomFilter:
             self._run("renew", self._lease_ms)
             self._renewed = time.monotonic()
 
-    def detach(self, *, delete: bool = False) -> bool:
-        """Leave. With ``delete`` the last one to leave deletes the filter; True if that was done."""
-        deleted = bool(self._run("detach", 0, int(delete)))
+    def detach(self, *, delete: bool = False, cut: bool = False) -> bool:
+        """Leave. With ``delete`` the last one to leave deletes the filter; True if that was done.
+
+        With ``cut`` the filter is marked as if this process had not left by itself.
+        """
+        deleted = bool(self._run("detach", 0, int(delete), int(cut), *self._tokens_gone()))
+        let_go(self.token)
         self._born = None
         self._seen.clear()
         return deleted
@@ -246,6 +273,11 @@ class SharedBloomFilter:
     def _lease_ms(self) -> int:
         return round(self.lease_s * 1000)
 
+    def _tokens_gone(self) -> list[str]:
+        with redis_faults(self._url):
+            attached = [_text(token) for token in self._redis.zrange(f"{self.name}:attached", 0, -1)]
+        return [token for token in attached if token in self._gone or is_gone(token)]
+
     def _ask(self, operation: str, fingerprints: Sequence[bytes]) -> list[bool]:
         if self._born is None:
             self.attach()
@@ -274,7 +306,7 @@ class SharedBloomFilter:
     def _run(self, operation: str, lease_ms: int, *arguments: str | int | bytes) -> Any:
         with redis_faults(self._url):
             return self._script(
-                keys=[f"{self.name}:meta"], args=[operation, self._token, lease_ms, *arguments]
+                keys=[f"{self.name}:meta"], args=[operation, self.token, lease_ms, *arguments]
             )
 
     def _remember(self, fingerprint: bytes) -> None:

@@ -2,8 +2,10 @@
 
 A clean stop and a kill leave different things behind. After a clean stop Scrapy's own queue is on disk, so
 everything that was ever enqueued counts as seen: that is the snapshot. After a kill the queue may be gone, so
-only requests that were *done*, whose callback has ended, count as seen: that is the journal. A kill therefore
-costs requests that are made twice, never a page that nobody asks for.
+only requests count as seen that were *done*, whose callback has ended, and whose page brought nothing new: that
+is the journal. Pages that brought something new are asked again and show the way to what was lost
+(:mod:`~scrapy_dedupe.urls.done`). A kill therefore costs requests that are made twice, never a page that nobody
+asks for.
 
 **Which stop it was.** The snapshot is written at a clean stop alone and is removed by the next run once it is
 read, before that run records anything. So at the start of a run: a snapshot means a clean stop; a journal
@@ -154,7 +156,7 @@ class FilterFolder:
         return Opened(filter_, LastStop.CUT, cut_bytes=cut)
 
     def record_done(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints of requests that are done. They survive a kill of the process from here on.
+        """Append fingerprints of requests that are done and brought nothing new. They survive a kill of the process from here on.
 
         Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the disk does not take them; what was
         recorded before stays whole, and later calls do nothing.
@@ -183,7 +185,7 @@ class FilterFolder:
             temporary.unlink(missing_ok=True)
             raise StoreUnavailable(
                 f"The URL filter could not be saved to {self.snapshot}: {exc}. The next run will ask again for "
-                "the requests that were not done. Make room on the disk."
+                "pages that were not done or that brought new links. Make room on the disk."
             ) from exc
         finally:
             self._journal.close()
@@ -285,6 +287,6 @@ def read_requests_seen(data: bytes) -> Iterator[bytes]:
 
 def _damaged(path: Path) -> str:
     return (
-        f"The URL filter {path} is damaged. Delete it to go on from {path.with_name(JOURNAL_NAME)} (requests that "
-        "were not done are then made again if they are found again), or use another JOBDIR."
+        f"The URL filter {path} is damaged. Delete it to go on from {path.with_name(JOURNAL_NAME)} (pages that were "
+        "not done or that brought new links are then asked for again), or use another JOBDIR."
     )

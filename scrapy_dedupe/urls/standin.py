@@ -90,12 +90,12 @@ class SteadySharedFilter:
         self._owed = []
         self.shared.detach(delete=True)
 
-    def leave(self, *, delete: bool) -> None:
-        """Pay back what is owed and leave the shared filter; on the worker. May raise StoreError."""
+    def leave(self, *, delete: bool, cut: bool = False) -> None:
+        """Pay back what is owed and leave as :meth:`SharedBloomFilter.detach`; on the worker. May raise StoreError."""
         owed = self._lent + self._owed
         if owed:
             self._pay(owed)
-        self.shared.detach(delete=delete)
+        self.shared.detach(delete=delete, cut=cut)
 
     def _pay(self, owed: list[bytes]) -> None:
         self.shared.attach()

@@ -3,6 +3,8 @@ from __future__ import annotations
 import hashlib
 import math
 import multiprocessing
+import subprocess
+import sys
 import time
 from collections import Counter
 from concurrent.futures import Future
@@ -160,8 +162,8 @@ def test_another_hash_version_is_refused(client: redis.Redis) -> None:
 
 
 def test_another_capacity_is_noted_and_the_store_decides(client: redis.Redis) -> None:
-    assert SharedBloomFilter(client, "spider", 100, 1e-6).attach() is None
-    note = SharedBloomFilter(client, "spider", 5000, 1e-6).attach()
+    assert SharedBloomFilter(client, "spider", 100, 1e-6).attach().note is None
+    note = SharedBloomFilter(client, "spider", 5000, 1e-6).attach().note
     assert note is not None
     assert "100 fingerprints, this process asks for 5,000" in note
 
@@ -188,11 +190,178 @@ def test_the_last_one_to_leave_deletes_and_none_before(client: redis.Redis) -> N
     assert one.add(b"page")
 
 
-def test_leaving_without_the_wish_to_delete_keeps_the_filter(client: redis.Redis) -> None:
+def left(client: redis.Redis, **options: Any) -> str:
+    """A filter with one page that a process has left; its generation."""
     one = SharedBloomFilter(client, "spider", 100, 1e-6)
     one.add(b"page")
-    assert not one.detach()
-    assert not SharedBloomFilter(client, "spider", 100, 1e-6).add(b"page")
+    born = one.born
+    assert born is not None
+    assert not one.detach(**options)
+    assert one.born is None
+    return born
+
+
+def test_a_filter_that_nobody_uses_is_begun_anew(client: redis.Redis) -> None:
+    born = left(client)
+    two = SharedBloomFilter(client, "spider", 100, 1e-6)
+    found = two.attach()
+    assert (found.fingerprints, found.others, found.discarded, found.was_cut) == (0, 0, 1, False)
+    assert two.born != born
+    assert not [key for key in client.scan_iter() if b":bits:" in key]
+    assert two.add(b"page")
+
+
+def test_every_layer_and_shard_goes_with_a_filter_that_is_begun_anew(client: redis.Redis) -> None:
+    one = SharedBloomFilter(client, "spider", 50, 1e-6)
+    one.add_many(fingerprints(400))
+    one.detach()
+    assert SharedBloomFilter(client, "spider", 50, 1e-6).attach().discarded == 400
+    assert sorted(client.keys()) == [b"dedupe:urls:1:{spider}:attached", b"dedupe:urls:1:{spider}:meta"]
+
+
+def test_the_job_that_used_a_filter_goes_on_with_it(client: redis.Redis) -> None:
+    two = SharedBloomFilter(client, "spider", 100, 1e-6, keep=left(client))
+    found = two.attach()
+    assert (found.fingerprints, found.discarded, found.was_cut, found.is_another) == (1, 0, False, False)
+    assert not two.add(b"page")
+
+
+def test_another_job_begins_anew_and_the_first_one_is_told(client: redis.Redis) -> None:
+    first = left(client)
+    second = left(client)
+    assert first != second
+    found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=first).attach()
+    assert (found.discarded, found.is_another) == (1, True)
+    assert any("DEDUPE_URL_KEY" in sentence for sentence in found.warnings("spider"))
+
+
+def test_a_job_that_was_cut_begins_anew_unless_its_queue_is_in_redis(client: redis.Redis) -> None:
+    born = left(client, cut=True)
+    kept = SharedBloomFilter(client, "spider", 100, 1e-6, keep="*")
+    assert kept.attach().discarded == 0
+    assert not kept.add(b"page")
+    kept.detach(cut=True)
+    found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=born).attach()
+    assert (found.discarded, found.was_cut) == (1, True)
+    assert ["was cut" in sentence for sentence in found.warnings("spider")] == [True]
+    assert not client.hexists("dedupe:urls:1:{spider}:meta", "cut")
+
+
+def test_who_attaches_to_a_filter_in_use_joins_whatever_it_may_keep(client: redis.Redis) -> None:
+    one = SharedBloomFilter(client, "spider", 100, 1e-6)
+    one.add(b"page")
+    for keep in ("", "*", "another"):
+        two = SharedBloomFilter(client, "spider", 100, 1e-6, keep=keep)
+        found = two.attach()
+        assert (found.fingerprints, found.others, found.discarded) == (1, 1, 0)
+        assert "1 fingerprints and is in use by 1 other process:" in next(found.notes("spider"))
+        assert not two.add(b"page")
+        two.detach()
+
+
+def test_an_attach_that_is_sent_twice_keeps_what_the_first_one_began(client: redis.Redis) -> None:
+    left(client)
+    two = SharedBloomFilter(client, "spider", 100, 1e-6)
+    sent: list[list[Any]] = []
+    script = two._script
+
+    def twice(keys: list[str], args: list[Any]) -> Any:
+        sent.append(args)
+        script(keys=keys, args=args)
+        return script(keys=keys, args=args)
+
+    two._script = twice  # type: ignore[assignment]
+    two.attach()
+    assert [args[0] for args in sent] == ["attach"]
+    assert two.born is not None
+    assert client.hget("dedupe:urls:1:{spider}:meta", "born") == two.born.encode()
+    assert two.add(b"page")
+
+
+ATTACHED = """
+import sys, time
+import redis
+from scrapy_dedupe.urls.shared import SharedBloomFilter
+shared = SharedBloomFilter(redis.Redis.from_url(sys.argv[1]), "spider", 100, 1e-6)
+shared.add(b"page")
+print(shared.born, flush=True)
+time.sleep(600)
+"""
+
+
+def killed(redis_url: str) -> str:
+    """A filter with one page whose process was killed; its generation."""
+    process = subprocess.Popen([sys.executable, "-c", ATTACHED, redis_url], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        born = process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert born
+    return born
+
+
+def test_a_killed_process_on_this_machine_is_known_at_once(client: redis.Redis, redis_url: str) -> None:
+    found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=killed(redis_url)).attach()
+    assert (found.others, found.discarded, found.was_cut) == (0, 1, True)
+
+
+def test_who_joins_is_told_of_a_killed_process(client: redis.Redis, redis_url: str) -> None:
+    one = SharedBloomFilter(client, "spider", 100, 1e-6)
+    one.attach()
+    killed(redis_url)
+    found = SharedBloomFilter(client, "spider", 100, 1e-6).attach()
+    assert (found.others, found.fingerprints, found.discarded, found.was_cut) == (1, 1, 0, True)
+    assert "ended without leaving it" in next(found.warnings("spider"))
+    assert not one.add(b"page")
+
+
+def test_the_last_one_deletes_though_a_killed_one_was_attached(client: redis.Redis, redis_url: str) -> None:
+    one = SharedBloomFilter(client, "spider", 100, 1e-6)
+    one.attach()
+    killed(redis_url)
+    assert one.detach(delete=True)
+    assert client.keys() == []
+
+
+def test_a_token_that_a_job_kept_is_gone_wherever_it_was(client: redis.Redis) -> None:
+    elsewhere = SharedBloomFilter(client, "spider", 100, 1e-6)
+    elsewhere.token = "elsewhere/1/a"
+    elsewhere.add(b"page")
+    assert SharedBloomFilter(client, "spider", 100, 1e-6).attach().others == 1
+    client.flushall()
+    elsewhere.add(b"other")
+    born = elsewhere.born or ""
+    found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=born, gone=["elsewhere/1/a"]).attach()
+    assert (found.others, found.discarded, found.was_cut) == (0, 1, True)
+
+
+def lease_over(client: redis.Redis) -> None:
+    """Wait until every lease has run out."""
+    scores = client.zrange("dedupe:urls:1:{spider}:attached", 0, -1, withscores=True)
+    while time.time() * 1000 <= max(score for _, score in scores):
+        time.sleep(0.01)
+
+
+def test_a_process_whose_lease_ran_out_was_cut(client: redis.Redis) -> None:
+    crashed = SharedBloomFilter(client, "spider", 100, 1e-6, lease_s=0.05)
+    crashed.add(b"page")
+    lease_over(client)
+    found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=crashed.born or "").attach()
+    assert (found.discarded, found.was_cut) == (1, True)
+
+
+def test_a_process_that_returns_after_its_lease_goes_on_with_its_filter(client: redis.Redis) -> None:
+    one = SharedBloomFilter(client, "spider", 100, 1e-6, lease_s=0.05)
+    one.add(b"page")
+    born = one.born
+    lease_over(client)
+    found = one.attach()
+    assert (found.fingerprints, found.discarded, found.was_cut, one.born) == (1, 0, False, born)
+    one.detach()
+    assert not client.hexists("dedupe:urls:1:{spider}:meta", "cut")
 
 
 def test_a_process_that_crashed_keeps_the_filter_no_longer_than_its_lease(client: redis.Redis) -> None:
@@ -200,9 +369,8 @@ def test_a_process_that_crashed_keeps_the_filter_no_longer_than_its_lease(client
     crashed.add(b"page")
     other = SharedBloomFilter(client, "spider", 100, 1e-6)
     other.attach()
-    attached = "dedupe:urls:1:{spider}:attached"
-    until = max(score for _, score in client.zrange(attached, 0, 0, withscores=True))
-    while time.time() * 1000 <= until:
+    crashed_at = client.zscore("dedupe:urls:1:{spider}:attached", crashed.token)
+    while time.time() * 1000 <= crashed_at:
         time.sleep(0.01)
     assert other.detach(delete=True)
 
@@ -210,11 +378,11 @@ def test_a_process_that_crashed_keeps_the_filter_no_longer_than_its_lease(client
 def test_calls_renew_the_lease(client: redis.Redis) -> None:
     shared = SharedBloomFilter(client, "spider", 100, 1e-6, lease_s=0.03)
     shared.attach()
-    before = client.zscore("dedupe:urls:1:{spider}:attached", shared._token)
+    before = client.zscore("dedupe:urls:1:{spider}:attached", shared.token)
     while not shared.wants_renewal:
         time.sleep(0.005)
     shared.add(b"page")
-    assert client.zscore("dedupe:urls:1:{spider}:attached", shared._token) > before
+    assert client.zscore("dedupe:urls:1:{spider}:attached", shared.token) > before
     assert not shared.wants_renewal
 
 
@@ -322,12 +490,12 @@ def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_late
 
 
 def test_what_is_owed_is_paid_on_leaving(redis_server: Any) -> None:
-    steady = SteadySharedFilter(
-        SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6), Watch(), at_once
-    )
+    shared = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
+    steady = SteadySharedFilter(shared, Watch(), at_once)
     steady.add(b"before")
     redis_server.stop()
     steady.add(b"during")
     redis_server.start()
+    born = shared.born or ""
     steady.leave(delete=False)
-    assert not SharedBloomFilter(connect(redis_server.url), "spider", 100, 1e-6).add(b"during")
+    assert not SharedBloomFilter(connect(redis_server.url), "spider", 100, 1e-6, keep=born).add(b"during")

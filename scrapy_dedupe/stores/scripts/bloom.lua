@@ -28,12 +28,18 @@ local function renew_lease()
     end
 end
 
-local function forget_expired()
-    local now = whole(now_ms())
-    for _, gone in ipairs(redis.call('ZRANGEBYSCORE', attached, '-inf', now)) do
-        redis.call('HDEL', calls, gone)
+-- A process that did not leave by itself took what it had queued with it: `cut` says so.
+local function bury(gone)
+    if redis.call('ZREM', attached, gone) == 1 and redis.call('EXISTS', meta) == 1 then
+        redis.call('HSET', meta, 'cut', gone)
     end
-    redis.call('ZREMRANGEBYSCORE', attached, '-inf', now)
+    redis.call('HDEL', calls, gone)
+end
+
+local function forget_expired()
+    for _, gone in ipairs(redis.call('ZRANGEBYSCORE', attached, '-inf', whole(now_ms()))) do
+        bury(gone)
+    end
 end
 
 -- Capacity, hashes, bits of a slice and shards of layer number `number` (from 0).
@@ -121,9 +127,51 @@ local function put(layer, words)
     return false
 end
 
+local function count_all(layers)
+    local count = 0
+    for _, layer in ipairs(layers) do
+        count = count + layer.count
+    end
+    return count
+end
+
+local function delete_all(head)
+    if head then
+        for _, layer in ipairs(read_layers(head)) do
+            for shard = 0, layer.shards - 1 do
+                redis.call('UNLINK', layer.prefix .. shard)
+            end
+        end
+    end
+    redis.call('DEL', meta, attached, calls)
+end
+
 if operation == 'attach' then
-    -- ARGV: version, hash, fingerprinter, capacity, error rate, name of this generation
-    local version, hash, fingerprinter, capacity, error_rate, born = unpack(ARGV, 4, 9)
+    -- ARGV: version, hash, fingerprinter, capacity, error rate, name for a new generation, the generation that
+    -- the asking process has used until now, the one that may be kept if nobody is there ('*': any), tokens of
+    -- processes that are gone. Returns the head, the fingerprints, the number of other processes, the
+    -- fingerprints that were discarded, and 1 if the filter that was found was cut.
+    local version, hash, fingerprinter, capacity, error_rate, born, held, keep = unpack(ARGV, 4, 11)
+    for i = 12, #ARGV do
+        bury(ARGV[i])
+    end
+    -- One that returns after its lease had run out is not gone.
+    redis.call('ZREM', attached, token)
+    forget_expired()
+    local others = redis.call('ZCARD', attached)
+    local discarded, cut = 0, 0
+    local found = read_head()
+    if found then
+        cut = found.cut and 1 or 0
+        -- redis-py may send the call twice; the second one finds what the first one has begun.
+        local is_in_use = others > 0 or found.born == held or found.born == born
+        if not is_in_use and keep ~= '*' and (keep ~= found.born or found.cut) then
+            discarded = count_all(read_layers(found))
+            delete_all(found)
+        elseif keep == '*' then
+            redis.call('HDEL', meta, 'cut') -- the queue lies in Redis too, and is whole
+        end
+    end
     if redis.call('EXISTS', meta) == 0 then
         redis.call('HSET', meta, 'version', version, 'hash', hash, 'fingerprinter', fingerprinter,
             'capacity', capacity, 'error_rate', error_rate, 'born', born)
@@ -132,10 +180,9 @@ if operation == 'attach' then
     local head, flat = read_head()
     if head.version == version and head.hash == hash and head.fingerprinter == fingerprinter
         and tonumber(head.error_rate) == tonumber(error_rate) then
-        forget_expired()
         renew_lease()
     end
-    return flat
+    return { flat, count_all(read_layers(head)), others, discarded, cut }
 end
 
 if operation == 'renew' then
@@ -146,22 +193,21 @@ if operation == 'renew' then
 end
 
 if operation == 'detach' then
-    -- ARGV: 1 to delete the filter if nobody else is attached. Returns 1 if it was deleted.
+    -- ARGV: 1 to delete the filter if nobody else is attached, 1 to leave as one that was cut, tokens of
+    -- processes that are gone. Returns 1 if it was deleted.
+    for i = 6, #ARGV do
+        bury(ARGV[i])
+    end
+    if ARGV[5] == '1' then
+        bury(token)
+    end
     redis.call('ZREM', attached, token)
     redis.call('HDEL', calls, token)
     forget_expired()
     if ARGV[4] ~= '1' or redis.call('ZCARD', attached) > 0 then
         return 0
     end
-    local head = read_head()
-    if head then
-        for number, layer in ipairs(read_layers(head)) do
-            for shard = 0, layer.shards - 1 do
-                redis.call('UNLINK', layer.prefix .. shard)
-            end
-        end
-    end
-    redis.call('DEL', meta, attached, calls)
+    delete_all(read_head())
     return 1
 end
 

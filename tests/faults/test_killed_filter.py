@@ -1,0 +1,171 @@
+"""kill -9 in the middle of crawls over a tree of pages, and what the next runs ask for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+
+from scrapy_dedupe.urls.snapshot import FilterFolder, LastStop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webserver import WebServer
+
+TESTS = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def settings(settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **settings,
+        "DUPEFILTER_CLASS": "scrapy_dedupe.dupefilters.BloomDupeFilter",
+        "DEDUPE_URL_FLUSH_SECONDS": 0.05,
+        "CONCURRENT_REQUESTS": 4,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
+        "DOWNLOAD_DELAY": 0.01,
+        "RANDOMIZE_DOWNLOAD_DELAY": False,
+        "LOG_LEVEL": "INFO",
+    }
+
+
+def plant(web: WebServer, branching: int = 4, levels: int = 3) -> None:
+    """A tree: each page is linked from the one above alone, and links home."""
+
+    def grow(path: str, level: int) -> None:
+        below = [f"{path.rstrip('/')}/{n}" for n in range(branching)] if level < levels else []
+        web.page(path, "".join(f'<a href="{link}">x</a>' for link in ["/", *below]))
+        for link in below:
+            grow(link, level + 1)
+
+    grow("/", 0)
+
+
+class Run:
+    """One crawl in a process of its own."""
+
+    def __init__(self, web: WebServer, settings: dict[str, Any], log: Path) -> None:
+        self.web, self.log, self.jobdir = web, log, settings.get("JOBDIR")
+        command = [
+            sys.executable,
+            str(TESTS / "faults" / "killed_crawl.py"),
+            json.dumps(settings),
+            web.url("/"),
+        ]
+        with log.open("wb") as file:
+            paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+            self.process = subprocess.Popen(command, env=environment, stderr=file)
+
+    def kill_after(self, requests: int) -> None:
+        deadline = time.monotonic() + 60
+        while len(self.web.paths) < requests:
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        self.process.kill()
+        self.process.wait()
+        if self.jobdir is not None:
+            # Scrapy's queue is torn now, and reading it may fail without end. Nothing of it may be needed.
+            shutil.rmtree(Path(self.jobdir) / "requests.queue", ignore_errors=True)
+
+    def finish(self) -> str:
+        assert self.process.wait(60) == 0
+        return self.log.read_text()
+
+
+@pytest.fixture
+def runs(web: WebServer, tmp_path: Path) -> Iterator[Any]:
+    started: list[Run] = []
+
+    def run(settings: dict[str, Any]) -> Run:
+        web.paths.clear()
+        started.append(Run(web, settings, tmp_path / f"log-{len(started)}"))
+        return started[-1]
+
+    yield run
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+
+
+def journaled(web: WebServer, job: Path, copy: Path) -> set[str]:
+    """The pages that the next run will know, read from a copy."""
+    shutil.copytree(job / "dedupe" / "urls", copy)
+    folder = FilterFolder(copy, "scrapy.utils.request.RequestFingerprinter")
+    opened = folder.open(10_000, 1e-6)
+    folder.abandon()
+    assert opened.last_stop is LastStop.CUT
+    return {path for path in web.pages if fingerprint(Request(web.url(path))) in opened.filter}
+
+
+def test_a_crawl_that_is_killed_again_and_again_asks_for_every_page_and_repeats_no_leaf_that_it_knew(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, runs: Any
+) -> None:
+    plant(web)
+    job = tmp_path / "job"
+    settings["JOBDIR"] = str(job)
+    asked: set[str] = set()
+    known: set[str] = set()
+    for number, requests in enumerate((7, 25, 45)):
+        runs(settings).kill_after(requests)
+        assert not known & set(web.paths)
+        asked |= set(web.paths)
+        after = journaled(web, job, tmp_path / f"copy-{number}")
+        assert known <= after <= asked
+        known = after
+    # Pages of the last level are leaves, the others are inner ones.
+    assert len(known) > 5
+    assert {path.count("/") for path in known} == {3}
+    assert len(asked) < len(web.pages)
+
+    log = runs(settings).finish()
+    assert "The last run of this job was cut" in log
+    assert not known & set(web.paths)
+    assert len(web.paths) == len(set(web.paths))
+    assert asked | set(web.paths) == set(web.pages)
+
+
+def test_a_stop_between_two_kills_loses_no_page(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, runs: Any
+) -> None:
+    plant(web)
+    settings["JOBDIR"] = str(tmp_path / "job")
+    asked: set[str] = set()
+    runs(settings).kill_after(20)
+    asked |= set(web.paths)
+    runs({**settings, "CLOSESPIDER_PAGECOUNT": 25}).finish()
+    asked |= set(web.paths)
+    runs(settings).kill_after(15)
+    asked |= set(web.paths)
+    assert len(asked) < len(web.pages)
+    known = journaled(web, tmp_path / "job", tmp_path / "copy")
+    runs(settings).finish()
+    assert not known & set(web.paths)
+    assert asked | set(web.paths) == set(web.pages)
+
+
+@pytest.mark.parametrize("jobdir", [False, True], ids=["without a job", "with a job"])
+def test_after_a_kill_a_shared_filter_hides_no_page_from_the_next_crawl(
+    jobdir: bool, web: WebServer, settings: dict[str, Any], redis_url: str, tmp_path: Path, runs: Any
+) -> None:
+    plant(web, levels=2)
+    settings["DEDUPE_URL_STORE_URL"] = redis_url
+    if jobdir:
+        settings["JOBDIR"] = str(tmp_path / "job")
+    runs(settings).kill_after(8)
+    assert len(set(web.paths)) < len(web.pages)
+    log = runs(settings).finish()
+    assert sorted(web.paths) == sorted(web.pages)
+    assert "The last run with the shared URL filter" in log
+    assert "was cut" in log
