@@ -73,7 +73,13 @@ class BloomDupeFilter(BaseDupeFilter):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> BloomDupeFilter:
-        return cls(crawler)
+        self = cls(crawler)
+        jobdir = self._session.jobdir
+        if jobdir is not None and self._settings.store_url is None:
+            # The scheduler opens its queue before it opens the filter.
+            folder = FilterFolder.in_job(jobdir, self._fingerprinter_path())
+            self._session.at_start(folder.set_queue_aside)
+        return self
 
     @classmethod
     def from_spider(cls, spider: Spider) -> BloomDupeFilter:
@@ -162,8 +168,7 @@ class BloomDupeFilter(BaseDupeFilter):
     # Opening
 
     def _open_shared(self) -> None:
-        # Not at the top: the client is of use to this way alone.
-        from .stores.redis import connect
+        from .stores.redis import connect  # of use to this way alone
 
         settings, url = self._settings, self._settings.store_url
         assert url is not None
@@ -211,9 +216,7 @@ class BloomDupeFilter(BaseDupeFilter):
         if jobdir is None:
             self._filter = GrowingBloomFilter(settings.capacity, settings.error_rate)
             return
-        folder = FilterFolder(
-            jobdir / "dedupe" / "urls", self._fingerprinter_path(), jobdir / "requests.seen"
-        )
+        folder = FilterFolder.in_job(jobdir, self._fingerprinter_path())
         opened = folder.open(settings.capacity, settings.error_rate)
         self._filter, self._folder = opened.filter, folder
         for note in opened.notes:
@@ -226,7 +229,7 @@ class BloomDupeFilter(BaseDupeFilter):
             logger.warning(
                 "The last run of this job was cut: the %d URLs that were done and brought no new links are known. "
                 "Pages that brought links are asked for again, and others when they are found again, since "
-                "Scrapy's own queue in %s may have lost requests.",
+                "Scrapy's own queue may have lost requests; it was set aside in %s.",
                 len(opened.filter),
                 jobdir,
             )

@@ -240,8 +240,8 @@ SPECS: Final[tuple[Spec, ...]] = (
          "Record start requests, without filtering them, so that a link to the home page does not fetch it"
          " again."),
     Spec("DEDUPE_URL_FLUSH_SECONDS", 1.0, _number(lambda n: 0 < n <= 3600), "a number above 0, at most 3600",
-         "How often the URLs that are done are written to JOBDIR. A killed crawl asks again for at most that"
-         " much.", "seconds"),
+         "How often the pages that are done and brought no new requests are written to JOBDIR. After a kill those"
+         " of about the last two such spans are asked for again.", "seconds"),
     Spec("DEDUPE_URL_KEY", "%(spider)s", _matching(r"[^\s{}]+"), "text without white space and braces",
          "The name of a filter in Redis; processes with the same name share it. %(spider)s stands for the"
          " spider's name."),

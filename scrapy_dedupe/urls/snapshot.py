@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 SNAPSHOT_NAME = "urls.bloom"
 JOURNAL_NAME = "urls.done"
 SCRAPY_NAME = "requests.seen"
+SCRAPY_QUEUE_NAME = "requests.queue"
 VERSION = 1
 
 _SNAPSHOT_MAGIC = b"sd-bloom"
@@ -96,15 +97,55 @@ class FilterFolder:
     """The two files of one job. One process at a time: the journal is locked while it is open.
 
     ``folder`` is made when needed; ``fingerprinter`` is the import path of the class that makes the
-    fingerprints; ``scrapy_file`` is where Scrapy's own filter would have left its fingerprints.
+    fingerprints; ``scrapy_file`` is where Scrapy's own filter would have left its fingerprints, and
+    ``scrapy_queue`` where its scheduler keeps its queue.
     """
 
-    def __init__(self, folder: Path, fingerprinter: str, scrapy_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fingerprinter: str,
+        scrapy_file: Path | None = None,
+        scrapy_queue: Path | None = None,
+    ) -> None:
         self.folder = folder
+        self.scrapy_queue = scrapy_queue
         self.fingerprinter = fingerprinter
         self.scrapy_file = scrapy_file
         self.snapshot = folder / SNAPSHOT_NAME
         self._journal = Journal(folder / JOURNAL_NAME, fingerprinter)
+
+    @classmethod
+    def in_job(cls, jobdir: Path, fingerprinter: str) -> FilterFolder:
+        """The folder of the job in Scrapy's ``JOBDIR``."""
+        return cls(
+            jobdir / "dedupe" / "urls", fingerprinter, jobdir / SCRAPY_NAME, jobdir / SCRAPY_QUEUE_NAME
+        )
+
+    def set_queue_aside(self) -> Path | None:
+        """After a kill, and before the scheduler opens it, give Scrapy's queue another name; that name.
+
+        The files of the queue may be torn, and Scrapy then tries to read them without end. What was in it is
+        found again from the start requests on, see above. Raises what :meth:`open` raises.
+        """
+        queue = self.scrapy_queue
+        if queue is None or not queue.exists() or self.snapshot.exists() or not self._journal.path.exists():
+            return None
+        try:
+            self._journal.lock()
+            try:
+                if self._journal.is_new():
+                    return None
+                number = 1
+                while (aside := queue.with_name(f"{queue.name}.cut-{number}")).exists():
+                    number += 1
+                return queue.rename(aside)
+            finally:
+                self._journal.close()
+        except OSError as exc:
+            raise StoreUnavailable(
+                f"Scrapy's queue {queue} may be torn by a kill and could not be set aside: {exc}. Move it away."
+            ) from exc
 
     def open(self, capacity: int, error_rate: float) -> Opened:
         """The filter of the last run, or a new one with these parameters; from here on this run owns it.

@@ -101,6 +101,9 @@ def test_a_killed_crawl_goes_on_where_the_journal_ends(
     assert process.returncode == 0
     assert "Traceback" not in log, log
     assert "was cut" in log
+    assert (tmp_path / "job" / "requests.queue.cut-1").is_dir(), (
+        "what Scrapy could choke on is out of its way"
+    )
 
     assert not (done - {"/0"}) & set(web.paths), "no page that the journal knew was asked for again"
     assert set(before) | set(web.paths) >= {f"/{number}" for number in range(PAGES)}, "and none was lost"

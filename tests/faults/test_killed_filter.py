@@ -55,7 +55,11 @@ class Run:
     """One crawl in a process of its own."""
 
     def __init__(self, web: WebServer, settings: dict[str, Any], log: Path) -> None:
-        self.web, self.log, self.jobdir = web, log, settings.get("JOBDIR")
+        self.web, self.log = web, log
+        is_shared = settings.get("DEDUPE_URL_STORE_URL", "").startswith("redis")
+        self.torn_queue = (
+            Path(settings["JOBDIR"], "requests.queue") if is_shared and "JOBDIR" in settings else None
+        )
         command = [
             sys.executable,
             str(TESTS / "faults" / "killed_crawl.py"),
@@ -75,9 +79,9 @@ class Run:
             time.sleep(0.005)
         self.process.kill()
         self.process.wait()
-        if self.jobdir is not None:
-            # Scrapy's queue is torn now, and reading it may fail without end. Nothing of it may be needed.
-            shutil.rmtree(Path(self.jobdir) / "requests.queue", ignore_errors=True)
+        if self.torn_queue is not None:
+            # Reading it may fail without end. With a filter of its own a job sets it aside by itself.
+            shutil.rmtree(self.torn_queue, ignore_errors=True)
 
     def finish(self) -> str:
         assert self.process.wait(60) == 0
