@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
 # In the meta of a request that was redirected: its URL, since a callback may hand on the meta of its response.
-_CONTINUES = "dedupe_continues"
+_CONTINUES = "_dedupe_continues"
 
 
 class PageWatch:
