@@ -80,14 +80,15 @@ def test_a_killed_crawl_goes_on_where_the_journal_ends(
     def on_page(number: int) -> None:
         asked.append(number)
         time.sleep(0.02)
-        if len(asked) == PAGES // 2:
+        if len(asked) >= PAGES // 2:  # two threads may pass it at once
             half_way.set()
 
     garden(web, on_page)
     process = run(settings, web.url("/0"))
-    assert half_way.wait(60)
+    is_half_way = half_way.wait(60)
     process.kill()
-    process.communicate()
+    _, log = process.communicate()
+    assert is_half_way, log
     assert list((tmp_path / "warcs").glob("*.open"))
 
     before = list(web.paths)
