@@ -36,7 +36,7 @@ from __future__ import annotations
 import json
 import secrets
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
@@ -279,7 +279,8 @@ class RedisIndex:
         """The sums over the committed crawls."""
         self._check()
         with redis_faults(self._url):
-            return self._read_counts(self._client.hmget(_TOTALS, _COUNTS))
+            counts = cast("list[bytes | None]", self._client.hmget(_TOTALS, _COUNTS))
+        return self._read_counts(counts)
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
         """The WACZ files of a crawl, as ``c:{crawl}:wacz`` has them."""
@@ -313,7 +314,7 @@ class RedisIndex:
         if self._is_checked:
             return
         with redis_faults(self._url):
-            found = self._client.hget(_MARK, "format")
+            found = cast("bytes | None", self._client.hget(_MARK, "format"))
         if found is not None and found != str(FORMAT).encode():
             self._refuse_format(_text(found))
         self._is_checked = True

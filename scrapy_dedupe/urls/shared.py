@@ -45,7 +45,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from scrapy_dedupe.errors import SettingError, StoreRefused
 from scrapy_dedupe.stores.faults import redis_faults
@@ -275,7 +275,8 @@ class SharedBloomFilter:
 
     def _tokens_gone(self) -> list[str]:
         with redis_faults(self._url):
-            attached = [_text(token) for token in self._redis.zrange(f"{self.name}:attached", 0, -1)]
+            tokens = cast("list[str | bytes]", self._redis.zrange(f"{self.name}:attached", 0, -1))
+        attached = [_text(token) for token in tokens]
         return [token for token in attached if token in self._gone or is_gone(token)]
 
     def _ask(self, operation: str, fingerprints: Sequence[bytes]) -> list[bool]:
