@@ -101,6 +101,7 @@ class ContentDedupeMiddleware:
         if self._actions.get(verdict.kind) == "drop" and not self._is_own_earlier_capture(verdict):
             self._session.inc("dedupe/content/dropped")
             self._limits.page_dropped()
+            self._session.page_dropped(request)
             error = DuplicateContent(verdict)
             logger.debug("Dropped %s: %s", response, error, extra={"spider": self._crawler.spider})
             raise error

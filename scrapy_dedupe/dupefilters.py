@@ -6,13 +6,13 @@ error of ours lets the request through and is counted; :meth:`BloomDupeFilter.re
 
 What differs from Scrapy's own filter: a redirect chain that comes back to a request of its own chain passes;
 start requests are recorded, though not filtered; after a kill only requests that were done, and whose pages
-brought nothing new, count as seen.
+brought nothing new, count as seen; a request that failed may be asked for again in the next run.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals, version_info
 from scrapy.dupefilters import BaseDupeFilter
@@ -22,19 +22,14 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import referer_str
 
 from .errors import DedupeError
+from .local_urls import LocalUrls
 from .page_watch import PageWatch
-from .session import Session, away_at_start
-from .stores import parse_store_url
-from .urls.attachment import Kept
-from .urls.bloom import GrowingBloomFilter
+from .session import Session
+from .shared_urls import SharedUrls
 from .urls.journal import MAX_FINGERPRINT_BYTES
-from .urls.shared import SharedBloomFilter
-from .urls.snapshot import FilterFolder, LastStop
-from .urls.standin import SteadySharedFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -43,30 +38,64 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The event loop waits for the answer of a shared filter, so a silent server may not hold it up for long.
-_LONGEST_WAIT_S = 1.0
+
+class UrlFilter(Protocol):
+    """What the dupefilter asks. ``keeps_done`` and ``keeps_failed``: whether it wants to be told of these."""
+
+    keeps_done: bool
+    keeps_failed: bool
+
+    def prepare(self) -> None:
+        """Do what has to be done before the scheduler opens its queue."""
+
+    def open(self) -> None:
+        """Begin. Raises :class:`~scrapy_dedupe.errors.DedupeError`."""
+
+    def add(self, fingerprint: bytes) -> bool:
+        """Record the fingerprint; True if its request may be made."""
+
+    def __contains__(self, fingerprint: bytes) -> bool: ...
+
+    def keep(self, done: list[bytes], failed: list[bytes]) -> None:
+        """Take what was learnt since the last call; called every DEDUPE_URL_FLUSH_SECONDS."""
+
+    async def close(self, done: list[bytes], failed: list[bytes]) -> None:
+        """Take the rest and end the run cleanly."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+    @property
+    def capacity(self) -> int:
+        """Fingerprints of the first layer."""
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether there are more than the first layer holds, as far as is known without asking."""
+
+    def figures(self) -> dict[str, float]:
+        """Name and value of each stat."""
 
 
 class BloomDupeFilter(BaseDupeFilter):
     """``DUPEFILTER_CLASS``; see the module. Works under Scrapy's scheduler and under scrapy-redis's."""
 
-    def __init__(self, crawler: Crawler) -> None:
+    def __init__(self, crawler: Crawler, *, queue_is_shared: bool = False) -> None:
         self._crawler = crawler
-        self._session = Session.of(crawler)
-        self._settings = self._session.settings.urls
+        self._session = session = Session.of(crawler)
+        self._settings = session.settings.urls
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
-        self._filter: GrowingBloomFilter | SteadySharedFilter | None = None
-        self._folder: FilterFolder | None = None
+        assert crawler.request_fingerprinter is not None
+        self._make_fingerprint = crawler.request_fingerprinter.fingerprint
+        fingerprinter = self._fingerprinter_path()
+        self._urls: UrlFilter = (
+            LocalUrls(session, fingerprinter)
+            if self._settings.store_url is None
+            else SharedUrls(session, fingerprinter, queue_is_shared=queue_is_shared)
+        )
         self._pages = PageWatch(crawler)
-        # Done, but perhaps not archived yet.
-        self._settling: list[bytes] = []
-        self._kept: Kept | None = None
-        # scrapy-redis's scheduler calls neither open nor close, and says with clear() when to delete.
-        self._deletes_on_clear_alone = False
-        self._is_refused = False
-        self._is_closed = False
-        self._told_drop = False
-        self._told_growth = False
+        self._is_open = self._is_refused = self._is_closed = False
+        self._told_drop = self._told_growth = False
         connect = crawler.signals.connect
         connect(self._spider_closed, signal=signals.spider_closed)
         connect(self._request_scheduled, signal=signals.request_scheduled)
@@ -74,18 +103,14 @@ class BloomDupeFilter(BaseDupeFilter):
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> BloomDupeFilter:
         self = cls(crawler)
-        jobdir = self._session.jobdir
-        if jobdir is not None and self._settings.store_url is None:
-            # The scheduler opens its queue before it opens the filter.
-            folder = FilterFolder.in_job(jobdir, self._fingerprinter_path())
-            self._session.at_start(folder.set_queue_aside)
+        # The scheduler opens its queue before it opens the filter.
+        self._session.at_start(self._urls.prepare)
         return self
 
     @classmethod
     def from_spider(cls, spider: Spider) -> BloomDupeFilter:
-        """For scrapy-redis's scheduler."""
-        self = cls(spider.crawler)
-        self._deletes_on_clear_alone = True
+        """For scrapy-redis's scheduler, which calls neither open nor close."""
+        self = cls(spider.crawler, queue_is_shared=True)
         self.open()
         if self._settings.store_url is None:
             logger.warning(
@@ -99,25 +124,33 @@ class BloomDupeFilter(BaseDupeFilter):
     def open(self) -> None:
         """Open or make the filter. An error is logged as a sentence, and the crawl does not start."""
         try:
-            is_shared = self._settings.store_url is not None
-            self._session.at_start(self._open_shared if is_shared else self._open_local)
+            self._session.at_start(self._urls.open)
         except DedupeError as error:
             self._is_refused = True
             # Before 2.18 Scrapy did not take a CloseSpider here.
             if version_info >= (2, 18):
                 raise CloseSpider("dedupe_url_filter") from error
             raise
+        self._is_open = True
+        self._session.at_refusal(self._end)
+        connect = self._crawler.signals.connect
+        if self._urls.keeps_done or self._urls.keeps_failed:
+            connect(self._response_received, signal=signals.response_received)
+        if self._urls.keeps_failed:
+            connect(self._request_reached_downloader, signal=signals.request_reached_downloader)
+            self._session.at_drop(self._pages.dropped)
+        self._session.run_every(self._settings.flush_s, self._tick)
 
     def request_seen(self, request: Request) -> bool:
         """Whether the request was made before; records it."""
         try:
             fingerprint = self._fingerprint(request)
-            if self._opened().add(fingerprint):
-                self._watch_growth()
-                if self._folder is not None:
+            urls = self._urls if self._is_open else self._opened()
+            if urls.add(fingerprint):
+                if urls.keeps_done:
                     self._pages.found(request)
                 return False
-            if self._comes_back(request, fingerprint):
+            if "redirect_urls" in request.meta and self._comes_back(request, fingerprint):
                 self._session.inc("dedupe/url/redirects_passed")
                 return False
         except Exception as error:  # noqa: BLE001 - Scrapy would drop the request without a trace
@@ -146,119 +179,33 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def close(self, reason: str) -> Deferred[None] | None:
         """Save the filter. Does nothing when it was never opened, or is closed."""
-        if self._filter is None or self._is_closed:
+        if not self._is_open or self._is_closed:
             return None
         return deferred_from_coro(self._close())
 
     def clear(self) -> None:
         """Forget everything, at the wish of scrapy-redis's scheduler; a shared filter goes with its last user."""
-        filter_ = self._filter
         try:
-            if isinstance(filter_, SteadySharedFilter):
-                self._set_stats()
-                filter_.clear()
-            elif filter_ is not None:
-                self._set_stats()
-                self._filter = GrowingBloomFilter(self._settings.capacity, self._settings.error_rate)
-                if self._folder is not None:
-                    self._session.worker.submit(self._folder.clear)
+            self._set_stats()
+            self._urls.clear()
         except Exception as error:  # noqa: BLE001
             self._session.error("url", error, "The URL filter was not cleared.")
 
-    # Opening
-
-    def _open_shared(self) -> None:
-        from .stores.redis import connect  # of use to this way alone
-
-        settings, url = self._settings, self._settings.store_url
-        assert url is not None
-        spider = self._crawler.spider
-        kept = Kept() if self._kept_path is None else Kept.read(self._kept_path)
-        # Scrapy-redis has its queue in Redis, where a killed process leaves it whole.
-        is_in_redis = self._deletes_on_clear_alone and self._crawler.settings.getbool("SCHEDULER_PERSIST")
-        shared = SharedBloomFilter(
-            connect(parse_store_url(url), min(self._session.settings.store_timeout_s, _LONGEST_WAIT_S)),
-            settings.key % {"spider": spider.name if spider is not None else self._crawler.spidercls.name},
-            settings.capacity,
-            settings.error_rate,
-            url=parse_store_url(url).shown,
-            fingerprinter=self._fingerprinter_path(),
-            keep="*" if is_in_redis else kept.born,
-            gone=[kept.token],
-        )
-        with away_at_start():
-            attachment = shared.attach()
-        self._session.at_refusal(lambda: self._give_back(lambda: shared.detach(delete=not settings.persist)))
-        for sentence in attachment.notes(shared.name):
-            logger.info("%s", sentence)
-        for sentence in attachment.warnings(shared.name):
-            logger.warning("%s", sentence)
-        self._keep_name(shared)
-        self._filter = SteadySharedFilter(shared, self._session.guard(url), self._session.worker.submit)
-        self._session.run_every(settings.flush_s, self._filter.tick)
-
-    @property
-    def _kept_path(self) -> Path | None:
-        jobdir = self._session.jobdir
-        return (
-            None if jobdir is None or self._deletes_on_clear_alone else jobdir / "dedupe" / "urls" / "shared"
-        )
-
-    def _keep_name(self, shared: SharedBloomFilter) -> None:
-        """Keep in JOBDIR which filter this job uses; the server may have lost the one that it began with."""
-        kept = Kept(shared.born or "", shared.token)
-        if self._kept_path is not None and kept.born and kept != self._kept:
-            kept.write(self._kept_path)
-            self._kept = kept
-
-    def _open_local(self) -> None:
-        settings, jobdir = self._settings, self._session.jobdir
-        if jobdir is None:
-            self._filter = GrowingBloomFilter(settings.capacity, settings.error_rate)
-            return
-        folder = FilterFolder.in_job(jobdir, self._fingerprinter_path())
-        opened = folder.open(settings.capacity, settings.error_rate)
-        self._filter, self._folder = opened.filter, folder
-        for note in opened.notes:
-            logger.info("%s", note)
-        if opened.taken_over:
-            logger.info(
-                "The URL filter took over %d fingerprints from %s.", opened.taken_over, folder.scrapy_file
-            )
-        if opened.last_stop is LastStop.CUT:
-            logger.warning(
-                "The last run of this job was cut: the %d URLs that were done and brought no new links are known. "
-                "Pages that brought links are asked for again, and others when they are found again, since "
-                "Scrapy's own queue may have lost requests; it was set aside in %s.",
-                len(opened.filter),
-                jobdir,
-            )
-        self._crawler.signals.connect(self._response_received, signal=signals.response_received)
-        # The snapshot was taken away when it was read; after a start that came to nothing it is due again.
-        is_clean = opened.last_stop is LastStop.CLEAN
-        self._session.at_refusal(
-            lambda: self._give_back((lambda: folder.close(opened.filter)) if is_clean else folder.abandon)
-        )
-        self._session.run_every(settings.flush_s, self._flush)
-
-    def _give_back(self, action: Callable[[], object]) -> None:
-        self._is_closed = True
-        action()
-
-    def _opened(self) -> GrowingBloomFilter | SteadySharedFilter:
-        if self._filter is None:
+    def _opened(self) -> UrlFilter:
+        if not self._is_open:
             if self._is_refused:
                 raise DedupeError("The URL filter could not be opened.")
             # A scheduler that does not call open() gets a filter all the same.
             self.open()
-            assert self._filter is not None
-        return self._filter
+        return self._urls
+
+    def _end(self) -> None:
+        self._is_closed = True
 
     # Fingerprints
 
     def _fingerprint(self, request: Request) -> bytes:
-        assert self._crawler.request_fingerprinter is not None
-        fingerprint = self._crawler.request_fingerprinter.fingerprint(request)
+        fingerprint = self._make_fingerprint(request)
         if not isinstance(fingerprint, bytes) or not 0 < len(fingerprint) <= MAX_FINGERPRINT_BYTES:
             shown = repr(fingerprint)
             raise DedupeError(
@@ -270,6 +217,11 @@ class BloomDupeFilter(BaseDupeFilter):
     def _fingerprinter_path(self) -> str:
         cls = type(self._crawler.request_fingerprinter)
         return f"{cls.__module__}.{cls.__qualname__}"
+
+    def _fingerprints(self, request: Request) -> list[bytes]:
+        """Fingerprints of a request and of those that were redirected to it."""
+        chain = self._chain(request) if self._pages.is_redirected(request) else ()
+        return [self._fingerprint(request), *chain]
 
     def _chain(self, request: Request) -> Iterable[bytes]:
         """Fingerprints of the requests that were redirected to this one."""
@@ -283,37 +235,52 @@ class BloomDupeFilter(BaseDupeFilter):
     # Signals
 
     def _request_scheduled(self, request: Request) -> None:
-        # The others come to request_seen().
-        if not request.dont_filter:
-            return
         try:
-            if self._folder is not None:
+            if self._urls.keeps_failed:
+                self._pages.scheduled(request)
+            # The others come to request_seen().
+            if not request.dont_filter:
+                return
+            if self._urls.keeps_done:
                 self._pages.found(request)
-            if self._settings.record_start and request.meta.get("is_start_request"):
+            if self._is_to_be_recorded(request):
                 self._opened().add(self._fingerprint(request))
         except Exception as error:  # noqa: BLE001
             self._passed(error)
 
-    def _response_received(self, response: Response, request: Request) -> None:
+    def _is_to_be_recorded(self, request: Request) -> bool:
+        """Whether a request that is not filtered is one that links should not lead to again."""
+        meta = request.meta
+        if meta.get("is_start_request"):
+            return self._settings.record_start
+        if "retry_times" not in meta or not meta.get("redirect_urls"):
+            return False
+        # A retry is not filtered, and hands that on when it is redirected; what counts is what was retried.
+        return next(iter(self._chain(request))) in self._opened()
+
+    def _request_reached_downloader(self, request: Request) -> None:
         # What components fetch for themselves (robots.txt, media) was not asked for through this filter.
-        if request.callback is NO_CALLBACK or not isinstance(self._filter, GrowingBloomFilter):
-            return
-        # A middleware may answer with the response of another request; when that one is done, nobody knows.
-        if not self._pages.is_in_progress(request):
+        if request.callback is not NO_CALLBACK:
+            self._pages.sent(request)
+
+    def _response_received(self, response: Response, request: Request) -> None:
+        if request.callback is NO_CALLBACK:
             return
         try:
+            is_good = self._pages.answered(response, request)
+            # A middleware may answer with the response of another request; when that one is done, nobody knows.
+            if not self._urls.keeps_done or not self._pages.is_in_progress(request):
+                return
             known: list[bytes] = []
             # One that passes the filter by may be asked for a second time, and then find nothing new any more.
-            if not request.dont_filter:
-                chain = self._chain(request) if self._pages.is_redirected(request) else ()
-                fingerprints = [self._fingerprint(request), *chain]
-                known = [fingerprint for fingerprint in fingerprints if fingerprint in self._filter]
+            if not request.dont_filter and (is_good or not self._urls.keeps_failed):
+                known = [item for item in self._fingerprints(request) if item in self._urls]
             self._pages.received(response, request, known)
         except Exception as error:  # noqa: BLE001
             self._passed(error)
 
     async def _spider_closed(self) -> None:
-        if self._filter is not None:
+        if self._is_open:
             await self._close()
 
     def _passed(self, error: BaseException) -> None:
@@ -321,27 +288,26 @@ class BloomDupeFilter(BaseDupeFilter):
 
     # Keeping
 
-    def _flush(self) -> None:
-        """Hand over to the journal what is done by now."""
-        if self._settling or self._is_closed:
-            return
-        self._settling = self._pages.tick()
-        if self._settling:
-            # What the archive could not write has to be asked for again; the worker knows when it comes to it.
-            future = self._session.worker.submit(lambda: None)
-            future.add_done_callback(lambda _: self._session.loop.call(self._journal))
+    def _tick(self) -> None:
+        if not self._is_closed:
+            if not self._told_growth and self._urls.has_grown:
+                self._tell_growth()
+            self._urls.keep(self._pages.tick() if self._urls.keeps_done else [], self._failed())
 
-    def _journal(self) -> None:
-        if self._folder is None or self._is_closed:
-            return
-        done, self._settling = self._settling, []
-        if not self._session.is_spoiled:
-            future = self._session.worker.submit(self._folder.record_done, done)
-            future.add_done_callback(lambda future: self._not_kept(future.exception()))
-
-    def _not_kept(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._session.error("url", error, "The URL filter itself goes on.")
+    def _failed(self) -> list[bytes]:
+        """Fingerprints of the requests that failed since the last call, and of those that led to them."""
+        if not self._urls.keeps_failed:
+            return []
+        failed: list[bytes] = []
+        for request in self._pages.failed():
+            try:
+                # Others are not recorded, so there is nothing to forget.
+                if not request.dont_filter or "retry_times" in request.meta:
+                    failed += self._fingerprints(request)
+                    self._session.inc("dedupe/url/failed")
+            except Exception as error:  # noqa: BLE001
+                self._passed(error)
+        return failed
 
     async def _close(self) -> None:
         if self._is_closed:
@@ -352,71 +318,29 @@ class BloomDupeFilter(BaseDupeFilter):
         except Exception as error:  # noqa: BLE001
             self._session.error("url", error, "The numbers of the URL filter are missing from the stats.")
         try:
-            # What the archive has not taken by now is known afterwards.
-            await self._session.on_worker(lambda: None)
-            if self._folder is not None and self._session.is_spoiled:
-                logger.warning(
-                    "The archive lacks pages of this run, so for the URL filter it counts as cut: the next run with "
-                    "this JOBDIR asks for them again."
-                )
-                await self._session.on_worker(self._folder.abandon)
-            elif self._folder is not None:
-                # The engine has waited for every callback before it closes the scheduler.
-                await self._session.on_worker(self._save, self._folder, self._settling + self._pages.all())
-            elif isinstance(self._filter, SteadySharedFilter):
-                await self._session.on_worker(self._leave, self._filter)
+            await self._urls.close(self._pages.all(), self._failed())
         except Exception as error:  # noqa: BLE001 - the rest of the crawl has to be closed all the same
             self._session.error("url", error, "The URL filter was not saved as it should be.")
 
-    def _save(self, folder: FilterFolder, done: list[bytes]) -> None:
-        assert isinstance(self._filter, GrowingBloomFilter)
-        try:
-            folder.record_done(done)
-        finally:
-            # The snapshot holds all that the journal lacks, so it is written even if the journal is not.
-            folder.close(self._filter)
-
-    def _leave(self, filter_: SteadySharedFilter) -> None:
-        self._keep_name(filter_.shared)
-        filter_.leave(
-            delete=not self._settings.persist and not self._deletes_on_clear_alone,
-            cut=self._session.is_spoiled and self._kept_path is not None,
-        )
-
     def _set_stats(self) -> None:
-        filter_ = self._filter
         stats = self._crawler.stats
-        if filter_ is None or stats is None:
+        if not self._is_open or stats is None:
             return
-        counted = filter_.shared if isinstance(filter_, SteadySharedFilter) else filter_
-        seen = len(counted)
+        figures = self._urls.figures()
         # After clear() there is nothing left; what was counted before it stays.
-        if not seen and stats.get_value("dedupe/url/seen"):
+        if not figures.get("seen") and stats.get_value("dedupe/url/seen"):
             return
-        for name, value in (
-            ("seen", seen),
-            ("capacity", counted.capacity),
-            ("layers", counted.layers),
-            ("bytes", counted.size_bytes),
-            ("fill_ratio", counted.fill_ratio),
-            ("estimated_error", counted.estimated_error),
-            ("expected_lost", counted.expected_lost),
-        ):
+        for name, value in figures.items():
             stats.set_value(f"dedupe/url/{name}", value)
-        if isinstance(counted, SharedBloomFilter) and counted.layers > 1:
-            self._tell_growth(counted.capacity)
+        if figures.get("layers", 0) > 1:
+            self._tell_growth()
 
-    def _watch_growth(self) -> None:
-        filter_ = self._filter
-        if not self._told_growth and isinstance(filter_, GrowingBloomFilter) and filter_.layers > 1:
-            self._tell_growth(filter_.capacity)
-
-    def _tell_growth(self, capacity: int) -> None:
+    def _tell_growth(self) -> None:
         if self._told_growth:
             return
         self._told_growth = True
         logger.warning(
             "The URL filter grew past its first capacity of %s fingerprints. It keeps its error rate, but takes "
             "more memory and time than one of the right size: set DEDUPE_URL_CAPACITY higher.",
-            f"{capacity:,}",
+            f"{self._urls.capacity:,}",
         )

@@ -1,17 +1,22 @@
-"""What Scrapy shows of its pages while it works on them: which are done, and in which one a request was found.
+"""What Scrapy shows of its pages while it works on them: which are done, which failed, and which page brought which.
 
-The rules are those of :mod:`~scrapy_dedupe.urls.done`; here is how a request, its parent and the state of the
-engine are read. Where Scrapy does not show something, more pages count as not done, never fewer.
+The rules are those of :mod:`~scrapy_dedupe.urls.done` and :mod:`~scrapy_dedupe.urls.failed`; here is how a
+request, its parent and the state of the engine are read. Where Scrapy does not show something, more pages count as
+not done, never fewer.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from scrapy import version_info
+from scrapy.exceptions import IgnoreRequest
+from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.request import referer_str
 from scrapy.utils.url import strip_url
 
 from .urls.done import DoneWatch
+from .urls.failed import FailedWatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -30,6 +35,7 @@ class PageWatch:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._watch: DoneWatch[Request] = DoneWatch()
+        self._sent: FailedWatch[Request] = FailedWatch()
 
     def is_in_progress(self, request: Request) -> bool:
         """Whether the engine has taken the request from the scheduler and not finished it."""
@@ -45,6 +51,32 @@ class PageWatch:
         # Without fragment and credentials, as RefererMiddleware writes it.
         url = strip_url(response.url)
         self._watch.received(request, url, request.meta.get("depth", 0), fingerprints)
+
+    def sent(self, request: Request) -> None:
+        """A request was handed to the downloader."""
+        self._sent.sent(request)
+
+    def answered(self, response: Response, request: Request) -> bool:
+        """A request was answered; False if the answer goes to its errback."""
+        is_good = not self._is_http_error(response)
+        self._sent.ended(request, failed=not is_good)
+        return is_good
+
+    def dropped(self, request: Request) -> None:
+        """The content middleware kept the answer from the spider, since its text is known."""
+        self._sent.ended(request)
+
+    def scheduled(self, request: Request) -> None:
+        """A request is about to be enqueued; it may take the place of one that is in progress."""
+        earlier = {*request.meta.get("redirect_urls", ())[-1:]}
+        if request.dont_filter or "retry_times" in request.meta:
+            earlier.add(request.url)
+        if earlier:
+            self._sent.replaced(lambda other: other.url in earlier)
+
+    def failed(self) -> list[Request]:
+        """The requests that failed since the last call."""
+        return self._sent.take(self._in_progress)
 
     def found(self, request: Request) -> None:
         """A request is new: the page in which it was found is no leaf."""
@@ -66,6 +98,22 @@ class PageWatch:
     def all(self) -> list[bytes]:
         """Fingerprints of every leaf that is left, at a time when no callback runs."""
         return self._watch.all()
+
+    def _is_http_error(self, response: Response) -> bool:
+        """Whether Scrapy's middleware keeps the response from the callback."""
+        if 200 <= response.status < 300:
+            return False
+        middleware = self._crawler.get_spider_middleware(HttpErrorMiddleware)
+        if middleware is None:
+            return False
+        try:
+            if version_info < (2, 14):
+                middleware.process_spider_input(response, self._crawler.spider)
+            else:
+                middleware.process_spider_input(response)
+        except IgnoreRequest:
+            return True
+        return False
 
     @staticmethod
     def _is_start(request: Request) -> bool:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from .stores.base import Store
@@ -58,6 +59,7 @@ class Session:
         self._at_stop: list[Callable[[], Any]] = []
         self._at_refusal: list[Callable[[], object]] = []
         self._at_close: list[Callable[[], Any]] = []
+        self._at_drop: list[Callable[[Request], None]] = []
         self._is_holding_back = False
         self._has_paused = False
         self.is_spoiled = False
@@ -192,6 +194,15 @@ class Session:
     def at_stop(self, action: Callable[[], Any]) -> None:
         """Run *action* when the engine has stopped, in the order of registration; it may be ``async``."""
         self._at_stop.append(action)
+
+    def at_drop(self, action: Callable[[Request], None]) -> None:
+        """Run *action* for each request whose page the content middleware drops."""
+        self._at_drop.append(action)
+
+    def page_dropped(self, request: Request) -> None:
+        """The page of *request* was read, and is kept from the spider."""
+        for action in self._at_drop:
+            action(request)
 
     def _balance(self) -> None:
         # Nothing that waits for the disk is thrown away, so what comes in has to slow down.

@@ -45,6 +45,9 @@ class UrlSettings:
     store_url: str | None
     key: str
     persist: bool
+    queue_persists: bool
+    forget_failed: bool
+    confirm: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,12 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_URL_FLUSH_SECONDS", 1.0, _number(lambda n: 0 < n <= 3600), "a number above 0, at most 3600",
          "How often the pages that are done and brought no new requests are written to JOBDIR. After a kill those"
          " of about the last two such spans are asked for again.", "seconds"),
+    Spec("DEDUPE_URL_FORGET_FAILED", None, _boolean, _FLAG,
+         "Whether a request that failed may be asked for again in the next run, by whoever finds its URL. Default:"
+         " on with JOBDIR."),
+    Spec("DEDUPE_URL_CONFIRM", False, _boolean, _FLAG,
+         "Look every hit of the filter up in an exact set on disk, so that no new URL is ever taken for a seen one."
+         " For a filter of this process alone."),
     Spec("DEDUPE_URL_KEY", "%(spider)s", _matching(r"[^\s{}]+"), "text without white space and braces",
          "The name of a filter in Redis; processes with the same name share it. %(spider)s stands for the"
          " spider's name."),
@@ -352,6 +361,14 @@ def _url_settings(settings: BaseSettings, values: dict[str, Any]) -> UrlSettings
         capacity = max(MIN_URL_CAPACITY, pages * values["DEDUPE_URLS_PER_PAGE"])
     url = values["DEDUPE_URL_STORE_URL"] or values["DEDUPE_STORE_URL"]
     is_shared = url is not None and url != LOCAL and parse_store_url(url).is_redis
+    if is_shared and values["DEDUPE_URL_CONFIRM"]:
+        raise SettingError(
+            "The setting DEDUPE_URL_CONFIRM is True, but the URL filter is in Redis, which several processes share;"
+            ' an exact set on disk is of one process alone. Set DEDUPE_URL_STORE_URL = "local", or turn'
+            " DEDUPE_URL_CONFIRM off and DEDUPE_URL_ERROR_RATE down."
+        )
+    forget_failed = values["DEDUPE_URL_FORGET_FAILED"]
+    queue_persists = settings.getbool("SCHEDULER_PERSIST")
     return UrlSettings(
         enabled=values["DEDUPE_URL_ENABLED"],
         capacity=capacity,
@@ -360,7 +377,10 @@ def _url_settings(settings: BaseSettings, values: dict[str, Any]) -> UrlSettings
         flush_s=values["DEDUPE_URL_FLUSH_SECONDS"],
         store_url=url if is_shared else None,
         key=values["DEDUPE_URL_KEY"],
-        persist=bool(settings.get("JOBDIR")) or settings.getbool("SCHEDULER_PERSIST"),
+        persist=bool(settings.get("JOBDIR")) or queue_persists,
+        queue_persists=queue_persists,
+        forget_failed=bool(settings.get("JOBDIR")) if forget_failed is None else forget_failed,
+        confirm=values["DEDUPE_URL_CONFIRM"],
     )
 
 

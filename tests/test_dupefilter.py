@@ -17,7 +17,8 @@ from webserver import Page
 from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.session import Session
-from scrapy_dedupe.urls.snapshot import FilterFolder, LastStop
+from scrapy_dedupe.urls.folder import FilterFolder, LastStop
+from scrapy_dedupe.urls.shared import VERSION as SHARED_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -130,15 +131,6 @@ def test_a_fingerprinter_that_gives_nothing_usable_lets_requests_pass(
     assert fingerprinter.__name__ in caplog.text
 
 
-def test_the_growth_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    seen = made({"DEDUPE_URL_CAPACITY": 10})
-    for n in range(200):
-        assert not seen.request_seen(scrapy.Request(f"http://a.example/{n}"))
-    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert len([message for message in warnings if "first capacity of 10 " in message]) == 1
-    assert "DEDUPE_URL_CAPACITY" in warnings[-1]
-
-
 @pytest.mark.parametrize(("debug", "told"), [(True, 2), (False, 1)])
 def test_drops_are_logged_as_scrapy_does(debug: bool, told: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
@@ -174,13 +166,26 @@ async def test_each_page_is_downloaded_once_the_home_page_too(
     assert stat(crawler, "dedupe/url/seen") == 21
     assert stat(crawler, "dedupe/url/capacity") == 10_000
     assert stat(crawler, "dedupe/url/layers") == 1
-    assert stat(crawler, "dedupe/url/bytes") == pytest.approx(37_000, rel=0.02)
+    assert stat(crawler, "dedupe/url/bytes") == pytest.approx(38_000, rel=0.02)
     assert 0 < stat(crawler, "dedupe/url/fill_ratio") < 0.01
     assert 0 <= stat(crawler, "dedupe/url/estimated_error") < 1e-20
     assert 0 <= stat(crawler, "dedupe/url/expected_lost") < 1e-20
     # Each page has three links, of which one was new or none.
     assert stat(crawler, "dupefilter/filtered") == 60
     assert stat(crawler, "dedupe/errors/url") is None
+
+
+@crawl_test
+async def test_growth_is_told_once_with_the_setting_that_avoids_it(
+    web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    site(web, 50)
+    crawler = await crawl(LinkSpider, {**settings, "DEDUPE_URL_CAPACITY": 10}, addon=False, urls=web.url())
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len([message for message in warnings if "first capacity of 10 " in message]) == 1
+    assert "set DEDUPE_URL_CAPACITY higher" in warnings[-1]
+    assert stat(crawler, "dedupe/url/layers") == 3
+    assert len(set(web.paths)) == 51
 
 
 @crawl_test
@@ -504,7 +509,7 @@ async def test_a_shared_filter_of_a_job_is_kept(
     await crawl(LinkSpider, {**shared, "CLOSESPIDER_PAGECOUNT": 10}, addon=False, urls=web.url())
     assert len(set(web.paths)) < 30
     with redis.Redis.from_url(redis_url) as client:
-        (born,) = client.hmget("dedupe:urls:1:{links}:meta", "born")
+        (born,) = client.hmget(f"dedupe:urls:{SHARED_VERSION}:{{links}}:meta", "born")
         assert born is not None
         assert client.exists("dedupe:urls:1:{links}:attached") == 0
     kept = (tmp_path / "dedupe" / "urls" / "shared").read_text().split()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from scrapy.settings import Settings as ScrapySettings
@@ -25,6 +25,8 @@ WRONG = {
     "DEDUPE_URL_ERROR_RATE": 1.5,
     "DEDUPE_URL_RECORD_START": 2,
     "DEDUPE_URL_FLUSH_SECONDS": -1,
+    "DEDUPE_URL_FORGET_FAILED": "sometimes",
+    "DEDUPE_URL_CONFIRM": "disk",
     "DEDUPE_URL_KEY": "a b",
     "DEDUPE_CONTENT_ENABLED": "",
     "DEDUPE_CANONICALIZER": "markdown",
@@ -131,6 +133,21 @@ def test_the_url_filter_can_stay_local_when_the_rest_is_in_redis() -> None:
         ScrapySettings({"DEDUPE_STORE_URL": "redis://a:1/0", "DEDUPE_URL_STORE_URL": "local"})
     )
     assert settings.urls.store_url is None
+
+
+def test_failed_requests_are_forgotten_with_a_job_unless_told_otherwise() -> None:
+    def forgets(**values: Any) -> bool:
+        return read_settings(ScrapySettings(values)).urls.forget_failed
+
+    assert [forgets(), forgets(JOBDIR="job")] == [False, True]
+    assert [forgets(JOBDIR="job", DEDUPE_URL_FORGET_FAILED=value) for value in (False, "1")] == [False, True]
+
+
+def test_a_shared_filter_cannot_be_confirmed_on_disk() -> None:
+    values = {"DEDUPE_URL_CONFIRM": True, "DEDUPE_STORE_URL": "redis://localhost:6379/0"}
+    with pytest.raises(SettingError, match=r'DEDUPE_URL_CONFIRM is True.*DEDUPE_URL_STORE_URL = "local"'):
+        read_settings(ScrapySettings(values))
+    assert read_settings(ScrapySettings({**values, "DEDUPE_URL_STORE_URL": "local"})).urls.confirm
 
 
 def test_without_settings_the_store_is_a_file_in_the_data_folder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,26 @@ from scrapy_dedupe.errors import DedupeError, SettingError
 from scrapy_dedupe.stores import open_store, parse_store_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from scrapy.settings import BaseSettings
 
     from scrapy_dedupe.settings import Settings
     from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores.location import StoreLocation
+
+
+@contextmanager
+def loading_settings() -> Iterator[None]:
+    """What a project's own code raises becomes a :class:`~scrapy_dedupe.errors.SettingError`; it may be anything."""
+    try:
+        yield
+    except DedupeError:
+        raise
+    except Exception as error:
+        raise SettingError(
+            f"The settings of the project cannot be loaded ({type(error).__name__}: {error})."
+        ) from error
 
 
 class Place:
@@ -29,19 +44,23 @@ class Place:
         self._load_settings = load_settings
 
     @cached_property
+    def scrapy_settings(self) -> BaseSettings:
+        """All settings of the project, or Scrapy's defaults outside of one."""
+        with loading_settings():
+            return self._load_settings()
+
+    @cached_property
     def settings(self) -> Settings:
-        """The settings of the project, or the defaults outside of one."""
+        """Those of this package."""
         from scrapy_dedupe.settings import read_settings
 
-        try:
-            return read_settings(self._load_settings())
-        except DedupeError:
-            raise
-        except Exception as error:
-            # The settings module of a project may raise anything.
-            raise SettingError(
-                f"The settings of the project cannot be loaded ({type(error).__name__}: {error})."
-            ) from error
+        with loading_settings():
+            return read_settings(self.scrapy_settings)
+
+    @property
+    def given_store(self) -> StoreLocation | None:
+        """What ``--store`` says."""
+        return None if self._store is None else parse_store_url(self._store)
 
     @property
     def index_url(self) -> str:

@@ -1,7 +1,9 @@
 """The verbs of the command line, and what is common to them.
 
 A verb is a module of this package with ``HELP``, ``add_arguments(parser)``, ``run(place, opts)``, which gives a
-dataclass or a list of them, and ``text(result)``, which formats it. ``--json`` prints the result itself.
+dataclass or a list of them, and ``text(result)``, which formats it. ``--json`` prints the result itself. A verb with
+sub-verbs is a package of such modules, with ``HELP`` and the names in ``VERBS``. A verb whose work can be done and
+still lack something has ``caveat(result)``, which gives the sentence for exit code 4, or None.
 
 Exit codes: 0 done; 1 an unexpected error, a fault of this package; 2 wrong use; 3 a store, file or lock stands in
 the way; 4 done, but some input was damaged, skipped or different. Each but 0 with one sentence on stderr.
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import keyword
 import os
 import sys
 import traceback
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
     from scrapy.settings import BaseSettings
 
-VERBS = ("stats", "crawls", "commit", "cancel")
+VERBS = ("stats", "crawls", "commit", "cancel", "urls")
 
 
 class Verb(Protocol):
@@ -42,12 +45,13 @@ class Verb(Protocol):
         """Do it. Gives a dataclass or a list of them."""
 
     def text(self, result: Any) -> str:
-        """The result for a reader."""
+        """The result for a reader; nothing is printed for an empty one."""
 
 
 def verb_named(name: str) -> Verb:
-    """The module of a verb."""
-    return cast("Verb", import_module(f"{__package__}.{name}"))
+    """The module of a verb, or of a sub-verb, such as "urls check"."""
+    path = ".".join(f"{word}_" if keyword.iskeyword(word) else word for word in name.split())
+    return cast("Verb", import_module(f"{__package__}.{path}"))
 
 
 def add_verbs(
@@ -57,33 +61,56 @@ def add_verbs(
 ) -> None:
     """Give *parser* one sub-parser for each verb. ``add_common`` adds the caller's own options to each."""
     choices = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog=prog)
-    parser.set_defaults(prog=prog)
+    parser.set_defaults(prog=prog, sub_verb=None)
     for name in VERBS:
         verb = verb_named(name)
-        child = choices.add_parser(
-            name,
-            help=verb.HELP,
-            description=verb.HELP,
-            formatter_class=argparse.HelpFormatter,
+        child = _add_parser(choices, name, verb)
+        sub_verbs = getattr(verb, "VERBS", ())
+        if not sub_verbs:
+            _add_arguments(child, verb, add_common)
+            continue
+        sub_choices = child.add_subparsers(
+            dest="sub_verb", metavar="VERB", title="verbs", prog=f"{prog} {name}", required=True
         )
-        child.add_argument(
-            "--store",
-            metavar="URL",
-            help="the store, such as sqlite:///dedupe.sqlite or redis://localhost:6379/0 (default: the settings)",
-        )
-        child.add_argument("--json", action="store_true", help="print the result as JSON")
-        verb.add_arguments(child)
-        if add_common is not None:
-            add_common(child)
+        for sub_name in sub_verbs:
+            sub_verb = verb_named(f"{name} {sub_name}")
+            _add_arguments(_add_parser(sub_choices, sub_name, sub_verb), sub_verb, add_common)
+
+
+def _add_parser(choices: Any, name: str, verb: Verb) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = choices.add_parser(
+        name, help=verb.HELP, description=verb.HELP, formatter_class=argparse.HelpFormatter
+    )
+    return parser
+
+
+def _add_arguments(
+    parser: argparse.ArgumentParser, verb: Verb, add_common: Callable[[argparse.ArgumentParser], None] | None
+) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="the store, such as sqlite:///dedupe.sqlite or redis://localhost:6379/0 (default: the settings)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    verb.add_arguments(parser)
+    if add_common is not None:
+        add_common(parser)
 
 
 def run_verb(opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]) -> int:
     """Run the verb of *opts*, print its result, and give the exit code."""
-    name = f"{opts.prog} {opts.verb}"
+    words = " ".join(filter(None, (opts.verb, opts.sub_verb)))
+    name = f"{opts.prog} {words}"
     try:
-        verb = verb_named(opts.verb)
+        verb = verb_named(words)
         result = verb.run(Place(opts.store, load_settings), opts)
-        print(_json(result) if opts.json else verb.text(result), flush=True)
+        shown = _json(result) if opts.json else verb.text(result)
+        if shown:
+            print(shown, flush=True)
+        if hasattr(verb, "caveat") and (sentence := verb.caveat(result)) is not None:
+            print(f"{name}: {sentence}", file=sys.stderr)
+            return 4
     except BrokenPipeError:
         # The reader, such as head, has seen enough. Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,8 +4,8 @@
 gone without having left. Of a process elsewhere they learn that when its lease has run out.
 
 **The generation** of a filter is a name that it gets when it is begun. A job keeps it in a file: one line of
-text, the generation, a space, and the token under which the job was last attached, which is certainly gone when
-the job starts again, on whatever machine.
+text with the generation, the token under which the job was last attached, which is certainly gone when the job
+starts again, on whatever machine, and the word "whole" if the run ended cleanly, separated by spaces.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from scrapy_dedupe.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+_WHOLE = "whole"
 
 # Those of this process that are attached now.
 _held: set[str] = set()
@@ -114,10 +116,14 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a job keeps of the shared filter that it used; empty texts where there is nothing."""
+    """What a job keeps of the shared filter that it used; empty texts where there is nothing.
+
+    ``is_whole`` says that the run which wrote it ended cleanly.
+    """
 
     born: str = ""
     token: str = ""
+    is_whole: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Kept:
@@ -131,14 +137,16 @@ class Kept:
                 f"{path} cannot be read: {exc}. It names the shared URL filter of this job; delete it to begin "
                 "that filter anew."
             ) from exc
-        return cls(*words[:2])
+        born, token, whole = (*words, "", "", "")[:3]
+        return cls(born, token, whole == _WHOLE)
 
     def write(self, path: Path) -> None:
         """Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the folder does not take it."""
         temporary = path.with_name(f"{path.name}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(f"{self.born} {self.token}\n", encoding="utf-8")
+            words = [self.born, self.token, *([_WHOLE] if self.is_whole else [])]
+            temporary.write_text(" ".join(words) + "\n", encoding="utf-8")
             temporary.replace(path)
         except OSError as exc:
             raise StoreUnavailable(

@@ -7,21 +7,32 @@ halving keeps the first layer, which is the only one of a filter that was sized 
 costs ln(1/0.7) / ln(1/p) more bits, that is 2.6 % at one in a million and 7.7 % at one in a hundred.
 
 A layer is a :class:`pybloom_live.BloomFilter`: *k* slices of *m* bits, one bit of each slice for a
-fingerprint. The optimum is that of Bloom (1970): k = log2(1/p) and k m = -n ln p / (ln 2)^2. The error of a
-slice after *n* additions is taken as it really is: pybloom-live draws a position as a hash word of 16, 32 or
-64 bits modulo *m*, and where *m* is not small against 2^16 or 2^32 the low positions come up more often. That
-raises the error of a nominal geometry by up to 1.3; :func:`layer_geometry` widens the slices until the error
-of the biased draw is within the share.
+fingerprint. The optimum is that of Bloom (1970): k = log2(1/p) and k m = -n ln p / (ln 2)^2. Time goes with *k*,
+and near the optimum the size hardly does: a layer has as few hashes as it can have at 1.065 times the bits of
+the optimum, which is 15 instead of 20 at one in a million.
 
-pybloom-live hashes ``str(key)``, so a fingerprint is given to it as lower-case hexadecimal text. Its words are
-read in the byte order of the machine: the bits of a filter mean the same only on machines of one byte order.
+The bits of a fingerprint come from words of 32 bits, word *i* modulo *m* being the position in slice *i*. The words
+are the BLAKE2b digests (RFC 7693) of the fingerprint without a salt and with the salts 1, 2 ... (16 bytes,
+little-endian), cut, each word little-endian. So every position has bits of its own: two words stretched to *k*
+positions would miss a rate of one in a million, and a fingerprint itself may be short or structured. All layers
+take the same words, modulo widths of their own. Slices of 2^31 bits or more take words of 64 bits.
+
+The error of a slice after *n* additions is taken as it really is: where *m* is not small against 2^32, the low
+positions come up more often than the others. :func:`layer_geometry` widens the slices until the error of the
+biased draw is within the share.
+
+pybloom-live's own way to positions hashes ``str(key)`` and takes twice as long. A layer hands its positions to
+pybloom-live, so that ``in`` and ``add`` of pybloom-live work on it, but sets and reads the bits by itself.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import struct
 from dataclasses import dataclass
+from hashlib import blake2b
+from operator import add, mod
 from typing import TYPE_CHECKING, Protocol
 
 from bitarray import bitarray
@@ -30,11 +41,13 @@ from pybloom_live import BloomFilter
 from scrapy_dedupe.errors import SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _FIRST_SHARE = 0.7
 _SHARE_RATIO = 0.3
 _GROWTH = 2
+_SIZE_MARGIN = 1.065
+_WORDS = {32: struct.Struct("<16I"), 64: struct.Struct("<8Q")}
 
 
 def optimal_bits(capacity: int, error_rate: float) -> int:
@@ -130,24 +143,37 @@ def slice_error(slice_bits: int, count: float, word_bits: int) -> float:
 
 
 def layer_geometry(capacity: int, error_rate: float) -> Geometry:
-    """The smallest layer that keeps ``error_rate`` up to ``capacity``, with the hash words of pybloom-live.
+    """The layer with the fewest hashes that keeps ``error_rate`` up to ``capacity`` and is not too large.
 
-    >>> layer_geometry(1_000_000, 1e-6)
-    Geometry(capacity=1000000, error_rate=1e-06, hashes=20, slice_bits=1437765)
+    Not too large: within 1.065 times the optimum of the filter whose first layer it is, whose error rate is
+    ``error_rate`` / 0.7. Where no layer is that small, the smallest.
+
+    >>> layer_geometry(1_000_000, layer_share(1e-6, 0)).hashes, layer_geometry(1_000_000, layer_share(0.01, 0)).hashes
+    (15, 7)
+    >>> layer_geometry(1_000_000, layer_share(1e-6, 0)).bits / optimal_bits(1_000_000, 1e-6) < 1.065
+    True
     """
     exact = -math.log2(error_rate)
-    candidates = []
-    # One more or less than the two nearest numbers costs little, and may lead out of the widths with a bias.
-    for hashes in range(max(1, math.floor(exact) - 1), math.ceil(exact) + 2):
-        slice_bits = max(1, math.ceil(-capacity / math.log1p(-(error_rate ** (1 / hashes)))))
-        step = 1
-        while (geometry := Geometry(capacity, error_rate, hashes, slice_bits)).error_at(
-            capacity
-        ) > error_rate:
-            slice_bits += step
-            step = min(2 * step, 1 + slice_bits // 2000)
-        candidates.append(geometry)
-    return min(candidates, key=lambda geometry: geometry.bits)
+    # Half of the hashes cost 1.2 times the bits.
+    candidates = [
+        _narrowest(capacity, error_rate, hashes)
+        for hashes in range(max(1, math.floor(exact / 2)), math.ceil(exact) + 2)
+    ]
+    limit = max(
+        _SIZE_MARGIN * optimal_bits(capacity, error_rate / _FIRST_SHARE),
+        min(geometry.bits for geometry in candidates),
+    )
+    return next(geometry for geometry in candidates if geometry.bits <= limit)
+
+
+def _narrowest(capacity: int, error_rate: float, hashes: int) -> Geometry:
+    """The layer of so many hashes, with slices as narrow as the error rate allows, to 1 in 2000."""
+    slice_bits = max(1, math.ceil(-capacity / math.log1p(-(error_rate ** (1 / hashes)))))
+    step = 1
+    while (geometry := Geometry(capacity, error_rate, hashes, slice_bits)).error_at(capacity) > error_rate:
+        slice_bits += step
+        step = min(2 * step, 1 + slice_bits // 2000)
+    return geometry
 
 
 def physical_memory_bytes() -> int | None:
@@ -212,20 +238,22 @@ class GrowingBloomFilter:
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if it is new."""
-        key = fingerprint.hex()
-        # The youngest layer holds about half of everything, so it is asked first. The others end at their
-        # second bit, on average, when the fingerprint is not there.
-        for layer in self._older:
-            if key in layer:
-                return False
+        # Together with locate() this is what each link of a crawl costs.
         newest = self._newest
-        # pybloom-live raises IndexError past its capacity, even for what it holds.
-        if newest.count < newest.capacity:
-            return not newest.add(key)
-        if key in newest:
+        words, positions = newest.locate(fingerprint)
+        bits = newest.bitarray
+        # Most fingerprints that are not there end at the first bit.
+        if bits[positions[0]] and bits[positions].all():
             return False
-        self._grow()
-        self._newest.add(key)
+        if self._older and self._is_older(fingerprint, words):
+            return False
+        if newest.count >= newest.capacity:
+            self._grow()
+            newest = self._newest
+            bits = newest.bitarray
+            _, positions = newest.locate(fingerprint)
+        bits[positions] = True
+        newest.count += 1
         return True
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
@@ -233,8 +261,8 @@ class GrowingBloomFilter:
         return [self.add(fingerprint) for fingerprint in fingerprints]
 
     def __contains__(self, fingerprint: bytes) -> bool:
-        key = fingerprint.hex()
-        return any(key in layer for layer in reversed(self._layers))
+        words = self._newest.words(fingerprint)
+        return self._newest.holds(fingerprint, words) or self._is_older(fingerprint, words)
 
     def __len__(self) -> int:
         """Distinct fingerprints recorded."""
@@ -268,6 +296,17 @@ class GrowingBloomFilter:
             [layer.geometry for layer in self._layers], [layer.count for layer in self._layers]
         )
 
+    def _is_older(self, fingerprint: bytes, words: Sequence[int]) -> bool:
+        """Whether a layer below the newest holds it; ``words`` are those that the newest has for it."""
+        word_bits = self._newest.word_bits
+        for layer in self._older:
+            if layer.word_bits != word_bits:
+                word_bits = layer.word_bits
+                words = layer.words(fingerprint)
+            if layer.holds(fingerprint, words):
+                return True
+        return False
+
     def _grow(self) -> None:
         number = len(self._layers)
         share = layer_share(self.error_rate, number)
@@ -300,11 +339,18 @@ def expected_lost(layers: Sequence[ErrorAccount], counts: Sequence[int]) -> floa
 
 
 class _Layer(BloomFilter):
-    """pybloom-live's filter with a geometry of our choice instead of its own."""
+    """pybloom-live's filter with a geometry and positions of our choice; see the module."""
 
     def __init__(self, geometry: Geometry, count: int = 0, bits: bytes | None = None) -> None:
         self.geometry = geometry
         self._setup(geometry.error_rate, geometry.hashes, geometry.slice_bits, geometry.capacity, count)
+        self.make_hashes = self._positions
+        self._offsets = tuple(range(0, self.num_bits, self.bits_per_slice))
+        self._widths = (self.bits_per_slice,) * self.num_slices
+        self.word_bits = _word_bits(self.bits_per_slice)
+        self._unpack = _WORDS[self.word_bits].unpack
+        digests = -(-self.num_slices * self.word_bits // 512)
+        self._salts = tuple(number.to_bytes(blake2b.SALT_SIZE, "little") for number in range(1, digests))
         if bits is None:
             self.bitarray = bitarray(self.num_bits, endian="little")
             self.bitarray.setall(False)
@@ -315,6 +361,30 @@ class _Layer(BloomFilter):
         self.bitarray.frombytes(bits)
         # tobytes() pads to whole bytes, and the padding counts as bits after frombytes().
         del self.bitarray[self.num_bits :]
+
+    def words(self, fingerprint: bytes) -> tuple[int, ...]:
+        """The words of the first digest, the only one for most layers."""
+        return self._unpack(blake2b(fingerprint).digest())
+
+    def locate(self, fingerprint: bytes) -> tuple[tuple[int, ...], list[int]]:
+        """The words of the first digest, and the bits of the fingerprint, one in each slice."""
+        words = enough = self._unpack(blake2b(fingerprint).digest())
+        for salt in self._salts:
+            enough += self._unpack(blake2b(fingerprint, salt=salt).digest())
+        return words, list(map(add, self._offsets, map(mod, enough, self._widths)))
+
+    def holds(self, fingerprint: bytes, words: Sequence[int]) -> bool:
+        """Whether all bits of a fingerprint are set; ``words`` are those of its first digest."""
+        bits, width = self.bitarray, self.bits_per_slice
+        for offset, word in zip(self._offsets, words):  # noqa: B905 - a layer may need fewer, or more
+            if not bits[offset + word % width]:
+                return False
+        return not self._salts or bits[self.locate(fingerprint)[1]].all()
+
+    def _positions(self, fingerprint: bytes) -> Iterator[int]:
+        """The position in each slice, as pybloom-live asks for them."""
+        _, positions = self.locate(fingerprint)
+        return (position - offset for position, offset in zip(positions, self._offsets, strict=True))
 
     def measured_error(self) -> float:
         width = self.bits_per_slice
@@ -344,7 +414,5 @@ def _set_probability(share: float, count: float) -> float:
 
 
 def _word_bits(slice_bits: int) -> int:
-    """Width of the words that pybloom-live takes modulo ``slice_bits``."""
-    if slice_bits >= 1 << 31:
-        return 64
-    return 32 if slice_bits >= 1 << 15 else 16
+    """Width of the words that are taken modulo ``slice_bits``."""
+    return 64 if slice_bits >= 1 << 31 else 32

@@ -1,9 +1,8 @@
-"""The journal of a URL filter: the fingerprints of requests that are done and whose pages brought nothing new.
+"""A file of fingerprints that grows: the three of a job are described in :mod:`~scrapy_dedupe.urls.folder`.
 
-It grows for the whole life of a job. Why pages that brought something new are not in it is told in
-:mod:`~scrapy_dedupe.urls.done`. All numbers are little-endian, except as noted::
+All numbers are little-endian, except as noted::
 
-    magic        8 bytes   "sd-done" and a line feed
+    magic        8 bytes   "sd-", four letters that tell what the file lists, and a line feed
     version      2 bytes   1
     name size    2 bytes
     name                   import path of the fingerprinter class, UTF-8
@@ -21,6 +20,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
@@ -37,24 +37,40 @@ if TYPE_CHECKING:
 VERSION = 1
 MAX_FINGERPRINT_BYTES = 0xFFFF
 
-_MAGIC = b"sd-done\n"
 _START = struct.Struct("<8sHH")
 _CHECKSUM = struct.Struct("<I")
 _BLOCK_START = struct.Struct("<II")
 _MAX_BLOCK_BYTES = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a journal lists: its magic, its name for messages, and what it means if it does not take more."""
+
+    magic: bytes
+    what: str
+    loss: str
+
+
+DONE = Kind(
+    b"sd-done\n",
+    "journal of done requests",
+    "the requests that are done from now on may be made again by the next run",
+)
+
+
 class Journal:
     """Fingerprints of requests, appended in blocks."""
 
-    def __init__(self, path: Path, fingerprinter: str) -> None:
+    def __init__(self, path: Path, fingerprinter: str, kind: Kind = DONE) -> None:
         self.path = path
         self.fingerprinter = fingerprinter
+        self.kind = kind
         name = fingerprinter.encode()
-        start = _START.pack(_MAGIC, VERSION, len(name)) + name
+        start = _START.pack(kind.magic, VERSION, len(name)) + name
         self._head = start + _CHECKSUM.pack(zlib.crc32(start))
         self._fd: int | None = None
-        self._is_broken = False
+        self.is_broken = False
         self.size_bytes = 0
 
     @property
@@ -77,9 +93,11 @@ class Journal:
     def open(self, known_bytes: int | None = None) -> int:
         """Check the locked file and cut off a torn end; returns the bytes that were cut.
 
-        A file that has the size ``known_bytes`` ended at a clean stop and is not read through.
+        A file that had the size ``known_bytes`` at a clean stop is not read through; what was written behind that
+        never came to count, and is cut off too.
         """
         assert self._fd is not None
+        self.is_broken = False
         size = os.fstat(self._fd).st_size
         if self.is_new():
             os.ftruncate(self._fd, 0)
@@ -89,7 +107,8 @@ class Journal:
             self.size_bytes = len(self._head)
             return size
         self._check_head()
-        self.size_bytes = size if size == known_bytes else self._whole_bytes()
+        known = known_bytes is not None and len(self._head) <= known_bytes <= size
+        self.size_bytes = known_bytes if known and known_bytes is not None else self._whole_bytes()
         if self.size_bytes < size:
             os.ftruncate(self._fd, self.size_bytes)
             os.fsync(self._fd)
@@ -106,8 +125,12 @@ class Journal:
             yield from read_records(records)
 
     def append(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints; see :meth:`FilterFolder.record_done`."""
-        if self._fd is None or self._is_broken:
+        """Append fingerprints. They survive a kill of the process from here on.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the disk does not take them; what was
+        appended before stays whole, and later calls do nothing.
+        """
+        if self._fd is None or self.is_broken:
             return
         records = b"".join(len(item).to_bytes(2, "big") + item for item in fingerprints)
         if not records:
@@ -116,14 +139,26 @@ class Journal:
         try:
             self._write(blocks, self.size_bytes)
         except OSError as exc:
-            self._is_broken = True
+            self.is_broken = True
             # A part of a block may be written; even a full disk allows to take it away.
             os.ftruncate(self._fd, self.size_bytes)
             raise StoreUnavailable(
-                f"The URL filter's journal {self.path} does not take more: {exc}. The crawl goes on; after a "
-                "kill the requests that are done from now on would be made again. Make room on the disk."
+                f"The URL filter's {self.kind.what} {self.path} does not take more: {exc}. The crawl goes on, but "
+                f"{self.kind.loss}, and Scrapy's own queue on this disk may lose requests. Make room on the disk."
             ) from exc
         self.size_bytes += len(blocks)
+
+    def copy_from(self, other: Journal) -> None:
+        """Hold what the open journal ``other`` holds, in place of all that was here; both were opened."""
+        self.clear()
+        offset, end = len(other._head), other.size_bytes
+        while offset < end:
+            part = other._read(min(_MAX_BLOCK_BYTES, end - offset), offset)
+            if not part:
+                break
+            self._write(part, self.size_bytes)
+            self.size_bytes += len(part)
+            offset += len(part)
 
     def clear(self) -> None:
         """Forget every fingerprint."""
@@ -160,10 +195,10 @@ class Journal:
     def _check_head(self) -> None:
         assert self._fd is not None
         start = self._read(_START.size, 0)
-        if len(start) < _START.size or not start.startswith(_MAGIC):
+        if len(start) < _START.size or not start.startswith(self.kind.magic):
             raise StoreRefused(
-                f"{self.path} is not a journal of done requests, or its head is damaged. Move it away (the job "
-                "then starts anew), or use another JOBDIR."
+                f"{self.path} is not a {self.kind.what}, or its head is damaged. Move it away (if it was the journal of "
+                "done requests, the job then starts anew), or use another JOBDIR."
             )
         _, version, name_size = _START.unpack(start)
         if version != VERSION:
@@ -172,8 +207,8 @@ class Journal:
         name, checksum = rest[:name_size], rest[name_size:]
         if len(checksum) < _CHECKSUM.size or _CHECKSUM.unpack(checksum)[0] != zlib.crc32(start + name):
             raise StoreRefused(
-                f"The head of {self.path} is damaged. Move the file away (the job then starts anew), or use "
-                "another JOBDIR."
+                f"The head of {self.path} is damaged. Move the file away (if it was the journal of done requests, the "
+                "job then starts anew), or use another JOBDIR."
             )
         if name.decode() != self.fingerprinter:
             raise StoreRefused(other_fingerprinter(self.path, name.decode(), self.fingerprinter))

@@ -1,4 +1,4 @@
-"""The growing Bloom filter in Redis or Valkey, for several processes at once.
+"""The growing filter of request fingerprints in Redis or Valkey, for several processes at once.
 
 It keeps the promise of :class:`~scrapy_dedupe.urls.bloom.GrowingBloomFilter`, over all processes together: a
 fingerprint is new to exactly one of them. A batch is one call of one Lua script, so each answer is atomic and
@@ -6,22 +6,27 @@ growth happens in one place. Only core commands are used.
 
 **Keys**, all with the hash tag of the filter, so that they lie in one slot of a cluster::
 
-    dedupe:urls:1:{KEY}:meta        hash    version, hash, fingerprinter, capacity, error_rate (as Python
-                                            writes it), born (name of this generation), layers,
-                                            layer:0 "capacity hashes slice_bits shards", count:0, layer:1
-                                            ...; cut (token of a process that ended without leaving), if any
-    dedupe:urls:1:{KEY}:bits:L:S    string  the bits of shard S of layer L, at most 16 MiB
-    dedupe:urls:1:{KEY}:attached    sorted set  token of each attached process, until when it holds its lease
-    dedupe:urls:1:{KEY}:calls       hash    token -> its last call and the answers
+    dedupe:urls:2:{KEY}:meta        hash    version, hash, fingerprinter, capacity, error_rate (as Python
+                                            writes it), born (name of this generation), used (a line for each
+                                            layer), plan (those that may follow), full (what each layer but the
+                                            newest holds), count (what the newest holds);
+                                            forgotten (size of that set), if there was any; cut (token of a
+                                            process that ended without leaving), if any; call:TOKEN (the last
+                                            call of that process which found something new, and its answers)
+    dedupe:urls:2:{KEY}:bits:L:S    string  shard S of layer L, at most 16 MiB
+    dedupe:urls:2:{KEY}:attached    sorted set  token of each attached process, until when it holds its lease
+    dedupe:urls:2:{KEY}:forgotten   set     the first 16 bytes of the words of each forgotten fingerprint
 
-**Positions.** The words of a fingerprint are the 60-byte BLAKE2b digests of it with the salts 0, 1, 2 ... (two
-bytes, big-endian, then zeros), cut into words of 6 bytes, big-endian: independent bits for every position, and
-below 2^53, the limit of exact numbers in Lua. Word 0 modulo the number of shards is the shard; word *i* modulo
-the bits of a slice is the bit in slice *i* - 1. A layer with more hashes needs more words; the script says so
-and the client sends them.
+**Words.** The words of a fingerprint are its BLAKE2b digest of 64 bytes, read as 16 words of 4 bytes,
+big-endian. Word 0 modulo the number of shards is the shard. In a layer of bits, word *i* modulo the bits of a
+slice is the bit in slice *i* - 1. In a layer of tags, word 1 modulo the number of buckets *B* is the first
+bucket; the tag is the bytes of the digest from the ninth on, where zeros, which mean "empty", become 1; and the
+second bucket is (163841641 t - first) mod *B*, where *t* is the number in the first three bytes of the tag (the
+first two and a zero in a tag of two).
 
-**Layers** have the capacities and the shares of the error as in :mod:`~scrapy_dedupe.urls.bloom`. The geometry
-is the store's: each process compares it with its own parameters when it attaches.
+**Layers** are planned as :mod:`~scrapy_dedupe.urls.shared_layers` says, by the process that begins the filter.
+The geometry is the store's: each process compares it with its own parameters when it attaches. A layer of tags
+that finds no place for a fingerprint before it is full counts as full.
 
 **Leases.** A process that is attached renews its lease with its calls. It counts as gone when its lease has run
 out, or at once when a process on the same machine sees that it does not run any more (tokens are described in
@@ -33,6 +38,10 @@ wishes so deletes it, never under another one. A filter that nobody uses is dele
 one that attaches, unless that one says what it may keep: the generation that its own job has used, if that was
 not cut, or any (``"*"``), where the queue lies in Redis too.
 
+**Forgetting.** What a layer holds cannot be taken out. A forgotten fingerprint is kept in a set, and answered as
+new to the one process that asks for it first, which takes it out of the set. Another process that remembers it as
+seen goes on saying so until it attaches anew.
+
 **Calls.** redis-py may send a call again when the connection broke. The second one would find the fingerprints
 of the first, so the last call of each process and its answers are kept, and a call that comes twice is
 answered twice the same.
@@ -41,57 +50,34 @@ answered twice the same.
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 import uuid
-from dataclasses import dataclass
-from importlib.resources import files
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-from scrapy_dedupe.errors import SettingError, StoreRefused
+from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.stores.faults import redis_faults
+from scrapy_dedupe.stores.scripting import PreparedCall, Script, ScriptCaller
 from scrapy_dedupe.urls.attachment import Attachment, hold, is_gone, let_go, new_token
-from scrapy_dedupe.urls.bloom import (
-    check_parameters,
-    expected_lost,
-    layer_share,
-    optimal_hashes,
-    slice_error,
-    sum_over,
-)
+from scrapy_dedupe.urls.bloom import check_parameters
+from scrapy_dedupe.urls.shared_layers import Description, describe, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from redis import Redis
 
-VERSION = "1"
-HASH = "blake2b-48"
-_WORD_BYTES = 6
-_WORDS_PER_DIGEST = 10
+VERSION = "2"
+HASH = "blake2b-32"
 _BATCH = 500
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLayer:
-    """A layer as the store describes it."""
-
-    capacity: int
-    hashes: int
-    slice_bits: int
-    shards: int
-    count: int
-
-    @property
-    def size_bytes(self) -> int:
-        return self.shards * ((self.hashes * self.slice_bits + 7) // 8)
-
-    def error_at(self, count: float) -> float:
-        """Probability that a fingerprint which was not added is found, after ``count`` additions."""
-        return slice_error(self.slice_bits, count / self.shards, 8 * _WORD_BYTES) ** self.hashes
-
-    def lost_by(self, count: int) -> float:
-        """Sum of :meth:`error_at` over the additions 0 to ``count`` - 1."""
-        return sum_over(self.error_at, count)
+# The call of a tool is kept under one name, so that tools leave nothing behind for each of their runs.
+_GUEST = "guest"
+# In the order in which bloom_members.lua gives them too.
+_HEAD = ("version", "hash", "fingerprinter", "capacity", "error_rate", "born", "used", "full", "count",
+         "forgotten")  # fmt: skip
+_MOST_GENERATIONS = 5
+_ONE = ord("1")
 
 
 class SharedBloomFilter:
@@ -103,6 +89,8 @@ class SharedBloomFilter:
     remembered. ``url`` is where it lies, for messages. ``keep`` is the generation (:attr:`born`) of a filter that
     may be kept though no process is attached, or ``"*"`` for any; ``gone`` are tokens of processes that are
     known to run no more. Every call may raise :class:`~scrapy_dedupe.errors.StoreUnavailable`.
+
+    :meth:`renew` and :meth:`forget` may be called while another thread asks; all else is for one thread at a time.
     """
 
     def __init__(
@@ -120,28 +108,67 @@ class SharedBloomFilter:
         gone: Iterable[str] = (),
     ) -> None:
         check_parameters(capacity, error_rate)
-        if not key or "{" in key or "}" in key:
-            raise SettingError(f"The name of a shared URL filter is {key!r}; it must be text without braces.")
         self.key = key
         self.capacity = capacity
         self.error_rate = error_rate
         self.fingerprinter = fingerprinter
         self.lease_s = lease_s
-        self.name = f"dedupe:urls:{VERSION}:{{{key}}}"
+        self.name = _name(key)
+        self._meta = f"{self.name}:meta"
+        self._key = self._meta.encode()
         self._url = url
         self._redis = redis
-        self._script = redis.register_script(
-            files("scrapy_dedupe.stores").joinpath("scripts/bloom.lua").read_text(encoding="utf-8")
-        )
+        self._caller = ScriptCaller(redis, url)
+        self._asking = Script("bloom")
+        self._members = Script("bloom_members")
         self.token = new_token()
         self._keep = keep
         self._gone = tuple(gone)
-        self._calls = 0
-        self._words = 1 + optimal_hashes(layer_share(error_rate, 0)) + 1
+        self._is_guest = False
+        # The calls of two threads, or of two tools, must not have one name.
+        self._calls = count(1)
+        self._calls_of = b""
+        self._lock = threading.Lock()
         self._seen: dict[bytes, None] = {}
         self._cache_size = cache_size
         self._born: str | None = None
+        self._prepared: dict[bytes, PreparedCall] = {}
         self._renewed = 0.0
+        self.last_description = Description()
+
+    @classmethod
+    def existing(cls, redis: Redis, key: str, *, url: str = "in Redis") -> SharedBloomFilter | None:
+        """The filter that lies under ``key``, for a tool; None where there is none.
+
+        It is opened with its own parameters. The tool is not attached: it does not count as a process, begins
+        and deletes nothing, and leaves no mark. Raises :class:`~scrapy_dedupe.errors.StoreRefused` when this
+        version cannot read the filter.
+        """
+        with redis_faults(url):
+            head = _read_head(redis, f"{_name(key)}:meta")
+        if not head:
+            return None
+        for field, ours in (("version", VERSION), ("hash", HASH)):
+            if head.get(field) != ours:
+                raise StoreRefused(
+                    f"The shared URL filter {_name(key)} cannot be read: its {field} is {head.get(field)}, this "
+                    f"version reads {ours}. Use the version of scrapy-dedupe that made it."
+                )
+        self = cls(
+            redis,
+            key,
+            int(head["capacity"]),
+            float(head["error_rate"]),
+            url=url,
+            fingerprinter=head["fingerprinter"],
+            cache_size=0,
+        )
+        self._is_guest = True
+        self.token, tool = _GUEST, uuid.uuid4().hex
+        self._use(head["born"])
+        self._calls_of = f"{tool}-".encode()
+        self.last_description = _description(head)
+        return self
 
     @property
     def born(self) -> str | None:
@@ -154,13 +181,17 @@ class SharedBloomFilter:
         Raises :class:`~scrapy_dedupe.errors.StoreRefused` when it was made with another error rate, hash version
         or fingerprinter.
         """
+        if self._is_guest:
+            raise RuntimeError("a filter that was opened with existing() cannot be attached to")
+        first, _, following = plan(self.capacity, self.error_rate).partition("\n")
         # Before the script knows the token, lest another thread takes it for one of a lost process.
         hold(self.token)
-        flat, fingerprints, others, discarded, cut = self._run(
-            "attach", self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity, repr(self.error_rate),
-            uuid.uuid4().hex, self._born or "", self._keep, *self._tokens_gone(),
+        values, others, discarded, cut = self._run(
+            self._members, "attach", self.token, self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity,
+            repr(self.error_rate), first, following, uuid.uuid4().hex, self._born or "",
+            self._keep, *self._tokens_gone(),
         )  # fmt: skip
-        head = _pairs(flat)
+        head = _head(values)
         for field, ours, what in (
             ("version", VERSION, "the format version"),
             ("hash", HASH, "the hash"),
@@ -173,10 +204,11 @@ class SharedBloomFilter:
                     f"{head.get(field)}, this process has {ours}. Use {head.get(field)}, or another filter with "
                     "DEDUPE_URL_KEY."
                 )
-        if head["born"] != self._born:
+        with self._lock:
             self._seen.clear()
-        self._born = head["born"]
+        self._use(head["born"])
         self._renewed = time.monotonic()
+        self.last_description = found = _description(head)
         note = None
         if int(head["capacity"]) != self.capacity:
             note = (
@@ -184,90 +216,118 @@ class SharedBloomFilter:
                 f"process asks for {self.capacity:,}. It keeps its size, and grows when it is full."
             )
         is_another = self._keep not in {"", "*", head["born"]}
-        return Attachment(fingerprints, others, discarded, bool(cut), is_another, note)
+        return Attachment(found.seen, others, discarded, bool(cut), is_another, note)
 
     @property
     def wants_renewal(self) -> bool:
         """Whether a third of the lease has run since it was last renewed."""
-        return self._born is not None and time.monotonic() - self._renewed > self.lease_s / 3
+        if self._born is None or self._is_guest:
+            return False
+        return time.monotonic() - self._renewed > self.lease_s / 3
 
     def renew(self) -> None:
         """Keep the lease of a process that asks nothing for a while."""
-        if self._born is not None:
-            self._run("renew", self._lease_ms)
+        if self._born is not None and not self._is_guest:
+            self._run(self._members, "renew", self.token, self._lease_ms)
             self._renewed = time.monotonic()
 
     def detach(self, *, delete: bool = False, cut: bool = False) -> bool:
         """Leave. With ``delete`` the last one to leave deletes the filter; True if that was done.
 
-        With ``cut`` the filter is marked as if this process had not left by itself.
+        With ``cut`` the filter is marked as if this process had not left by itself. A tool has nothing to leave.
         """
-        deleted = bool(self._run("detach", 0, int(delete), int(cut), *self._tokens_gone()))
+        deleted = not self._is_guest and bool(
+            self._run(self._members, "detach", self.token, 0, int(delete), int(cut), *self._tokens_gone())
+        )
         let_go(self.token)
         self._born = None
-        self._seen.clear()
+        with self._lock:
+            self._seen.clear()
+        self._caller.close()
         return deleted
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if it is new to all processes."""
-        return self.add_many((fingerprint,))[0]
+        if fingerprint in self._seen:
+            return False
+        is_new = self._ask_batch(b"add", words(fingerprint)) == b"1"
+        self._remember((fingerprint,))
+        return is_new
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Record fingerprints in order; for each, True if it is new to all processes."""
         fingerprints = list(fingerprints)
-        answers = [False] * len(fingerprints)
-        asked = [i for i, fingerprint in enumerate(fingerprints) if fingerprint not in self._seen]
-        found = self._ask("add", [fingerprints[i] for i in asked])
-        for i, is_new in zip(asked, found, strict=True):
-            answers[i] = is_new
-            self._remember(fingerprints[i])
+        seen = self._seen
+        # Noted before asking: another generation, or another thread that forgets, changes what is remembered.
+        is_known = [fingerprint in seen for fingerprint in fingerprints]
+        if True in is_known:
+            asked = [fingerprints[i] for i, known in enumerate(is_known) if not known]
+            digits = iter(self._ask(b"add", asked))
+            answers = [not known and next(digits) == _ONE for known in is_known]
+        else:
+            asked = fingerprints
+            answers = [digit == _ONE for digit in self._ask(b"add", asked)]
+        self._remember(asked)
         return answers
 
+    def forget(self, fingerprints: Iterable[bytes]) -> None:
+        """Let each of them be new once more, to the one process that asks for it first.
+
+        One that was never seen is new then as it would have been. Each takes some 80 bytes of the server until it
+        is asked for.
+        """
+        fingerprints = list(fingerprints)
+        with self._lock:
+            for fingerprint in fingerprints:
+                self._seen.pop(fingerprint, None)
+        self._ask(b"forget", fingerprints)
+        # It may have been asked for meanwhile, and been remembered as seen, by another thread.
+        with self._lock:
+            for fingerprint in fingerprints:
+                self._seen.pop(fingerprint, None)
+
     def __contains__(self, fingerprint: bytes) -> bool:
-        return fingerprint in self._seen or self._ask("has", [fingerprint])[0]
+        return fingerprint in self._seen or self._ask_batch(b"has", words(fingerprint)) == b"1"
 
     def __len__(self) -> int:
         """Distinct fingerprints recorded, by all processes."""
-        return sum(layer.count for layer in self.describe())
+        return self.describe().seen
 
-    def describe(self) -> list[SharedLayer]:
-        """The layers, oldest first; none where there is no filter yet."""
+    def describe(self) -> Description:
+        """Read the layers and what they hold; none where there is no filter yet. See :attr:`last_description`."""
         with redis_faults(self._url):
-            head = _pairs(self._redis.hgetall(f"{self.name}:meta"))
-        return [
-            _parse_layer(head[f"layer:{number}"], head[f"count:{number}"])
-            for number in range(int(head.get("layers", 0)))
-        ]
+            head = _read_head(self._redis, self._meta)
+        self.last_description = _description(head)
+        return self.last_description
 
     @property
     def layers(self) -> int:
-        return len(self.describe())
+        return len(self.describe().layers)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the bits, once every shard was written to."""
-        return sum(layer.size_bytes for layer in self.describe())
+        """Bytes of the layers, once every shard was written to."""
+        return self.describe().size_bytes
 
     @property
     def fill_ratio(self) -> float:
-        """Share of the bits that are set, as it is expected for the fingerprints held."""
-        layers = self.describe()
-        total = sum(layer.size_bytes for layer in layers)
-        return sum(_fill(layer) * layer.size_bytes for layer in layers) / total if total else 0.0
+        """Share of the filter that is filled, as it is expected for the fingerprints held."""
+        return self.describe().fill_ratio
 
     @property
     def estimated_error(self) -> float:
         """Probability that the next new fingerprint is called seen, for the number of fingerprints held."""
-        right = 1.0
-        for layer in self.describe():
-            right *= 1 - layer.error_at(layer.count)
-        return 1 - right
+        return self.describe().estimated_error
 
     @property
     def expected_lost(self) -> float:
         """Expected number of new fingerprints that were called seen on the way to the present size."""
-        layers = self.describe()
-        return expected_lost(layers, [layer.count for layer in layers])
+        return self.describe().expected_lost
+
+    @property
+    def forgotten(self) -> int:
+        """Fingerprints that :meth:`forget` was told of, and that nobody has asked for since."""
+        return self.describe().forgotten
 
     @property
     def _lease_ms(self) -> int:
@@ -279,72 +339,98 @@ class SharedBloomFilter:
         attached = [_text(token) for token in tokens]
         return [token for token in attached if token in self._gone or is_gone(token)]
 
-    def _ask(self, operation: str, fingerprints: Sequence[bytes]) -> list[bool]:
-        if self._born is None:
-            self.attach()
-        answers: list[bool] = []
-        while len(answers) < len(fingerprints):
-            batch = fingerprints[len(answers) : len(answers) + _BATCH]
-            is_renewal = self.wants_renewal
-            self._calls += 1
-            born, digits, needed = self._run(
-                operation,
-                self._lease_ms if is_renewal else 0,
-                self._calls,
-                self._words,
-                b"".join(words(fingerprint, self._words) for fingerprint in batch),
+    def _use(self, born: str) -> None:
+        """Ask the generation ``born`` from now on."""
+        self._born = born
+        self._prepared = {
+            operation: PreparedCall(
+                self._asking, self._key, operation, self.token.encode(), b"0", born.encode()
             )
-            if is_renewal:
-                self._renewed = time.monotonic()
-            if _text(born) != self._born:
-                # Somebody emptied the database, or the filter was deleted and made anew after a lease of ours
-                # had run out. What is remembered here belongs to the old one.
+            for operation in (b"add", b"has", b"forget")
+        }
+
+    def _ask(self, operation: bytes, fingerprints: Sequence[bytes]) -> bytes:
+        """A digit for each fingerprint, as the script gives it."""
+        starts = range(0, len(fingerprints), _BATCH)
+        parts = (fingerprints[start : start + _BATCH] for start in starts)
+        return b"".join([self._ask_batch(operation, b"".join(map(words, part))) for part in parts])
+
+    def _ask_batch(self, operation: bytes, data: bytes) -> bytes:
+        # Two threads may ask, so a name is taken in one step.
+        call = b"%b%d" % (self._calls_of, next(self._calls))
+        for _ in range(_MOST_GENERATIONS):
+            if self._born is None:
                 self.attach()
-            answers += [digit == "1" for digit in _text(digits)]
-            self._words = max(self._words, needed)
-        return answers
+            if self.wants_renewal:
+                reply = self._run(
+                    self._asking, operation, self.token, self._lease_ms, self._born or "", call, data
+                )
+                self._renewed = time.monotonic()
+            else:
+                reply = self._caller.run_prepared(self._prepared[operation], call, data)
+            if not isinstance(reply, list):
+                return cast("bytes", reply)
+            # Somebody emptied the database, or the filter was deleted and made anew after a lease of ours had run
+            # out. What is remembered here belongs to the old one.
+            if self._is_guest:
+                raise StoreUnavailable(
+                    f"The shared URL filter {self.name} was deleted or begun anew meanwhile. Open it again."
+                )
+            self.attach()
+        raise StoreUnavailable(
+            f"The shared URL filter {self.name} is deleted again and again. See who empties the store {self._url}."
+        )
 
-    def _run(self, operation: str, lease_ms: int, *arguments: str | int | bytes) -> Any:
-        with redis_faults(self._url):
-            return self._script(
-                keys=[f"{self.name}:meta"], args=[operation, self.token, lease_ms, *arguments]
-            )
+    def _run(self, script: Script, *arguments: str | int | bytes) -> Any:
+        return self._caller.run(
+            script, self._key, *[a if isinstance(a, bytes) else str(a).encode() for a in arguments]
+        )
 
-    def _remember(self, fingerprint: bytes) -> None:
-        if len(self._seen) >= self._cache_size:
-            del self._seen[next(iter(self._seen))]
-        self._seen[fingerprint] = None
+    def _remember(self, fingerprints: Sequence[bytes]) -> None:
+        if not self._cache_size:
+            return
+        with self._lock:
+            seen = self._seen
+            for fingerprint in fingerprints:
+                seen[fingerprint] = None
+            for _ in range(len(seen) - self._cache_size):
+                del seen[next(iter(seen))]
 
 
-def words(fingerprint: bytes, count: int) -> bytes:
-    """The first ``count`` words of a fingerprint, 6 bytes each.
+def words(fingerprint: bytes) -> bytes:
+    """The 16 words of a fingerprint, 4 bytes each.
 
-    >>> words(b"abc", 2).hex(), words(b"abc", 11).startswith(words(b"abc", 2)), len(words(b"abc", 22))
-    ('bdc0b8b38bd714f166d1cf22', True, 132)
+    >>> words(b"abc").hex()[:16], len(words(b"abc"))
+    ('ba80a53f981c4d0d', 64)
     """
-    digests = -(-count // _WORDS_PER_DIGEST)
-    return b"".join(
-        hashlib.blake2b(
-            fingerprint, digest_size=_WORDS_PER_DIGEST * _WORD_BYTES, salt=number.to_bytes(2, "big")
-        ).digest()
-        for number in range(digests)
-    )[: count * _WORD_BYTES]
+    return hashlib.blake2b(fingerprint).digest()
 
 
-def _parse_layer(geometry: str, count: str) -> SharedLayer:
-    capacity, hashes, slice_bits, shards = map(int, geometry.split())
-    return SharedLayer(capacity, hashes, slice_bits, shards, int(count))
+def _name(key: str) -> str:
+    if not key or "{" in key or "}" in key:
+        raise SettingError(f"The name of a shared URL filter is {key!r}; it must be text without braces.")
+    return f"dedupe:urls:{VERSION}:{{{key}}}"
 
 
-def _fill(layer: SharedLayer) -> float:
-    return slice_error(layer.slice_bits, layer.count / layer.shards, 8 * _WORD_BYTES)
+def _read_head(redis: Redis, meta: str) -> dict[str, str]:
+    """The head without the calls; empty where there is no filter."""
+    return _head(redis.hmget(meta, list(_HEAD)))
+
+
+def _head(values: Iterable[str | bytes | None]) -> dict[str, str]:
+    return {field: _text(value) for field, value in zip(_HEAD, values, strict=True) if value is not None}
+
+
+def _description(head: dict[str, str]) -> Description:
+    if not head:
+        return Description()
+    return describe(
+        head["used"].split("\n"),
+        [int(count) for count in head["full"].split()],
+        int(head["count"]),
+        int(head.get("forgotten", 0)),
+    )
 
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()
-
-
-def _pairs(reply: Any) -> dict[str, str]:
-    """A hash, whether redis-py gave it as a dict or as the flat list of a script."""
-    items = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return {_text(name): _text(value) for name, value in items}

@@ -2,21 +2,23 @@
 
 While the server does not answer, a filter of this process answers from what the process itself has asked, so
 that links are not queued again and again; another process may ask for the same pages meanwhile. What was new
-then is owed to the server and written back when it answers again.
+then, and what is to be forgotten, is owed to the server and told when it answers again.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
     from scrapy_dedupe.urls.shared import SharedBloomFilter
+    from scrapy_dedupe.urls.shared_layers import Description
 
 _MOST_OWED = 1_000_000
 
@@ -34,22 +36,40 @@ class Guard(Protocol):
 
 
 class SteadySharedFilter:
-    """:meth:`add` never raises for a server that is away.
+    """:meth:`add`, :meth:`forget` and ``in`` never raise for a server that is away.
 
     ``submit`` runs a function on a worker thread, in order, and returns its future. :meth:`tick` has to be
-    called from time to time, on the thread that calls :meth:`add`.
+    called from time to time, on the thread that calls :meth:`add`; it reads the filter's figures every
+    ``refresh_s`` seconds.
     """
 
-    def __init__(self, shared: SharedBloomFilter, guard: Guard, submit: Callable[..., Future[Any]]) -> None:
+    def __init__(
+        self,
+        shared: SharedBloomFilter,
+        guard: Guard,
+        submit: Callable[..., Future[Any]],
+        *,
+        refresh_s: float = 10.0,
+    ) -> None:
         self.shared = shared
         self._guard = guard
         self._submit = submit
+        self._refresh_s = refresh_s
+        self._refreshed = time.monotonic()
         self._own = GrowingBloomFilter(shared.capacity, shared.error_rate)
+        # Lent is what the attempt under way tells the server; it is owed again when that fails.
         self._owed: list[bytes] = []
         self._lent: list[bytes] = []
-        self._attempt: Future[None] | None = None
+        self._to_forget: dict[bytes, None] = {}
+        self._lent_to_forget: dict[bytes, None] = {}
+        self._attempt: Future[Any] | None = None
         self.is_away = False
-        self.forgotten = 0
+        self.given_up = 0
+
+    @property
+    def description(self) -> Description:
+        """The shared filter when its figures were last read; the server is not asked."""
+        return self.shared.last_description
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if it is new, as far as that can be known now."""
@@ -57,8 +77,7 @@ class SteadySharedFilter:
             try:
                 is_new = self.shared.add(fingerprint)
             except StoreError as error:
-                self.is_away = True
-                self._guard.failed(error)
+                self._lose(error)
             else:
                 self._own.add(fingerprint)
                 return is_new
@@ -67,11 +86,30 @@ class SteadySharedFilter:
             if len(self._owed) < _MOST_OWED:
                 self._owed.append(fingerprint)
             else:
-                self.forgotten += 1
+                self.given_up += 1
+        for pending in (self._to_forget, self._lent_to_forget):
+            if fingerprint in pending:
+                # The server need not be told: it has been new once more.
+                pending.pop(fingerprint, None)
+                is_new = True
         return is_new
 
+    def __contains__(self, fingerprint: bytes) -> bool:
+        if not self.is_away:
+            try:
+                return fingerprint in self.shared
+            except StoreError as error:
+                self._lose(error)
+        if fingerprint in self._to_forget or fingerprint in self._lent_to_forget:
+            return False
+        return fingerprint in self._own
+
+    def forget(self, fingerprints: Iterable[bytes]) -> None:
+        """Let each be new once more, as :meth:`SharedBloomFilter.forget`, from the next :meth:`tick` on."""
+        self._to_forget.update(dict.fromkeys(fingerprints))
+
     def tick(self) -> None:
-        """Keep the lease while the server answers; try it, and pay back, while it does not."""
+        """Keep the lease and tell what is owed while the server answers; try it while it does not."""
         if self._attempt is not None:
             if not self._attempt.done():
                 return
@@ -80,36 +118,55 @@ class SteadySharedFilter:
         if self.is_away:
             if not self._guard.open:
                 self._lent, self._owed = self._owed, []
-                self._attempt = self._submit(self._pay, self._lent)
+                self._lent_to_forget, self._to_forget = self._to_forget, {}
+                self._attempt = self._submit(self._pay, self._lent, self._lent_to_forget)
+        elif self._to_forget:
+            self._lent_to_forget, self._to_forget = self._to_forget, {}
+            self._attempt = self._submit(self.shared.forget, self._lent_to_forget)
         elif self.shared.wants_renewal:
             self._attempt = self._submit(self.shared.renew)
+        elif time.monotonic() - self._refreshed > self._refresh_s:
+            self._refreshed = time.monotonic()
+            self._attempt = self._submit(self.shared.describe)
 
     def clear(self) -> None:
         """Forget what this process asked, and leave; the last one to leave deletes the shared filter."""
         self._own = GrowingBloomFilter(self.shared.capacity, self.shared.error_rate)
-        self._owed = []
+        self._owed, self._lent = [], []
+        self._to_forget, self._lent_to_forget = {}, {}
+        self.shared.describe()
         self.shared.detach(delete=True)
 
     def leave(self, *, delete: bool, cut: bool = False) -> None:
-        """Pay back what is owed and leave as :meth:`SharedBloomFilter.detach`; on the worker. May raise StoreError."""
-        owed = self._lent + self._owed
-        if owed:
-            self._pay(owed)
+        """Tell what is owed and leave as :meth:`SharedBloomFilter.detach`; on the worker. May raise StoreError."""
+        owed, to_forget = self._lent + self._owed, self._lent_to_forget | self._to_forget
+        if owed or self.is_away:
+            self._pay(owed, to_forget)
+        elif to_forget:
+            self.shared.forget(to_forget)
+        self._owed, self._lent = [], []
+        self._to_forget, self._lent_to_forget = {}, {}
+        self.shared.describe()
         self.shared.detach(delete=delete, cut=cut)
 
-    def _pay(self, owed: list[bytes]) -> None:
+    def _pay(self, owed: list[bytes], to_forget: Iterable[bytes]) -> None:
         self.shared.attach()
         self.shared.add_many(owed)
+        self.shared.forget(to_forget)
 
-    def _settle(self, attempt: Future[None]) -> None:
+    def _lose(self, error: StoreError) -> None:
+        self.is_away = True
+        self._guard.failed(error)
+
+    def _settle(self, attempt: Future[Any]) -> None:
         error = attempt.exception()
         if error is not None:
-            self.is_away = True
             self._owed = self._lent + self._owed
-            self._lent = []
+            self._to_forget = self._lent_to_forget | self._to_forget
+        self._lent, self._lent_to_forget = [], {}
+        if error is not None:
+            self.is_away = True
             self._guard.failed(error)
-            return
-        self._lent = []
-        if self.is_away and not self._owed:
+        elif self.is_away and not self._owed:
             self.is_away = False
             self._guard.worked()

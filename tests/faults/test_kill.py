@@ -19,7 +19,7 @@ from scrapy.utils.request import fingerprint
 from webserver import Page, WebServer
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.urls.snapshot import FilterFolder, LastStop
+from scrapy_dedupe.urls.folder import FilterFolder, LastStop
 
 if TYPE_CHECKING:
     from scrapy_dedupe.urls.bloom import GrowingBloomFilter

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from scrapy_dedupe.urls.snapshot import FilterFolder, LastStop
+from scrapy_dedupe.urls.folder import FilterFolder, LastStop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,10 +57,6 @@ class Run:
 
     def __init__(self, web: WebServer, settings: dict[str, Any], log: Path) -> None:
         self.web, self.log = web, log
-        is_shared = settings.get("DEDUPE_URL_STORE_URL", "").startswith("redis")
-        self.torn_queue = (
-            Path(settings["JOBDIR"], "requests.queue") if is_shared and "JOBDIR" in settings else None
-        )
         command = [
             sys.executable,
             str(TESTS / "faults" / "killed_crawl.py"),
@@ -79,9 +76,6 @@ class Run:
             time.sleep(0.005)
         self.process.kill()
         self.process.wait()
-        if self.torn_queue is not None:
-            # Reading it may fail without end. With a filter of its own a job sets it aside by itself.
-            shutil.rmtree(self.torn_queue, ignore_errors=True)
 
     def finish(self) -> str:
         assert self.process.wait(60) == 0
@@ -113,10 +107,13 @@ def journaled(web: WebServer, job: Path, copy: Path) -> set[str]:
     return {path for path in web.pages if fingerprint(Request(web.url(path))) in opened.filter}
 
 
+@pytest.mark.parametrize("filter_", ["local", "confirmed", "shared"])
 def test_a_crawl_that_is_killed_again_and_again_asks_for_every_page_and_repeats_no_leaf_that_it_knew(
-    web: WebServer, settings: dict[str, Any], tmp_path: Path, runs: Any
+    filter_: str, web: WebServer, settings: dict[str, Any], redis_url: str, tmp_path: Path, runs: Any
 ) -> None:
     plant(web)
+    settings["DEDUPE_URL_CONFIRM"] = filter_ == "confirmed"
+    settings["DEDUPE_URL_STORE_URL"] = redis_url if filter_ == "shared" else "local"
     job = tmp_path / "job"
     settings["JOBDIR"] = str(job)
     asked: set[str] = set()
@@ -159,17 +156,31 @@ def test_a_stop_between_two_kills_loses_no_page(
     assert asked | set(web.paths) == set(web.pages)
 
 
-@pytest.mark.parametrize("jobdir", [False, True], ids=["without a job", "with a job"])
 def test_after_a_kill_a_shared_filter_hides_no_page_from_the_next_crawl(
-    jobdir: bool, web: WebServer, settings: dict[str, Any], redis_url: str, tmp_path: Path, runs: Any
+    web: WebServer, settings: dict[str, Any], redis_url: str, runs: Any
 ) -> None:
     plant(web, levels=2)
     settings["DEDUPE_URL_STORE_URL"] = redis_url
-    if jobdir:
-        settings["JOBDIR"] = str(tmp_path / "job")
     runs(settings).kill_after(8)
     assert len(set(web.paths)) < len(web.pages)
     log = runs(settings).finish()
     assert sorted(web.paths) == sorted(web.pages)
     assert "The last run with the shared URL filter" in log
     assert "was cut" in log
+
+
+def test_a_job_whose_shared_filter_is_gone_asks_for_no_leaf_that_it_was_done_with(
+    web: WebServer, settings: dict[str, Any], redis_url: str, tmp_path: Path, runs: Any
+) -> None:
+    plant(web)
+    settings |= {"DEDUPE_URL_STORE_URL": redis_url, "JOBDIR": str(tmp_path / "job")}
+    runs({**settings, "CLOSESPIDER_PAGECOUNT": 40}).finish()
+    asked = set(web.paths)
+    known = journaled(web, tmp_path / "job", tmp_path / "copy")
+    assert known
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushdb()
+    log = runs(settings).finish()
+    assert f"knows {len(known)} URLs that this job was done with" in log
+    assert not known & set(web.paths)
+    assert asked | set(web.paths) == set(web.pages)

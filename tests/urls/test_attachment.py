@@ -52,6 +52,23 @@ def test_a_job_keeps_generation_and_token_in_a_line_of_text(tmp_path: Path) -> N
     assert [entry.name for entry in path.parent.iterdir()] == ["shared"]
 
 
+def test_a_job_that_ended_in_good_order_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    Kept("generation", "host/1/x", is_whole=True).write(path)
+    assert path.read_text() == "generation host/1/x whole\n"
+    assert Kept.read(path) == Kept("generation", "host/1/x", is_whole=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"), [("", Kept()), ("\n", Kept()), ("a\n", Kept("a")), ("a b wh", Kept("a", "b"))]
+)
+def test_of_a_torn_line_what_is_there_is_read(tmp_path: Path, text: str, kept: Kept) -> None:
+    path = tmp_path / "shared"
+    path.write_text(text)
+    assert Kept.read(path) == kept
+    assert isinstance(Kept.read(path).born, str)
+
+
 def test_what_a_job_keeps_is_not_passed_over_when_it_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "shared"
     path.write_bytes(b"\xff\xfe\xff")

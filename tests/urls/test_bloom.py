@@ -3,10 +3,12 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+import struct
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pybloom_live import BloomFilter
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.urls import bloom
@@ -77,18 +79,55 @@ def test_expected_lost_is_what_is_lost() -> None:
     assert abs(lost - expected) < 5 * math.sqrt(expected)
 
 
-def test_the_biased_words_are_accounted_for() -> None:
+def test_the_error_of_a_biased_draw_is_accounted_for() -> None:
     # 16-bit words modulo 26,000: the first 13,536 positions come up 1.5 times as often as the others.
+    width, count = 26_000, 18_000
+    draw = random.Random(1)
+    bits = bytearray(width)
+    for _ in range(count):
+        bits[draw.getrandbits(16) % width] = 1
+    probes = 400_000
+    found = sum(bits[draw.getrandbits(16) % width] for _ in range(probes)) / probes
+    even = 1 - (1 - 1 / width) ** count
+    assert slice_error(width, count, 16) > 1.01 * even
+    assert found == pytest.approx(slice_error(width, count, 16), abs=0.006)
+
+
+def test_the_bits_that_are_set_tell_the_error() -> None:
     geometry = Geometry(capacity=18_000, error_rate=0.01, hashes=7, slice_bits=26_000)
-    layer = bloom._Layer(geometry)
-    for item in fingerprints(18_000):
-        layer.add(item.hex())
+    seen = GrowingBloomFilter.from_layers(18_000, 0.01, [(geometry, 0, bytes(geometry.size_bytes))])
+    seen.add_many(fingerprints(18_000))
     probes = 100_000
-    wrong = sum(item.hex() in layer for item in fingerprints(probes, "x"))
-    even = (1 - (1 - 1 / 26_000) ** 18_000) ** 7
-    assert geometry.error_at(18_000) > 1.05 * even
+    wrong = sum(item in seen for item in fingerprints(probes, "x"))
     assert abs(wrong - probes * geometry.error_at(18_000)) < 5 * math.sqrt(wrong) + 0.02 * wrong
-    assert layer.measured_error() == pytest.approx(geometry.error_at(18_000), rel=0.05)
+    assert seen.estimated_error == pytest.approx(geometry.error_at(18_000), rel=0.05)
+
+
+@pytest.mark.parametrize("error_rate", [0.3, 1e-6, 1e-12])
+def test_pybloom_live_reads_a_layer_and_we_read_what_it_writes(error_rate: float) -> None:
+    seen = GrowingBloomFilter(1000, error_rate)
+    ours, theirs = fingerprints(300), fingerprints(300, "theirs")
+    seen.add_many(ours)
+    layer = seen._newest
+    assert all(BloomFilter.__contains__(layer, item) for item in ours)
+    for item in theirs:
+        BloomFilter.add(layer, item)
+    assert all(item in seen for item in theirs)
+    others = fingerprints(2000, "others")
+    assert [item in seen for item in others] == [BloomFilter.__contains__(layer, item) for item in others]
+
+
+def test_the_bits_of_a_fingerprint_are_words_of_its_digests() -> None:
+    # 1e-12 takes more words than one digest has.
+    geometry = layer_geometry(1000, 1e-12)
+    seen = GrowingBloomFilter.from_layers(1000, 1e-12, [(geometry, 0, bytes(geometry.size_bytes))])
+    seen.add(b"abc")
+    digests = hashlib.blake2b(b"abc").digest() + hashlib.blake2b(b"abc", salt=b"\1" + bytes(15)).digest()
+    words = struct.unpack(f"<{geometry.hashes}I", digests[: 4 * geometry.hashes])
+    expected = {i * geometry.slice_bits + word % geometry.slice_bits for i, word in enumerate(words)}
+    _, _, bits = seen.dump_layers()[0]
+    assert {i for i in range(8 * len(bits)) if bits[i // 8] >> i % 8 & 1} == expected
+    assert geometry.hashes > 16
 
 
 @given(
@@ -112,13 +151,6 @@ def test_the_error_of_a_slice_is_a_probability_that_grows(
     error = slice_error(slice_bits, count, word_bits)
     assert 0 <= error <= 1 + 1e-12
     assert slice_error(slice_bits, count + 1, word_bits) >= error
-
-
-def test_pybloom_live_gets_the_fingerprint_as_hexadecimal_text() -> None:
-    seen = GrowingBloomFilter(100, 1e-6)
-    seen.add(b"\x00\xff")
-    assert "00ff" in seen._newest
-    assert b"\x00\xff" not in seen._newest
 
 
 def test_layers_double_and_the_size_is_that_of_their_bits() -> None:
@@ -158,7 +190,7 @@ def test_a_capacity_that_memory_cannot_hold_is_refused_with_its_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bloom, "physical_memory_bytes", lambda: 1_000_000)
-    with pytest.raises(SettingError, match=r"3,68\d,\d{3} bytes.*DEDUPE_URL_CAPACITY"):
+    with pytest.raises(SettingError, match=r"3,8\d\d,\d{3} bytes.*DEDUPE_URL_CAPACITY"):
         GrowingBloomFilter(1_000_000, 1e-6)
     GrowingBloomFilter(100_000, 1e-6)
 

@@ -1,295 +1,251 @@
--- A growing Bloom filter. One call answers a batch, atomically; the formats are described in urls/shared.py.
+-- Ask a shared URL filter, or let it forget. One call answers a batch, atomically; the formats are described in
+-- urls/shared.py and urls/shared_layers.py. Much of a short call is what Lua does before it comes to the filter, so
+-- tables and functions are few.
 --
--- KEYS[1] is the key of the head, "<base>:meta". The other keys carry the same hash tag and are derived from it,
+-- KEYS[1]: the key of the head, "<base>:meta". The other keys carry the same hash tag and are derived from it,
 -- because only the script knows how many layers and shards there are.
--- ARGV[1] is the operation, ARGV[2] the token of the asking process, ARGV[3] its lease in milliseconds (0: leave
--- the lease as it is). What follows depends on the operation.
+-- ARGV: 1 if this call may have come before; "add", "has" or "forget"; the token of the asking process; its lease in
+-- milliseconds (0: leave the lease as it is); the generation that it asks; a name for this call; the words of each
+-- fingerprint, 64 bytes.
+-- Returns a digit for each fingerprint (1: add found it new, has found it; forget returns none), or a table with the
+-- generation that is there when it is another one, and then nothing was done.
 
-local meta = KEYS[1]
-local base = string.sub(meta, 1, -6)
-local attached = base .. ':attached'
-local calls = base .. ':calls'
-local operation, token, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local ITEM = 64
+local SLOTS = 4
+local MOST_MOVES = 400
+local ZEROS = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local LAYER = '(%a+) (%d+) (%d+) (%d+) (%d+)'
 
-local SHARD_BITS = 134217728 -- 2^27 bits, 16 MiB: far below the 512 MiB of a string, and cheap to allocate
+local run, find, sub, byte, words_of = redis.call, string.find, string.sub, string.byte, struct.unpack
+local meta, operation, token, call, data = KEYS[1], ARGV[2], ARGV[3], ARGV[6], ARGV[7]
+local base = sub(meta, 1, -5)
 
-local function whole(number)
-    return string.format('%.0f', number)
+local head = run('HMGET', meta, 'born', 'used', 'count', 'forgotten')
+if head[1] ~= ARGV[5] then
+    return { head[1] or '' }
 end
-
-local function now_ms()
-    local time = redis.call('TIME')
-    return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+if ARGV[4] ~= '0' then
+    local time = run('TIME')
+    local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+    run('ZADD', base .. 'attached', now_ms + tonumber(ARGV[4]), token)
 end
-
-local function renew_lease()
-    if lease_ms > 0 then
-        redis.call('ZADD', attached, whole(now_ms() + lease_ms), token)
+if ARGV[1] == '1' and operation ~= 'has' then
+    -- A client that lost the answer asks again. Its fingerprints would now be found, and their pages lost.
+    local last = run('HGET', meta, 'call:' .. token)
+    if last and sub(last, 1, #call + 1) == call .. ' ' then
+        return sub(last, #call + 2)
     end
 end
 
--- A process that did not leave by itself took what it had queued with it: `cut` says so.
-local function bury(gone)
-    if redis.call('ZREM', attached, gone) == 1 and redis.call('EXISTS', meta) == 1 then
-        redis.call('HSET', meta, 'cut', gone)
+local forgotten = head[4] and tonumber(head[4]) or 0
+
+if operation == 'forget' then
+    for at = 1, #data, ITEM do
+        forgotten = forgotten + run('SADD', base .. 'forgotten', sub(data, at, at + 15))
     end
-    redis.call('HDEL', calls, gone)
+    run('HSET', meta, 'forgotten', forgotten, 'call:' .. token, call .. ' ')
+    return ''
 end
 
-local function forget_expired()
-    for _, gone in ipairs(redis.call('ZRANGEBYSCORE', attached, '-inf', whole(now_ms()))) do
-        bury(gone)
+local is_add = operation == 'add'
+
+-- Layers of tags: buckets of 4 tags. A bucket is read and searched as a string.
+
+local function position(bucket, tag, width)
+    local at = find(bucket, tag, 1, true)
+    while at and (at - 1) % width ~= 0 do
+        at = find(bucket, tag, at + 1, true)
     end
+    return at
 end
 
--- Capacity, hashes, bits of a slice and shards of layer number `number` (from 0).
-local function plan_layer(capacity, error_rate, number)
-    local holds = capacity * 2 ^ number
-    local share = error_rate * 0.7 * 0.3 ^ number
-    local exact = -math.log(share) / math.log(2)
-    local best
-    for _, hashes in ipairs({ math.max(1, math.floor(exact)), math.max(1, math.ceil(exact)) }) do
-        local bits_each = -1 / math.log(1 - share ^ (1 / hashes))
-        local shards = math.max(1, math.ceil(holds * bits_each * hashes / SHARD_BITS))
-        local most = math.ceil(holds / shards)
-        if shards > 1 then
-            -- Fingerprints fall into shards at random: room for four standard deviations.
-            most = most + math.ceil(4 * math.sqrt(most))
-        end
-        -- A slice of m bits is set by n draws with 1 - (1 - 1/m)^n, a little more often than 1 - e^(-n/m).
-        local slice_bits = math.ceil(most * bits_each + 1)
-        if not best or hashes * slice_bits * shards < best.hashes * best.slice_bits * best.shards then
-            best = { capacity = holds, hashes = hashes, slice_bits = slice_bits, shards = shards, count = 0 }
-        end
-    end
-    return best
+-- The other bucket of a tag. Applied twice it gives the first one. The numbers stay below 2^53, so % is exact.
+local function other_bucket(tag, bucket, buckets)
+    local a, b, c = byte(tag, 1, 3)
+    return ((a * 65536 + b * 256 + (c or 0)) * 163841641 - bucket) % buckets
 end
 
-local function store_layer(number, layer)
-    redis.call('HSET', meta, 'layers', number + 1, 'count:' .. number, 0, 'layer:' .. number,
-        table.concat({ whole(layer.capacity), layer.hashes, whole(layer.slice_bits), layer.shards }, ' '))
-end
-
-local function read_head()
-    local flat = redis.call('HGETALL', meta)
-    if #flat == 0 then
-        return nil
-    end
-    local head = {}
-    for i = 1, #flat, 2 do
-        head[flat[i]] = flat[i + 1]
-    end
-    return head, flat
-end
-
-local function read_layers(head)
-    local layers = {}
-    for number = 0, tonumber(head.layers) - 1 do
-        local capacity, hashes, slice_bits, shards =
-            string.match(head['layer:' .. number], '^(%d+) (%d+) (%d+) (%d+)$')
-        layers[number + 1] = {
-            prefix = base .. ':bits:' .. number .. ':',
-            capacity = tonumber(capacity), hashes = tonumber(hashes), slice_bits = tonumber(slice_bits),
-            shards = tonumber(shards), count = tonumber(head['count:' .. number]),
-        }
-    end
-    return layers
-end
-
--- words[1] chooses the shard, words[1 + i] the bit of slice i. All are below 2^48, so % is exact.
-local function holds(layer, words)
-    local key = layer.prefix .. words[1] % layer.shards
-    local width = layer.slice_bits
-    for i = 1, layer.hashes do
-        if redis.call('GETBIT', key, whole((i - 1) * width + words[i + 1] % width)) == 0 then
-            return false
-        end
-    end
-    return true
-end
-
-local function put(layer, words)
-    local key = layer.prefix .. words[1] % layer.shards
-    local width = layer.slice_bits
-    local arguments = {}
-    for i = 1, layer.hashes do
-        local at = 4 * (i - 1)
-        arguments[at + 1] = 'SET'
-        arguments[at + 2] = 'u1'
-        arguments[at + 3] = whole((i - 1) * width + words[i + 1] % width)
-        arguments[at + 4] = '1'
-    end
-    for _, bit in ipairs(redis.call('BITFIELD', key, unpack(arguments))) do
-        if bit == 0 then
+-- Put a tag into a full bucket, whose tags move to their other buckets until there is a place. Nothing is written
+-- before a place is found.
+local function make_room(layer, key, tag, number, bucket, seed)
+    local width, size, empty = layer.width, layer.size, layer.empty
+    local changed, starts, tags = {}, {}, {}
+    for step = 1, MOST_MOVES do
+        seed = seed * 16807 % 2147483647
+        local from = seed % SLOTS * width
+        local moved = sub(bucket, from + 1, from + width)
+        changed[number] = sub(bucket, 1, from) .. tag .. sub(bucket, from + width + 1)
+        starts[step], tags[step] = number * size + from, tag
+        tag, number = moved, other_bucket(moved, number, layer.buckets)
+        bucket = changed[number] or run('GETRANGE', key, number * size, number * size + size - 1)
+        local free = position(bucket, empty, width)
+        if free then
+            for done = 1, step do
+                run('SETRANGE', key, starts[done], tags[done])
+            end
+            run('SETRANGE', key, number * size + free - 1, tag)
             return true
         end
     end
     return false
 end
 
-local function count_all(layers)
-    local count = 0
-    for _, layer in ipairs(layers) do
-        count = count + layer.count
+-- Whether the layer holds the fingerprint at `at` of the data. With `is_put` it is put there; nil if there is no room.
+local function ask_tags(layer, at, is_put)
+    local width, size, empty, buckets = layer.width, layer.size, layer.empty, layer.buckets
+    local shard, word = words_of('>I4I4', data, at)
+    local key = layer.prefix .. shard % layer.shards
+    local tag = sub(data, at + 8, at + 7 + width)
+    if tag == empty then
+        tag = sub(ZEROS, 2, width) .. '\1'
     end
-    return count
+    local one = word % buckets
+    local first = run('GETRANGE', key, one * size, one * size + size - 1)
+    if first == '' then
+        -- The shard is new: give it its size at once.
+        if is_put then
+            run('SETRANGE', key, buckets * size - 1, '\0')
+            run('SETRANGE', key, one * size, tag)
+        end
+        return false
+    end
+    if find(first, tag, 1, true) and position(first, tag, width) then
+        return true
+    end
+    local two = other_bucket(tag, one, buckets)
+    local second = run('GETRANGE', key, two * size, two * size + size - 1)
+    if find(second, tag, 1, true) and position(second, tag, width) then
+        return true
+    end
+    if is_put then
+        local free = position(first, empty, width)
+        if free then
+            run('SETRANGE', key, one * size + free - 1, tag)
+            return false
+        end
+        free = position(second, empty, width)
+        if free then
+            run('SETRANGE', key, two * size + free - 1, tag)
+        elseif not make_room(layer, key, tag, one, first, 1 + word % 2147483646) then
+            return nil
+        end
+    end
+    return false
 end
 
-local function delete_all(head)
-    if head then
-        for _, layer in ipairs(read_layers(head)) do
-            for shard = 0, layer.shards - 1 do
-                redis.call('UNLINK', layer.prefix .. shard)
+-- The same for layers of bits: the first word chooses the shard, each other one the bit of a slice.
+local function ask_bits(layer, at, is_put)
+    local words = { words_of('>I4I4I4I4I4I4I4I4I4I4I4I4I4I4I4I4', data, at) }
+    local key = layer.prefix .. words[1] % layer.shards
+    local width = layer.slice_bits
+    if not is_put then
+        for i = 1, layer.hashes do
+            if run('GETBIT', key, (i - 1) * width + words[i + 1] % width) == 0 then
+                return false
             end
         end
+        return true
     end
-    redis.call('DEL', meta, attached, calls)
-end
-
-if operation == 'attach' then
-    -- ARGV: version, hash, fingerprinter, capacity, error rate, name for a new generation, the generation that
-    -- the asking process has used until now, the one that may be kept if nobody is there ('*': any), tokens of
-    -- processes that are gone. Returns the head, the fingerprints, the number of other processes, the
-    -- fingerprints that were discarded, and 1 if the filter that was found was cut.
-    local version, hash, fingerprinter, capacity, error_rate, born, held, keep = unpack(ARGV, 4, 11)
-    for i = 12, #ARGV do
-        bury(ARGV[i])
+    local set = layer.set
+    for i = 1, layer.hashes do
+        set[4 * i - 3], set[4 * i - 2], set[4 * i] = 'SET', 'u1', '1'
+        set[4 * i - 1] = (i - 1) * width + words[i + 1] % width
     end
-    -- One that returns after its lease had run out is not gone.
-    redis.call('ZREM', attached, token)
-    forget_expired()
-    local others = redis.call('ZCARD', attached)
-    local discarded, cut = 0, 0
-    local found = read_head()
-    if found then
-        cut = found.cut and 1 or 0
-        -- redis-py may send the call twice; the second one finds what the first one has begun.
-        local is_in_use = others > 0 or found.born == held or found.born == born
-        if not is_in_use and keep ~= '*' and (keep ~= found.born or found.cut) then
-            discarded = count_all(read_layers(found))
-            delete_all(found)
-        elseif keep == '*' then
-            redis.call('HDEL', meta, 'cut') -- the queue lies in Redis too, and is whole
+    for _, bit in ipairs(run('BITFIELD', key, unpack(set))) do
+        if bit == 0 then
+            return false
         end
     end
-    if redis.call('EXISTS', meta) == 0 then
-        redis.call('HSET', meta, 'version', version, 'hash', hash, 'fingerprinter', fingerprinter,
-            'capacity', capacity, 'error_rate', error_rate, 'born', born)
-        store_layer(0, plan_layer(tonumber(capacity), tonumber(error_rate), 0))
-    end
-    local head, flat = read_head()
-    if head.version == version and head.hash == hash and head.fingerprinter == fingerprinter
-        and tonumber(head.error_rate) == tonumber(error_rate) then
-        renew_lease()
-    end
-    return { flat, count_all(read_layers(head)), others, discarded, cut }
+    return true
 end
 
-if operation == 'renew' then
-    if redis.call('EXISTS', meta) == 1 then
-        renew_lease()
+local newest = 0
+
+local function new_layer(kind, capacity, a, b, shards)
+    local prefix = base .. 'bits:' .. newest .. ':'
+    newest = newest + 1
+    if kind == 'tags' then
+        local width = tonumber(a)
+        return {
+            ask = ask_tags, capacity = tonumber(capacity), shards = tonumber(shards), prefix = prefix, width = width,
+            buckets = tonumber(b), size = SLOTS * width, empty = sub(ZEROS, 1, width),
+        }
     end
-    return 1
+    return {
+        ask = ask_bits, capacity = tonumber(capacity), shards = tonumber(shards), prefix = prefix,
+        hashes = tonumber(a), slice_bits = tonumber(b), set = {},
+    }
 end
 
-if operation == 'detach' then
-    -- ARGV: 1 to delete the filter if nobody else is attached, 1 to leave as one that was cut, tokens of
-    -- processes that are gone. Returns 1 if it was deleted.
-    for i = 6, #ARGV do
-        bury(ARGV[i])
-    end
-    if ARGV[5] == '1' then
-        bury(token)
-    end
-    redis.call('ZREM', attached, token)
-    redis.call('HDEL', calls, token)
-    forget_expired()
-    if ARGV[4] ~= '1' or redis.call('ZCARD', attached) > 0 then
-        return 0
-    end
-    delete_all(read_head())
-    return 1
-end
-
--- 'add' or 'has'. ARGV: name of this call, words for each fingerprint, the words (6 bytes each, big-endian).
--- Returns the generation, one digit for each fingerprint (1: add found it new, or has found it), and 0; or, when a
--- layer needs more words than were sent, the digits of those that were answered and the words that are needed.
-local call, per_item, data = ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local head = read_head()
-if not head then
-    return { '', '', 0 }
-end
-local is_add = operation == 'add'
-if is_add then
-    renew_lease()
-    -- A client that lost the answer asks again. Its fingerprints would now be found, and their pages lost.
-    local last = redis.call('HGET', calls, token)
-    if last then
-        local name, needed, digits = string.match(last, '^(%S+) (%d+) (%d*)$')
-        if name == call then
-            return { head.born, digits, tonumber(needed) }
-        end
+local used = head[2]
+local layer = new_layer(string.match(used, LAYER))
+local older, ask = nil, layer.ask
+local second = find(used, '\n', 1, true)
+if second then
+    older = {}
+    for kind, capacity, a, b, shards in string.gmatch(sub(used, second), LAYER) do
+        older[newest] = layer
+        layer = new_layer(kind, capacity, a, b, shards)
+        ask = layer.ask
     end
 end
 
-local layers = read_layers(head)
-local newest = #layers
-local answers = {}
-local needed = 0
-local size = per_item * 6
-local format = '>' .. string.rep('I6', per_item)
-local changed = {}
+local answers, answered = {}, 0
+local count = tonumber(head[3])
+local changes = 0
 
-if per_item < layers[newest].hashes + 1 then
-    needed = layers[newest].hashes + 1
-else
-    for start = 1, #data, size do
-        local words = { struct.unpack(format, data, start) }
-        local found = false
+for at = 1, #data, ITEM do
+    local found, was_forgotten = false, false
+    if forgotten > 0 then
+        was_forgotten = run(is_add and 'SREM' or 'SISMEMBER', base .. 'forgotten', sub(data, at, at + 15)) == 1
+    end
+    if older then
         for number = newest - 1, 1, -1 do
-            if holds(layers[number], words) then
+            if older[number].ask(older[number], at, false) then
                 found = true
                 break
             end
         end
-        if not is_add then
-            found = found or holds(layers[newest], words)
-            answers[#answers + 1] = found and '1' or '0'
-        elseif found then
-            answers[#answers + 1] = '0'
-        else
-            local layer = layers[newest]
-            if layer.count >= layer.capacity then
-                if holds(layer, words) then
-                    layer = nil
-                else
-                    layer = plan_layer(tonumber(head.capacity), tonumber(head.error_rate), newest)
-                    if per_item < layer.hashes + 1 then
-                        needed = layer.hashes + 1
-                        break
-                    end
-                    layer.prefix = base .. ':bits:' .. newest .. ':'
-                    store_layer(newest, layer)
-                    newest = newest + 1
-                    layers[newest] = layer
-                end
-            end
-            if layer and put(layer, words) then
-                layer.count = layer.count + 1
-                changed[newest] = layer.count
-                answers[#answers + 1] = '1'
-            else
-                answers[#answers + 1] = '0'
-            end
+    end
+    if not found then
+        local is_full = count >= layer.capacity
+        found = ask(layer, at, is_add and not is_full)
+        if is_add and (found == nil or is_full and not found) then
+            local plan = run('HGET', meta, 'plan')
+            local line, rest = string.match(plan, '^(%C+)\n?(.*)$')
+            local full = run('HGET', meta, 'full')
+            used = used .. '\n' .. line
+            run('HSET', meta, 'used', used, 'plan', rest, 'full', full == '' and count or full .. ' ' .. count)
+            older = older or {}
+            older[newest] = layer
+            layer = new_layer(string.match(line, LAYER))
+            ask, count = layer.ask, 0
+            found = ask(layer, at, true)
         end
+        if is_add and not found then
+            count = count + 1
+            changes = changes + 1
+        end
+    end
+    answered = answered + 1
+    if is_add then
+        if was_forgotten then
+            forgotten = forgotten - 1
+            changes = changes + 1
+        end
+        answers[answered] = found and not was_forgotten and '0' or '1'
+    else
+        answers[answered] = found and not was_forgotten and '1' or '0'
     end
 end
 
-local digits = table.concat(answers)
-if is_add then
-    for number, count in pairs(changed) do
-        redis.call('HSET', meta, 'count:' .. (number - 1), whole(count))
+local digits = answered == 1 and answers[1] or table.concat(answers)
+-- Asked again, a call that found nothing new has the same answers, so it need not be kept.
+if changes > 0 then
+    if head[4] then
+        run('HSET', meta, 'count', count, 'call:' .. token, call .. ' ' .. digits, 'forgotten', forgotten)
+    else
+        run('HSET', meta, 'count', count, 'call:' .. token, call .. ' ' .. digits)
     end
-    redis.call('HSET', calls, token, call .. ' ' .. needed .. ' ' .. digits)
 end
-return { head.born, digits, needed }
+return digits

@@ -1,0 +1,65 @@
+"""``urls check URL…``: what a crawl would answer for each URL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .filters import Target, add_filter_arguments
+from .fingerprints import given_urls
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+
+    from .filters import OpenFilter
+
+HELP = "Tell of each URL whether it was seen, is new, or was forgotten and may be asked for once more."
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedUrl:
+    """``state`` is "seen", "new" or "forgotten"; ``fingerprint`` is in hexadecimal digits."""
+
+    url: str
+    state: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a filter says of URLs. ``error_bound``: the largest share of new URLs that it calls seen."""
+
+    filter: str
+    error_bound: float
+    urls: list[CheckedUrl]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_filter_arguments(parser)
+    parser.add_argument("urls", metavar="URL", nargs="+", help="- reads URLs from standard input, one a line")
+
+
+def run(place: Place, opts: argparse.Namespace) -> Checked:
+    target = Target(place, opts)
+    fingerprints = [(url, target.fingerprint(url)) for url in given_urls(opts.urls)]
+    with target.open() as found:
+        return Checked(found.name, found.error_bound, checked(found, fingerprints))
+
+
+def checked(found: OpenFilter, fingerprints: list[tuple[str, bytes]]) -> list[CheckedUrl]:
+    states = found.states([fingerprint for _, fingerprint in fingerprints])
+    return [
+        CheckedUrl(url, state, fingerprint.hex())
+        for (url, fingerprint), state in zip(fingerprints, states, strict=True)
+    ]
+
+
+def text(result: Checked) -> str:
+    lines = [f"{item.state:9}  {item.fingerprint}  {item.url}" for item in result.urls]
+    if result.error_bound:
+        lines.append(f'"seen" is wrong for at most 1 in {round(1 / result.error_bound):,} new URLs.')
+    else:
+        lines.append('"seen" is exact.')
+    return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""``urls export -o FILE``: writes the fingerprints as Scrapy's own filter keeps them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy import version_info
+
+from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.errors import ArchiveError, StoreError, UsageError
+from scrapy_dedupe.urls.journal import sync_folder
+from scrapy_dedupe.urls.scrapy_file import write_requests_seen
+
+from .filters import Target, add_filter_arguments
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = "Write what was seen as requests.seen, so that Scrapy's own filter can go on with it."
+
+# Scrapy before 2.19 reads lines alone.
+_DEFAULT_FORMAT = "binary" if version_info >= (2, 19) else "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """``written`` fingerprints are in the file; ``lacking`` others are in the filter, but not in its list."""
+
+    filter: str
+    file: str
+    format: str
+    written: int
+    lacking: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_filter_arguments(parser)
+    parser.add_argument("-o", dest="output", metavar="FILE", required=True, help="- is standard output")
+    parser.add_argument(
+        "--format",
+        choices=("binary", "text"),
+        default=_DEFAULT_FORMAT,
+        help=f"text is for Scrapy before 2.19 (default: {_DEFAULT_FORMAT}, for the Scrapy that is installed)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+
+
+def run(place: Place, opts: argparse.Namespace) -> Exported:
+    target, as_text = Target(place, opts), opts.format == "text"
+    if opts.output == "-" and opts.json:
+        raise UsageError("With -o - standard output takes the fingerprints; --json needs a file.")
+    if target.is_shared:
+        raise StoreError(
+            f"The URL filter {target.name} keeps no list of its fingerprints, so it cannot be exported. Only the filter "
+            "of a job's folder can."
+        )
+    with target.open_job() as stored:
+        lacking = stored.lacking()
+        if opts.output == "-":
+            written = write_requests_seen(sys.stdout.buffer, stored.fingerprints(), as_text=as_text)
+            sys.stdout.buffer.flush()
+        else:
+            written = _write(Path(opts.output), stored.fingerprints(), as_text=as_text, force=opts.force)
+    return Exported(target.name, opts.output, opts.format, written, lacking)
+
+
+def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: bool) -> int:
+    """Write the file under another name, and give it its own when it is on disk."""
+    if path.exists() and not force:
+        raise ArchiveError(f"The file {path} is there already. Name another one, or replace it with --force.")
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        try:
+            with temporary.open("wb") as file:
+                written = write_requests_seen(file, fingerprints, as_text=as_text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+    except OSError as error:
+        raise ArchiveError(
+            f"The file {path} cannot be written: {error}. Make room, or name another one."
+        ) from error
+    return written
+
+
+def text(result: Exported) -> str:
+    if result.file == "-":
+        return ""
+    return f"{number_text(result.written)} fingerprints were written to {result.file}."
+
+
+def caveat(result: Exported) -> str | None:
+    if not result.lacking:
+        return None
+    return (
+        f"The list of the filter is damaged: {number_text(result.written)} fingerprints were written,"
+        f" {number_text(result.lacking)} more are in the filter, but cannot be told from it."
+    )

@@ -1,0 +1,241 @@
+"""Which URL filter a call means: that of a job's folder, or one in Redis."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable, UsageError
+from scrapy_dedupe.stores import parse_store_url
+from scrapy_dedupe.urls.folder import FilterFolder
+from scrapy_dedupe.urls.shared import SharedBloomFilter
+from scrapy_dedupe.urls.stored import Added, Figures, State, StoredFilter
+
+from .fingerprints import Fingerprinter
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.stores.location import StoreLocation
+
+_PART = 10_000
+
+
+class OpenFilter(Protocol):
+    """What the verbs do with a filter. ``name`` is for results."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def last_stop(self) -> str | None:
+        """How the last run ended; None where that is not one question."""
+
+    @property
+    def error_bound(self) -> float:
+        """The largest share of new fingerprints that are called seen."""
+
+    def states(self, fingerprints: Sequence[bytes]) -> list[State]: ...
+
+    def forget(self, fingerprints: Iterable[bytes]) -> int: ...
+
+    def add_many(self, fingerprints: Iterable[bytes]) -> Added: ...
+
+    def figures(self) -> Figures: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFilter:
+    """The filter of a job's folder."""
+
+    name: str
+    stored: StoredFilter
+
+    @property
+    def last_stop(self) -> str:
+        return self.stored.last_stop.value
+
+    @property
+    def error_bound(self) -> float:
+        return 0.0 if self.stored.is_exact else self.stored.filter.error_rate
+
+    def states(self, fingerprints: Sequence[bytes]) -> list[State]:
+        return [self.stored.state(fingerprint) for fingerprint in fingerprints]
+
+    def forget(self, fingerprints: Iterable[bytes]) -> int:
+        return self.stored.forget(fingerprints)
+
+    def add_many(self, fingerprints: Iterable[bytes]) -> Added:
+        return self.stored.add_many(fingerprints)
+
+    def figures(self) -> Figures:
+        return self.stored.figures()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFilter:
+    """A filter in Redis, whether crawls use it or not. What it was told to forget it calls new."""
+
+    name: str
+    shared: SharedBloomFilter
+
+    @property
+    def last_stop(self) -> None:
+        return None
+
+    @property
+    def error_bound(self) -> float:
+        return self.shared.error_rate
+
+    def states(self, fingerprints: Sequence[bytes]) -> list[State]:
+        return ["seen" if fingerprint in self.shared else "new" for fingerprint in fingerprints]
+
+    def forget(self, fingerprints: Iterable[bytes]) -> int:
+        known = [item for item in dict.fromkeys(fingerprints) if item in self.shared]
+        self.shared.forget(known)
+        return len(known)
+
+    def add_many(self, fingerprints: Iterable[bytes]) -> Added:
+        total = new = 0
+        rest = iter(fingerprints)
+        while part := list(islice(rest, _PART)):
+            new += sum(self.shared.add_many(part))
+            total += len(part)
+        return Added(new, 0, total - new)
+
+    def figures(self) -> Figures:
+        now = self.shared.describe()
+        return Figures(
+            fingerprints=now.seen,
+            capacity=now.capacity,
+            layers=len(now.layers),
+            size_bytes=now.size_bytes,
+            fill_ratio=now.fill_ratio,
+            estimated_error=now.estimated_error,
+            expected_lost=now.expected_lost,
+            error_rate=self.shared.error_rate,
+            forgotten=now.forgotten,
+            listed=None,
+            exact=None,
+        )
+
+
+def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--jobdir", metavar="DIR", type=Path, help="the job whose filter is meant (default: JOBDIR)"
+    )
+    parser.add_argument("--key", metavar="NAME", help="the filter's name in Redis (default: DEDUPE_URL_KEY)")
+    parser.add_argument(
+        "--spider",
+        metavar="NAME",
+        help="the spider whose settings count, and whose name DEDUPE_URL_KEY holds",
+    )
+
+
+class Target:
+    """The filter that the command line and the settings name, before it is opened."""
+
+    def __init__(self, place: Place, opts: argparse.Namespace) -> None:
+        self.fingerprint = Fingerprinter(place.scrapy_settings, opts.spider)
+        self._settings = settings = self.fingerprint.settings
+        store, jobdir = place.given_store, opts.jobdir
+        if jobdir is not None and (store is not None or opts.key is not None):
+            raise UsageError(
+                "--jobdir names a filter on disk, --store and --key one in Redis; give one of them."
+            )
+        if store is not None and not store.is_redis:
+            raise UsageError(
+                f"The store {store.shown} holds no URL filter. Name one in Redis, or a job with --jobdir."
+            )
+        self._jobdir: Path | None = None
+        self._store = store
+        if store is None and jobdir is None and settings.urls.store_url is not None:
+            self._store = parse_store_url(settings.urls.store_url)
+        if self._store is not None:
+            self._key = self._key_for(opts.key, opts.spider)
+            return
+        if opts.key is not None:
+            raise UsageError(
+                "--key names a filter in Redis, and no server is named. Name it with --store or DEDUPE_URL_STORE_URL."
+            )
+        self._jobdir = jobdir or settings.jobdir
+        if self._jobdir is None:
+            raise UsageError(
+                "Which URL filter is meant? Name a job with --jobdir or the setting JOBDIR, or a server with --store or "
+                "DEDUPE_URL_STORE_URL."
+            )
+
+    @property
+    def is_shared(self) -> bool:
+        return self._jobdir is None
+
+    @property
+    def name(self) -> str:
+        if self._jobdir is not None:
+            return str(self._folder.folder)
+        assert self._store is not None
+        return f"{self._key} in {self._store.shown}"
+
+    @contextmanager
+    def open(self, *, create: bool = False) -> Iterator[OpenFilter]:
+        """The filter; with ``create`` one is made in a job that has none."""
+        if self._store is not None:
+            with self._open_shared(self._store) as shared:
+                yield SharedFilter(self.name, shared)
+            return
+        with self.open_job(create=create) as stored:
+            yield LocalFilter(self.name, stored)
+
+    def open_job(self, *, create: bool = False) -> StoredFilter:
+        """The filter of a job, to be entered."""
+        urls = self._settings.urls
+        return StoredFilter(self._folder, urls.capacity, urls.error_rate, create=create)
+
+    @contextmanager
+    def _open_shared(self, store: StoreLocation) -> Iterator[SharedBloomFilter]:
+        from scrapy_dedupe.stores.faults import redis_faults
+        from scrapy_dedupe.stores.redis import connect
+
+        with redis_faults(store.shown):
+            client = connect(store, self._settings.store_timeout_s, is_used_by_one_thread=True)
+        try:
+            shared = SharedBloomFilter.existing(client, self._key, url=store.shown)
+            if shared is None:
+                raise StoreUnavailable(
+                    f"There is no URL filter {self.name}. A crawl makes it; look at --key, --spider and --store."
+                )
+            if shared.fingerprinter != self.fingerprint.path:
+                raise StoreRefused(
+                    f"The URL filter {self.name} was made with the fingerprinter {shared.fingerprinter}, the setting "
+                    f"REQUEST_FINGERPRINTER_CLASS is {self.fingerprint.path}. Use the former, or name the spider that "
+                    "does with --spider."
+                )
+            yield shared
+        finally:
+            client.close()
+
+    @property
+    def _folder(self) -> FilterFolder:
+        assert self._jobdir is not None
+        return FilterFolder.in_job(self._jobdir, self.fingerprint.path)
+
+    def _key_for(self, key: str | None, spider: str | None) -> str:
+        if key is not None:
+            return key
+        key = self._settings.urls.key
+        if spider is None and "%(spider)s" in key:
+            raise UsageError(
+                f"The name of the filter in Redis, {key!r} (DEDUPE_URL_KEY), holds the name of a spider. Name the "
+                "spider with --spider, or the filter with --key."
+            )
+        try:
+            return key % {"spider": spider}
+        except (ValueError, TypeError, KeyError) as error:
+            raise SettingError(
+                f"The setting DEDUPE_URL_KEY is {key!r}, and only %(spider)s is filled in: {error}."
+            ) from error

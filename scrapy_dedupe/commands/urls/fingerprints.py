@@ -1,0 +1,87 @@
+"""The fingerprints of URLs, as the crawls of a project make them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler, CrawlerRunner
+from scrapy.settings import Settings
+from scrapy.utils.misc import build_from_crawler, load_object
+
+from scrapy_dedupe.commands.place import loading_settings
+from scrapy_dedupe.errors import SettingError, UsageError
+from scrapy_dedupe.settings import read_settings
+from scrapy_dedupe.urls.journal import MAX_FINGERPRINT_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from scrapy.settings import BaseSettings
+
+
+class Fingerprinter:
+    """The class in REQUEST_FINGERPRINTER_CLASS, made as a crawl makes it, and the settings of that crawl.
+
+    ``spider`` names one of the project, whose own settings then count; there need not be one of this name.
+    """
+
+    def __init__(self, settings: BaseSettings, spider: str | None) -> None:
+        with loading_settings():
+            self._crawler = crawler = _crawler(settings, spider)
+            self.settings = read_settings(crawler.settings)
+            # Add-ons may set the class.
+            crawler.addons.load_settings(crawler.settings)
+            crawler.stats = load_object(crawler.settings["STATS_CLASS"])(crawler)
+            cls = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
+            self._fingerprinter = crawler.request_fingerprinter = build_from_crawler(cls, crawler)
+
+    @property
+    def path(self) -> str:
+        """Import path of the class."""
+        cls = type(self._fingerprinter)
+        return f"{cls.__module__}.{cls.__qualname__}"
+
+    def __call__(self, url: str) -> bytes:
+        """The fingerprint of a plain request for the URL.
+
+        Raises :class:`~scrapy_dedupe.errors.UsageError` for what is no URL, and
+        :class:`~scrapy_dedupe.errors.SettingError` when the class does not make a fingerprint of it.
+        """
+        try:
+            request = Request(url)
+        except ValueError as error:
+            raise UsageError(f"{url!r} is not a URL that can be asked for: {error}.") from error
+        try:
+            fingerprint = self._fingerprinter.fingerprint(request)
+        except Exception as error:
+            raise SettingError(
+                f"{self.path} made no fingerprint of {url}: {type(error).__name__}: {error}."
+            ) from error
+        if not isinstance(fingerprint, bytes) or not 0 < len(fingerprint) <= MAX_FINGERPRINT_BYTES:
+            raise SettingError(
+                f"{self.path} returned {repr(fingerprint)[:80]} for {url}; a fingerprint is 1 to "
+                f"{MAX_FINGERPRINT_BYTES} bytes."
+            )
+        return fingerprint
+
+
+def given_urls(words: Iterable[str]) -> Iterator[str]:
+    """The URLs on the command line; ``-`` stands for those on standard input, one a line."""
+    for word in words:
+        if word != "-":
+            yield word
+            continue
+        for line in sys.stdin:
+            if line.strip():
+                yield line.strip()
+
+
+def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:
+    assert isinstance(settings, Settings)
+    if spider is not None:
+        runner = CrawlerRunner(settings)
+        if spider in runner.spider_loader.list():
+            return runner.create_crawler(spider)
+    return Crawler(type("AnySpider", (Spider,), {"name": spider or "any"}), settings)

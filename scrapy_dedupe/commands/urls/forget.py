@@ -1,0 +1,49 @@
+"""``urls forget URL…``: lets URLs be asked for once more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.figures import number_text
+
+from .check import CheckedUrl, checked
+from .filters import Target, add_filter_arguments
+from .fingerprints import given_urls
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = "Let each of these URLs be asked for once more, by whoever finds it again."
+
+
+@dataclass(frozen=True, slots=True)
+class Forgot:
+    """``forgotten`` counts the URLs that were seen and are forgotten now; ``urls`` tells what each was before."""
+
+    filter: str
+    forgotten: int
+    urls: list[CheckedUrl]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_filter_arguments(parser)
+    parser.add_argument("urls", metavar="URL", nargs="+", help="- reads URLs from standard input, one a line")
+
+
+def run(place: Place, opts: argparse.Namespace) -> Forgot:
+    target = Target(place, opts)
+    fingerprints = [(url, target.fingerprint(url)) for url in given_urls(opts.urls)]
+    with target.open() as found:
+        before = checked(found, fingerprints)
+        return Forgot(found.name, found.forget(fingerprint for _, fingerprint in fingerprints), before)
+
+
+def text(result: Forgot) -> str:
+    urls = "URL" if result.forgotten == 1 else "URLs"
+    lines = [f"{number_text(result.forgotten)} {urls} may be asked for once more."]
+    lines += [f"Not seen before: {item.url}" for item in result.urls if item.state == "new"]
+    lines += [f"Forgotten before: {item.url}" for item in result.urls if item.state == "forgotten"]
+    return "\n".join(lines)

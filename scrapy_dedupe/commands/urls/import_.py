@@ -1,0 +1,119 @@
+"""``urls import FILE…``: takes over what Scrapy's own filter, or another crawl, has seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.urls.scrapy_file import read_requests_seen
+
+from .filters import Target, add_filter_arguments
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = "Add the fingerprints in files like Scrapy's requests.seen, of whatever version of Scrapy."
+
+_JOURNAL = b"sd-"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedFile:
+    """``damaged_at``: the offset in bytes of a torn end, which was left out; None if there is none."""
+
+    file: str
+    fingerprints: int
+    damaged_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """``again`` counts the fingerprints that were forgotten and count as seen again. ``made``: there was no filter.
+
+    ``taken_over``: fingerprints of the job's own requests.seen, which a filter that is made takes over.
+    """
+
+    filter: str
+    made: bool
+    taken_over: int
+    new: int
+    again: int
+    known: int
+    files: list[ImportedFile]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_filter_arguments(parser)
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a requests.seen, in either form")
+
+
+def run(place: Place, opts: argparse.Namespace) -> Imported:
+    target = Target(place, opts)
+    # Before anything is made or changed.
+    for path in opts.files:
+        _check(path)
+    files: list[ImportedFile] = []
+    with target.open(create=True) as found:
+        made = found.last_stop == "none"
+        added = found.add_many(fingerprint for path in opts.files for fingerprint in _read(path, files))
+    return Imported(target.name, made, added.taken_over, added.new, added.again, added.known, files)
+
+
+def _check(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_JOURNAL))
+    except OSError as error:
+        raise ArchiveError(f"The file {path} cannot be read: {error.strerror}.") from error
+    if start == _JOURNAL:
+        raise UsageError(
+            f"{path} is a file of this package's own filter. Export it from its job first: scrapy dedupe urls export."
+        )
+
+
+def _read(path: Path, files: list[ImportedFile]) -> Iterator[bytes]:
+    """The fingerprints in the file; what it was like goes to ``files`` at its end."""
+    count = end = 0
+    try:
+        with path.open("rb") as file:
+            for fingerprint in read_requests_seen(file):
+                # An empty record is not one: a power failure may leave zeros.
+                if not fingerprint:
+                    break
+                count += 1
+                end = file.tell()
+                yield fingerprint
+            file.seek(end)
+            is_torn = bool(file.read(1))
+    except OSError as error:
+        raise ArchiveError(f"The file {path} cannot be read: {error.strerror}.") from error
+    files.append(ImportedFile(str(path), count, end if is_torn else None))
+
+
+def text(result: Imported) -> str:
+    sentences = [f"{number_text(result.new)} fingerprints are new to {result.filter}"]
+    sentences += [f"{number_text(result.known)} were known"]
+    if result.again:
+        sentences.append(f"{number_text(result.again)} were forgotten and count as seen again")
+    lines = [", ".join(sentences) + "."]
+    if result.taken_over:
+        lines.append(
+            f"{number_text(result.taken_over)} more were taken over from the job's own requests.seen."
+        )
+    if result.made:
+        lines.append("The job had no URL filter; one was made.")
+    return "\n".join(lines)
+
+
+def caveat(result: Imported) -> str | None:
+    damaged = [item for item in result.files if item.damaged_at is not None]
+    if not damaged:
+        return None
+    places = ", ".join(f"{item.file} at byte {number_text(item.damaged_at or 0)}" for item in damaged)
+    return f"What follows a damaged place was left out: {places}."

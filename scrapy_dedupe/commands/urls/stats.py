@@ -1,0 +1,97 @@
+"""``urls stats``: the filter in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.figures import number_text, size_text
+
+from .filters import Target, add_filter_arguments
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = "Show what the filter holds, how large it is, and how often it errs."
+
+
+@dataclass(frozen=True, slots=True)
+class UrlStats:
+    """The numbers of one filter; None where it does not keep one.
+
+    ``last_stop`` is "clean" or "cut"; ``listed`` counts the fingerprints that can be exported, ``exact`` those of
+    the exact set. ``error_rate`` is the bound, ``estimated_error`` the probability that the next new URL is called
+    seen, ``expected_lost`` the expected number of those that were.
+    """
+
+    filter: str
+    last_stop: str | None
+    fingerprints: int
+    forgotten: int | None
+    listed: int | None
+    exact: int | None
+    capacity: int
+    layers: int
+    bytes: int
+    fill_ratio: float
+    error_rate: float
+    estimated_error: float
+    expected_lost: float
+    fingerprinter: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_filter_arguments(parser)
+
+
+def run(place: Place, opts: argparse.Namespace) -> UrlStats:
+    target = Target(place, opts)
+    with target.open() as found:
+        figures = found.figures()
+        return UrlStats(
+            filter=found.name,
+            last_stop=found.last_stop,
+            fingerprints=figures.fingerprints,
+            forgotten=figures.forgotten,
+            listed=figures.listed,
+            exact=figures.exact,
+            capacity=figures.capacity,
+            layers=figures.layers,
+            bytes=figures.size_bytes,
+            fill_ratio=figures.fill_ratio,
+            error_rate=figures.error_rate,
+            estimated_error=figures.estimated_error,
+            expected_lost=figures.expected_lost,
+            fingerprinter=target.fingerprint.path,
+        )
+
+
+def text(stats: UrlStats) -> str:
+    held = [f"{number_text(stats.fingerprints)} fingerprints by {stats.fingerprinter}"]
+    for number, what in (
+        (stats.forgotten, "forgotten"),
+        (stats.listed, "listed"),
+        (stats.exact, "in the exact set"),
+    ):
+        if number is not None:
+            held.append(f"{number_text(number)} {what}")
+    layers = "1 layer" if stats.layers == 1 else f"{number_text(stats.layers)} layers"
+    size = f"{layers}, the first for {number_text(stats.capacity)}; {size_text(stats.bytes)}"
+    lost = f"{stats.expected_lost:.2g} URLs lost until now, by expectation"
+    lines = [
+        f"Filter    {stats.filter}",
+        f"Holds     {', '.join(held)}",
+        f"Size      {size}, {stats.fill_ratio:.1%} of the bits set",
+        f"Error     at most {stats.error_rate:g}, {stats.estimated_error:.2g} now; {lost}",
+    ]
+    if stats.last_stop is not None:
+        lines.insert(1, f"Stopped   {_STOPS[stats.last_stop]}")
+    return "\n".join(lines)
+
+
+_STOPS = {
+    "clean": "cleanly",
+    "cut": "cut: only requests that were done and brought nothing new are known",
+}

@@ -1,0 +1,221 @@
+"""The URL filter of one process, in memory, and in JOBDIR where there is one.
+
+It answers at once and does everything else on the worker. The files and what they mean are described in
+:mod:`scrapy_dedupe.urls.folder`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from .settling import Settling
+from .urls.bloom import GrowingBloomFilter
+from .urls.confirmed import ConfirmedBloomFilter
+from .urls.exact import ExactSet
+from .urls.folder import FilterFolder, LastStop
+from .urls.forgotten import Forgotten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from .session import Session
+    from .urls.folder import LocalFilter
+
+logger = logging.getLogger(__name__)
+
+
+class LocalUrls:
+    """See :class:`~scrapy_dedupe.dupefilters.UrlFilter` for what the dupefilter asks of it."""
+
+    def __init__(self, session: Session, fingerprinter: str) -> None:
+        self._session = session
+        self._settings = settings = session.settings.urls
+        self._fingerprinter = fingerprinter
+        self._filter: LocalFilter | None = None
+        self._exact: ExactSet | None = None
+        self._exact_write: Future[None] | None = None
+        self._forgotten = Forgotten()
+        # New, and not in the journal of seen requests yet.
+        self._found: list[bytes] = []
+        self._settling = Settling(session, self._record_done)
+        self._asked_again = 0
+        self._is_closed = False
+        jobdir = session.jobdir
+        self._folder = (
+            None
+            if jobdir is None
+            else FilterFolder.in_job(
+                jobdir, fingerprinter, confirm=settings.confirm, on_error=self._not_confirmed
+            )
+        )
+        self.keeps_done = self._folder is not None
+        self.keeps_failed = self._folder is not None and settings.forget_failed
+
+    def prepare(self) -> None:
+        """What has to be done before the scheduler opens its queue."""
+        if self._folder is not None:
+            aside = self._folder.set_queue_aside()
+            if aside is not None:
+                logger.info("Scrapy's queue was set aside in %s.", aside)
+
+    def open(self) -> None:
+        settings, folder = self._settings, self._folder
+        if folder is None:
+            bloom = GrowingBloomFilter(settings.capacity, settings.error_rate)
+            self._filter = bloom
+            if settings.confirm:
+                exact = ExactSet.open(None, self._fingerprinter)
+                self._filter = ConfirmedBloomFilter(bloom, exact, self._not_confirmed)
+                self._session.at_refusal(exact.close)
+        else:
+            opened = folder.open(settings.capacity, settings.error_rate)
+            self._filter, self._forgotten = opened.filter, opened.forgotten
+            for note in opened.notes:
+                logger.info("%s", note)
+            if opened.taken_over:
+                logger.info(
+                    "The URL filter took over %d fingerprints from %s.", opened.taken_over, folder.scrapy_file
+                )
+            if opened.last_stop is LastStop.CUT:
+                logger.warning(
+                    "The last run of this job was cut: the %d URLs that were done and brought no new links are known. "
+                    "Pages that brought links are asked for again, and others when they are found again, since "
+                    "Scrapy's own queue may have lost requests; it was set aside in %s.",
+                    len(opened.filter),
+                    self._session.jobdir,
+                )
+            # The snapshot was taken away when it was read; after a start that came to nothing it is due again.
+            is_clean = opened.last_stop is LastStop.CLEAN
+            self._session.at_refusal(
+                lambda: self._give_back((lambda: folder.close(opened.filter)) if is_clean else folder.abandon)
+            )
+        if isinstance(self._filter, ConfirmedBloomFilter):
+            self._exact = self._filter.exact
+
+    def add(self, fingerprint: bytes) -> bool:
+        assert self._filter is not None
+        if self._filter.add(fingerprint):
+            if self._folder is not None:
+                self._found.append(fingerprint)
+            if self._exact is not None and self._exact.wants_writing:
+                self._write_exact()
+            # After a kill it may be noted as well.
+            self._forgotten.take(fingerprint)
+            return True
+        if not self._forgotten.take(fingerprint):
+            return False
+        self._asked_again += 1
+        return True
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        return self._filter is not None and fingerprint in self._filter and fingerprint not in self._forgotten
+
+    def keep(self, done: list[bytes], failed: list[bytes]) -> None:
+        folder, submit = self._folder, self._session.worker.submit
+        if self._is_closed:
+            return
+        if self._exact is not None:
+            self._write_exact()
+        if folder is None:
+            return
+        found, self._found = self._found, []
+        if found:
+            self._watch(submit(folder.record_seen, found))
+        if failed:
+            self._watch(submit(folder.record_failed, failed))
+        self._settling.take(done)
+
+    async def close(self, done: list[bytes], failed: list[bytes]) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        session = self._session
+        # What the archive has not taken by now is known afterwards.
+        await session.on_worker(lambda: None)
+        if self._folder is None:
+            if self._exact is not None:
+                await session.on_worker(self._exact.close)
+        elif session.is_spoiled:
+            logger.warning(
+                "The archive lacks pages of this run, so for the URL filter it counts as cut: the next run with "
+                "this JOBDIR asks for them again."
+            )
+            await session.on_worker(self._folder.abandon)
+        else:
+            # The engine has waited for every callback before it closes the scheduler.
+            await session.on_worker(self._save, self._folder, self._settling.rest() + done, failed)
+
+    def clear(self) -> None:
+        settings = self._settings
+        self._filter = bloom = GrowingBloomFilter(settings.capacity, settings.error_rate)
+        self._found, self._forgotten = [], Forgotten()
+        self._settling.rest()
+        if self._exact is not None:
+            self._filter = ConfirmedBloomFilter(bloom, self._exact, self._not_confirmed)
+        if self._folder is not None:
+            self._session.worker.submit(self._folder.clear)
+        elif self._exact is not None:
+            self._session.worker.submit(self._exact.clear)
+
+    def figures(self) -> dict[str, float]:
+        filter_ = self._filter
+        if filter_ is None:
+            return {}
+        figures: dict[str, float] = {
+            "seen": len(filter_),
+            "capacity": filter_.capacity,
+            "layers": filter_.layers,
+            "bytes": filter_.size_bytes,
+            "fill_ratio": filter_.fill_ratio,
+            "estimated_error": filter_.estimated_error,
+            "expected_lost": filter_.expected_lost,
+        }
+        if self.keeps_failed:
+            figures["asked_again"] = self._asked_again
+        if isinstance(filter_, ConfirmedBloomFilter):
+            figures["confirmed"] = filter_.confirmed
+            figures["false_positives"] = filter_.false_positives
+        return figures
+
+    @property
+    def capacity(self) -> int:
+        return self._settings.capacity if self._filter is None else self._filter.capacity
+
+    @property
+    def has_grown(self) -> bool:
+        return self._filter is not None and self._filter.layers > 1
+
+    def _save(self, folder: FilterFolder, done: list[bytes], failed: list[bytes]) -> None:
+        assert self._filter is not None
+        try:
+            folder.record_done(done)
+            folder.record_failed(failed)
+            folder.record_seen(self._found)
+        finally:
+            folder.close(self._filter)
+
+    def _record_done(self, done: list[bytes]) -> None:
+        if self._folder is not None and not self._is_closed:
+            self._watch(self._session.worker.submit(self._folder.record_done, done))
+
+    def _write_exact(self) -> None:
+        if self._exact is not None and (self._exact_write is None or self._exact_write.done()):
+            self._exact_write = self._session.worker.submit(self._exact.write_pending)
+            self._watch(self._exact_write)
+
+    def _watch(self, future: Future[None]) -> None:
+        def ended(future: Future[None]) -> None:
+            error = future.exception()
+            if error is not None:
+                self._session.error("url", error, "The URL filter itself goes on.")
+
+        future.add_done_callback(ended)
+
+    def _not_confirmed(self, error: BaseException) -> None:
+        self._session.error("url", error, "Requests whose hits cannot be confirmed pass.")
+
+    def _give_back(self, action: Callable[[], object]) -> None:
+        self._is_closed = True
+        action()

@@ -1,0 +1,229 @@
+"""The URL filter in Redis, as one of the processes that share it.
+
+With JOBDIR, and unless the queue is in Redis too, the job keeps two files beside it, under ``dedupe/urls``:
+``shared`` names the filter that it uses and tells whether it was left in good order
+(:mod:`scrapy_dedupe.urls.attachment`), and ``urls.done`` is the journal of requests that are done and brought
+nothing new (:mod:`scrapy_dedupe.urls.journal`). After a kill the filter begins anew, if no other process uses it,
+with what the journal holds, and Scrapy's queue is set aside, for the reasons told in
+:mod:`scrapy_dedupe.urls.folder`.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from .errors import StoreUnavailable
+from .session import away_at_start
+from .settling import Settling
+from .stores import parse_store_url
+from .urls.attachment import Kept
+from .urls.folder import DONE_NAME, SCRAPY_QUEUE_NAME, SNAPSHOT_NAME, set_aside
+from .urls.journal import Journal
+from .urls.shared import SharedBloomFilter
+from .urls.standin import SteadySharedFilter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .session import Session
+
+logger = logging.getLogger(__name__)
+
+# The event loop waits for the answer of a shared filter, so a silent server may not hold it up for long.
+_LONGEST_WAIT_S = 1.0
+_PART = 10_000
+_MOST_FAILED = 1_000_000
+
+
+class SharedUrls:
+    """See :class:`~scrapy_dedupe.dupefilters.UrlFilter` for what the dupefilter asks of it.
+
+    ``queue_is_shared``: the queue lies in Redis too, under scrapy-redis's scheduler, which says with ``clear()``
+    when to delete.
+    """
+
+    def __init__(self, session: Session, fingerprinter: str, *, queue_is_shared: bool) -> None:
+        self._session = session
+        self._settings = session.settings.urls
+        self._fingerprinter = fingerprinter
+        self._queue_is_shared = queue_is_shared
+        self._jobdir = None if queue_is_shared else session.jobdir
+        self._filter: SteadySharedFilter | None = None
+        self._kept = Kept()
+        self._done: Journal | None = None
+        self._settling = Settling(session, self._record_done)
+        self._failed: list[bytes] = []
+        self._is_closed = False
+        self.keeps_done = self._jobdir is not None
+        self.keeps_failed = self._settings.forget_failed
+
+    def prepare(self) -> None:
+        """What has to be done before the scheduler opens its queue."""
+        if self._jobdir is None:
+            return
+        kept, queue = Kept.read(self._kept_path), self._jobdir / SCRAPY_QUEUE_NAME
+        if kept.born and not kept.is_whole and queue.exists():
+            logger.warning(
+                "The last run of this job was cut. Scrapy's own queue may have lost requests; it was set aside in"
+                " %s.",
+                set_aside(queue),
+            )
+
+    def open(self) -> None:
+        from .stores.redis import connect  # of use to this way alone
+
+        settings, url = self._settings, self._settings.store_url
+        assert url is not None
+        self._kept = kept = Kept() if self._jobdir is None else Kept.read(self._kept_path)
+        spider = self._session.crawler.spider or self._session.crawler.spidercls
+        shared = SharedBloomFilter(
+            connect(parse_store_url(url), min(self._session.settings.store_timeout_s, _LONGEST_WAIT_S)),
+            settings.key % {"spider": spider.name},
+            settings.capacity,
+            settings.error_rate,
+            url=parse_store_url(url).shown,
+            fingerprinter=self._fingerprinter,
+            # Scrapy-redis has its queue in Redis, where a killed process leaves it whole.
+            keep="*" if self._queue_is_shared and settings.queue_persists else kept.born,
+            gone=[kept.token],
+        )
+        with away_at_start():
+            attachment = shared.attach()
+        self._session.at_refusal(lambda: self._give_back(shared))
+        for sentence in attachment.notes(shared.name):
+            logger.info("%s", sentence)
+        for sentence in attachment.warnings(shared.name):
+            logger.warning("%s", sentence)
+        if self._jobdir is not None:
+            self._open_journal(shared)
+        self._keep_name(shared)
+        self._filter = SteadySharedFilter(shared, self._session.guard(url), self._session.worker.submit)
+
+    def add(self, fingerprint: bytes) -> bool:
+        assert self._filter is not None
+        return self._filter.add(fingerprint)
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        return self._filter is not None and fingerprint in self._filter
+
+    def keep(self, done: list[bytes], failed: list[bytes]) -> None:
+        if self._filter is None or self._is_closed:
+            return
+        self._filter.tick()
+        self._settling.take(done)
+        # Told to the others at the end alone, or whoever finds such a URL would try it again and again.
+        self._failed += failed[: _MOST_FAILED - len(self._failed)]
+
+    async def close(self, done: list[bytes], failed: list[bytes]) -> None:
+        if self._filter is None or self._is_closed:
+            return
+        self._is_closed = True
+        await self._session.on_worker(lambda: None)
+        await self._session.on_worker(
+            self._leave, self._filter, self._settling.rest() + done, self._failed + failed
+        )
+
+    def clear(self) -> None:
+        if self._filter is not None:
+            self._filter.clear()
+
+    def figures(self) -> dict[str, float]:
+        if self._filter is None:
+            return {}
+        shared = self._filter.shared
+        found = shared.last_description
+        if not self._filter.is_away:
+            with suppress(StoreUnavailable):
+                found = shared.describe()
+        return {
+            "seen": found.seen,
+            "capacity": found.capacity,
+            "layers": len(found.layers),
+            "bytes": found.size_bytes,
+            "fill_ratio": found.fill_ratio,
+            "estimated_error": found.estimated_error,
+            "expected_lost": found.expected_lost,
+        }
+
+    @property
+    def capacity(self) -> int:
+        return (
+            self._settings.capacity if self._filter is None else self._filter.shared.last_description.capacity
+        )
+
+    @property
+    def has_grown(self) -> bool:
+        return self._filter is not None and len(self._filter.shared.last_description.layers) > 1
+
+    @property
+    def _kept_path(self) -> Path:
+        assert self._jobdir is not None
+        return self._jobdir / "dedupe" / "urls" / "shared"
+
+    def _open_journal(self, shared: SharedBloomFilter) -> None:
+        """Open the journal, and tell a filter that is not the one of the last run what it holds."""
+        folder = self._kept_path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._done = journal = Journal(folder / DONE_NAME, self._fingerprinter)
+            journal.lock()
+            journal.open()
+            # It is out of date from now on, and a filter of this process alone must not go by it later.
+            snapshot = folder / SNAPSHOT_NAME
+            if snapshot.exists():
+                snapshot.replace(snapshot.with_name(f"{SNAPSHOT_NAME}.unused"))
+        except OSError as exc:
+            raise StoreUnavailable(
+                f"The folder {folder} of this job cannot be used: {exc}. Make it readable and writable."
+            ) from exc
+        if shared.born != self._kept.born:
+            known, fingerprints = 0, journal.fingerprints()
+            while part := list(islice(fingerprints, _PART)):
+                shared.add_many(part)
+                known += len(part)
+            if known:
+                logger.info("The shared URL filter knows %d URLs that this job was done with.", known)
+
+    def _keep_name(self, shared: SharedBloomFilter, *, is_whole: bool = False) -> None:
+        """Keep in JOBDIR which filter this job uses; the server may have lost the one that it began with."""
+        kept = Kept(shared.born or "", shared.token, is_whole)
+        if self._jobdir is not None and kept.born:
+            kept.write(self._kept_path)
+
+    def _record_done(self, done: list[bytes]) -> None:
+        if self._done is not None and not self._is_closed:
+            future = self._session.worker.submit(self._done.append, done)
+            future.add_done_callback(lambda future: self._not_kept(future.exception()))
+
+    def _not_kept(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._session.error("url", error, "The URL filter itself goes on.")
+
+    def _leave(self, filter_: SteadySharedFilter, done: list[bytes], failed: list[bytes]) -> None:
+        """End the run; on the worker."""
+        is_cut = self._session.is_spoiled and self._jobdir is not None
+        try:
+            if self._done is not None and not is_cut:
+                self._done.append(done)
+                self._done.sync()
+                is_cut = self._done.is_broken
+            if failed and (self._settings.persist or self._queue_is_shared):
+                filter_.forget(failed)
+            self._keep_name(filter_.shared, is_whole=not is_cut)
+            filter_.leave(delete=not self._settings.persist and not self._queue_is_shared, cut=is_cut)
+        finally:
+            if self._done is not None:
+                self._done.close()
+
+    def _give_back(self, shared: SharedBloomFilter) -> None:
+        """Undo a start that came to nothing."""
+        self._is_closed = True
+        try:
+            self._keep_name(shared, is_whole=self._kept.is_whole)
+        finally:
+            shared.detach(delete=not self._settings.persist)
+            if self._done is not None:
+                self._done.close()

@@ -1,0 +1,133 @@
+"""Lua scripts, called on one connection with as little between as can be.
+
+A call through redis-py's pool, its retries and its encoding of each argument costs two to three times the round
+trip itself. Here the command is put together at once, for one connection that is taken from the client's pool and
+kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError
+
+from .faults import redis_faults
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+
+class Script:
+    """The script ``scripts/NAME.lua``, with one key.
+
+    ``ARGV[1]`` is ``"1"`` when the server may have run this very call before, since the connection broke after it
+    was sent, else ``"0"``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.text = files("scrapy_dedupe.stores").joinpath(f"scripts/{name}.lua").read_bytes()
+        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+
+class PreparedCall:
+    """A script with its key and its first arguments, for two more, put together once for many calls."""
+
+    __slots__ = ("arguments", "key", "packed", "script")
+
+    def __init__(self, script: Script, key: bytes, *arguments: bytes) -> None:
+        self.script = script
+        self.key = key
+        self.arguments = arguments
+        whole = _pack(b"EVALSHA", script.sha, b"1", key, b"0", *arguments, b"", b"")
+        self.packed = whole[: -2 * len(b"$0\r\n\r\n")]
+
+
+class ScriptCaller:
+    """Runs scripts for ``redis``, whose faults are told with ``url``. May be used by several threads.
+
+    A connection that broke is opened again once, as by :func:`~scrapy_dedupe.stores.redis.connect`; a server
+    that is silent is not asked twice. A client of a cluster is asked in its own way. Answers are bytes,
+    numbers and lists of them.
+    """
+
+    def __init__(self, redis: Redis, url: str) -> None:
+        self._redis = redis
+        self._url = url
+        self._lock = threading.Lock()
+        self._client: Redis | None = None
+        self._connection: Any = None
+
+    def run(self, script: Script, key: bytes, *arguments: bytes) -> Any:
+        """What the script answers. Raises the two store errors."""
+        packed = _pack(b"EVALSHA", script.sha, b"1", key, b"0", *arguments)
+        return self._run(packed, script, key, arguments)
+
+    def run_prepared(self, call: PreparedCall, one: bytes, two: bytes) -> Any:
+        """The same, with two arguments after those that are prepared."""
+        packed = b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (call.packed, len(one), one, len(two), two)
+        return self._run(packed, call.script, call.key, (*call.arguments, one, two))
+
+    def _run(self, packed: bytes, script: Script, key: bytes, arguments: tuple[bytes, ...]) -> Any:
+        try:
+            with self._lock:
+                if self._connection is None and not self._connect():
+                    return self._run_in_cluster(script, key, arguments)
+                try:
+                    return self._send(packed, b"EVALSHA", script.sha, key, arguments)
+                except NoScriptError:
+                    # SCRIPT FLUSH, another server behind the name, or simply the first call. The server may also
+                    # have been started again since it ran the call.
+                    packed = _pack(b"EVAL", script.text, b"1", key, b"1", *arguments)
+                    return self._send(packed, b"EVAL", script.text, key, arguments)
+        except (RedisError, OSError):
+            # The context manager around each call would cost as much as making a fingerprint.
+            with redis_faults(self._url):
+                raise
+
+    def close(self) -> None:
+        """Give the connection back to the pool. The next call takes one again."""
+        with self._lock, redis_faults(self._url):
+            if self._client is not None:
+                self._client.close()
+            self._client = self._connection = None
+
+    def _connect(self) -> bool:
+        if not hasattr(self._redis, "client"):
+            return False
+        self._client = self._redis.client()
+        self._connection = self._client.connection
+        return True
+
+    def _send(
+        self, packed: bytes, command: bytes, script: bytes, key: bytes, arguments: tuple[bytes, ...]
+    ) -> Any:
+        connection = self._connection
+        try:
+            connection.send_packed_command([packed])
+            return connection.read_response(disable_decoding=True)
+        except RedisConnectionError:
+            connection.disconnect()
+        connection.send_packed_command([_pack(command, script, b"1", key, b"1", *arguments)])
+        return connection.read_response(disable_decoding=True)
+
+    def _run_in_cluster(self, script: Script, key: bytes, arguments: tuple[bytes, ...]) -> Any:
+        # It sends calls again by itself, and does not say so.
+        try:
+            return self._redis.execute_command("EVALSHA", script.sha, 1, key, b"1", *arguments)
+        except NoScriptError:
+            return self._redis.execute_command("EVAL", script.text, 1, key, b"1", *arguments)
+
+
+def _pack(*arguments: bytes) -> bytes:
+    r"""A command in the protocol of Redis (RESP): an array of strings.
+
+    >>> _pack(b"GET", b"name")
+    b'*2\r\n$3\r\nGET\r\n$4\r\nname\r\n'
+    """
+    parts = [b"*%d\r\n" % len(arguments)]
+    parts += [b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments]
+    return b"".join(parts)

@@ -1,0 +1,138 @@
+"""A Bloom filter whose hits are confirmed in an exact set: no fingerprint is lost to a false positive.
+
+The Bloom filter answers from memory for what is new, which is the case where an exact set on disk would have to
+read a page to say no. What it calls seen is looked up in the exact set; what is not there was a false positive,
+counts as new, and is recorded there. Memory is that of the Bloom filter and a bounded part of the exact set.
+
+When the exact set does not answer, or had to leave fingerprints out, a hit counts as new: a request that is made
+twice, never a page that nobody asks for. It does so once for each fingerprint, or the links of every page would be
+asked for again and again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import StoreError
+from scrapy_dedupe.urls.bloom import GrowingBloomFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from scrapy_dedupe.urls.exact import ExactSet
+
+_PASSED_CAPACITY = 10_000
+_PASSED_ERROR_RATE = 1e-6
+
+
+class ConfirmedBloomFilter:
+    """A :class:`~scrapy_dedupe.urls.bloom.GrowingBloomFilter` and an :class:`~scrapy_dedupe.urls.exact.ExactSet`.
+
+    Both have to hold the same fingerprints. ``confirmed`` counts the hits of the Bloom filter that were right,
+    ``false_positives`` those that were not, ``unconfirmed`` those that the exact set had no answer to.
+    ``on_error`` is given each error of the exact set, which goes nowhere else. For one thread, except as the
+    exact set allows.
+    """
+
+    def __init__(
+        self, bloom: GrowingBloomFilter, exact: ExactSet, on_error: Callable[[StoreError], object]
+    ) -> None:
+        self.bloom = bloom
+        self.exact = exact
+        self.confirmed = 0
+        self.false_positives = 0
+        self.unconfirmed = 0
+        self._on_error = on_error
+        # What passed while the exact set could not tell.
+        self._passed: GrowingBloomFilter | None = None
+
+    def add(self, fingerprint: bytes) -> bool:
+        """Record the fingerprint; True if it is new."""
+        if not self.bloom.add(fingerprint):
+            is_there = self._look_up(fingerprint)
+            if is_there:
+                self.confirmed += 1
+                return False
+            if is_there is None:
+                self.unconfirmed += 1
+            else:
+                self.false_positives += 1
+            if (is_there is None or self.exact.forgotten) and not self._passes_once(fingerprint):
+                return False
+        try:
+            self.exact.add(fingerprint)
+        except StoreError as error:
+            self._on_error(error)
+        return True
+
+    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Record fingerprints in order; for each, True if it is new."""
+        return [self.add(fingerprint) for fingerprint in fingerprints]
+
+    def load(self, fingerprints: Iterable[bytes]) -> None:
+        """Record many at once, in bounded memory, on the thread that writes the exact set.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the disk does not take them.
+        """
+
+        def recorded() -> Iterator[bytes]:
+            for fingerprint in fingerprints:
+                self.bloom.add(fingerprint)
+                yield fingerprint
+
+        self.exact.add_all(recorded())
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        return fingerprint in self.bloom and bool(self._look_up(fingerprint))
+
+    def __len__(self) -> int:
+        """Distinct fingerprints recorded; those of the Bloom filter and its known errors where the exact set fails."""
+        try:
+            return len(self.exact)
+        except StoreError as error:
+            self._on_error(error)
+            return len(self.bloom) + self.false_positives
+
+    @property
+    def capacity(self) -> int:
+        return self.bloom.capacity
+
+    @property
+    def error_rate(self) -> float:
+        """That of the Bloom filter: the share of new fingerprints that need a look at the disk."""
+        return self.bloom.error_rate
+
+    @property
+    def layers(self) -> int:
+        return self.bloom.layers
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the Bloom filter's bits."""
+        return self.bloom.size_bytes
+
+    @property
+    def fill_ratio(self) -> float:
+        return self.bloom.fill_ratio
+
+    @property
+    def estimated_error(self) -> float:
+        """Probability that the next new fingerprint needs a look at the disk; none is lost."""
+        return self.bloom.estimated_error
+
+    @property
+    def expected_lost(self) -> float:
+        """None is lost, but for hits that could not be confirmed and came a second time."""
+        return 0.0
+
+    def _passes_once(self, fingerprint: bytes) -> bool:
+        if self._passed is None:
+            self._passed = GrowingBloomFilter(_PASSED_CAPACITY, _PASSED_ERROR_RATE)
+        return self._passed.add(fingerprint)
+
+    def _look_up(self, fingerprint: bytes) -> bool | None:
+        try:
+            return fingerprint in self.exact
+        except StoreError as error:
+            self._on_error(error)
+            return None

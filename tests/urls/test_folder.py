@@ -1,0 +1,480 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
+from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
+from scrapy_dedupe.urls.folder import SEEN, FilterFolder, LastStop
+from scrapy_dedupe.urls.journal import Journal
+
+MAKER = "a.Maker"
+JOURNALS = ["urls.done", "urls.forgotten", "urls.seen"]
+
+HEAD = b"sd-forg\n\x01\x00\x07\x00a.Maker" + bytes(4)
+
+
+def folder_at(path: Path, maker: str = MAKER, *, confirm: bool = False) -> FilterFolder:
+    return FilterFolder(
+        path / "urls", maker, path / "requests.seen", path / "requests.queue", confirm=confirm
+    )
+
+
+def run(path: Path, *seen: bytes, error_rate: float = 1e-6, confirm: bool = False) -> FilterFolder:
+    """A run that found these and goes on."""
+    folder = folder_at(path, confirm=confirm)
+    filter_ = folder.open(100, error_rate).filter
+    folder.record_seen([item for item in seen if filter_.add(item)])
+    return folder
+
+
+def test_the_bytes_of_a_journal(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    folder.open(100, 1e-6)
+    folder.record_done([b"\x01\x02", b"\xff" * 3])
+    folder.record_done([b"\x07"])
+    folder.record_done([])
+    folder.abandon()
+    head = b"sd-done\n\x01\x00\x07\x00a.Maker"
+    first, second = b"\x00\x02\x01\x02\x00\x03\xff\xff\xff", b"\x00\x01\x07"
+    assert (tmp_path / "urls" / "urls.done").read_bytes() == (
+        head
+        + struct.pack("<I", zlib.crc32(head))
+        + struct.pack("<II", 9, zlib.crc32(first))
+        + first
+        + struct.pack("<II", 3, zlib.crc32(second))
+        + second
+    )
+
+
+def test_after_a_clean_stop_everything_enqueued_is_seen(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    assert opened.last_stop is LastStop.NONE
+    opened.filter.add_many([b"done", b"queued"])
+    folder.record_done([b"done"])
+    folder.close(opened.filter)
+    folder.close(opened.filter)
+    again = folder_at(tmp_path).open(100, 1e-6)
+    assert again.last_stop is LastStop.CLEAN
+    assert again.filter.add_many([b"done", b"queued", b"new"]) == [False, False, True]
+
+
+def test_after_a_kill_only_what_was_done_is_seen(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    opened.filter.add_many([b"done", b"queued"])
+    folder.record_done([b"done"])
+    folder.abandon()
+    again = folder_at(tmp_path).open(100, 1e-6)
+    assert again.last_stop is LastStop.CUT
+    assert again.filter.add_many([b"done", b"queued"]) == [False, True]
+
+
+def test_the_journal_holds_the_done_requests_of_every_run(tmp_path: Path) -> None:
+    for name in (b"first", b"second"):
+        folder = folder_at(tmp_path)
+        opened = folder.open(100, 1e-6)
+        opened.filter.add(name)
+        folder.record_done([name])
+        folder.close(opened.filter)
+    folder = folder_at(tmp_path)
+    folder.open(100, 1e-6)
+    folder.abandon()
+    again = folder_at(tmp_path).open(100, 1e-6)
+    assert again.last_stop is LastStop.CUT
+    assert len(again.filter) == 2
+
+
+def test_a_kill_before_anything_was_done_leaves_an_empty_filter(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    folder.open(100, 1e-6).filter.add(b"queued")
+    folder.abandon()
+    again = folder_at(tmp_path).open(100, 1e-6)
+    assert (again.last_stop, len(again.filter)) == (LastStop.CUT, 0)
+
+
+def test_a_half_made_journal_is_that_of_a_new_job(tmp_path: Path) -> None:
+    (tmp_path / "urls").mkdir()
+    (tmp_path / "urls" / "urls.done").write_bytes(b"sd-done\n\x01")
+    (tmp_path / "requests.seen").write_bytes(b"\x00\x01a")
+    opened = folder_at(tmp_path).open(100, 1e-6)
+    assert (opened.last_stop, opened.taken_over) == (LastStop.NONE, 1)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=20), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_journal_cut_anywhere_gives_its_whole_blocks(
+    tmp_path_factory: pytest.TempPathFactory, items: list[bytes], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("job")
+    folder = folder_at(path)
+    folder.open(100, 1e-9)
+    journal = path / "urls" / "urls.done"
+    ends = [journal.stat().st_size]
+    for item in items:
+        folder.record_done([item])
+        ends.append(journal.stat().st_size)
+    folder.abandon()
+    cut_at = data.draw(st.integers(ends[0], ends[-1]))
+    rest = data.draw(st.binary(max_size=12))
+    os.truncate(journal, cut_at)
+    with journal.open("ab") as file:
+        file.write(rest)
+    whole = sum(end <= cut_at for end in ends) - 1
+    folder = folder_at(path)
+    opened = folder.open(100, 1e-9)
+    if not rest:
+        assert journal.stat().st_size == ends[whole]
+        assert opened.cut_bytes == cut_at - ends[whole]
+    assert all(item in opened.filter for item in items[:whole])
+    folder.record_done([b"afterwards"])
+    folder.abandon()
+    opened = folder_at(path).open(100, 1e-9)
+    assert b"afterwards" in opened.filter
+    assert opened.cut_bytes == 0
+
+
+def test_a_changed_byte_in_a_block_ends_the_journal_there(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    folder.open(100, 1e-6)
+    for item in (b"first", b"second", b"third"):
+        folder.record_done([item])
+    folder.abandon()
+    journal = tmp_path / "urls" / "urls.done"
+    journal.write_bytes(journal.read_bytes().replace(b"second", b"sEcond"))
+    opened = folder_at(tmp_path).open(100, 1e-6)
+    assert opened.filter.add_many([b"first", b"second", b"third"]) == [False, True, True]
+    assert opened.cut_bytes > 0
+
+
+def test_more_than_a_block_in_one_call(tmp_path: Path) -> None:
+    items = [number.to_bytes(4, "big") * 200 for number in range(4000)]
+    folder = folder_at(tmp_path)
+    folder.open(10_000, 1e-6)
+    folder.record_done(items)
+    folder.abandon()
+    assert len(folder_at(tmp_path).open(10_000, 1e-6).filter) == 4000
+
+
+def stopped(path: Path) -> Path:
+    folder = folder_at(path)
+    opened = folder.open(100, 1e-6)
+    opened.filter.add(b"one")
+    folder.record_done([b"one"])
+    folder.close(opened.filter)
+    return path / "urls" / "urls.bloom"
+
+
+def test_a_damaged_snapshot_is_refused_and_left(tmp_path: Path) -> None:
+    snapshot = stopped(tmp_path)
+    good = snapshot.read_bytes()
+    for offset in range(0, len(good), 7):
+        bad = bytearray(good)
+        bad[offset] ^= 0x10
+        snapshot.write_bytes(bad)
+        with pytest.raises(StoreRefused, match=r"urls\.bloom"):
+            folder_at(tmp_path).open(100, 1e-6)
+        assert snapshot.read_bytes() == bad
+    for size in (0, 5, 20, len(good) - 1):
+        snapshot.write_bytes(good[:size])
+        with pytest.raises(StoreRefused, match=r"is damaged\. Delete it to go on from .*urls\.done"):
+            folder_at(tmp_path).open(100, 1e-6)
+    snapshot.unlink()
+    assert len(folder_at(tmp_path).open(100, 1e-6).filter) == 1
+
+
+def test_a_snapshot_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    snapshot = stopped(tmp_path)
+    data = bytearray(snapshot.read_bytes())
+    data[8] = 3
+    snapshot.write_bytes(data)
+    with pytest.raises(StoreRefused, match="format version 3, this version of scrapy-dedupe reads 2"):
+        folder_at(tmp_path).open(100, 1e-6)
+
+
+def test_with_another_error_rate_the_filter_is_made_anew(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    opened.filter.add_many(FINGERPRINTS)
+    folder.record_seen(FINGERPRINTS)
+    folder.close(opened.filter)
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 0.01)
+    assert opened.last_stop is LastStop.CLEAN
+    assert opened.filter.error_rate == 0.01
+    assert opened.filter.add_many(FINGERPRINTS) == [False] * 5
+    assert "error rate of 1e-06, the setting DEDUPE_URL_ERROR_RATE is 0.01" in opened.notes[0]
+    folder.close(opened.filter)
+    assert folder_at(tmp_path).open(100, 0.01).notes == ()
+
+
+def test_another_error_rate_is_refused_with_both_where_the_journal_lacks_fingerprints(tmp_path: Path) -> None:
+    snapshot = stopped(tmp_path)
+    with pytest.raises(
+        StoreRefused, match=r"1e-06, the setting DEDUPE_URL_ERROR_RATE is 0\.01.* 0 of its 1 "
+    ):
+        folder_at(tmp_path).open(100, 0.01)
+    assert snapshot.exists()
+
+
+def test_another_fingerprinter_is_refused_with_both(tmp_path: Path) -> None:
+    snapshot = stopped(tmp_path)
+    for _ in range(2):
+        with pytest.raises(StoreRefused, match=r"made by a\.Maker, .* is now b\.Maker"):
+            folder_at(tmp_path, "b.Maker").open(100, 1e-6)
+        snapshot.unlink(missing_ok=True)
+
+
+def test_another_capacity_keeps_the_stored_one_and_says_so(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    opened = folder_at(tmp_path).open(5000, 1e-6)
+    assert opened.filter.capacity == 100
+    assert "100 fingerprints, now 5,000" in opened.notes[0]
+
+
+def test_a_foreign_file_in_the_place_of_the_journal_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "urls").mkdir()
+    journal = tmp_path / "urls" / "urls.done"
+    journal.write_bytes(b"something else, and long enough to be a journal")
+    with pytest.raises(StoreRefused, match="not a journal"):
+        folder_at(tmp_path).open(100, 1e-6)
+    assert journal.read_bytes().startswith(b"something")
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = folder_at(tmp_path)
+    first.open(100, 1e-6)
+    with pytest.raises(ArchiveError, match="in use by another process"):
+        folder_at(tmp_path).open(100, 1e-6)
+    first.abandon()
+
+
+FINGERPRINTS = [hashlib.sha1(bytes([n])).digest() for n in range(5)]
+BINARY = b"".join(b"\x00\x14" + item for item in FINGERPRINTS[3:])
+
+
+def test_scrapys_own_file_is_taken_over_once(tmp_path: Path) -> None:
+    (tmp_path / "requests.seen").write_bytes(BINARY)
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    assert opened.taken_over == 2
+    assert not opened.filter.add(FINGERPRINTS[3])
+    folder.close(opened.filter)
+    again = folder_at(tmp_path).open(100, 1e-6)
+    assert (again.taken_over, len(again.filter)) == (0, 2)
+
+
+def test_clear_forgets_what_was_done(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    folder.open(100, 1e-6)
+    folder.record_done([b"one"])
+    folder.clear()
+    folder.record_done([b"two"])
+    folder.abandon()
+    opened = folder_at(tmp_path).open(100, 1e-6)
+    assert (b"one" in opened.filter, b"two" in opened.filter) == (False, True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_disk_that_takes_no_more_is_told_once_and_nothing_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    folder.record_done([b"one"])
+    size = (tmp_path / "urls" / "urls.done").stat().st_size
+    write = os.write
+
+    def half_written(fd: int, data: bytes) -> int:
+        # A part fits, then the kernel says that the disk is full.
+        if len(data) > 5:
+            return write(fd, data[:5])
+        with open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
+            return write(full.fileno(), data)
+
+    monkeypatch.setattr(os, "write", half_written)
+    with pytest.raises(StoreUnavailable, match=r"urls\.done does not take more: .*No space left"):
+        folder.record_done([b"two"])
+    folder.record_done([b"three"])
+    monkeypatch.setattr(os, "write", write)
+    assert (tmp_path / "urls" / "urls.done").stat().st_size == size
+    # Scrapy's queue on the same disk may lack requests, so what it was to ask for must not count as seen.
+    with pytest.raises(StoreUnavailable, match="counts this one as cut"):
+        folder.close(opened.filter)
+    again = folder_at(tmp_path).open(100, 1e-6)
+    assert (again.last_stop, len(again.filter)) == (LastStop.CUT, 1)
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_the_journal(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    folder.record_done([b"one"])
+    (tmp_path / "urls" / "urls.bloom").mkdir()
+    with pytest.raises(StoreUnavailable, match="could not be saved"):
+        folder.close(opened.filter)
+    (tmp_path / "urls" / "urls.bloom").rmdir()
+    assert sorted(path.name for path in (tmp_path / "urls").iterdir()) == JOURNALS
+    assert folder_at(tmp_path).open(100, 1e-6).last_stop is LastStop.CUT
+
+
+def test_what_failed_may_be_asked_for_once_more(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    opened.filter.add_many([b"good", b"bad", b"worse"])
+    folder.record_failed([b"bad", b"worse"])
+    assert not opened.forgotten.take(b"bad"), "in the same run it stays seen"
+    folder.close(opened.filter)
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    assert [opened.forgotten.take(item) for item in (b"good", b"bad", b"bad")] == [False, True, False]
+    folder.close(opened.filter)
+    opened = folder_at(tmp_path).open(100, 1e-6)
+    assert [opened.forgotten.take(item) for item in (b"bad", b"worse")] == [False, True]
+
+
+def test_what_fails_again_is_forgotten_again(tmp_path: Path) -> None:
+    for _ in range(3):
+        folder = folder_at(tmp_path)
+        opened = folder.open(100, 1e-6)
+        if not opened.filter.add(b"bad"):
+            assert opened.forgotten.take(b"bad")
+        folder.record_failed([b"bad"])
+        folder.close(opened.filter)
+    size = (tmp_path / "urls" / "urls.forgotten").stat().st_size
+    opened = folder_at(tmp_path).open(100, 1e-6)
+    assert len(opened.forgotten) == 1
+    assert size == len(HEAD) + 8 + 2 + 3
+
+
+def test_after_a_kill_the_seen_are_those_that_were_done(tmp_path: Path) -> None:
+    folder = run(tmp_path, b"done", b"queued")
+    folder.record_done([b"done"])
+    folder.abandon()
+    folder = run(tmp_path)
+    folder.abandon()
+    seen = Journal(tmp_path / "urls" / "urls.seen", MAKER, SEEN)
+    seen.lock()
+    assert list(seen.fingerprints()) == [b"done"]
+    seen.close()
+
+
+def test_what_was_written_behind_the_size_that_the_snapshot_names_does_not_count(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    opened.filter.add(b"one")
+    folder.record_seen([b"one"])
+    folder.close(opened.filter)
+    size = (tmp_path / "urls" / "urls.seen").stat().st_size
+    seen = Journal(tmp_path / "urls" / "urls.seen", MAKER, SEEN)
+    seen.lock()
+    seen.open()
+    seen.append([b"two"])
+    seen.close()
+    folder_at(tmp_path).open(100, 1e-6)
+    assert (tmp_path / "urls" / "urls.seen").stat().st_size == size
+
+
+def test_hits_are_confirmed_in_a_set_that_outlives_the_run(tmp_path: Path) -> None:
+    items = [number.to_bytes(2, "big") for number in range(2000)]
+    folder = folder_at(tmp_path, confirm=True)
+    opened = folder.open(100, 0.3)
+    assert isinstance(opened.filter, ConfirmedBloomFilter)
+    assert opened.filter.add_many(items) == [True] * len(items)
+    assert opened.filter.false_positives > 100
+    folder.record_seen(items)
+    folder.close(opened.filter)
+    folder = folder_at(tmp_path, confirm=True)
+    opened = folder.open(100, 0.3)
+    assert opened.notes == ()
+    assert opened.filter.add_many([*items, b"new"]) == [False] * len(items) + [True]
+    folder.abandon()
+
+
+def test_after_a_kill_the_exact_set_holds_what_was_done(tmp_path: Path) -> None:
+    folder = run(tmp_path, b"done", b"queued", confirm=True)
+    folder.record_done([b"done"])
+    folder.write_exact()
+    folder.abandon()
+    folder = folder_at(tmp_path, confirm=True)
+    opened = folder.open(100, 1e-6)
+    assert opened.filter.add_many([b"done", b"queued"]) == [False, True]
+    folder.abandon()
+
+
+def test_an_exact_set_may_be_wanted_later_on(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    opened.filter.add_many(FINGERPRINTS)
+    folder.record_seen(FINGERPRINTS)
+    folder.close(opened.filter)
+    folder = folder_at(tmp_path, confirm=True)
+    opened = folder.open(100, 1e-6)
+    assert opened.filter.add_many(FINGERPRINTS) == [False] * 5
+    assert "made anew" in opened.notes[0]
+    assert "lacks" not in opened.notes[0]
+    folder.abandon()
+
+
+def test_a_queue_is_set_aside_after_a_kill_alone(tmp_path: Path) -> None:
+    queue = tmp_path / "requests.queue"
+    queue.mkdir()
+    assert folder_at(tmp_path).set_queue_aside() is None
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    folder.close(opened.filter)
+    assert folder_at(tmp_path).set_queue_aside() is None
+    run(tmp_path).abandon()
+    assert folder_at(tmp_path).set_queue_aside() == tmp_path / "requests.queue.cut-1"
+    assert not queue.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "urls").write_bytes(b"a file")
+    with pytest.raises(StoreUnavailable, match="run without JOBDIR"):
+        folder_at(tmp_path).open(100, 1e-6)
+
+
+APPENDS = """
+import sys
+from pathlib import Path
+from scrapy_dedupe.urls.folder import FilterFolder
+folder = FilterFolder(Path(sys.argv[1]) / "urls", "a.Maker")
+filter_ = folder.open(100_000, 1e-9).filter
+number = len(filter_)
+print(number, flush=True)
+while True:
+    folder.record_done([(number + i).to_bytes(8, "big") for i in range(2)])
+    number += 2
+    print(number, flush=True)
+"""
+
+
+def test_kill_at_any_moment_loses_nothing_that_was_recorded(tmp_path: Path) -> None:
+    known = 0
+    for round_ in range(5):
+        process = subprocess.Popen([sys.executable, "-c", APPENDS, str(tmp_path)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) >= known
+        time.sleep(0.03 * (round_ + 1))
+        process.send_signal(signal.SIGKILL)
+        lines = process.stdout.read().split(b"\n")[:-1]
+        process.wait()
+        process.stdout.close()
+        known = int(lines[-1]) if lines else known
+    opened = folder_at(tmp_path).open(100_000, 1e-9)
+    assert opened.last_stop is LastStop.CUT
+    assert known > 10
+    assert all(number.to_bytes(8, "big") in opened.filter for number in range(known))
+    assert known <= len(opened.filter) <= known + 2

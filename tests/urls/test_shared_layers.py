@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_dedupe.urls.bloom import layer_share, optimal_bits
+from scrapy_dedupe.urls.shared_layers import (
+    SHARD_BYTES,
+    BitLayer,
+    Description,
+    TagLayer,
+    parse_layer,
+    plan,
+    plan_layer,
+)
+
+capacities = st.one_of(st.integers(1, 5000), st.integers(1, 10**10))
+error_rates = st.floats(-12, -0.01).map(lambda exponent: 10**exponent)
+
+
+@given(capacities, error_rates, st.integers(0, 20))
+def test_a_layer_keeps_its_share_up_to_its_capacity(capacity: int, error_rate: float, number: int) -> None:
+    layer = plan_layer(capacity, error_rate, number)
+    assert layer.capacity == capacity * 2**number
+    assert layer.error_at(layer.capacity) <= layer_share(error_rate, number)
+    assert layer.error_at(0) == 0
+    assert layer.error_at(layer.capacity // 2) <= layer.error_at(layer.capacity)
+
+
+@given(capacities, error_rates, st.integers(0, 20))
+def test_no_shard_is_larger_than_16_mib(capacity: int, error_rate: float, number: int) -> None:
+    layer = plan_layer(capacity, error_rate, number)
+    assert layer.size_bytes <= layer.shards * SHARD_BYTES
+    if layer.shards == 1:
+        return
+    # Fingerprints fall into shards at random; the fullest of them still has room.
+    in_one = capacity * 2**number / layer.shards
+    fullest = in_one + 4 * math.sqrt(in_one)
+    if isinstance(layer, TagLayer):
+        assert fullest <= 0.945 * 4 * layer.buckets
+    else:
+        full = BitLayer(layer.capacity, layer.hashes, layer.slice_bits, 1)
+        assert full.error_at(fullest) <= layer_share(error_rate, number)
+
+
+@given(st.integers(200, 10**9), st.floats(-12, -2).map(lambda exponent: 10**exponent))
+def test_the_first_layer_costs_at_most_a_tenth_more_than_the_optimum(
+    capacity: int, error_rate: float
+) -> None:
+    layer = plan_layer(capacity, error_rate, 0)
+    assert 8 * layer.size_bytes <= 1.1 * optimal_bits(capacity, error_rate) + 64
+
+
+@pytest.mark.parametrize(
+    ("error_rate", "line"),
+    [
+        (1e-6, "tags 1000000 3 265958 1"),
+        (1e-7, "tags 1000000 4 265958 1"),
+        (2e-4, "tags 1000000 2 265958 1"),
+        (1e-2, "bits 1000000 6 1738725 1"),
+        (1e-3, "bits 1000000 8 1936654 1"),
+    ],
+)
+def test_the_plan_of_a_million(error_rate: float, line: str) -> None:
+    assert plan(1_000_000, error_rate).split("\n")[0] == line
+
+
+@given(capacities, error_rates)
+def test_the_lines_of_a_plan_are_its_layers(capacity: int, error_rate: float) -> None:
+    lines = plan(capacity, error_rate).split("\n")
+    assert [str(parse_layer(line)) for line in lines] == lines
+    assert len(lines) == 40
+    assert all(len(line.split()) == 5 for line in lines)
+
+
+def test_the_error_of_tags_is_that_of_a_simulation() -> None:
+    # Buckets and tags so few that it can be counted without a filter: two fingerprints meet when their tags agree and
+    # they share a bucket.
+    layer = TagLayer(capacity=50, tag_bytes=1, buckets=16, shards=1)
+    draw = random.Random(7)
+
+    def fingerprint() -> tuple[int, frozenset[int]]:
+        tag, first = max(1, draw.randrange(256)), draw.randrange(16)
+        return tag, frozenset({first, (163841641 * tag * 65536 - first) % 16})
+
+    trials, wrong = 60_000, 0
+    stored = [fingerprint() for _ in range(50)]
+    for trial in range(trials):
+        if trial % 20 == 0:
+            stored = [fingerprint() for _ in range(50)]
+        tag, buckets = fingerprint()
+        wrong += any(tag == other and buckets & those for other, those in stored)
+    expected = layer.error_at(50) * trials
+    assert abs(wrong - expected) <= 6 * math.sqrt(expected)
+
+
+def test_a_description_adds_up() -> None:
+    layers = (plan_layer(100, 0.01, 0), plan_layer(100, 0.01, 1))
+    found = Description(layers, (100, 50), forgotten=3)
+    assert (found.seen, found.capacity, found.forgotten) == (150, 100, 3)
+    assert found.size_bytes == layers[0].size_bytes + layers[1].size_bytes
+    one, two = layers[0].error_at(100), layers[1].error_at(50)
+    assert found.estimated_error == pytest.approx(one + two - one * two)
+    assert 0 < found.fill_ratio < 1
+    assert found.expected_lost == pytest.approx(
+        layers[0].lost_by(100) + layers[1].lost_by(50) + 50 * one, rel=1e-6
+    )
+    nothing = Description()
+    assert (nothing.seen, nothing.capacity, nothing.size_bytes, nothing.fill_ratio) == (0, 0, 0, 0)
+    assert (nothing.estimated_error, nothing.expected_lost) == (0, 0)

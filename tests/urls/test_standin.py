@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.stores.redis import connect
+from scrapy_dedupe.urls.shared import SharedBloomFilter
+from scrapy_dedupe.urls.standin import SteadySharedFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Watch:
+    """A guard without pauses that counts."""
+
+    open = False
+
+    def __init__(self) -> None:
+        self.failures: list[BaseException] = []
+        self.returns = 0
+
+    def failed(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+    def worked(self) -> None:
+        self.returns += 1
+
+
+def at_once(function: Callable[..., Any], *args: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        future.set_result(function(*args))
+    except BaseException as error:  # noqa: BLE001
+        future.set_exception(error)
+    return future
+
+
+def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_later(redis_server: Any) -> None:
+    watch = Watch()
+    shared = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
+    steady = SteadySharedFilter(shared, watch, at_once)
+    assert steady.add(b"before")
+    redis_server.stop()
+    assert [steady.add(item) for item in (b"before", b"during", b"during", b"before")] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert steady.is_away
+    assert len(watch.failures) == 1
+    steady.tick()
+    steady.tick()
+    assert len(watch.failures) >= 2
+    redis_server.start()
+    for _ in range(3):
+        steady.tick()
+    assert not steady.is_away
+    assert watch.returns == 1
+    other = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
+    assert not other.add(b"during")
+    assert steady.add(b"after")
+
+
+def test_what_is_owed_is_paid_on_leaving(redis_server: Any) -> None:
+    shared = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
+    steady = SteadySharedFilter(shared, Watch(), at_once)
+    steady.add(b"before")
+    redis_server.stop()
+    steady.add(b"during")
+    redis_server.start()
+    born = shared.born or ""
+    steady.leave(delete=False)
+    assert not SharedBloomFilter(connect(redis_server.url), "spider", 100, 1e-6, keep=born).add(b"during")
+
+
+def steady_filter(url: str, **options: Any) -> SteadySharedFilter:
+    shared = SharedBloomFilter(connect(url, 1.0), "spider", 100, 1e-6)
+    return SteadySharedFilter(shared, Watch(), at_once, **options)
+
+
+def tick_until_back(steady: SteadySharedFilter) -> None:
+    for _ in range(3):
+        steady.tick()
+    assert not steady.is_away
+
+
+def test_what_is_in_it_can_be_asked_while_the_server_is_away(redis_server: Any) -> None:
+    steady = steady_filter(redis_server.url)
+    steady.add(b"before")
+    assert b"before" in steady
+    assert b"other" not in steady
+    redis_server.stop()
+    assert b"before" in steady
+    assert b"other" not in steady
+    assert steady.is_away
+    assert b"before" in steady
+    assert steady.add(b"other")
+    assert b"other" in steady
+
+
+def test_forgetting_is_done_by_the_worker(redis_url: str) -> None:
+    calls: list[str] = []
+
+    def on_worker(function: Callable[..., Any], *args: Any) -> Future[Any]:
+        calls.append(function.__name__)
+        return at_once(function, *args)
+
+    shared = SharedBloomFilter(connect(redis_url, 1.0), "spider", 100, 1e-6)
+    steady = SteadySharedFilter(shared, Watch(), on_worker)
+    steady.add(b"page")
+    steady.forget([b"page"])
+    steady.tick()
+    steady.tick()
+    assert calls == ["forget"]
+    assert [steady.add(b"page") for _ in range(2)] == [True, False]
+
+
+def test_what_is_forgotten_while_the_server_is_away_is_told_when_it_is_back(redis_server: Any) -> None:
+    steady = steady_filter(redis_server.url)
+    for item in (b"a", b"b", b"c"):
+        steady.add(item)
+    redis_server.stop()
+    assert not steady.add(b"a")
+    steady.forget([b"a", b"b", b"c"])
+    steady.tick()
+    steady.tick()
+    assert b"b" not in steady
+    # New once more, and here already.
+    assert [steady.add(b"c") for _ in range(2)] == [True, False]
+    redis_server.start()
+    tick_until_back(steady)
+    other = SharedBloomFilter(connect(redis_server.url), "spider", 100, 1e-6)
+    assert [other.add(item) for item in (b"a", b"b", b"c")] == [True, True, False]
+
+
+def test_what_is_to_be_forgotten_is_told_on_leaving(redis_server: Any) -> None:
+    steady, other = steady_filter(redis_server.url), steady_filter(redis_server.url)
+    steady.add(b"a")
+    other.add(b"b")
+    steady.forget([b"a"])
+    steady.leave(delete=False)
+    assert other.add(b"a")
+    redis_server.stop()
+    other.add(b"c")
+    other.forget([b"b"])
+    with pytest.raises(StoreUnavailable):
+        other.leave(delete=False)
+    redis_server.start()
+    other.leave(delete=False)
+    third = SharedBloomFilter(connect(redis_server.url), "spider", 100, 1e-6, keep="*")
+    assert third.add_many([b"a", b"b", b"c"]) == [False, True, False]
+
+
+def test_the_figures_are_those_that_were_last_read(redis_server: Any) -> None:
+    steady = steady_filter(redis_server.url, refresh_s=0)
+    assert steady.description.seen == 0
+    steady.add(b"a")
+    for _ in range(2):
+        steady.tick()
+    assert (steady.description.seen, steady.description.capacity) == (1, 100)
+    redis_server.stop()
+    steady.add(b"b")
+    steady.tick()
+    assert steady.description.seen == 1
+    redis_server.start()
+    steady.leave(delete=True)
+    assert steady.description.seen == 2
+
+
+def test_the_figures_outlive_the_filter(redis_url: str) -> None:
+    steady = steady_filter(redis_url)
+    steady.add(b"a")
+    steady.clear()
+    assert steady.description.seen == 1
+    assert steady.add(b"a")
