@@ -14,8 +14,9 @@ redis   the shared filter one by one and in batches of 100, and scrapy-redis's; 
         that is started for it. Wall time. Half a minute.
 
 Times are medians. Those of two filters are taken in turn, in one process, in short blocks of the same requests,
-and compared block by block: the ratio depends less on the machine than the times do. The column "goal" is what the project has set itself;
-nothing fails when it is missed. ``--urls`` sets the number of URLs of the sections that are run.
+and compared block by block: the ratio depends less on the machine than the times do. The column "goal" is what the
+project has set itself; nothing fails when it is missed. ``--urls`` sets the number of URLs of the sections that
+are run.
 """
 
 from __future__ import annotations
@@ -229,9 +230,13 @@ def fingerprints(count: int) -> Iterator[bytes]:
         yield hashlib.sha1(number.to_bytes(8, "big")).digest()
 
 
+def resident_bytes() -> int:
+    """Resident memory of this process (Linux)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def fill(name: str, count: int) -> None:
     """Fill one filter in this process; print by how much the process grew, and the bytes of the bits."""
-    import psutil
     from scrapy.dupefilters import RFPDupeFilter
 
     from scrapy_dedupe.urls.bloom import GrowingBloomFilter
@@ -242,10 +247,9 @@ def fill(name: str, count: int) -> None:
         def fingerprint(self, request: Any) -> Any:
             return request
 
-    process = psutil.Process()
     # What a first use of the classes brings along is not the cost of a million.
     GrowingBloomFilter(10, 0.01).add(b"first")
-    before = process.memory_info().rss
+    before = resident_bytes()
     filter_: Any
     if name == "Scrapy":
         filter_ = RFPDupeFilter(fingerprinter=Given())
@@ -256,7 +260,7 @@ def fill(name: str, count: int) -> None:
         for fingerprint in fingerprints(count):
             filter_.add(fingerprint)
     gc.collect()
-    grown = process.memory_info().rss - before
+    grown = resident_bytes() - before
     print(json.dumps({"grown": grown, "bits": getattr(filter_, "size_bytes", 0)}))
 
 

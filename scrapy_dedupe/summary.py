@@ -31,7 +31,7 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
     if "dedupe/url/capacity" in stats:
         lines.append(
             f"  URLs   {number('dedupe/url/seen'):,} different ones recorded,"
-            f" {number('dupefilter/filtered'):,} requests filtered as seen"
+            f" {number('dupefilter/filtered'):,} requests filtered as seen{_failed(number('dedupe/url/failed'))}"
         )
     texts = [
         f"{number(f'dedupe/content/{kind}'):,} {words}"
@@ -55,6 +55,10 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
     if errors:
         lines.append(f"  Errors {errors:,}; see the stats dedupe/errors/… and the messages above")
     return ["What was not asked, read or stored twice:", *lines] if lines else []
+
+
+def _failed(count: int) -> str:
+    return f", {count:,} failed and may be asked for again in the next run" if count else ""
 
 
 def sized(size_bytes: int) -> str:

@@ -279,7 +279,7 @@ class GrowingBloomFilter:
 
     @property
     def fill_ratio(self) -> float:
-        """Share of the bits that are set; 0.5 where a layer is full."""
+        """Share of the bits that are set; 0.4 to 0.5 where a layer is full."""
         return sum(layer.bitarray.count() for layer in self._layers) / sum(
             layer.num_bits for layer in self._layers
         )

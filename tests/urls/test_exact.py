@@ -661,17 +661,26 @@ def test_damage_in_what_describes_the_tables_is_refused(path: Path, before: byte
         opened(path)
 
 
-def test_a_table_that_leads_back_to_its_beginning_is_not_read_for_ever(path: Path) -> None:
-    stored(path, 100)
+def test_a_table_that_leads_back_is_not_read_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = stored(path, 3_000)
+    content = path.read_bytes()
+    pages = [content[start : start + 1024] for start in range(0, len(content), 1024)]
+    # Two leaves of the table that change places: a search ends before the place from which it was begun.
+    leaves = [
+        number for number, page in enumerate(pages) if page[0] == 10 and sum(i in page for i in items) > 9
+    ]
+    leaves.sort(key=lambda number: min(item for item in items if item in pages[number]))
+    first, second = leaves[10], leaves[11]
+    pages[first], pages[second] = pages[second], pages[first]
+    path.write_bytes(b"".join(pages))
     exact = opened(path)
-    # What damage may do to an inner page of the table, in short: nothing found is beyond the last one.
-    exact._file._writer.execute("CREATE TEMP TABLE seen (fingerprint BLOB)")
-    exact._file._writer.execute(
-        "INSERT INTO temp.seen VALUES ('text is beyond all numbers, below all bytes')"
-    )
-    with pytest.raises(StoreUnavailable, match="its table is damaged"):
-        exact._file.after("")  # type: ignore[arg-type]
-    exact._file._writer.execute("DROP TABLE temp.seen")
+    said = []
+    for rows in range(20, 100, 5):
+        monkeypatch.setattr(exact_file, "_READ_ROWS", rows)
+        with suppressed(StoreUnavailable, said):
+            assert set(exact.fingerprints()) <= set(items)
+    assert said
+    assert all("its table is damaged" in sentence for sentence in said)
     exact.close()
 
 
