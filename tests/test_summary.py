@@ -24,8 +24,10 @@ def test_each_layer_has_a_line_and_zeros_are_left_out() -> None:
     }
     assert summary_lines(stats, {"warc": "a.warc.gz", "index": "crawl x committed to y"}) == [
         "What was not asked, read or stored twice:",
-        "  URLs   1,234 different ones recorded, 56 requests filtered as seen,"
-        " 4 failed and may be asked for again in the next run",
+        (
+            "  URLs   1,234 different ones recorded, 56 requests filtered as seen,"
+            " 4 failed and may be asked for again in the next run"
+        ),
         "  Texts  0 new, 7 unchanged since an earlier capture, 7 of them dropped",
         "  Bytes  2 responses and 3 revisits in 3.0 kB; 1.0 kB not stored again (25 %)",
         "  WARC   a.warc.gz",
