@@ -403,13 +403,14 @@ def open_(options: Options) -> None:
                 begun = time.perf_counter()
                 folder.close(filter_)
                 stored.append(time.perf_counter() - begun)
+                # Opening takes the snapshot away.
+                size = sum(path.stat().st_size for path in place.iterdir())
                 folder = FilterFolder(place, "bench.Fingerprinter")
                 begun = time.perf_counter()
                 found = folder.open(count, error_rate).filter
                 opened.append(time.perf_counter() - begun)
                 assert len(found) == count
             folder.abandon()
-            size = sum(path.stat().st_size for path in place.iterdir())
             rows.append(
                 (
                     f"{error_rate:g}",

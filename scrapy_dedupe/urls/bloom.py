@@ -47,6 +47,7 @@ _FIRST_SHARE = 0.7
 _SHARE_RATIO = 0.3
 _GROWTH = 2
 _SIZE_MARGIN = 1.065
+_PART_BITS = 1 << 23
 _WORDS = {32: struct.Struct("<16I"), 64: struct.Struct("<8Q")}
 
 
@@ -219,9 +220,9 @@ class GrowingBloomFilter:
 
     @classmethod
     def from_layers(
-        cls, capacity: int, error_rate: float, layers: Iterable[tuple[Geometry, int, bytes]]
+        cls, capacity: int, error_rate: float, layers: Iterable[tuple[Geometry, int, bytes | Iterable[bytes]]]
     ) -> GrowingBloomFilter:
-        """A filter from the parts that :meth:`dump_layers` gave: geometry, fingerprints held, bits."""
+        """A filter from what :meth:`dump_layers` gave: geometry, fingerprints held, bits; these may come in parts."""
         check_parameters(capacity, error_rate)
         self = cls.__new__(cls)
         self.capacity = capacity
@@ -235,6 +236,16 @@ class GrowingBloomFilter:
     def dump_layers(self) -> list[tuple[Geometry, int, bytes]]:
         """Geometry, fingerprints held and bits of each layer, oldest first."""
         return [(layer.geometry, layer.count, layer.bitarray.tobytes()) for layer in self._layers]
+
+    def layer_heads(self) -> list[tuple[Geometry, int]]:
+        """Geometry and fingerprints held of each layer, oldest first."""
+        return [(layer.geometry, layer.count) for layer in self._layers]
+
+    def layer_parts(self) -> Iterator[bytes]:
+        """The bits of all layers, oldest first, each padded to whole bytes; in parts, since they may be large."""
+        for layer in self._layers:
+            for start in range(0, layer.num_bits, _PART_BITS):
+                yield layer.bitarray[start : start + _PART_BITS].tobytes()
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if it is new."""
@@ -341,7 +352,9 @@ def expected_lost(layers: Sequence[ErrorAccount], counts: Sequence[int]) -> floa
 class _Layer(BloomFilter):
     """pybloom-live's filter with a geometry and positions of our choice; see the module."""
 
-    def __init__(self, geometry: Geometry, count: int = 0, bits: bytes | None = None) -> None:
+    def __init__(
+        self, geometry: Geometry, count: int = 0, bits: bytes | Iterable[bytes] | None = None
+    ) -> None:
         self.geometry = geometry
         self._setup(geometry.error_rate, geometry.hashes, geometry.slice_bits, geometry.capacity, count)
         self.make_hashes = self._positions
@@ -355,10 +368,11 @@ class _Layer(BloomFilter):
             self.bitarray = bitarray(self.num_bits, endian="little")
             self.bitarray.setall(False)
             return
-        if len(bits) != geometry.size_bytes:
-            raise ValueError(f"{len(bits)} bytes for a layer of {geometry.size_bytes}")
         self.bitarray = bitarray(endian="little")
-        self.bitarray.frombytes(bits)
+        for part in (bits,) if isinstance(bits, bytes) else bits:
+            self.bitarray.frombytes(part)
+        if len(self.bitarray) != 8 * geometry.size_bytes:
+            raise ValueError(f"{len(self.bitarray) // 8} bytes for a layer of {geometry.size_bytes}")
         # tobytes() pads to whole bytes, and the padding counts as bits after frombytes().
         del self.bitarray[self.num_bits :]
 

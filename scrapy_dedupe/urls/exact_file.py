@@ -35,6 +35,7 @@ import sqlite3
 import tempfile
 import threading
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -194,8 +195,10 @@ class ExactFile:
         except _FAULTS as error:
             raise self._does_not_answer(error) from error
         found = [fingerprint for (fingerprint,) in rows]
-        # In a damaged file the search may lead back to where it began, again and again.
-        if not all(isinstance(item, bytes) for item in found) or (found and found[-1] <= last):
+        # In a damaged file the search may lead back to where it began, again and again; not if each one is larger.
+        if not all(isinstance(item, bytes) for item in found) or any(
+            b <= a for a, b in pairwise((last, *found))
+        ):
             raise self._does_not_answer(sqlite3.DatabaseError("its table is damaged"))
         return found
 

@@ -333,14 +333,18 @@ class FilterFolder:
         """The filter with its exact set, if one is wanted; ``count`` is what that held at a clean stop."""
         if not self.confirm:
             return bloom
-        self._exact = exact = ExactSet.open(self.folder / EXACT_NAME, self.fingerprinter)
+        path = self.folder / EXACT_NAME
+        # After a cut stop the file may be anything, and is not looked at.
+        self._exact = exact = ExactSet.open(path, self.fingerprinter, anew=count is None)
         if count is None or exact.count != count:
-            exact.clear()
+            if count is not None:
+                exact.close()
+                self._exact = exact = ExactSet.open(path, self.fingerprinter, anew=True)
             exact.add_all(self._seen.fingerprints())
             missing = len(bloom) - len(exact)
             if notes is not None:
                 notes.append(
-                    f"The exact set {self.folder / EXACT_NAME} was made anew from {self._seen.path}."
+                    f"The exact set {path} was made anew from {self._seen.path}."
                     + (
                         f" It lacks {missing:,} fingerprints, which are asked for again."
                         if missing > 0

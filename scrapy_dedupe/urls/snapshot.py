@@ -24,7 +24,8 @@ import json
 import os
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, BinaryIO
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.urls.bloom import Geometry, GrowingBloomFilter
@@ -38,6 +39,7 @@ VERSION = 2
 
 _MAGIC = b"sd-bloom"
 _START = struct.Struct("<8sHxxI")
+_PART_BYTES = 1 << 20
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
@@ -73,29 +75,41 @@ class Snapshot:
         Raises :class:`~scrapy_dedupe.errors.StoreRefused` when it is damaged, of another format version, or of
         another fingerprinter; OSError when it cannot be read.
         """
-        data = path.read_bytes()
-        if len(data) < _START.size or not data.startswith(_MAGIC):
+        with path.open("rb") as file:
+            return cls._read(_Checked(file, path), path, fingerprinter)
+
+    @classmethod
+    def _read(cls, file: _Checked, path: Path, fingerprinter: str) -> Snapshot:
+        magic, version, head_size = _START.unpack(file.read(_START.size))
+        if magic != _MAGIC:
             raise StoreRefused(_damaged(path))
-        _, version, head_size = _START.unpack_from(data)
         if version != VERSION:
             raise StoreRefused(other_version(path, version, VERSION))
-        body = memoryview(data)[:-_CHECKSUM_BYTES]
-        if hashlib.sha256(body).digest() != data[-_CHECKSUM_BYTES:]:
-            raise StoreRefused(_damaged(path))
-        offset = _START.size + head_size
-        head = json.loads(data[_START.size : offset])
-        if head["fingerprinter"] != fingerprinter:
-            raise StoreRefused(other_fingerprinter(path, head["fingerprinter"], fingerprinter))
-        layers = []
-        for layer in head["layers"]:
-            geometry = Geometry(layer["capacity"], layer["error_rate"], layer["hashes"], layer["slice_bits"])
-            layers.append((geometry, layer["count"], data[offset : offset + geometry.size_bytes]))
-            offset += geometry.size_bytes
-        filter_ = GrowingBloomFilter.from_layers(head["capacity"], head["error_rate"], layers)
-        return cls(filter_, fingerprinter, head["done_bytes"], head["seen_bytes"], head["exact"])
+        try:
+            head = json.loads(file.read(head_size))
+            other = head["fingerprinter"]
+            layers = [
+                (
+                    Geometry(layer["capacity"], layer["error_rate"], layer["hashes"], layer["slice_bits"]),
+                    layer["count"],
+                )
+                for layer in head["layers"]
+            ]
+            filter_ = GrowingBloomFilter.from_layers(
+                head["capacity"],
+                head["error_rate"],
+                ((geometry, count, file.parts(geometry.size_bytes)) for geometry, count in layers),
+            )
+            snapshot = cls(filter_, other, head["done_bytes"], head["seen_bytes"], head["exact"])
+        except (ValueError, TypeError, KeyError, ArithmeticError, MemoryError) as exc:
+            # The checksum stands at the end, so what was read until here may be anything.
+            raise StoreRefused(_damaged(path)) from exc
+        file.check()
+        if other != fingerprinter:
+            raise StoreRefused(other_fingerprinter(path, other, fingerprinter))
+        return snapshot
 
     def _parts(self) -> Iterator[bytes]:
-        layers = self.filter.dump_layers()
         head = json.dumps(
             {
                 "capacity": self.filter.capacity,
@@ -111,7 +125,7 @@ class Snapshot:
                         "hashes": geometry.hashes,
                         "slice_bits": geometry.slice_bits,
                     }
-                    for geometry, count, _ in layers
+                    for geometry, count in self.filter.layer_heads()
                 ],
                 "seen_bytes": self.seen_bytes,
             },
@@ -119,14 +133,43 @@ class Snapshot:
             separators=(",", ":"),
         ).encode()
         checksum = hashlib.sha256()
-        for part in (
-            _START.pack(_MAGIC, VERSION, len(head)),
-            head,
-            *(bits for _, _, bits in layers),
-        ):
+        start = _START.pack(_MAGIC, VERSION, len(head))
+        for part in chain((start, head), self.filter.layer_parts()):
             checksum.update(part)
             yield part
         yield checksum.digest()
+
+
+class _Checked:
+    """A snapshot that is read once, from its beginning to the checksum at its end, and in parts.
+
+    Raises :class:`~scrapy_dedupe.errors.StoreRefused` where the file is too short.
+    """
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._left = os.fstat(file.fileno()).st_size - _CHECKSUM_BYTES
+        self._checksum = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size) if size <= self._left else b""
+        if len(data) < size:
+            raise StoreRefused(_damaged(self._path))
+        self._left -= size
+        self._checksum.update(data)
+        return data
+
+    def parts(self, size: int) -> Iterator[bytes]:
+        while size:
+            part = self.read(min(size, _PART_BYTES))
+            size -= len(part)
+            yield part
+
+    def check(self) -> None:
+        """Compare the checksum, after everything before it was read."""
+        if self._left or self._file.read() != self._checksum.digest():
+            raise StoreRefused(_damaged(self._path))
 
 
 def _damaged(path: Path) -> str:

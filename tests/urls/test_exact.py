@@ -674,7 +674,7 @@ def test_a_table_that_leads_back_is_not_read_for_ever(path: Path, monkeypatch: p
     pages[first], pages[second] = pages[second], pages[first]
     path.write_bytes(b"".join(pages))
     exact = opened(path)
-    said = []
+    said: list[str] = []
     for rows in range(20, 100, 5):
         monkeypatch.setattr(exact_file, "_READ_ROWS", rows)
         with suppressed(StoreUnavailable, said):
