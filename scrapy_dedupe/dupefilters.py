@@ -59,8 +59,8 @@ class UrlFilter(Protocol):
     def keep(self, done: list[bytes], failed: list[bytes]) -> None:
         """Take what was learnt since the last call; called every DEDUPE_URL_FLUSH_SECONDS."""
 
-    async def close(self, done: list[bytes], failed: list[bytes]) -> None:
-        """Take the rest and end the run cleanly."""
+    async def close(self, done: list[bytes], failed: list[bytes], lost: int) -> None:
+        """Take the rest and end the run: cleanly, unless ``lost`` requests go with the process."""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -150,7 +150,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 if urls.keeps_done:
                     self._pages.found(request)
                 return False
-            if "redirect_urls" in request.meta and self._comes_back(request, fingerprint):
+            if self._pages.is_redirected(request) and self._comes_back(request, fingerprint):
                 self._session.inc("dedupe/url/redirects_passed")
                 return False
         except Exception as error:  # noqa: BLE001 - Scrapy would drop the request without a trace
@@ -236,8 +236,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _request_scheduled(self, request: Request) -> None:
         try:
-            if self._urls.keeps_failed:
-                self._pages.scheduled(request)
+            self._pages.scheduled(request)
             # The others come to request_seen().
             if not request.dont_filter:
                 return
@@ -318,7 +317,7 @@ class BloomDupeFilter(BaseDupeFilter):
         except Exception as error:  # noqa: BLE001
             self._session.error("url", error, "The numbers of the URL filter are missing from the stats.")
         try:
-            await self._urls.close(self._pages.all(), self._failed())
+            await self._urls.close(self._pages.all(), self._failed(), lost=self._pages.left_in_memory())
         except Exception as error:  # noqa: BLE001 - the rest of the crawl has to be closed all the same
             self._session.error("url", error, "The URL filter was not saved as it should be.")
 

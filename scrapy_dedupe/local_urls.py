@@ -58,7 +58,7 @@ class LocalUrls:
         if self._folder is not None:
             aside = self._folder.set_queue_aside()
             if aside is not None:
-                logger.info("Scrapy's queue was set aside in %s.", aside)
+                logger.info("Scrapy's own queue may have lost requests; it was set aside in %s.", aside)
 
     def open(self) -> None:
         settings, folder = self._settings, self._folder
@@ -82,9 +82,8 @@ class LocalUrls:
                 logger.warning(
                     "The last run of this job was cut: the %d URLs that were done and brought no new links are known. "
                     "Pages that brought links are asked for again, and others when they are found again, since "
-                    "Scrapy's own queue may have lost requests; it was set aside in %s.",
+                    "Scrapy's own queue may have lost requests.",
                     len(opened.filter),
-                    self._session.jobdir,
                 )
             # The snapshot was taken away when it was read; after a start that came to nothing it is due again.
             is_clean = opened.last_stop is LastStop.CLEAN
@@ -127,7 +126,7 @@ class LocalUrls:
             self._watch(submit(folder.record_failed, failed))
         self._settling.take(done)
 
-    async def close(self, done: list[bytes], failed: list[bytes]) -> None:
+    async def close(self, done: list[bytes], failed: list[bytes], lost: int) -> None:
         if self._is_closed:
             return
         self._is_closed = True
@@ -143,6 +142,10 @@ class LocalUrls:
                 "this JOBDIR asks for them again."
             )
             await session.on_worker(self._folder.abandon)
+        elif lost:
+            logger.warning("%s", lost_requests(lost))
+            # What is done is done all the same.
+            await session.on_worker(self._give_up, self._folder, self._settling.rest() + done)
         else:
             # The engine has waited for every callback before it closes the scheduler.
             await session.on_worker(self._save, self._folder, self._settling.rest() + done, failed)
@@ -172,7 +175,7 @@ class LocalUrls:
             "estimated_error": filter_.estimated_error,
             "expected_lost": filter_.expected_lost,
         }
-        if self.keeps_failed:
+        if self._asked_again:
             figures["asked_again"] = self._asked_again
         if isinstance(filter_, ConfirmedBloomFilter):
             figures["confirmed"] = filter_.confirmed
@@ -195,6 +198,13 @@ class LocalUrls:
             folder.record_seen(self._found)
         finally:
             folder.close(self._filter)
+
+    @staticmethod
+    def _give_up(folder: FilterFolder, done: list[bytes]) -> None:
+        try:
+            folder.record_done(done)
+        finally:
+            folder.abandon()
 
     def _record_done(self, done: list[bytes]) -> None:
         if self._folder is not None and not self._is_closed:
@@ -219,3 +229,12 @@ class LocalUrls:
     def _give_back(self, action: Callable[[], object]) -> None:
         self._is_closed = True
         action()
+
+
+def lost_requests(count: int) -> str:
+    """The sentence for a stop that takes requests with it."""
+    return (
+        f"Scrapy could not write {count:,} requests to its queue (their callback is no method of the spider, for "
+        "example) and loses them now, so for the URL filter this run counts as cut: the next run with this JOBDIR "
+        "asks for what is missing. SCHEDULER_DEBUG = True tells which they are."
+    )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-# In the meta of a request that was redirected: its URL, since a callback may hand on the meta of its response.
+# In the meta of a request that was redirected or retried: its URL, which it loses when its meta is handed on.
 _CONTINUES = "_dedupe_continues"
 
 
@@ -43,7 +43,10 @@ class PageWatch:
 
     @staticmethod
     def is_redirected(request: Request) -> bool:
-        """Whether ``redirect_urls`` in the meta are the way to this request, and not to the page it was found in."""
+        """Whether the request took the place of an earlier one, so that ``redirect_urls`` in its meta are the way to it.
+
+        Otherwise a callback may have handed on the meta of its response.
+        """
         return bool(request.meta.get(_CONTINUES) == request.url)
 
     def received(self, response: Response, request: Request, fingerprints: list[bytes]) -> None:
@@ -68,21 +71,32 @@ class PageWatch:
 
     def scheduled(self, request: Request) -> None:
         """A request is about to be enqueued; it may take the place of one that is in progress."""
-        earlier = {*request.meta.get("redirect_urls", ())[-1:]}
-        if request.dont_filter or "retry_times" in request.meta:
-            earlier.add(request.url)
-        if earlier:
-            self._sent.replaced(lambda other: other.url in earlier)
+        meta = request.meta
+        if not (request.dont_filter or "redirect_urls" in meta or "retry_times" in meta):
+            return
+        # One that is watched was answered, so a request that names it comes from its callback.
+        replaced = [
+            other
+            for other in self._in_progress
+            if other not in self._watch and _takes_the_place_of(request, other)
+        ]
+        if replaced:
+            meta[_CONTINUES] = request.url
+            for other in replaced:
+                self._sent.ended(other)
 
     def failed(self) -> list[Request]:
         """The requests that failed since the last call."""
         return self._sent.take(self._in_progress)
 
+    def left_in_memory(self) -> int:
+        """How many requests of a job Scrapy's scheduler holds in memory, since it could not write them to the disk."""
+        slot = getattr(self._crawler.engine, "_slot", None)
+        return len(getattr(getattr(slot, "scheduler", None), "mqs", None) or ())
+
     def found(self, request: Request) -> None:
-        """A request is new: the page in which it was found is no leaf."""
-        if self._continues(request):
-            request.meta[_CONTINUES] = request.url
-        elif not self._is_start(request):
+        """A request that was scheduled is new: the page in which it was found is no leaf."""
+        if not self.is_redirected(request) and not self._is_start(request):
             active = getattr(self._scraper_slot, "active", None)
             url = strip_url(request.url)
             self._watch.found(url, request.meta.get("depth"), referer_str(request), active)
@@ -123,16 +137,6 @@ class PageWatch:
             bool(meta.get("is_start_request")) and not meta.get("depth") and "Referer" not in request.headers
         )
 
-    def _continues(self, request: Request) -> bool:
-        """Whether the request takes the place of one that was redirected or failed and is still in progress."""
-        earlier = {*request.meta.get("redirect_urls", ())[-1:]}
-        if "retry_times" in request.meta:
-            earlier.add(request.url)
-        # One that is watched was answered, so a request that names it comes from its callback.
-        return bool(earlier) and any(
-            other.url in earlier and other not in self._watch for other in self._in_progress
-        )
-
     @property
     def _scraper_slot(self) -> Any:
         return getattr(getattr(self._crawler.engine, "scraper", None), "slot", None)
@@ -143,3 +147,19 @@ class PageWatch:
             getattr(self._crawler.engine, "_slot", None), "inprogress", ()
         )
         return requests
+
+
+def _takes_the_place_of(request: Request, other: Request) -> bool:
+    """Whether Scrapy's middlewares made ``request`` out of ``other``, or one like them did.
+
+    A callback that hands on the meta of its response hands on ``redirect_urls`` and ``retry_times`` too, but one level
+    deeper, and the way in them is that of its own page.
+    """
+    meta, earlier = request.meta, other.meta
+    if (meta.get("depth") or 0) != (earlier.get("depth") or 0):
+        return False
+    way, way_before = list(meta.get("redirect_urls", ())), list(earlier.get("redirect_urls", ()))
+    if way == [*way_before, other.url]:
+        return True
+    is_retry = meta.get("retry_times", 0) == earlier.get("retry_times", 0) + 1
+    return other.url == request.url and way == way_before and (is_retry or request.dont_filter)

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from .errors import StoreUnavailable
+from .local_urls import lost_requests
 from .session import away_at_start
 from .settling import Settling
 from .stores import parse_store_url
@@ -56,7 +57,7 @@ class SharedUrls:
         self._done: Journal | None = None
         self._settling = Settling(session, self._record_done)
         self._failed: list[bytes] = []
-        self._is_closed = False
+        self._is_closed = self._is_lossy = False
         self.keeps_done = self._jobdir is not None
         self.keeps_failed = self._settings.forget_failed
 
@@ -97,6 +98,11 @@ class SharedUrls:
             logger.info("%s", sentence)
         for sentence in attachment.warnings(shared.name):
             logger.warning("%s", sentence)
+        if attachment.was_cut and self._queue_is_shared:
+            logger.warning(
+                "A request that it had taken from the queue is in the queue no more. To ask for everything again, begin"
+                " filter and queue anew with SCHEDULER_FLUSH_ON_START = True."
+            )
         if self._jobdir is not None:
             self._open_journal(shared)
         self._keep_name(shared)
@@ -117,11 +123,14 @@ class SharedUrls:
         # Told to the others at the end alone, or whoever finds such a URL would try it again and again.
         self._failed += failed[: _MOST_FAILED - len(self._failed)]
 
-    async def close(self, done: list[bytes], failed: list[bytes]) -> None:
+    async def close(self, done: list[bytes], failed: list[bytes], lost: int) -> None:
         if self._filter is None or self._is_closed:
             return
         self._is_closed = True
         await self._session.on_worker(lambda: None)
+        self._is_lossy = bool(lost) and self._jobdir is not None
+        if self._is_lossy:
+            logger.warning("%s", lost_requests(lost))
         await self._session.on_worker(
             self._leave, self._filter, self._settling.rest() + done, self._failed + failed
         )
@@ -209,7 +218,7 @@ class SharedUrls:
             if self._done is not None and not is_cut:
                 self._done.append(done)
                 self._done.sync()
-                is_cut = self._done.is_broken
+                is_cut = self._done.is_broken or self._is_lossy
             if failed and (self._settings.persist or self._queue_is_shared):
                 filter_.forget(failed)
             self._keep_name(filter_.shared, is_whole=not is_cut)

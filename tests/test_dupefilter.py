@@ -109,16 +109,6 @@ def test_a_request_is_seen_the_second_time() -> None:
     assert not seen.request_seen(scrapy.Request("http://a.example/?a=2&b=1", method="POST"))
 
 
-def test_a_redirect_back_to_its_own_chain_passes() -> None:
-    seen = made()
-    first, second = "http://a.example/1", "http://a.example/2"
-    assert not seen.request_seen(scrapy.Request(first))
-    assert not seen.request_seen(scrapy.Request(second, meta={"redirect_urls": [first]}))
-    assert not seen.request_seen(scrapy.Request(first, meta={"redirect_urls": [first, second]}))
-    assert seen.request_seen(scrapy.Request(first, meta={"redirect_urls": [second]}))
-    assert seen._crawler.stats.get_value("dedupe/url/redirects_passed") == 1
-
-
 @pytest.mark.parametrize("fingerprinter", [Empty, Nothing, NotBytes, TooLong, Failing])
 def test_a_fingerprinter_that_gives_nothing_usable_lets_requests_pass(
     fingerprinter: type, caplog: pytest.LogCaptureFixture
@@ -213,6 +203,48 @@ async def test_a_wall_that_sends_back_to_the_same_url_is_passed(
     assert web.paths == ["/", "/wall", "/wall"]
     assert stat(crawler, "dedupe/url/redirects_passed") == 1
     assert stat(crawler, "item_scraped_count") == 2
+
+
+class Copying(LinkSpider):
+    """Hands the meta of each page on to what it links to."""
+
+    def parse(self, response: Any, **kwargs: Any) -> Any:
+        yield {"url": response.url}
+        for link in response.css("a::attr(href)").getall():
+            yield response.follow(link, meta=response.meta)
+
+
+@crawl_test
+@pytest.mark.filterwarnings("ignore:.*meta")
+@pytest.mark.parametrize("is_job", [False, True])
+async def test_a_link_is_no_redirect_though_it_carries_the_meta_of_one(
+    is_job: bool, web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    if is_job:
+        settings["JOBDIR"] = str(tmp_path)
+    site(web, 20)
+    web.pages["/home"] = web.pages["/"]
+    web.pages["/"] = Page(status=302, headers=[("Location", "/home")])
+    await crawl(Copying, settings, addon=False, urls=web.url())
+    assert Counter(web.paths) == Counter(["/", "/home", *(f"/{n}" for n in range(20))])
+
+
+@crawl_test
+async def test_a_stop_that_loses_requests_counts_as_cut(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Lambdas(LinkSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            for link in response.css("a::attr(href)").getall():
+                yield response.follow(link, callback=lambda response: self.parse(response))
+
+    site(web, 40)
+    job = {**settings, "JOBDIR": str(tmp_path / "job"), "CONCURRENT_REQUESTS": 2}
+    await crawl(Lambdas, {**job, "CLOSESPIDER_PAGECOUNT": 10}, addon=False, urls=web.url())
+    assert len(set(web.paths)) < 30
+    assert "loses them now" in caplog.text
+    await crawl(Lambdas, job, addon=False, urls=web.url())
+    assert set(web.paths) == {"/", *(f"/{n}" for n in range(40))}
 
 
 @crawl_test

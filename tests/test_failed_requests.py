@@ -154,6 +154,42 @@ async def test_a_copy_that_was_dropped_is_no_failure(web: WebServer, settings: d
 
 
 @crawl_test
+async def test_a_failed_page_behind_a_wall_is_found_again_with_its_way(
+    web: WebServer, settings: dict[str, Any]
+) -> None:
+    walled = [True]
+    status = [404]
+
+    def wall(handler: Any) -> Page:
+        if walled[0]:
+            return Page(status=302, headers=[("Location", "/cookie")])
+        return Page(b"behind the wall", status[0])
+
+    def cookie(handler: Any) -> Page:
+        walled[0] = False
+        return Page(status=302, headers=[("Location", "/wall")])
+
+    web.page("/", links("/wall"))
+    web.pages |= {"/wall": wall, "/cookie": cookie}
+    assert await asked(web, settings) == {"/wall", "/cookie"}
+    walled[0], status[0] = True, 200
+    assert await asked(web, settings) == {"/wall", "/cookie"}
+    assert web.paths == ["/", "/wall", "/cookie", "/wall"]
+    walled[0] = True
+    assert await asked(web, settings) == set()
+
+
+@crawl_test
+async def test_redirects_in_a_circle_are_a_failure(web: WebServer, settings: dict[str, Any]) -> None:
+    web.page("/", links("/one"))
+    web.pages["/one"] = Page(status=302, headers=[("Location", "/two")])
+    web.pages["/two"] = Page(status=302, headers=[("Location", "/one")])
+    circling = {**settings, "REDIRECT_MAX_TIMES": 4}
+    for _ in range(2):
+        assert await asked(web, circling) == {"/one", "/two"}
+
+
+@crawl_test
 async def test_failures_stay_seen_by_setting(web: WebServer, settings: dict[str, Any]) -> None:
     web.page("/", links("/missing"))
     never = {**settings, "DEDUPE_URL_FORGET_FAILED": False}

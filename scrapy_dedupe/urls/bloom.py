@@ -29,10 +29,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import add, mod
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bitarray import bitarray
@@ -177,13 +180,18 @@ def _narrowest(capacity: int, error_rate: float, hashes: int) -> Geometry:
     return geometry
 
 
-def physical_memory_bytes() -> int | None:
-    """Size of the machine's memory, None where the system does not tell."""
-    try:
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-    return size if size > 0 else None
+def memory_bytes() -> int | None:
+    """Memory that a process can still have, where the system tells: on Linux also within a container's limit."""
+    found = []
+    with suppress(AttributeError, ValueError, OSError):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with suppress(OSError, ValueError, AttributeError):
+        line = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        found.append(1024 * int(line[1]) if line else 0)
+    with suppress(OSError, ValueError):
+        # "max" where there is no limit.
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min((size for size in found if size > 0), default=None)
 
 
 def check_parameters(capacity: int, error_rate: float) -> None:
@@ -209,11 +217,11 @@ class GrowingBloomFilter:
         self._layers: list[_Layer] = []
         self._older: tuple[_Layer, ...] = ()
         needed = layer_geometry(capacity, layer_share(error_rate, 0)).size_bytes
-        memory = physical_memory_bytes()
+        memory = memory_bytes()
         if memory is not None and needed > memory:
             raise SettingError(
                 f"A URL filter for {capacity:,} fingerprints at an error rate of {error_rate} takes {needed:,} "
-                f"bytes, and this machine has {memory:,} bytes of memory. Set DEDUPE_URL_CAPACITY lower (the "
+                f"bytes, and this machine has {memory:,} bytes of memory left. Set DEDUPE_URL_CAPACITY lower (the "
                 "filter grows as needed) or DEDUPE_URL_ERROR_RATE higher."
             )
         self._grow()

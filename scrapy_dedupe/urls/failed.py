@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
 R = TypeVar("R")
 
@@ -28,15 +28,10 @@ class FailedWatch(Generic[R]):
         self._sent[request] = None
 
     def ended(self, request: R, *, failed: bool = False) -> None:
-        """The request was answered, well or not."""
+        """The request was answered, well or not, or another one took its place."""
         self._sent.pop(request, None)
         if failed:
             self._failed.append(request)
-
-    def replaced(self, is_replaced: Callable[[R], bool]) -> None:
-        """Another request takes the place of those of which ``is_replaced`` is true."""
-        for request in [request for request in self._sent if is_replaced(request)]:
-            del self._sent[request]
 
     def take(self, busy: Collection[R]) -> list[R]:
         """The requests that failed since the last call; ``busy`` are those that are in progress."""

@@ -269,7 +269,7 @@ def test_layers_of_another_size_are_refused() -> None:
 def test_a_capacity_that_memory_cannot_hold_is_refused_with_its_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bloom, "physical_memory_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(bloom, "memory_bytes", lambda: 1_000_000)
     with pytest.raises(SettingError, match=r"3,8\d\d,\d{3} bytes.*DEDUPE_URL_CAPACITY"):
         GrowingBloomFilter(1_000_000, 1e-6)
     GrowingBloomFilter(100_000, 1e-6)

@@ -25,5 +25,5 @@ def test_a_request_that_another_one_replaces_did_not_fail() -> None:
     watch: FailedWatch[str] = FailedWatch()
     watch.sent("first")
     watch.sent("second")
-    watch.replaced(lambda request: request == "first")
+    watch.ended("first")
     assert watch.take(set()) == ["second"]

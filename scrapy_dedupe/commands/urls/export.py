@@ -89,7 +89,7 @@ def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: b
         sync_folder(path.parent)
     except OSError as error:
         raise ArchiveError(
-            f"The file {path} cannot be written: {error}. Make room, or name another one."
+            f"The file {path} cannot be written: {error.strerror or error}. Name another one, or see to its folder."
         ) from error
     return written
 
