@@ -72,6 +72,8 @@ class PageWatch:
     def scheduled(self, request: Request) -> None:
         """A request is about to be enqueued; it may take the place of one that is in progress."""
         meta = request.meta
+        # A page that links to itself may hand this on too.
+        meta.pop(_CONTINUES, None)
         if not (request.dont_filter or "redirect_urls" in meta or "retry_times" in meta):
             return
         # One that is watched was answered, so a request that names it comes from its callback.

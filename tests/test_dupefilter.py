@@ -222,11 +222,23 @@ async def test_a_link_is_no_redirect_though_it_carries_the_meta_of_one(
 ) -> None:
     if is_job:
         settings["JOBDIR"] = str(tmp_path)
+    cookies: list[str] = []
+
+    def wall(handler: Any) -> Page:
+        if cookies:
+            return Page(links("/wall", "/").encode())
+        return Page(status=302, headers=[("Location", "/cookie")])
+
+    def cookie(handler: Any) -> Page:
+        cookies.append("taken")
+        return Page(status=302, headers=[("Location", "/wall")])
+
     site(web, 20)
-    web.pages["/home"] = web.pages["/"]
-    web.pages["/"] = Page(status=302, headers=[("Location", "/home")])
+    web.page("/home", links("/wall", *(f"/{n}" for n in range(20))))
+    web.pages |= {"/": Page(status=302, headers=[("Location", "/home")]), "/wall": wall, "/cookie": cookie}
     await crawl(Copying, settings, addon=False, urls=web.url())
-    assert Counter(web.paths) == Counter(["/", "/home", *(f"/{n}" for n in range(20))])
+    once = ["/", "/home", "/cookie", *(f"/{n}" for n in range(20))]
+    assert Counter(web.paths) == Counter([*once, "/wall", "/wall"])
 
 
 @crawl_test
