@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.urls.shared_layers import Description
 
 _MOST_OWED = 1_000_000
+# Told to the server on the thread that calls add(); some hundredths of a second.
+_AT_ONCE = 2_000
 
 
 class Guard(Protocol):
@@ -167,6 +169,16 @@ class SteadySharedFilter:
         if error is not None:
             self.is_away = True
             self._guard.failed(error)
-        elif self.is_away and not self._owed:
-            self.is_away = False
-            self._guard.worked()
+        elif self.is_away and len(self._owed) <= _AT_ONCE:
+            self._come_back()
+
+    def _come_back(self) -> None:
+        # A busy crawl has found something new since; told by the worker, that would go on without end.
+        try:
+            self.shared.add_many(self._owed)
+        except StoreError as error:
+            self._guard.failed(error)
+            return
+        self._owed = []
+        self.is_away = False
+        self._guard.worked()

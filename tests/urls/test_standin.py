@@ -66,6 +66,41 @@ def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_late
     assert steady.add(b"after")
 
 
+def test_a_busy_crawl_comes_back_to_the_server(redis_server: Any) -> None:
+    waiting: list[Callable[[], None]] = []
+
+    def later(function: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            done = at_once(function, *args)
+            if error := done.exception():
+                future.set_exception(error)
+            else:
+                future.set_result(done.result())
+
+        waiting.append(run)
+        return future
+
+    watch = Watch()
+    steady = SteadySharedFilter(
+        SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6), watch, later
+    )
+    redis_server.stop()
+    assert steady.add(b"during")
+    redis_server.start()
+    steady.tick()
+    # While the worker tells the server, more is found.
+    assert steady.add(b"meanwhile")
+    waiting.pop()()
+    assert steady.is_away
+    steady.tick()
+    assert not steady.is_away
+    assert watch.returns == 1
+    other = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
+    assert other.add_many([b"during", b"meanwhile", b"new"]) == [False, False, True]
+
+
 def test_what_is_owed_is_paid_on_leaving(redis_server: Any) -> None:
     shared = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
     steady = SteadySharedFilter(shared, Watch(), at_once)
