@@ -205,13 +205,12 @@ async def test_a_wall_that_sends_back_to_the_same_url_is_passed(
     assert stat(crawler, "item_scraped_count") == 2
 
 
-class Copying(LinkSpider):
-    """Hands the meta of each page on to what it links to."""
+class CopyingSpider(LinkSpider):
+    """Hands on the meta of its responses, and so what says how they were asked for."""
 
     def parse(self, response: Any, **kwargs: Any) -> Any:
-        yield {"url": response.url}
         for link in response.css("a::attr(href)").getall():
-            yield response.follow(link, meta=response.meta)
+            yield response.follow(link, meta=dict(response.meta))
 
 
 @crawl_test
@@ -236,7 +235,7 @@ async def test_a_link_is_no_redirect_though_it_carries_the_meta_of_one(
     site(web, 20)
     web.page("/home", links("/wall", *(f"/{n}" for n in range(20))))
     web.pages |= {"/": Page(status=302, headers=[("Location", "/home")]), "/wall": wall, "/cookie": cookie}
-    await crawl(Copying, settings, addon=False, urls=web.url())
+    await crawl(CopyingSpider, settings, addon=False, urls=web.url())
     once = ["/", "/home", "/cookie", *(f"/{n}" for n in range(20))]
     assert Counter(web.paths) == Counter([*once, "/wall", "/wall"])
 
@@ -372,14 +371,6 @@ async def test_a_folder_that_becomes_full_does_not_stop_the_crawl(
 # Pages that found something new
 
 
-class CopyingSpider(LinkSpider):
-    """Hands on the meta of its responses, and so what says how they were asked for."""
-
-    def parse(self, response: Any, **kwargs: Any) -> Any:
-        for link in response.css("a::attr(href)").getall():
-            yield response.follow(link, meta=dict(response.meta))
-
-
 class UnfilteredSpider(LinkSpider):
     """Asks for the links of /inner past the filter."""
 
@@ -441,6 +432,26 @@ async def test_a_page_that_found_something_new_is_not_journaled_however_it_was_a
     assert known - {"/leaf"} == {"/deepest"}
     if spider is LinkSpider and referer:
         assert "/leaf" in known
+
+
+@crawl_test
+async def test_meta_that_is_handed_on_hides_no_page_that_found_something(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each page names the redirected home page in its meta, while others ask for that page past the filter."""
+
+    class Restless(CopyingSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            yield response.follow("/", dont_filter=True)
+            yield from super().parse(response, **kwargs)
+
+    web.pages["/"] = Page(status=302, headers=[("Location", "/0")])
+    for n in range(30):
+        web.page(f"/{n}", links(f"/{n + 1}"))
+    web.page("/30", "the end")
+    limited = {**settings, "DEPTH_LIMIT": 40, "CLOSESPIDER_PAGECOUNT": 60}
+    known = await journaled(Restless, limited, web, tmp_path)
+    assert not {f"/{n}" for n in range(30)} & known
 
 
 @crawl_test
