@@ -130,6 +130,8 @@ class LocalUrls:
         if self._is_closed:
             return
         self._is_closed = True
+        # Before anything is waited for, since what settles meanwhile would be handed to a filter that is closed.
+        done = self._settling.rest() + done
         session = self._session
         # What the archive has not taken by now is known afterwards.
         await session.on_worker(lambda: None)
@@ -145,10 +147,10 @@ class LocalUrls:
         elif lost:
             logger.warning("%s", lost_requests(lost))
             # What is done is done all the same.
-            await session.on_worker(self._give_up, self._folder, self._settling.rest() + done)
+            await session.on_worker(self._give_up, self._folder, done)
         else:
             # The engine has waited for every callback before it closes the scheduler.
-            await session.on_worker(self._save, self._folder, self._settling.rest() + done, failed)
+            await session.on_worker(self._save, self._folder, done, failed)
 
     def clear(self) -> None:
         settings = self._settings

@@ -127,13 +127,13 @@ class SharedUrls:
         if self._filter is None or self._is_closed:
             return
         self._is_closed = True
+        # Before anything is waited for, since what settles meanwhile would be handed to a filter that is closed.
+        done = self._settling.rest() + done
         await self._session.on_worker(lambda: None)
         self._is_lossy = bool(lost) and self._jobdir is not None
         if self._is_lossy:
             logger.warning("%s", lost_requests(lost))
-        await self._session.on_worker(
-            self._leave, self._filter, self._settling.rest() + done, self._failed + failed
-        )
+        await self._session.on_worker(self._leave, self._filter, done, self._failed + failed)
 
     def clear(self) -> None:
         if self._filter is not None:
