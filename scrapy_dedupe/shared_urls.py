@@ -57,7 +57,7 @@ class SharedUrls:
         self._done: Journal | None = None
         self._settling = Settling(session, self._record_done)
         self._failed: list[bytes] = []
-        self._is_closed = self._is_lossy = False
+        self._is_closed = False
         self.keeps_done = self._jobdir is not None
         self.keeps_failed = self._settings.forget_failed
 
@@ -130,10 +130,10 @@ class SharedUrls:
         # Before anything is waited for, since what settles meanwhile would be handed to a filter that is closed.
         done = self._settling.rest() + done
         await self._session.on_worker(lambda: None)
-        self._is_lossy = bool(lost) and self._jobdir is not None
-        if self._is_lossy:
+        is_lossy = bool(lost) and self._jobdir is not None
+        if is_lossy:
             logger.warning("%s", lost_requests(lost))
-        await self._session.on_worker(self._leave, self._filter, done, self._failed + failed)
+        await self._session.on_worker(self._leave, self._filter, done, self._failed + failed, is_lossy)
 
     def clear(self) -> None:
         if self._filter is not None:
@@ -211,14 +211,16 @@ class SharedUrls:
         if error is not None:
             self._session.error("url", error, "The URL filter itself goes on.")
 
-    def _leave(self, filter_: SteadySharedFilter, done: list[bytes], failed: list[bytes]) -> None:
+    def _leave(
+        self, filter_: SteadySharedFilter, done: list[bytes], failed: list[bytes], is_lossy: bool
+    ) -> None:
         """End the run; on the worker."""
         is_cut = self._session.is_spoiled and self._jobdir is not None
         try:
             if self._done is not None and not is_cut:
                 self._done.append(done)
                 self._done.sync()
-                is_cut = self._done.is_broken or self._is_lossy
+                is_cut = self._done.is_broken or is_lossy
             if failed and (self._settings.persist or self._queue_is_shared):
                 filter_.forget(failed)
             self._keep_name(filter_.shared, is_whole=not is_cut)
