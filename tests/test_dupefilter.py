@@ -241,9 +241,17 @@ async def test_a_link_is_no_redirect_though_it_carries_the_meta_of_one(
 
 
 @crawl_test
+@pytest.mark.parametrize("is_shared", [False, True])
 async def test_a_stop_that_loses_requests_counts_as_cut(
-    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    is_shared: bool,
+    web: WebServer,
+    settings: dict[str, Any],
+    redis_url: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    settings["DEDUPE_URL_STORE_URL"] = redis_url if is_shared else "local"
+
     class Lambdas(LinkSpider):
         def parse(self, response: Any, **kwargs: Any) -> Any:
             for link in response.css("a::attr(href)").getall():
