@@ -3,7 +3,9 @@
 There it sees final, decoded responses: redirects followed, retries done. It asks the judge of
 :mod:`scrapy_dedupe.content` on the crawl's worker and puts the :class:`~scrapy_dedupe.content.Verdict` on
 ``response.meta["dedupe"]``, and as a flag such as ``dedupe-exact`` on ``response.flags`` unless the page is
-unique. ``DEDUPE_ACTION_*`` decide whether a copy goes on to the spider or raises :class:`DuplicateContent`.
+unique. ``DEDUPE_ACTION_*``, or ``request.meta["dedupe_action"]``, decide whether a copy goes on to the spider or raises
+:class:`DuplicateContent`. A page is never dropped as a copy of one that may still fail: it waits until it is known
+whether the other one went through, or goes on.
 
 Some pages are never judged; their verdict is ``unknown`` with the reason that is also counted under
 ``dedupe/content/skipped/``. Requests without a callback of a spider (robots.txt, media pipelines) get no
@@ -14,18 +16,26 @@ forbidden.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from scrapy import signals
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import HtmlResponse, TextResponse, XmlResponse
 from scrapy.http.request import NO_CALLBACK
 
-from .content import Judge, JudgeOptions, Verdict
+from .content import Judge, JudgeOptions, NearOptions, Verdict
 from .content.canonical import kind_of
-from .content.judge import NO_TEXT
-from .errors import StoreError
+from .content.content_type import mime_of
+from .content.judge import Judgement
+from .content.latency import Latency
+from .desk import ERROR, STORE_AWAY, Desk
+from .errors import SettingError, StoreError
+from .page_limits import PageLimits
 from .session import Session
+from .signals import content_judged
+from .text_watch import TextWatch
 
 if TYPE_CHECKING:
     from typing import Self
@@ -34,14 +44,16 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
+    from .settings import ContentSettings
+
 logger = logging.getLogger(__name__)
 
 META_KEY: Final = "dedupe"
 SKIP_META_KEY: Final = "dedupe_skip"
+ACTION_META_KEY: Final = "dedupe_action"
 
-# Why a page is unknown although it should have been judged.
-STORE_AWAY: Final = "store"
-ERROR: Final = "error"
+# How often a page is judged that would be dropped, but for others with its text that fail.
+_MOST_LOOKS: Final = 3
 
 # Flags of bodies of which a part is missing. ("partial" only says that the connection's end was the body's.)
 _TRUNCATED: Final = frozenset(("dataloss", "download_stopped"))
@@ -62,22 +74,22 @@ class ContentDedupeMiddleware:
         self._session = session = Session.of(crawler)
         self._settings = settings = session.settings.content
         self._crawler = crawler
-        options = JudgeOptions(
-            canonicalizer=settings.canonicalizer,
-            near_threshold=settings.near_threshold,
-            near_min_chars=settings.near_min_chars,
-        )
         # Found out now, since it may have to be written to JOBDIR.
         session.at_start(lambda: session.crawl_id)
         store = session.store(settings.store_url)
-        self._judge = session.at_start(lambda: Judge(store.content, options))
+        self._latencies = {step: Latency() for step in ("canonical", "exact", "near", "verdict")}
+        self._judge = session.at_start(lambda: Judge(store.content, judge_options(settings), self._measure))
         self._guard = session.guard(settings.store_url)
+        self._desk = Desk(session, self._judge, self._guard)
+        self._watch = TextWatch(crawler, session, self._judge, self._guard)
         self._actions = {
             "unchanged": settings.action_unchanged,
             "exact": settings.action_exact,
             "near": settings.action_near,
         }
-        self._limits = _PageLimits(crawler, session)
+        self._limits = PageLimits(crawler, session)
+        self._content = store.content
+        session.at_close(self._close)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -89,39 +101,90 @@ class ContentDedupeMiddleware:
         if request.callback is NO_CALLBACK:
             self._session.inc("dedupe/content/skipped/internal")
             return response
-        verdict = await self._verdict_on(request, response)
+        start = time.perf_counter()
+        judged, is_to_drop = await self._decision_on(request, response)
+        verdict = judged.verdict
         # Always set: a spider that copies the meta of a page into its next request passes on an old verdict.
         request.meta[META_KEY] = verdict
         if verdict.kind == "unknown" and verdict.reason not in (STORE_AWAY, ERROR):
             self._session.inc(f"dedupe/content/skipped/{str(verdict.reason).replace(' ', '_')}")
+            self._tell(verdict, request, response)
             return response
+        self._latencies["verdict"].add(time.perf_counter() - start)
         self._session.inc(f"dedupe/content/{verdict.kind}")
+        if judged.is_template:
+            self._session.inc("dedupe/content/template")
         if verdict.kind != "unique":
             response.flags.append(f"dedupe-{verdict.kind}")
-        if self._actions.get(verdict.kind) == "drop" and not self._is_own_earlier_capture(verdict):
+        self._tell(verdict, request, response)
+        if is_to_drop:
+            assert judged.capture is not None
+            self._watch.dropped(judged.capture)
             self._session.inc("dedupe/content/dropped")
             self._limits.page_dropped()
             self._session.page_dropped(request)
             error = DuplicateContent(verdict)
             logger.debug("Dropped %s: %s", response, error, extra={"spider": self._crawler.spider})
             raise error
+        if judged.capture is not None:
+            self._watch.add(request, judged.capture)
         return response
+
+    async def _decision_on(self, request: Request, response: Response) -> tuple[Judgement, bool]:
+        """What the page is, and whether to drop it."""
+        for _ in range(_MOST_LOOKS):
+            judged = await self._judgement_on(request, response)
+            verdict = judged.verdict
+            if self._action(request, verdict) != "drop" or self._is_own_earlier_capture(verdict):
+                return judged, False
+            if not verdict.pending:
+                return judged, True
+            # The page with the same text may still fail, and then this one is all there is.
+            assert judged.capture is not None
+            outcome = await self._watch.outcome(judged.capture.original or judged.capture.digest)
+            if outcome:
+                return replace(judged, verdict=replace(verdict, pending=False)), True
+            if outcome is None:
+                break
+            # It failed: look again, once it is forgotten.
+            await self._watch.settle()
+        self._session.inc("dedupe/content/not_dropped")
+        return judged, False
+
+    def _action(self, request: Request, verdict: Verdict) -> str | None:
+        if not verdict.is_duplicate:
+            return None
+        wanted = request.meta.get(ACTION_META_KEY)
+        if isinstance(wanted, Mapping):
+            wanted = wanted.get(verdict.kind)
+        if wanted is None:
+            return self._actions[verdict.kind]
+        if wanted not in ("mark", "drop"):
+            error = SettingError(
+                f'meta[{ACTION_META_KEY!r}] of {request} is {wanted!r}. Allowed: "mark", "drop", or a dict of these by'
+                ' kind of verdict ("unchanged", "exact", "near").'
+            )
+            self._session.error("content", error, "The page was marked.")
+            return "mark"
+        return str(wanted)
 
     def _is_own_earlier_capture(self, verdict: Verdict) -> bool:
         # This crawl was cut after it had read the page and before the spider had dealt with it, and goes on now.
         return verdict.same_url and verdict.original_crawl == self._session.crawl_id
 
-    async def _verdict_on(self, request: Request, response: Response) -> Verdict:
+    async def _judgement_on(self, request: Request, response: Response) -> Judgement:
         try:
-            kind = _declared_kind(response)
+            content_type = _declared_type(response)
+            kind = None if content_type is None else kind_of(content_type)
             if reason := self._reason_to_skip(request, response, kind):
-                return Verdict("unknown", reason=reason)
+                return Judgement(Verdict("unknown", reason=reason))
             assert kind is not None
+            assert content_type is not None
             assert isinstance(response, TextResponse)
-            return await self._session.on_worker(self._ask, kind, response)
+            return await self._desk.judge(response, kind, mime_of(content_type))
         except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
             self._session.error("content", error, "The page was passed on unjudged (verdict unknown).")
-            return Verdict("unknown", reason=ERROR)
+            return Judgement(Verdict("unknown", reason=ERROR))
 
     def _reason_to_skip(self, request: Request, response: Response, kind: str | None) -> str | None:
         """Why the page is never judged, None if it is."""
@@ -142,69 +205,59 @@ class ContentDedupeMiddleware:
             return "size"
         return None
 
-    def _ask(self, kind: str, response: TextResponse) -> Verdict:
-        # On the worker. The breaker is asked here, since pages may have been waiting when the store was lost.
-        session = self._session
+    def _tell(self, verdict: Verdict, request: Request, response: Response) -> None:
+        self._crawler.signals.send_catch_log(
+            content_judged, verdict=verdict, response=response, request=request, spider=self._crawler.spider
+        )
+
+    def _measure(self, step: str, seconds: float) -> None:
+        self._latencies[step].add(seconds)
+
+    async def _close(self) -> None:
+        await self._watch.close()
+        await self._session.on_worker(self._tidy)
+        stats = self._crawler.stats
+        if stats is None:
+            return
+        for step, latency in self._latencies.items():
+            if latency.count:
+                stats.set_value(f"dedupe/content/latency/{step}/count", latency.count)
+                for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
+                    value = round(1000 * latency.quantile(share), 3)
+                    stats.set_value(f"dedupe/content/latency/{step}/{name}", value)
+
+    def _tidy(self) -> None:
+        # On the worker.
         if self._guard.open:
-            session.loop.call(session.inc, "dedupe/errors/store")
-            return Verdict("unknown", reason=STORE_AWAY)
+            return
         try:
-            verdict = self._judge.judge(response.text, url=response.url, crawl=session.crawl_id, kind=kind)
+            self._judge.save()
+            if self._settings.ttl_s is not None:
+                self._content.purge(before_ms=round(1000 * (time.time() - self._settings.ttl_s)))
         except StoreError as error:
             self._guard.failed(error)
-            return Verdict("unknown", reason=STORE_AWAY)
-        if verdict.reason != NO_TEXT:  # then the store was not asked
-            self._guard.worked()
-        return verdict
 
 
-def _declared_kind(response: Response) -> str | None:
+def judge_options(settings: ContentSettings) -> JudgeOptions:
+    return JudgeOptions(
+        canonicalizer=settings.canonicalizer,
+        near=NearOptions.by_type(
+            threshold=settings.near_threshold,
+            recall=settings.near_recall,
+            num_perm=settings.near_num_perm,
+            shingle_size=settings.near_shingle_size,
+            min_chars=settings.near_min_chars,
+        ),
+        template_guard=settings.template_guard,
+        remember_for_s=settings.ttl_s,
+    )
+
+
+def _declared_type(response: Response) -> str | None:
     content_type = response.headers.get(b"Content-Type")
     if content_type is not None:
-        return kind_of(content_type.decode("latin-1"))
+        return content_type.decode("latin-1")
     # Nothing is declared: go by what Scrapy found in the URL and the body.
     if isinstance(response, HtmlResponse):
-        return "html"
-    return "xml" if isinstance(response, XmlResponse) else None
-
-
-class _PageLimits:
-    """Makes dropped pages count for ``CLOSESPIDER_PAGECOUNT`` and ``CLOSESPIDER_PAGECOUNT_NO_ITEM``.
-
-    Scrapy counts responses that reach the engine. A dropped one does not, so a crawl that drops everything
-    would never end.
-    """
-
-    def __init__(self, crawler: Crawler, session: Session) -> None:
-        self._session = session
-        self._limit = crawler.settings.getint("CLOSESPIDER_PAGECOUNT")
-        self._limit_no_item = crawler.settings.getint("CLOSESPIDER_PAGECOUNT_NO_ITEM")
-        self._pages = 0
-        self._pages_since_item = 0
-        self._has_dropped = False
-        self._is_closing = False
-        if self._limit or self._limit_no_item:
-            crawler.signals.connect(self._page_received, signal=signals.response_received)
-            crawler.signals.connect(self._item_scraped, signal=signals.item_scraped)
-
-    def page_dropped(self) -> None:
-        self._has_dropped = True
-        self._count()
-
-    def _page_received(self) -> None:
-        self._count()
-
-    def _item_scraped(self) -> None:
-        self._pages_since_item = 0
-
-    def _count(self) -> None:
-        self._pages += 1
-        self._pages_since_item += 1
-        if not self._has_dropped or self._is_closing:
-            return  # Scrapy's own extension sees all there is to see
-        if self._limit and self._pages >= self._limit:
-            self._is_closing = True
-            self._session.close_spider("closespider_pagecount")
-        elif self._limit_no_item and self._pages_since_item >= self._limit_no_item:
-            self._is_closing = True
-            self._session.close_spider("closespider_pagecount_no_item")
+        return "text/html"
+    return "application/xml" if isinstance(response, XmlResponse) else None

@@ -29,6 +29,17 @@ if TYPE_CHECKING:
 _CONTINUES = "_dedupe_continues"
 
 
+def requests_in_hand(crawler: Crawler) -> set[Request] | None:
+    """The requests that the engine or the scraper holds; None where Scrapy does not show them."""
+    engine = crawler.engine
+    slot = getattr(getattr(engine, "scraper", None), "slot", None)
+    active, queue = getattr(slot, "active", None), getattr(slot, "queue", None)
+    if active is None or queue is None:
+        return None
+    in_progress = getattr(getattr(engine, "_slot", None), "inprogress", ())
+    return {*active, *in_progress, *(item[1] for item in queue)}
+
+
 class PageWatch:
     """The pages of one crawl."""
 
@@ -105,11 +116,8 @@ class PageWatch:
 
     def tick(self) -> list[bytes]:
         """Fingerprints of the leaves that are done since the last look."""
-        slot = self._scraper_slot
-        active, queue = getattr(slot, "active", None), getattr(slot, "queue", None)
-        if active is None or queue is None:
-            return []
-        return self._watch.tick({*active, *self._in_progress, *(item[1] for item in queue)})
+        busy = requests_in_hand(self._crawler)
+        return [] if busy is None else self._watch.tick(busy)
 
     def all(self) -> list[bytes]:
         """Fingerprints of every leaf that is left, at a time when no callback runs."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,18 +17,33 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy.utils.project import data_path
 
 from .errors import SettingError
+from .setting_values import (
+    LOCAL,
+    boolean,
+    choice,
+    for_types,
+    integer,
+    matching,
+    mime_types,
+    number,
+    path,
+    per_type,
+    reasons,
+    statuses,
+    store,
+    url_store,
+)
 from .stores.location import ALLOWED as ALLOWED_STORES
-from .stores.location import REDIS_SCHEMES, parse_store_url
+from .stores.location import parse_store_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
 
 MIN_URL_CAPACITY: Final = 10_000
-LOCAL: Final = "local"
 _ACTIONS: Final = ("mark", "drop")
 
 
@@ -52,14 +66,19 @@ class UrlSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContentSettings:
-    """What the content middleware needs."""
+    """What the content middleware needs. The ``near_*`` map content types, and ``*`` for all others, to values."""
 
     enabled: bool
     store_url: str
     canonicalizer: str
-    near_threshold: float
-    near_min_chars: int
+    near_threshold: Mapping[str, float]
+    near_recall: Mapping[str, float]
+    near_num_perm: Mapping[str, int]
+    near_shingle_size: Mapping[str, int]
+    near_min_chars: Mapping[str, int]
+    template_guard: bool
     max_bytes: int
+    ttl_s: float | None
     action_unchanged: str
     action_exact: str
     action_near: str
@@ -120,191 +139,114 @@ class Spec:
     unit: str = ""
 
 
-def _boolean(value: Any) -> bool:
-    words = {"true": True, "1": True, "false": False, "0": False}
-    key = str(value).strip().lower()
-    if key not in words:
-        raise ValueError
-    return words[key]
-
-
-def _integer(minimum: int, maximum: int | None = None) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-            raise ValueError
-        number = int(value)
-        if number < minimum or (maximum is not None and number > maximum):
-            raise ValueError
-        return number
-
-    return read
-
-
-def _number(check: Callable[[float], bool]) -> Callable[[Any], float]:
-    def read(value: Any) -> float:
-        if isinstance(value, bool):
-            raise ValueError  # noqa: TRY004 - every wrong value is told in the same way
-        number = float(value)
-        if not check(number):
-            raise ValueError
-        return number
-
-    return read
-
-
-def _choice(*words: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if value not in words:
-            raise ValueError
-        return str(value)
-
-    return read
-
-
-def _matching(pattern: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError
-        return value
-
-    return read
-
-
-def _store(value: Any) -> str:
-    return parse_store_url(value).url
-
-
-def _url_store(value: Any) -> str:
-    if value == LOCAL:
-        return LOCAL
-    if str(value).partition("://")[0] not in REDIS_SCHEMES:
-        raise ValueError
-    return parse_store_url(value).url
-
-
-def _path(value: Any) -> Path:
-    if not isinstance(value, (str, Path)) or not str(value).strip():
-        raise ValueError
-    return Path(value)
-
-
-def _sequence(value: Any) -> list[Any]:
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return list(value)
-    raise ValueError
-
-
-def _statuses(value: Any) -> frozenset[int]:
-    read = _integer(100, 599)
-    return frozenset(read(status) for status in _sequence(value))
-
-
-def _mime_types(value: Any) -> frozenset[str]:
-    read = _matching(r"[^/\s]+/[^/\s]+")
-    return frozenset(read(mime).lower() for mime in _sequence(value))
-
-
-def _reasons(value: Any) -> tuple[str, ...]:
-    read = _matching(r"\S+")
-    return tuple(read(reason) for reason in _sequence(value))
-
-
 _FLAG = "True or False"
 
 SPECS: Final[tuple[Spec, ...]] = (
     # Stores
-    Spec("DEDUPE_STORE_URL", None, _store, ALLOWED_STORES,
+    Spec("DEDUPE_STORE_URL", None, store, ALLOWED_STORES,
          "Where all layers keep what they know, unless one of the three settings below names another place."
          " The default is the file dedupe/dedupe.sqlite in Scrapy's data folder (.scrapy)."),
-    Spec("DEDUPE_URL_STORE_URL", None, _url_store, '"local", redis://host:port/db, rediss://… or unix:///path.sock',
+    Spec("DEDUPE_URL_STORE_URL", None, url_store, '"local", redis://host:port/db, rediss://… or unix:///path.sock',
          'Where the URL filter lives. Default: in Redis if DEDUPE_STORE_URL names one, otherwise "local": in'
          " the memory of the process, and in JOBDIR if that is set."),
-    Spec("DEDUPE_CONTENT_STORE_URL", None, _store, ALLOWED_STORES,
+    Spec("DEDUPE_CONTENT_STORE_URL", None, store, ALLOWED_STORES,
          "Where the texts are remembered. Default: DEDUPE_STORE_URL."),
-    Spec("DEDUPE_INDEX_URL", None, _store, ALLOWED_STORES,
+    Spec("DEDUPE_INDEX_URL", None, store, ALLOWED_STORES,
          "Where the crawl index lives. Default: DEDUPE_STORE_URL."),
-    Spec("DEDUPE_STORE_TIMEOUT", 5.0, _number(lambda n: 0 < n <= 600), "a number above 0, at most 600",
+    Spec("DEDUPE_STORE_TIMEOUT", 5.0, number(lambda n: 0 < n <= 600), "a number above 0, at most 600",
          "How long one call to a store may take. A silent store is treated as a store that is away.", "seconds"),
-    Spec("DEDUPE_ON_STORE_ERROR", "continue", _choice("continue", "close"), '"continue" or "close"',
+    Spec("DEDUPE_ON_STORE_ERROR", "continue", choice("continue", "close"), '"continue" or "close"',
          "What to do when a store is lost during the crawl: go on and treat pages as new, or close the spider"
          " with the reason dedupe_store_error."),
     # URLs
-    Spec("DEDUPE_URL_ENABLED", True, _boolean, _FLAG, "Whether the add-on sets the URL filter."),
-    Spec("DEDUPE_URL_CAPACITY", None, _integer(1), "a whole number of at least 1",
+    Spec("DEDUPE_URL_ENABLED", True, boolean, _FLAG, "Whether the add-on sets the URL filter."),
+    Spec("DEDUPE_URL_CAPACITY", None, integer(1), "a whole number of at least 1",
          "How many URLs the filter is sized for. Default: the larger of 10,000 and CLOSESPIDER_PAGECOUNT times"
          " DEDUPE_URLS_PER_PAGE. The filter grows when there are more.", "URLs"),
-    Spec("DEDUPE_URLS_PER_PAGE", 10, _integer(1), "a whole number of at least 1",
+    Spec("DEDUPE_URLS_PER_PAGE", 10, integer(1), "a whole number of at least 1",
          "How many different URLs a page brings, for sizing the filter from CLOSESPIDER_PAGECOUNT.", "URLs"),
-    Spec("DEDUPE_URL_ERROR_RATE", 1e-6, _number(lambda n: 1e-12 <= n <= 0.5), "a number from 1e-12 to 0.5",
+    Spec("DEDUPE_URL_ERROR_RATE", 1e-6, number(lambda n: 1e-12 <= n <= 0.5), "a number from 1e-12 to 0.5",
          "The largest share of new URLs that may be taken for seen ones; such a page is never fetched."),
-    Spec("DEDUPE_URL_RECORD_START", True, _boolean, _FLAG,
+    Spec("DEDUPE_URL_RECORD_START", True, boolean, _FLAG,
          "Record start requests, without filtering them, so that a link to the home page does not fetch it"
          " again."),
-    Spec("DEDUPE_URL_FLUSH_SECONDS", 1.0, _number(lambda n: 0 < n <= 3600), "a number above 0, at most 3600",
+    Spec("DEDUPE_URL_FLUSH_SECONDS", 1.0, number(lambda n: 0 < n <= 3600), "a number above 0, at most 3600",
          "How often the pages that are done and brought no new requests are written to JOBDIR. After a kill those"
          " of about the last two such spans are asked for again.", "seconds"),
-    Spec("DEDUPE_URL_FORGET_FAILED", None, _boolean, _FLAG,
+    Spec("DEDUPE_URL_FORGET_FAILED", None, boolean, _FLAG,
          "Whether a request that failed may be asked for again in the next run, by whoever finds its URL. Default:"
          " on with JOBDIR."),
-    Spec("DEDUPE_URL_CONFIRM", False, _boolean, _FLAG,
+    Spec("DEDUPE_URL_CONFIRM", False, boolean, _FLAG,
          "Look every hit of the filter up in an exact set on disk, so that no new URL is ever taken for a seen one."
          " For a filter of this process alone."),
-    Spec("DEDUPE_URL_KEY", "%(spider)s", _matching(r"[^\s{}]+"), "text without white space and braces",
+    Spec("DEDUPE_URL_KEY", "%(spider)s", matching(r"[^\s{}]+"), "text without white space and braces",
          "The name of a filter in Redis; processes with the same name share it. %(spider)s stands for the"
          " spider's name."),
     # Content
-    Spec("DEDUPE_CONTENT_ENABLED", True, _boolean, _FLAG, "Whether the add-on sets the content middleware."),
-    Spec("DEDUPE_CANONICALIZER", "text", _choice("text", "html", "raw"), '"text", "html" or "raw"',
+    Spec("DEDUPE_CONTENT_ENABLED", True, boolean, _FLAG, "Whether the add-on sets the content middleware."),
+    Spec("DEDUPE_CANONICALIZER", "text", choice("text", "html", "raw"), '"text", "html" or "raw"',
          "What is compared: the text of a page; its text, link targets and image sources; or the decoded body"
          " as it is."),
-    Spec("DEDUPE_NEAR_THRESHOLD", 0.85, _number(lambda n: 0.5 <= n <= 1), "a number from 0.5 to 1",
+    Spec("DEDUPE_NEAR_THRESHOLD", 0.85, per_type(number(lambda n: 0.5 <= n <= 1)),
+         for_types("a number from 0.5 to 1"),
          "From which estimated Jaccard similarity on a page is a near copy. 1 turns the near layer off."),
-    Spec("DEDUPE_NEAR_MIN_CHARS", 200, _integer(0), "a whole number of at least 0",
+    Spec("DEDUPE_NEAR_RECALL", 0.99, per_type(number(lambda n: 0.5 <= n <= 0.9999)),
+         for_types("a number from 0.5 to 0.9999"),
+         "Which share of the pairs of texts at the threshold the index has to bring together; the bands follow from it"
+         " (see scrapy dedupe content curve)."),
+    Spec("DEDUPE_NEAR_NUM_PERM", 128, per_type(integer(16, 512)), for_types("a whole number from 16 to 512"),
+         "How many rows a signature has. More make the estimate closer, and cost time and room.", "rows"),
+    Spec("DEDUPE_NEAR_SHINGLE_SIZE", 7, per_type(integer(2, 64)), for_types("a whole number from 2 to 64"),
+         "How long the runs of characters are by which texts are compared.", "characters"),
+    Spec("DEDUPE_NEAR_MIN_CHARS", 200, per_type(integer(0)), for_types("a whole number of at least 0"),
          "Shorter texts are compared exactly alone.", "characters"),
-    Spec("DEDUPE_CONTENT_MAX_BYTES", 4_000_000, _integer(1), "a whole number of at least 1",
+    Spec("DEDUPE_TEMPLATE_GUARD", True, boolean, _FLAG,
+         "Leave what a host puts on many of its pages out when texts are compared, so that pages which share only a"
+         " template are not near."),
+    Spec("DEDUPE_CONTENT_TTL", None, number(lambda n: n >= 1), "a number of at least 1",
+         "How long a text is remembered from its first capture on. Default: for ever.", "seconds"),
+    Spec("DEDUPE_CONTENT_MAX_BYTES", 4_000_000, integer(1), "a whole number of at least 1",
          "Larger bodies are not judged.", "bytes"),
-    Spec("DEDUPE_ACTION_UNCHANGED", "mark", _choice(*_ACTIONS), '"mark" or "drop"',
+    Spec("DEDUPE_ACTION_UNCHANGED", "mark", choice(*_ACTIONS), '"mark" or "drop"',
          "What happens to a page whose text is the same as at an earlier capture of its URL."),
-    Spec("DEDUPE_ACTION_EXACT", "mark", _choice(*_ACTIONS), '"mark" or "drop"',
+    Spec("DEDUPE_ACTION_EXACT", "mark", choice(*_ACTIONS), '"mark" or "drop"',
          "What happens to a page that has the same text as another URL."),
-    Spec("DEDUPE_ACTION_NEAR", "mark", _choice(*_ACTIONS), '"mark" or "drop"',
+    Spec("DEDUPE_ACTION_NEAR", "mark", choice(*_ACTIONS), '"mark" or "drop"',
          "What happens to a page that has almost the same text as an earlier one."),
     # Archive
-    Spec("DEDUPE_WARC_ENABLED", True, _boolean, _FLAG, "Whether the add-on sets the WARC pipeline."),
-    Spec("DEDUPE_WARC_DIR", "warcs", _path, "a path",
+    Spec("DEDUPE_WARC_ENABLED", True, boolean, _FLAG, "Whether the add-on sets the WARC pipeline."),
+    Spec("DEDUPE_WARC_DIR", "warcs", path, "a path",
          "The folder of the WARC files, seen from the working folder. Made if it is not there."),
-    Spec("DEDUPE_WARC_PREFIX", None, _matching(r"[A-Za-z0-9._-]{1,64}"),
+    Spec("DEDUPE_WARC_PREFIX", None, matching(r"[A-Za-z0-9._-]{1,64}"),
          "1 to 64 letters, digits, dots, underscores and hyphens",
          "How file names begin. Default: the spider's name."),
-    Spec("DEDUPE_WARC_FILE_SIZE", 1_000_000_000, _integer(1_000), "a whole number of at least 1000",
+    Spec("DEDUPE_WARC_FILE_SIZE", 1_000_000_000, integer(1_000), "a whole number of at least 1000",
          "From which size on a new file is begun, between two exchanges.", "bytes"),
-    Spec("DEDUPE_WARC_GZIP", True, _boolean, _FLAG, "Whether each record is a gzip member."),
-    Spec("DEDUPE_WARC_GZIP_LEVEL", 4, _integer(1, 12), "a whole number from 1 to 12",
+    Spec("DEDUPE_WARC_GZIP", True, boolean, _FLAG, "Whether each record is a gzip member."),
+    Spec("DEDUPE_WARC_GZIP_LEVEL", 4, integer(1, 12), "a whole number from 1 to 12",
          "The level of compression: 1 is the fastest, 12 the smallest."),
-    Spec("DEDUPE_WARC_DIGEST", "sha256", _choice("sha256", "sha1"), '"sha256" or "sha1"',
+    Spec("DEDUPE_WARC_DIGEST", "sha256", choice("sha256", "sha1"), '"sha256" or "sha1"',
          "The algorithm of the payload and block digests."),
-    Spec("DEDUPE_WARC_MIN_SIZE", 1_024, _integer(1), "a whole number of at least 1",
+    Spec("DEDUPE_WARC_MIN_SIZE", 1_024, integer(1), "a whole number of at least 1",
          "Payloads below this size are always stored: a revisit record would save little or nothing.", "bytes"),
-    Spec("DEDUPE_WARC_QUEUE_BYTES", 64_000_000, _integer(1_000_000), "a whole number of at least 1000000",
+    Spec("DEDUPE_WARC_QUEUE_BYTES", 64_000_000, integer(1_000_000), "a whole number of at least 1000000",
          "How much may wait to be written. Above it no new request is started.", "bytes"),
-    Spec("DEDUPE_WARC_SCOPE", "responses", _choice("responses", "items"), '"responses" or "items"',
+    Spec("DEDUPE_WARC_SCOPE", "responses", choice("responses", "items"), '"responses" or "items"',
          "Record every HTTP exchange, or the responses alone that the spider yields as WarcItem(response)."),
-    Spec("DEDUPE_WARC_REVISIT", True, _boolean, _FLAG,
+    Spec("DEDUPE_WARC_REVISIT", True, boolean, _FLAG,
          "Whether known payloads become revisit records. If not, every payload is stored."),
-    Spec("DEDUPE_WARC_STATUSES", (200,), _statuses, "a list of HTTP statuses",
+    Spec("DEDUPE_WARC_STATUSES", (200,), statuses, "a list of HTTP statuses",
          "Which statuses may become, or serve as the original of, a revisit record."),
-    Spec("DEDUPE_WARC_MIME_TYPES", (), _mime_types, "a list of MIME types such as text/html",
+    Spec("DEDUPE_WARC_MIME_TYPES", (), mime_types, "a list of MIME types such as text/html",
          "Which MIME types may become, or serve as the original of, a revisit record. Empty: all."),
-    Spec("DEDUPE_WARC_CHECK_FILES", True, _boolean, _FLAG,
+    Spec("DEDUPE_WARC_CHECK_FILES", True, boolean, _FLAG,
          "Refer to an original only if its WARC file is still where it was written. Turn it off when files are"
          " moved after the crawl, or the index is shared between machines."),
-    Spec("DEDUPE_CRAWL_ID", None, _matching(r"[A-Za-z0-9._-]{1,128}"),
+    Spec("DEDUPE_CRAWL_ID", None, matching(r"[A-Za-z0-9._-]{1,128}"),
          "1 to 128 letters, digits, dots, underscores and hyphens",
          "The crawl's name in the index. Default: made from the spider's name, the time and a random part,"
          " and kept in JOBDIR."),
-    Spec("DEDUPE_COMMIT_REASONS", ("finished", "closespider_*"), _reasons, "a list of finish reasons, * allowed",
+    Spec("DEDUPE_COMMIT_REASONS", ("finished", "closespider_*"), reasons, "a list of finish reasons, * allowed",
          "With which finish reasons a crawl is committed. Otherwise it stays uncommitted until somebody decides."),
 )  # fmt: skip
 
@@ -323,7 +265,12 @@ def read_settings(settings: BaseSettings) -> Settings:
             store_url=values["DEDUPE_CONTENT_STORE_URL"] or store_url,
             canonicalizer=values["DEDUPE_CANONICALIZER"],
             near_threshold=values["DEDUPE_NEAR_THRESHOLD"],
+            near_recall=values["DEDUPE_NEAR_RECALL"],
+            near_num_perm=values["DEDUPE_NEAR_NUM_PERM"],
+            near_shingle_size=values["DEDUPE_NEAR_SHINGLE_SIZE"],
             near_min_chars=values["DEDUPE_NEAR_MIN_CHARS"],
+            template_guard=values["DEDUPE_TEMPLATE_GUARD"],
+            ttl_s=values["DEDUPE_CONTENT_TTL"],
             max_bytes=values["DEDUPE_CONTENT_MAX_BYTES"],
             action_unchanged=values["DEDUPE_ACTION_UNCHANGED"],
             action_exact=values["DEDUPE_ACTION_EXACT"],
@@ -387,7 +334,7 @@ def _url_settings(settings: BaseSettings, values: dict[str, Any]) -> UrlSettings
 def _value(settings: BaseSettings, spec: Spec) -> Any:
     raw = settings.get(spec.name)
     if raw is None:
-        return spec.default
+        return None if spec.default is None else spec.read(spec.default)
     try:
         return spec.read(raw)
     except (ValueError, TypeError, OverflowError) as error:

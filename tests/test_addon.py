@@ -137,7 +137,7 @@ async def test_a_wrong_setting_stops_the_crawl_before_the_first_request(
     web.page("/", BODY)
     with pytest.raises(ValueError, match="DEDUPE_NEAR_THRESHOLD"):
         await crawl(LinkSpider, {**settings, "DEDUPE_NEAR_THRESHOLD": 3}, urls=web.url())
-    assert "The setting DEDUPE_NEAR_THRESHOLD is 3. Allowed: a number from 0.5 to 1." in caplog.text
+    assert "The setting DEDUPE_NEAR_THRESHOLD is 3. Allowed: a number from 0.5 to 1" in caplog.text
     assert web.paths == []
 
 

@@ -4,15 +4,18 @@ import gc
 import gzip
 import logging
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapy
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from scrapy.exceptions import IgnoreRequest
+from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_dedupe.content import Verdict
 from scrapy_dedupe.downloadermiddlewares import DuplicateContent
+from scrapy_dedupe.signals import content_judged
 from scrapy_dedupe.stores.sqlite_content import SqliteContent
 
 if TYPE_CHECKING:
@@ -73,7 +76,7 @@ def content_stats(crawler: Any) -> dict[str, int]:
     return {
         key.removeprefix("dedupe/content/"): n
         for key, n in stats.items()
-        if key.startswith("dedupe/content/")
+        if key.startswith("dedupe/content/") and "/latency/" not in key
     }
 
 
@@ -283,7 +286,7 @@ async def test_a_fault_of_ours_costs_no_page(
     def fail(*args: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("scrapy_dedupe.content.judge.canonical", fail)
+    monkeypatch.setattr("scrapy_dedupe.content.judge.read", fail)
     for path in ("/a", "/b"):
         web.page(path, LONG)
     crawler = await listed(web, alone, "/a /b")
@@ -302,16 +305,16 @@ async def test_a_store_that_is_lost_costs_no_page_and_is_told_once(
     web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[object] = []
-    real = SqliteContent.claim_text
+    real = SqliteContent.claim_texts
 
-    def claim_text(self: SqliteContent, *args: Any) -> Any:
+    def claim_texts(self: SqliteContent, *args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         if len(calls) > 1:
             # What a lost disk looks like from here; the translation into our own error is the real one.
             self._connection.close()
-        return real(self, *args)
+        return real(self, *args, **kwargs)
 
-    monkeypatch.setattr(SqliteContent, "claim_text", claim_text)
+    monkeypatch.setattr(SqliteContent, "claim_texts", claim_texts)
     paths = [f"/{number}" for number in range(6)]
     for path in paths:
         web.page(path, LONG)
@@ -396,3 +399,206 @@ async def test_many_pages_at_once_are_judged_in_some_order_each_text_once(
     await crawl(spider, alone | {"CONCURRENT_REQUESTS_PER_DOMAIN": 16}, addon=False, urls=web.url("/"))
     found = [item["kind"] for item in items]
     assert (found.count("unique"), found.count("exact")) == (1 + 20 + 1, 19)
+
+
+class Failing(Listed):
+    """Raises on the pages named in ``failing``, in the callback or in a pipeline."""
+
+    def __init__(self, *args: Any, failing: str = "", bad_items: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.failing = failing.split()
+        self.bad_items = bad_items.split()
+
+    def parse(self, response: Any, **kwargs: Any) -> Any:
+        super().parse(response)
+        path = response.url.removeprefix(self.base)
+        if path in self.failing:
+            raise ZeroDivisionError("planted")
+        yield {"is_bad": path in self.bad_items}
+
+
+class RefusingPipeline:
+    def process_item(self, item: dict[str, bool]) -> dict[str, bool]:
+        if item["is_bad"]:
+            raise ValueError("planted")
+        return item
+
+
+@crawl_test
+async def test_a_page_that_failed_is_new_when_it_comes_again(web: WebServer, alone: dict[str, Any]) -> None:
+    for path, text in {
+        "/ok": LONG,
+        "/callback": "<p>One " + LONG,
+        "/item": "<p>Two, three. <p>Four.",
+    }.items():
+        web.page(path, text)
+    alone = alone | {"ITEM_PIPELINES": {RefusingPipeline: 300}, "DEDUPE_NEAR_THRESHOLD": 1}
+    paths = "/ok /callback /item"
+    first = await crawl(
+        Failing, alone, addon=False, base=web.url(""), paths=paths, failing="/callback", bad_items="/item"
+    )
+    assert set(kinds(first).values()) == {"unique"}
+    assert first.stats.get_value("dedupe/content/failed") == 2
+    second = await crawl(Failing, alone, addon=False, base=web.url(""), paths=paths)
+    assert kinds(second) == {"/ok": "unchanged", "/callback": "unique", "/item": "unique"}
+    third = await crawl(Failing, alone, addon=False, base=web.url(""), paths=paths)
+    assert set(kinds(third).values()) == {"unchanged"}
+
+
+class AllAtOnce(Failing):
+    custom_settings = {"CONCURRENT_REQUESTS": 16, "CONCURRENT_REQUESTS_PER_DOMAIN": 16}
+
+
+@crawl_test
+async def test_copies_that_come_together_are_dropped_once_the_first_went_through(
+    web: WebServer, alone: dict[str, Any]
+) -> None:
+    paths = [f"/{number}" for number in range(16)]
+    for path in paths:
+        web.page(path, LONG)
+    crawler = await crawl(
+        AllAtOnce,
+        alone | {"DEDUPE_ACTION_EXACT": "drop"},
+        addon=False,
+        base=web.url(""),
+        paths=" ".join(paths),
+    )
+    assert list(kinds(crawler).values()) == ["unique"]
+    assert len(crawler.spider.failures) == 15
+    assert not any(failure.value.verdict.pending for failure in crawler.spider.failures)
+    assert content_stats(crawler) == {"unique": 1, "exact": 15, "dropped": 15}
+
+
+@crawl_test
+async def test_a_copy_of_a_page_that_fails_is_not_dropped(web: WebServer, alone: dict[str, Any]) -> None:
+    for path in ("/a", "/b", "/c"):
+        web.page(path, LONG)
+    crawler = await crawl(
+        AllAtOnce,
+        alone | {"DEDUPE_ACTION_EXACT": "drop", "CONCURRENT_REQUESTS_PER_DOMAIN": 1},
+        addon=False,
+        base=web.url(""),
+        paths="/a /b /c",
+        failing="/a",
+    )
+    assert kinds(crawler) == {"/a": "unique", "/b": "unique"}
+    assert len(crawler.spider.failures) == 1
+
+
+@crawl_test
+async def test_a_callback_that_waits_for_a_copy_of_its_own_page_gets_it(
+    web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scrapy_dedupe.text_watch._LONGEST_WAIT_S", 0.3)
+
+    class Waiting(Listed):
+        async def parse(self, response: Any, **kwargs: Any) -> None:
+            super().parse(response)
+            request = self.request_for("/b")
+            engine = self.crawler.engine
+            if hasattr(engine, "download_async"):
+                self.copy = await engine.download_async(request)
+            else:
+                self.copy = await maybe_deferred_to_future(engine.download(request))
+
+    web.page("/a", LONG)
+    web.page("/b", LONG)
+    crawler = await listed(
+        web, alone | {"DEDUPE_ACTION_EXACT": "drop", "CONCURRENT_REQUESTS": 8}, "/a", Waiting
+    )
+    assert crawler.spider.copy.meta["dedupe"].kind == "exact"
+    assert crawler.spider.copy.meta["dedupe"].pending
+    assert crawler.stats.get_value("dedupe/content/not_dropped") == 1
+    assert crawler.stats.get_value("dedupe/errors/content") is None
+
+
+@crawl_test
+async def test_a_request_can_have_an_action_of_its_own(
+    web: WebServer, alone: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    actions = {
+        "/drop": "drop",
+        "/mark": "mark",
+        "/exact": {"exact": "drop"},
+        "/near": {"near": "drop", "unchanged": "mark"},
+        "/wrong": "delete",
+    }
+
+    class Choosing(Listed):
+        def request_for(self, path: str) -> scrapy.Request:
+            request = super().request_for(path)
+            if path in actions:
+                request.meta["dedupe_action"] = actions[path]
+            return request
+
+    web.page("/first", LONG)
+    for path in actions:
+        web.page(path, LONG)
+    crawler = await listed(web, alone, " ".join(["/first", *actions]), Choosing)
+    assert kinds(crawler) == {"/first": "unique", "/mark": "exact", "/near": "exact", "/wrong": "exact"}
+    assert len(crawler.spider.failures) == 2
+    (message,) = [record.getMessage() for record in caplog.records if "dedupe_action" in record.getMessage()]
+    assert "'delete'" in message
+    assert "/wrong" in message
+
+
+@crawl_test
+async def test_extensions_hear_of_every_verdict(web: WebServer, alone: dict[str, Any]) -> None:
+    heard: list[tuple[str, str, str]] = []
+
+    class Ear:
+        @classmethod
+        def from_crawler(cls, crawler: Any) -> Any:
+            self = cls()
+            crawler.signals.connect(self.judged, signal=content_judged)
+            return self
+
+        def judged(self, verdict: Verdict, response: Any, request: Any, spider: Any) -> None:
+            heard.append((request.url.rpartition("/")[2], verdict.kind, spider.name))
+            assert response.url == request.url
+
+    web.page("/a", LONG)
+    web.page("/b", LONG)
+    web.page("/empty", "")
+    await listed(web, alone | {"EXTENSIONS": {Ear: 1}, "DEDUPE_ACTION_EXACT": "drop"}, "/a /b /empty")
+    assert heard == [("a", "unique", "listed"), ("b", "exact", "listed"), ("empty", "unknown", "listed")]
+
+
+@crawl_test
+async def test_how_long_verdicts_took_is_among_the_stats(web: WebServer, alone: dict[str, Any]) -> None:
+    web.page("/a", LONG)
+    web.page("/b", LONG)
+    crawler = await listed(web, alone, "/a /b")
+    values = crawler.stats.get_stats()
+    counts = {
+        step: values[f"dedupe/content/latency/{step}/count"]
+        for step in ("canonical", "exact", "near", "verdict")
+    }
+    assert counts == {"canonical": 2, "exact": 2, "near": 1, "verdict": 2}
+    for step in counts:
+        p50, p99 = (values[f"dedupe/content/latency/{step}/{name}"] for name in ("p50_ms", "p99_ms"))
+        assert 0 < p50 <= p99
+
+
+@crawl_test
+async def test_texts_are_forgotten_after_their_lifetime(
+    web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.page("/a", LONG)
+    alone = alone | {"DEDUPE_CONTENT_TTL": 1000}
+    first = await listed(web, alone, "/a")
+    second = await listed(web, alone, "/a")
+    real = time.time_ns
+    monkeypatch.setattr("scrapy_dedupe.content.judge.time.time_ns", lambda: real() + 2_000_000_000_000)
+    third = await listed(web, alone, "/a")
+    assert [kinds(crawler)["/a"] for crawler in (first, second, third)] == ["unique", "unchanged", "unique"]
+
+
+@crawl_test
+async def test_hostile_markup_is_passed_on_unjudged(web: WebServer, alone: dict[str, Any]) -> None:
+    web.page("/a", LONG)
+    web.page("/deep", "<div>" * 80_000)
+    crawler = await listed(web, alone, "/a /deep")
+    assert kinds(crawler) == {"/a": "unique", "/deep": "unknown"}
+    assert crawler.spider.responses["/deep"].meta["dedupe"].reason == "markup"
+    assert content_stats(crawler) == {"unique": 1, "skipped/markup": 1}

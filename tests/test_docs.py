@@ -11,7 +11,7 @@ import pytest
 from crawling import LinkSpider, crawl, crawl_test
 
 import scrapy_dedupe
-from scrapy_dedupe import downloadermiddlewares, errors
+from scrapy_dedupe import downloadermiddlewares, errors, signals
 from scrapy_dedupe.commands.verbs import VERBS
 from scrapy_dedupe.settings import SPECS, Spec
 
@@ -98,8 +98,19 @@ async def test_every_stat_of_a_crawl_is_documented(web: WebServer, settings: dic
 
 
 def test_every_meta_key_is_documented() -> None:
-    keys = {downloadermiddlewares.META_KEY, downloadermiddlewares.SKIP_META_KEY}
+    keys = {
+        downloadermiddlewares.META_KEY,
+        downloadermiddlewares.SKIP_META_KEY,
+        downloadermiddlewares.ACTION_META_KEY,
+    }
     assert set(blocks(page("meta"), "reqmeta")) == keys
+
+
+def test_every_signal_is_documented() -> None:
+    documented = set(
+        re.findall(r"^\.\. data:: scrapy_dedupe\.signals\.(\w+)$", page("signals"), flags=re.MULTILINE)
+    )
+    assert documented == {name for name, value in vars(signals).items() if type(value) is object}
 
 
 def test_every_command_is_documented() -> None:

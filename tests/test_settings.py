@@ -31,7 +31,12 @@ WRONG = {
     "DEDUPE_CONTENT_ENABLED": "",
     "DEDUPE_CANONICALIZER": "markdown",
     "DEDUPE_NEAR_THRESHOLD": "nan",
+    "DEDUPE_NEAR_RECALL": 1,
+    "DEDUPE_NEAR_NUM_PERM": "many",
+    "DEDUPE_NEAR_SHINGLE_SIZE": {"text/html": 1},
     "DEDUPE_NEAR_MIN_CHARS": 1.5,
+    "DEDUPE_TEMPLATE_GUARD": "never",
+    "DEDUPE_CONTENT_TTL": "a month",
     "DEDUPE_CONTENT_MAX_BYTES": True,
     "DEDUPE_ACTION_UNCHANGED": "delete",
     "DEDUPE_ACTION_EXACT": None.__class__,
@@ -73,7 +78,7 @@ def test_a_wrong_value_is_told_with_name_value_and_what_is_allowed(name: str) ->
 def test_every_default_is_an_allowed_value(spec) -> None:
     if spec.default is not None:
         read = spec.read(spec.default)
-        assert type(read)(spec.default) == read
+        assert read == {"*": spec.default} or type(read)(spec.default) == read
 
 
 def test_values_from_the_command_line_are_text() -> None:
@@ -89,10 +94,24 @@ def test_values_from_the_command_line_are_text() -> None:
         )
     )
     assert settings.urls.capacity == 50_000
-    assert settings.content.near_threshold == 0.9
+    assert settings.content.near_threshold == {"*": 0.9}
     assert settings.warc.gzip is False
     assert settings.warc.statuses == {200, 404}
     assert settings.warc.commit_reasons == ("finished", "shutdown")
+
+
+@pytest.mark.parametrize(
+    "value", [{"Text/HTML": 0.9, "*": 0.8}, '{"text/html": 0.9, "*": "0.8"}'], ids=["dict", "command line"]
+)
+def test_the_near_layer_has_settings_by_content_type(value: object) -> None:
+    settings = read_settings(ScrapySettings({"DEDUPE_NEAR_THRESHOLD": value}))
+    assert settings.content.near_threshold == {"text/html": 0.9, "*": 0.8}
+
+
+@pytest.mark.parametrize("value", [{}, {"html": 0.9}, {"text/html": 2}, {3: 0.9}, "{", '{"text/html"}'])
+def test_a_wrong_table_by_content_type_is_refused(value: object) -> None:
+    with pytest.raises(SettingError, match=r"DEDUPE_NEAR_THRESHOLD.*MIME type"):
+        read_settings(ScrapySettings({"DEDUPE_NEAR_THRESHOLD": value}))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from scrapy.settings import BaseSettings
 
-VERBS = ("stats", "crawls", "commit", "cancel", "urls")
+VERBS = ("stats", "crawls", "commit", "cancel", "urls", "content")
 
 
 class Verb(Protocol):

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from .canonical import canonical_text
 from .deduplicator import Deduplicator, Document
-from .judge import Judge, JudgeOptions
+from .judge import Judge, Page
+from .options import JudgeOptions, NearOptions
 from .verdict import Verdict
 
-__all__ = ["Deduplicator", "Document", "Judge", "JudgeOptions", "Verdict", "canonical_text"]
+__all__ = [
+    "Deduplicator",
+    "Document",
+    "Judge",
+    "JudgeOptions",
+    "NearOptions",
+    "Page",
+    "Verdict",
+    "canonical_text",
+]

@@ -5,21 +5,30 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores import open_store
 
 from .canonical import kind_of
-from .judge import Judge, JudgeOptions
-from .verdict import Verdict
+from .content_type import mime_of
+from .judge import Judge, Page, Reading
+from .options import JudgeOptions, NearOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from types import TracebackType
+
+    from .verdict import Verdict
 
 TOO_LARGE = "size"
 NO_TEXT_TYPE = "type"
+
+_NEAR = NearOptions()
+
+# Documents that are looked up at once.
+_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +45,14 @@ class _Options:
     """The settings of the content layer, in lower case and without their prefix."""
 
     canonicalizer: str = "text"
-    near_threshold: float = 0.85
-    near_min_chars: int = 200
+    near_threshold: float | Mapping[str, float] = _NEAR.threshold
+    near_recall: float | Mapping[str, float] = _NEAR.recall
+    near_num_perm: int | Mapping[str, int] = _NEAR.num_perm
+    near_shingle_size: int | Mapping[str, int] = _NEAR.shingle_size
+    near_min_chars: int | Mapping[str, int] = _NEAR.min_chars
+    template_guard: bool = True
     content_max_bytes: int = 4_000_000
+    content_ttl: float | None = None
     crawl_id: str = "deduplicator"
     store_timeout: float = 5.0
 
@@ -47,22 +61,32 @@ class Deduplicator:
     """Tells of each document whether its text, or almost the same text, was seen before.
 
     *options* are the settings of the content layer in lower case without their prefix: ``canonicalizer``,
-    ``near_threshold``, ``near_min_chars``, ``content_max_bytes``, ``crawl_id`` (under which the documents are
-    remembered) and ``store_timeout``. Raises :class:`~scrapy_dedupe.errors.SettingError` for an unknown option or a
-    value that is not allowed, and :class:`~scrapy_dedupe.errors.StoreError` when the store cannot be used. An
-    SQLite file that does not exist is made. To be used from one thread at a time.
+    ``near_threshold``, ``near_recall``, ``near_num_perm``, ``near_shingle_size``, ``near_min_chars`` (each a number, or a
+    mapping of content types to numbers), ``template_guard``, ``content_max_bytes``, ``content_ttl`` (seconds),
+    ``crawl_id`` (under which the documents are remembered) and ``store_timeout``. Raises
+    :class:`~scrapy_dedupe.errors.SettingError` for an unknown option or a value that is not allowed, and
+    :class:`~scrapy_dedupe.errors.StoreError` when the store cannot be used. An SQLite file that does not exist is
+    made. To be used from one thread at a time.
     """
 
     def __init__(self, store_url: str = "sqlite:///dedupe.sqlite", **options: Any) -> None:
         settings = _read_options(options)
         judge_options = JudgeOptions(
             canonicalizer=settings.canonicalizer,
-            near_threshold=settings.near_threshold,
-            near_min_chars=settings.near_min_chars,
+            near=NearOptions.by_type(
+                threshold=settings.near_threshold,
+                recall=settings.near_recall,
+                num_perm=settings.near_num_perm,
+                shingle_size=settings.near_shingle_size,
+                min_chars=settings.near_min_chars,
+            ),
+            template_guard=settings.template_guard,
+            remember_for_s=settings.content_ttl,
         )
         self._max_bytes = settings.content_max_bytes
         self._crawl = settings.crawl_id
         self._store = open_store(store_url, timeout_s=settings.store_timeout)
+        self._is_closed = False
         try:
             self._judge = Judge(self._store.content, judge_options)
         except BaseException:
@@ -72,27 +96,37 @@ class Deduplicator:
     def check(self, document: Document) -> Verdict:
         """The verdict on *document*, which is remembered if it is new.
 
-        A document of a type that is no text, a larger one than ``content_max_bytes`` (counted in UTF-8) and
-        one without text are ``unknown``. Raises :class:`~scrapy_dedupe.errors.StoreError`.
+        A document of a type that is no text, a larger one than ``content_max_bytes`` (counted in UTF-8), one
+        without text and one whose markup would take too long to parse are ``unknown``. Raises
+        :class:`~scrapy_dedupe.errors.StoreError`.
         """
-        kind = kind_of(document.content_type)
-        if kind is None:
-            return Verdict("unknown", reason=NO_TEXT_TYPE)
-        if _is_longer(document.html, self._max_bytes):
-            return Verdict("unknown", reason=TOO_LARGE)
-        return self._judge.judge(document.html, url=document.url, crawl=self._crawl, kind=kind)
+        return self._check([document])[0]
 
     def check_many(self, documents: Iterable[Document]) -> list[Verdict]:
         """The verdicts on *documents*, in their order; each one is compared with those before it."""
-        return [self.check(document) for document in documents]
+        verdicts: list[Verdict] = []
+        rest = iter(documents)
+        while batch := list(islice(rest, _BATCH)):
+            verdicts += self._check(batch)
+        return verdicts
+
+    def forget(self, url: str) -> bool:
+        """Forget what was read at *url*, for a document that could not be kept. False if nothing was known."""
+        return self._store.content.forget(url) > 0
 
     def flush(self) -> None:
-        """Make what was remembered survive a power failure. (A killed process loses nothing anyway.)"""
+        """Make what was remembered survive a power failure. (A killed process loses nothing of the texts anyway.)"""
+        self._judge.save()
         self._store.content.flush()
 
     def close(self) -> None:
-        """Give back the store. Safe to repeat."""
-        self._store.close()
+        """Keep what was learnt of templates, and give back the store. Safe to repeat."""
+        if not self._is_closed:
+            self._is_closed = True
+            try:
+                self._judge.save()
+            finally:
+                self._store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -101,6 +135,19 @@ class Deduplicator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check(self, documents: list[Document]) -> list[Verdict]:
+        readings = [self._read(document) for document in documents]
+        return [judged.verdict for judged in self._judge.decide(readings, pending=False)]
+
+    def _read(self, document: Document) -> Reading:
+        kind = kind_of(document.content_type)
+        if kind is None:
+            return Reading(reason=NO_TEXT_TYPE)
+        if _is_longer(document.html, self._max_bytes):
+            return Reading(reason=TOO_LARGE)
+        mime = mime_of(document.content_type)
+        return self._judge.read(Page(document.url, document.html, self._crawl, kind, mime))
 
 
 def _is_longer(text: str, limit_bytes: int) -> bool:

@@ -1,111 +1,376 @@
 """Judges texts: first whether the very text was read before, then whether a similar one was.
 
 The exact layer keys a text by 16 bytes of the SHA-256 of the canonicaliser's name and version and the
-canonical text. The near layer (:mod:`.signature`) is asked for new texts of at least ``near_min_chars``
-characters alone. A text is compared with kept texts only, and a near copy is not kept, so that a chain of
-small changes never makes two unlike pages copies of each other.
+canonical text. The near layer (:mod:`.signature`) is asked for new texts of at least ``min_chars`` characters
+alone. A text is compared with kept texts only, and a near copy is not kept, so that a chain of small changes never
+makes two unlike pages copies of each other.
+
+What a host puts on many of its pages is no reason to call two of them near (:mod:`.template`): bands are made from the
+rest of a text, and both the whole texts and their rests have to be similar.
 
 A page without any text, or with none beside its title and ``<noscript>``, is not judged: the shell of every page
-that JavaScript fills would be a copy of every other. Its verdict is ``unknown`` with the reason ``no text``, and the store hears nothing of it.
+that JavaScript fills would be a copy of every other. Its verdict is ``unknown`` with the reason ``no text``, and the
+store hears nothing of it. Nor does it of a page whose markup would take too long to parse (reason ``markup``).
+
+A store into which texts of QuarryCore were imported is asked for those as well (:mod:`.quarrycore`), if a page is new.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from scrapy_dedupe.errors import SettingError
+import numpy as np
 
-from . import signature
-from .canonical import CANONICALIZERS, canonical, is_shell, version
+from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.stores.base import Capture, NearAnswer, Signature
+
+from . import quarrycore, signature
+from .banding import Banding
+from .canonical import read, version
+from .markup import HostileMarkup
+from .options import ALL_TYPES, JudgeOptions, NearOptions
+from .template import MIN_RARE, TemplateGuard
 from .verdict import Verdict
 
 if TYPE_CHECKING:
-    from scrapy_dedupe.stores.base import ContentStore
+    from collections.abc import Callable, Mapping, Sequence
+
+    from scrapy_dedupe.stores.base import ContentStore, SeenText
+
+    from .signature import Hashes
 
 NO_TEXT: Final = "no text"
+MARKUP: Final = "markup"
 
 DIGEST_BYTES: Final = 16
 
-# Looking for a shell means to parse once more, which only short texts are worth.
-_LONGEST_SHELL: Final = 500
 
-PARAMETERS: Final = {
-    "near_shingle_size": str(signature.SHINGLE_SIZE),
-    "near_num_perm": str(signature.ROWS),
-    "near_bands": str(signature.BANDS),
-    "near_signature": signature.VERSION,
-}
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page to be judged: its decoded body, of one of :data:`.canonical.KINDS`, and where it comes from.
+
+    ``mime`` is its content type, ``seen_ms`` the time of the capture in milliseconds since the epoch (UTC).
+    """
+
+    url: str
+    text: str
+    crawl: str
+    kind: str = "html"
+    mime: str = "text/html"
+    seen_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeOptions:
-    """How texts are compared. Raises :class:`SettingError` for a value that is not allowed.
+class Reading:
+    """A page as far as it can be read without a store. Without ``capture`` it is not judged, for ``reason``.
 
-    ``near_threshold`` is the estimated Jaccard similarity from which on a text is near; 1 turns the near
-    layer off. ``near_min_chars`` counts characters of the canonical text.
+    ``imported`` are the keys that its text has if it was imported.
     """
 
-    canonicalizer: str = "text"
-    near_threshold: float = 0.85
-    near_min_chars: int = 200
+    text: str = ""
+    mime: str = ""
+    capture: Capture | None = None
+    reason: str | None = None
+    imported: tuple[bytes, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.canonicalizer not in CANONICALIZERS:
-            raise SettingError(
-                f"canonicalizer is {self.canonicalizer!r}. Allowed: {', '.join(map(repr, CANONICALIZERS))}."
-            )
-        if not _is_number(self.near_threshold) or not 0.5 <= self.near_threshold <= 1:
-            raise SettingError(f"near_threshold is {self.near_threshold!r}. Allowed: a number from 0.5 to 1.")
-        if not isinstance(self.near_min_chars, int) or self.near_min_chars < 0:
-            raise SettingError(
-                f"near_min_chars is {self.near_min_chars!r}. Allowed: a whole number of at least 0."
-            )
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, and the capture to settle when it is known whether the page went through.
+
+    ``is_template``: but for what its host puts on many pages the page would be near to another one.
+    """
+
+    verdict: Verdict
+    capture: Capture | None = None
+    is_template: bool = False
 
 
 class Judge:
-    """Judges pages against one store. Raises :class:`StoreRefused` if its near layer has other parameters."""
+    """Judges pages against one store. Raises :class:`StoreRefused` if its near layer has other parameters.
 
-    def __init__(self, store: ContentStore, options: JudgeOptions | None = None) -> None:
+    ``measure`` is called with the name of a step (``canonical``, ``exact``, ``near``) and the seconds that it took for
+    a page.
+    """
+
+    def __init__(
+        self,
+        store: ContentStore,
+        options: JudgeOptions | None = None,
+        measure: Callable[[str, float], None] | None = None,
+    ) -> None:
         self._store = store
         self._options = options or JudgeOptions()
         self._namespace = version(self._options.canonicalizer)
-        self._min_equal = signature.min_equal(self._options.near_threshold)
-        store.check_parameters(PARAMETERS)
+        self._measure = measure
+        stored = store.parameters()
+        self._has_imported = quarrycore.PARAMETERS.items() <= stored.items()
+        self._layers = self._open_layers(stored)
+        self._guard = (
+            TemplateGuard(store.load_template, store.save_template) if self._options.template_guard else None
+        )
+        store.remember_for(self._options.remember_for_s)
 
-    def judge(
-        self, text: str, *, url: str, crawl: str, kind: str = "html", seen_ms: int | None = None
-    ) -> Verdict:
-        """The verdict on the page at *url* whose decoded body is *text*; the text is remembered if it is new.
+    def read(self, page: Page) -> Reading:
+        """What is compared of *page*; the store is not asked."""
+        start = time.perf_counter()
+        try:
+            canonical = read(page.kind, page.text, self._options.canonicalizer)
+            is_to_be_looked_up = self._has_imported and page.kind in quarrycore.KINDS
+            imported = quarrycore.keys_of_page(page.text) if is_to_be_looked_up else ()
+        except HostileMarkup:
+            return Reading(reason=MARKUP)
+        if not canonical.text or canonical.is_shell or canonical.text.isspace():
+            return Reading(reason=NO_TEXT)
+        seen_ms = time.time_ns() // 1_000_000 if page.seen_ms is None else page.seen_ms
+        capture = Capture(self.digest(canonical.text), page.url, page.crawl, seen_ms)
+        self._took("canonical", start)
+        return Reading(canonical.text, page.mime, capture, imported=imported)
 
-        *kind* is one of :data:`.canonical.KINDS`, *seen_ms* the time of the capture (default: now). Raises
-        :class:`~scrapy_dedupe.errors.StoreError`.
+    def decide(self, readings: Sequence[Reading], *, pending: bool = True) -> list[Judgement]:
+        """The verdict on each of *readings*, in their order; texts that are new are remembered.
+
+        They are pending until :meth:`settle` says that their pages went through; with ``pending=False`` at once. Two
+        calls of the store, however many there are. Raises :class:`~scrapy_dedupe.errors.StoreError`.
         """
-        wanted = canonical(kind, text, self._options.canonicalizer)
-        if not wanted or wanted.isspace() or (len(wanted) <= _LONGEST_SHELL and is_shell(kind, text)):
-            return Verdict("unknown", reason=NO_TEXT)
-        if seen_ms is None:
-            seen_ms = time.time_ns() // 1_000_000
-        digest = self.digest(wanted)
-        seen = self._store.claim_text(digest, url, crawl, seen_ms)
-        if seen is not None:
-            return Verdict.of("unchanged" if seen.had_this_url else "exact", seen, 1.0)
-        if len(wanted) < self._options.near_min_chars or self._options.near_threshold == 1:
-            return Verdict("unique")
-        rows = signature.minhash(wanted)
-        bands = signature.bands(rows, self._namespace)
-        seen = self._store.claim_near(digest, bands, signature.row_bytes(rows), self._min_equal, url)
-        if seen is None:
-            return Verdict("unique")
-        # The store tells the share of equal row bytes and knows nothing of how to read it.
-        return Verdict.of("near", seen, signature.similarity(round(seen.similarity * signature.ROWS)))
+        judgements = self._decide(readings, pending)
+        if not pending:
+            # New texts are confirmed; what is left is that other URLs had them too.
+            self.settle(
+                [judged.capture for judged in judgements if judged.capture and judged.verdict.is_duplicate]
+            )
+        return judgements
+
+    def find(self, readings: Sequence[Reading]) -> list[Judgement]:
+        """As :meth:`decide`, without remembering anything."""
+        return self._decide(readings, None)
+
+    def settle(self, passed: Sequence[Capture], failed: Sequence[Capture] = ()) -> None:
+        """Pages that went through are remembered from now on, those that failed are forgotten."""
+        self._store.settle(passed, failed)
+
+    def save(self) -> None:
+        """Keep what was learnt of the hosts' templates."""
+        if self._guard is not None:
+            self._guard.save()
 
     def digest(self, canonical_text: str) -> bytes:
         """The key of a canonical text in the exact layer: 16 bytes."""
-        return sha256(f"{self._namespace}\0{canonical_text}".encode()).digest()[:DIGEST_BYTES]
+        return text_digest(self._namespace, canonical_text)
+
+    def template_share(self, reading: Reading, url: str) -> float:
+        """Which share of a text's shingles its host is known to put on many pages. Nothing is learnt from it."""
+        layer = self._layers.get(reading.mime) or self._layers[ALL_TYPES]
+        if self._guard is None or not layer.options.is_on or not reading.text:
+            return 0.0
+        hashes = signature.shingle_hashes(reading.text, layer.options.shingle_size)
+        return float(self._guard.template(f"{layer.namespace} {_host(url)}", hashes).mean())
+
+    def _decide(self, readings: Sequence[Reading], pending: bool | None) -> list[Judgement]:
+        judgements = [Judgement(Verdict("unknown", reason=reading.reason)) for reading in readings]
+        known = [
+            (place, reading, reading.capture) for place, reading in enumerate(readings) if reading.capture
+        ]
+        if not known:
+            return judgements
+        start = time.perf_counter()
+        captures = [capture for _, _, capture in known]
+        if pending is None:
+            answers = self._store.find_texts(captures)
+        else:
+            answers = self._store.claim_texts(captures, pending=pending)
+        self._took("exact", start, len(known))
+        candidates: list[_Candidate] = []
+        start = time.perf_counter()
+        for (place, reading, capture), seen in zip(known, answers, strict=True):
+            if seen is not None:
+                kind = "unchanged" if seen.had_this_url else "exact"
+                judgements[place] = _judgement(kind, capture, seen, 1.0)
+                continue
+            judgements[place] = Judgement(Verdict("unique"), capture)
+            candidate = self._candidate(place, reading, capture)
+            if candidate is not None:
+                candidates.append(candidate)
+        self._judge_near(judgements, candidates, is_claim=pending is not None)
+        if candidates:
+            self._took("near", start, len(candidates))
+        self._judge_imported(judgements, known, answers)
+        return judgements
+
+    def _judge_imported(
+        self,
+        judgements: list[Judgement],
+        known: Sequence[tuple[int, Reading, Capture]],
+        answers: Sequence[SeenText | None],
+    ) -> None:
+        """Look the new texts up among those that were imported. Until now they were handled as any other."""
+        asked = [
+            (place, capture, key)
+            for (place, reading, capture), seen in zip(known, answers, strict=True)
+            if seen is None
+            for key in reading.imported
+        ]
+        if not asked:
+            return
+        found = self._store.find_texts([replace(capture, digest=key) for _, capture, key in asked])
+        for (place, capture, _), seen in zip(asked, found, strict=True):
+            if seen is not None and judgements[place].verdict.kind not in ("exact", "unchanged"):
+                kind = "unchanged" if seen.had_this_url else "exact"
+                judgements[place] = _judgement(kind, capture, seen, 1.0)
+
+    def _judge_near(
+        self, judgements: list[Judgement], candidates: list[_Candidate], *, is_claim: bool
+    ) -> None:
+        signatures = [candidate.signature for candidate in candidates if candidate.signature is not None]
+        answers = iter(self._store.claim_near(signatures) if is_claim else self._store.find_near(signatures))
+        for candidate in candidates:
+            answer = NearAnswer(is_template=True) if candidate.signature is None else next(answers)
+            seen = answer.seen
+            capture = candidate.capture
+            if seen is not None:
+                # The store tells the share of equal rows and knows nothing of how to read it.
+                rows = candidate.layer.options.num_perm
+                similarity = signature.similarity(round(seen.similarity * rows), rows)
+                judgements[candidate.place] = _judgement("near", capture, seen, similarity)
+            elif answer.is_template:
+                judgements[candidate.place] = Judgement(Verdict("unique"), capture, is_template=True)
+            # A page that is near to its own last version is the same page once more.
+            if self._guard is not None and is_claim and not (seen is not None and seen.had_this_url):
+                self._guard.count(candidate.host, candidate.hashes)
+
+    def _candidate(self, place: int, reading: Reading, capture: Capture) -> _Candidate | None:
+        layer = self._layers.get(reading.mime) or self._layers[ALL_TYPES]
+        options = layer.options
+        if not options.is_on or len(reading.text) < options.min_chars:
+            return None
+        hashes = signature.shingle_hashes(reading.text, options.shingle_size)
+        host = f"{layer.namespace} {_host(capture.url)}"
+        rest, rare_rows = hashes, b""
+        rows = None
+        if self._guard is not None:
+            is_template = self._guard.template(host, hashes)
+            if is_template.any():
+                rest = hashes[~is_template]
+                if len(rest) < MIN_RARE:
+                    return _Candidate(place, layer, host, hashes, capture, None)
+                rare = signature.rows_of(rest, options.num_perm)
+                rows = np.minimum(rare, signature.rows_of(hashes[is_template], options.num_perm))
+                rare_rows = signature.row_bytes(rare)
+                banded = rare
+        if rows is None:
+            rows = banded = signature.rows_of(hashes, options.num_perm)
+        return _Candidate(
+            place,
+            layer,
+            host,
+            hashes,
+            capture,
+            Signature(
+                capture=capture,
+                bands=signature.band_hashes(banded, layer.banding, layer.namespace),
+                rows=signature.row_bytes(rows),
+                min_equal=layer.min_equal,
+                rare_rows=rare_rows,
+                min_equal_rare=layer.min_equal,
+            ),
+        )
+
+    def _open_layers(self, stored: Mapping[str, str]) -> dict[str, _Layer]:
+        layers = {}
+        for mime, options in self._options.near.items():
+            suffix = "" if mime == ALL_TYPES else f"[{mime}]"
+            names = {
+                name: f"near_{name}{suffix}" for name in ("shingle_size", "num_perm", "bands", "signature")
+            }
+            banding = _banding(options, stored.get(names["bands"]))
+            if options.is_on:
+                self._store.check_parameters(
+                    {
+                        names["shingle_size"]: str(options.shingle_size),
+                        names["num_perm"]: str(options.num_perm),
+                        names["bands"]: f"{banding.bands} x {banding.rows}",
+                        names["signature"]: signature.VERSION,
+                    }
+                )
+            layers[mime] = _Layer(
+                options=options,
+                banding=banding,
+                namespace=self._layer_namespace(options),
+                min_equal=signature.min_equal(options.threshold, options.num_perm),
+            )
+        return layers
+
+    def _layer_namespace(self, options: NearOptions) -> str:
+        # Texts with other shingles never share a band; signatures of another length cannot be compared either.
+        default = NearOptions()
+        if (options.shingle_size, options.num_perm) == (default.shingle_size, default.num_perm):
+            return self._namespace
+        return f"{self._namespace},{options.shingle_size},{options.num_perm}"
+
+    def _took(self, step: str, start: float, pages: int = 1) -> None:
+        if self._measure is not None:
+            took = (time.perf_counter() - start) / pages
+            for _ in range(pages):
+                self._measure(step, took)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The near layer for one content type."""
+
+    options: NearOptions
+    banding: Banding
+    namespace: str
+    min_equal: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A new text for the near layer. Without a signature it is all template, and not compared."""
+
+    place: int
+    layer: _Layer
+    host: str
+    hashes: Hashes
+    capture: Capture
+    signature: Signature | None
+
+
+def text_digest(namespace: str, canonical_text: str) -> bytes:
+    """The key of a text that a canonicaliser made; *namespace* is its name and version."""
+    return sha256(f"{namespace}\0{canonical_text}".encode()).digest()[:DIGEST_BYTES]
+
+
+def _banding(options: NearOptions, stored: str | None) -> Banding:
+    """The bands that the store has, if they find as much as is asked for; else those of the options."""
+    if stored is not None and options.is_on:
+        match = re.fullmatch(r"([1-9]\d{0,3}) x ([1-9]\d{0,3})", stored)
+        if match is None:
+            raise StoreRefused(
+                f"The store says of its near layer near_bands = {stored}, which no version of scrapy-dedupe writes."
+                " Start another store with DEDUPE_CONTENT_STORE_URL."
+            )
+        banding = Banding(int(match[1]), int(match[2]))
+        fits = banding.bands * banding.rows <= options.num_perm
+        if fits and banding.probability(options.threshold) >= options.recall:
+            return banding
+    return options.banding if options.is_on else Banding(1, options.num_perm)
+
+
+def _judgement(kind: str, capture: Capture, seen: SeenText, similarity: float) -> Judgement:
+    noted = Capture(
+        capture.digest, capture.url, capture.crawl, capture.seen_ms, kind, seen.digest, similarity
+    )
+    return Judgement(Verdict.of(kind, seen, similarity), noted)
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return ""

@@ -1,182 +1,284 @@
-"""MinHash signatures, and the bands under which they are found again.
+"""MinHash signatures, and the band hashes under which they are found again.
 
-**Shingles** are all runs of 7 code points; a shorter text is one shingle. No Python object is made for one.
+**Shingles** of size k are all runs of k code points; a shorter text is one shingle, filled up with zeros at its
+end, and an empty text has none. No Python object is made for a shingle.
 
-**Base hash** of a shingle of the code points c0 ... c6, all arithmetic modulo 2^32::
+**Base hash** of the shingle c(0) ... c(k - 1), all arithmetic modulo 2^32. A run of w code points has the hash
+h(w), for w a power of two::
 
-    p(x, y)  = mix15(x * 0x9E3779B1 + y * 0x85EBCA77)     for the 6 neighbouring pairs
-    q(i)     = mix13(p(i) * 0xC2B2AE3D + p(i + 2))        covers c(i) ... c(i + 3)
-    base     = q(0) * 0x27D4EB2F + q(3)                   covers c0 ... c6
-    mixN(h)  = h ^ (h >> N)
+    h2(i)     = mix15(c(i) * 0x9E3779B1 + c(i + 1) * 0x85EBCA77)
+    h(2w)(i)  = mix13(h(w)(i) * 0xC2B2AE3D + h(w)(i + w))
+    base      = h(w)(0) * 0x27D4EB2F + h(w)(k - w)      w: the largest power of two below k
+    base      = h(k)(0)                                 if k is a power of two itself
+    mixN(h)   = h ^ (h >> N)
 
-A text of fewer than 7 code points is filled up with zeros at its end.
+**Shingle hash**: the base hash after the finaliser of MurmurHash3, which is one-to-one.
 
-**Rows**: 128 of them, those of datasketch 2.0's default scheme (``affine32``, seed 1) for these base hashes:
-the base hash goes through the finaliser of MurmurHash3, then row k is the minimum of a_k * h + b_k over all
-shingles. datasketch can therefore open and compare our signatures. The share of equal rows of two signatures
-estimates the Jaccard similarity of their shingle sets (Broder, *On the resemblance and containment of
-documents*, 1997).
+**Rows**: those of datasketch 2.0's default scheme (``affine32``, seed 1) for these base hashes: row j is the
+minimum of a_j * h + b_j over all shingle hashes h. datasketch can therefore open and compare our
+signatures (:func:`as_minhash`). The
+a_j, made odd, and then the b_j come from numpy's ``RandomState``, whose numbers never change; so the b_j depend on
+the number of rows, and signatures of different numbers cannot be compared. The share of equal rows of two signatures
+estimates the Jaccard similarity of their shingle sets (Broder, *On the resemblance and containment of documents*,
+1997).
 
-**Bands**: 16 of 8 rows, each hashed to 64 bits together with its number and a namespace. Two texts of
-Jaccard similarity s share a band with probability 1 - (1 - s^8)^16: 0.994 at s = 0.85.
+**Band hash**: some consecutive rows, hashed to 64 bits together with the band's number and a namespace. How many
+bands of how many rows is a :class:`~.banding.Banding`.
 
-**Row bytes**: the lowest byte of each row, 128 bytes. They decide whether two texts that share a band are
-near; different rows agree in one byte by chance with probability 1/256, which :func:`similarity` corrects
-for (Li and Koenig, *b-bit minwise hashing*, 2010).
+**Row bytes**: the lowest byte of each row. They decide whether two texts that share a band are near; different
+rows agree in one byte by chance with probability 1/256, which :func:`similarity` corrects for (Li and Koenig,
+*b-bit minwise hashing*, 2010).
 """
 
 from __future__ import annotations
 
-import math
+import threading
 from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from datasketch import MinHash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from datasketch import MinHash
     from numpy.typing import NDArray
+
+    from .banding import Banding
 
     Hashes = NDArray[np.uint32]
 
 ROWS: Final = 128
-BANDS: Final = 16
 SHINGLE_SIZE: Final = 7
 VERSION: Final = "affine32/1"
 
-_ROWS_PER_BAND: Final = ROWS // BANDS
-_CHANCE: Final = 1 / 256
+SHINGLE_SIZES: Final = range(2, 65)
+ROW_NUMBERS: Final = range(16, 513)
 
-# Shingles that are worked on at once.
-_CHUNK: Final = 8_192
+# The probability that the lowest bytes of different rows are equal.
+CHANCE: Final = 1 / 256
 
-# 32-bit numbers in the block of rows times shingles: it has to stay in the cache, and numpy's calls to be few.
-_BLOCK: Final = 1 << 17
+# datasketch's.
+_SEED: Final = 1
 
-# From this many base hashes on, it pays to sort them and leave out those that repeat.
-_WORTH_SORTING: Final = 256
+_NOTHING: Final = 0xFFFFFFFF
+
+# Shingles that are worked on at once, and 32-bit numbers in the block of rows times shingle hashes: both have to
+# stay in the processor's second cache, and numpy's calls have to be few.
+_CHUNK: Final = 16_384
+_BLOCK: Final = 65_536
+
+# numpy copies an operand that is repeated along the inner axis into a buffer wherever several runs of that axis
+# fit into it. From this length of a run on the copy takes longer than the calls that it saves.
+_WORTH_NO_BUFFER: Final = 256
+_SMALLEST_BUFFER: Final = 16
 
 
-def minhash(text: str) -> Hashes:
-    """The signature of *text*: 128 unsigned 32-bit rows.
+def _word(number: int) -> Hashes:
+    # An array of no dimensions: numpy takes it up in half the time that a number needs.
+    return np.array(number, dtype=np.uint32)
+
+
+_LEFT, _RIGHT, _LONGER, _WHOLE = map(_word, (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F))
+_FINAL_1, _FINAL_2 = map(_word, (0x85EBCA6B, 0xC2B2AE35))
+_13, _15, _16 = map(_word, (13, 15, 16))
+
+
+class _Workspace(threading.local):
+    """Memory of one thread that is used again and again: to ask the system for it takes longer than to fill it."""
+
+    def __init__(self) -> None:
+        self.block = np.empty(_BLOCK, dtype=np.uint32)
+        self.one = np.empty(_CHUNK + SHINGLE_SIZES.stop, dtype=np.uint32)
+        self.other = np.empty_like(self.one)
+
+
+_workspace: Final = _Workspace()
+
+
+def minhash(text: str, size: int = SHINGLE_SIZE, num_perm: int = ROWS) -> Hashes:
+    """The signature of *text*: *num_perm* unsigned 32-bit rows over its shingles of *size* code points.
 
     >>> rows = minhash("To be, or not to be, that is the question.")
     >>> rows.shape, rows.dtype.name, int(rows[0])
     ((128,), 'uint32', 76713587)
     """
-    multipliers, increments = _permutations()
-    rows = np.full(ROWS, 0xFFFFFFFF, dtype=np.uint32)
-    for hashes in _base_hash_chunks(text):
-        mixed = _without_repeats(_finalised(hashes))
-        at_once = min(ROWS, max(1, _BLOCK // len(mixed)))
-        block = np.empty((at_once, len(mixed)), dtype=np.uint32)
-        for first in range(0, ROWS, at_once):
-            some = slice(first, min(ROWS, first + at_once))
-            part = block[: some.stop - some.start]
-            np.multiply(multipliers[some], mixed, out=part)
-            np.add(part, increments[some], out=part)
-            np.minimum(rows[some], part.min(axis=1), out=rows[some])
+    return rows_of(shingle_hashes(text, size), num_perm)
+
+
+def shingle_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
+    """The hashes of all shingles of *text*, each once, in rising order. *size* is from 2 to 64.
+
+    >>> len(shingle_hashes("abcabcabc", 3)), len(shingle_hashes("ab", 3)), len(shingle_hashes("", 3))
+    (3, 1, 0)
+    """
+    hashes = base_hashes(text, size)
+    for first in range(0, len(hashes), _CHUNK):
+        _finalise(hashes[first : first + _CHUNK])
+    hashes.sort()
+    is_first = np.empty(len(hashes), dtype=bool)
+    is_first[:1] = True
+    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
+    return hashes.compress(is_first)
+
+
+def rows_of(hashes: Hashes, num_perm: int = ROWS) -> Hashes:
+    """The signature of a set of shingle hashes: *num_perm* rows, from 16 to 512 of them.
+
+    ``np.minimum(rows_of(one), rows_of(other))`` is the signature of the union. All rows of the empty set are
+    0xFFFFFFFF; that says nothing, not that empty texts are alike.
+    """
+    factors, summands = _permutations(num_perm)
+    rows = np.full(num_perm, _NOTHING, dtype=np.uint32)
+    if len(hashes) < _WORTH_NO_BUFFER:
+        _lower(rows, hashes, factors, summands)
+        return rows
+    buffer_size = np.setbufsize(_SMALLEST_BUFFER)
+    try:
+        for first in range(0, len(hashes), _CHUNK):
+            _lower(rows, hashes[first : first + _CHUNK], factors, summands)
+    finally:
+        np.setbufsize(buffer_size)
     return rows
 
 
-def base_hashes(text: str) -> Hashes:
-    """The base hash of every shingle of *text*, in its order."""
-    return np.concatenate(list(_base_hash_chunks(text)))
+def base_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
+    """The base hash of every shingle of *text*, in its order: what datasketch wants to be given.
+
+    Raises ValueError for a size that is not allowed.
+    """
+    if size not in SHINGLE_SIZES:
+        raise ValueError(f"The shingle size is {size}. Allowed: 2 to 64 code points.")
+    if not text:
+        return np.empty(0, dtype=np.uint32)
+    text = text.ljust(size, "\0")
+    hashes = np.empty(len(text) - size + 1, dtype=np.uint32)
+    for first in range(0, len(hashes), _CHUNK):
+        part = text[first : first + _CHUNK + size - 1].encode("utf-32-le", "surrogatepass")
+        _base_hashes(np.frombuffer(part, dtype="<u4"), size, hashes[first : first + _CHUNK])
+    return hashes
 
 
-def bands(rows: Hashes, namespace: str) -> list[bytes]:
-    """The 16 band hashes of a signature, 8 bytes each.
+def band_hashes(rows: Hashes, banding: Banding, namespace: str) -> list[bytes]:
+    """The band hashes of a signature, 8 bytes each.
 
-    Equal bands of texts in different namespaces differ; a namespace has at most 16 bytes in UTF-8.
+    Equal bands of texts in different namespaces differ; a namespace has at most 16 bytes in UTF-8. Rows beyond
+    the last band are in none.
     """
     data = rows.astype("<u4").tobytes()
-    width = 4 * _ROWS_PER_BAND
+    width = 4 * banding.rows
+    if len(data) < width * banding.bands:
+        raise ValueError(f"{banding.bands} bands of {banding.rows} rows do not fit into {len(rows)} rows.")
+    person = namespace.encode()
     return [
         blake2b(
             data[width * band : width * (band + 1)],
             digest_size=8,
-            salt=bytes([band]),
-            person=namespace.encode(),
+            salt=band.to_bytes(2, "little"),
+            person=person,
         ).digest()
-        for band in range(BANDS)
+        for band in range(banding.bands)
     ]
 
 
+def as_minhash(rows: Hashes) -> MinHash:
+    """The signature as datasketch's ``MinHash``, for what datasketch can do with it.
+
+    >>> as_minhash(minhash("some text")).jaccard(as_minhash(minhash("some text")))
+    1.0
+    """
+    # Imported here, since it brings scipy along, which a crawl has no use for.
+    from datasketch import MinHash
+
+    return MinHash(hashvalues=rows, scheme="affine32")
+
+
 def row_bytes(rows: Hashes) -> bytes:
-    """The lowest byte of each row: 128 bytes."""
+    """The lowest byte of each row."""
     return rows.astype(np.uint8).tobytes()
 
 
-def similarity(equal: int) -> float:
-    """The estimated Jaccard similarity of two texts that agree in *equal* of their 128 row bytes.
+def similarity(equal: int, num_perm: int = ROWS) -> float:
+    """The estimated Jaccard similarity of two texts that agree in *equal* of their row bytes.
 
     >>> similarity(128), similarity(0), round(similarity(109), 3)
     (1.0, 0.0, 0.851)
     """
-    return max(0.0, (equal / ROWS - _CHANCE) / (1 - _CHANCE))
+    return max(0.0, (equal / num_perm - CHANCE) / (1 - CHANCE))
 
 
-def min_equal(threshold: float) -> int:
+def min_equal(threshold: float, num_perm: int = ROWS) -> int:
     """The smallest number of equal row bytes whose :func:`similarity` reaches *threshold*.
 
-    >>> min_equal(0.85), min_equal(1.0)
-    (109, 128)
+    >>> min_equal(0.85), min_equal(1.0), min_equal(0.85, 256)
+    (109, 128, 218)
     """
-    return next((equal for equal in range(ROWS) if similarity(equal) >= threshold), ROWS)
-
-
-def band_probability(jaccard: float) -> float:
-    """The probability that two texts of that similarity share at least one band.
-
-    >>> round(band_probability(0.85), 3), round(band_probability(0.5), 3)
-    (0.994, 0.061)
-    """
-    return 1 - math.pow(1 - math.pow(jaccard, _ROWS_PER_BAND), BANDS)
+    return next((equal for equal in range(num_perm) if similarity(equal, num_perm) >= threshold), num_perm)
 
 
 @cache
-def _permutations() -> tuple[Hashes, Hashes]:
-    multipliers, increments = MinHash(num_perm=ROWS, scheme="affine32").permutations
-    return multipliers[:, None], increments[:, None]
+def _permutations(num_perm: int) -> tuple[Hashes, Hashes]:
+    """The odd factors and the summands of the rows, as columns."""
+    if num_perm not in ROW_NUMBERS:
+        raise ValueError(f"The number of rows is {num_perm}. Allowed: 16 to 512.")
+    numbers = np.random.RandomState(_SEED)
+    factors = 2 * numbers.randint(0, 1 << 31, num_perm, dtype=np.uint32) + 1
+    summands = numbers.randint(0, 1 << 32, num_perm, dtype=np.uint32)
+    return factors[:, None], summands[:, None]
 
 
-def _base_hash_chunks(text: str) -> Iterator[Hashes]:
-    last = max(1, len(text) - SHINGLE_SIZE + 1)
-    for first in range(0, last, _CHUNK):
-        part = text[first : first + _CHUNK + SHINGLE_SIZE - 1].ljust(SHINGLE_SIZE, "\0")
-        yield _base_hashes(np.frombuffer(part.encode("utf-32-le", "surrogatepass"), dtype="<u4"))
+def _lower(rows: Hashes, hashes: Hashes, factors: Hashes, summands: Hashes) -> None:
+    """Lower *rows* to the minima over *hashes*, of which there are at most ``_CHUNK``."""
+    count = len(hashes)
+    if not count:
+        return
+    at_once = min(len(rows), _BLOCK // count)
+    block = _workspace.block[: at_once * count]
+    table = block.reshape(at_once, count)
+    starts = np.arange(0, len(block), count)
+    for first in range(0, len(rows), at_once):
+        end = min(first + at_once, len(rows))
+        if end - first < at_once:
+            table, block, starts = table[: end - first], block[: (end - first) * count], starts[: end - first]
+        np.multiply(hashes, factors[first:end], table)
+        np.add(table, summands[first:end], table)
+        # Faster than the minimum along an axis.
+        minima = np.minimum.reduceat(block, starts)
+        np.minimum(rows[first:end], minima, out=rows[first:end])
 
 
-def _base_hashes(codes: Hashes) -> Hashes:
-    pairs = codes[:-1] * np.uint32(0x9E3779B1)
-    pairs += codes[1:] * np.uint32(0x85EBCA77)
-    pairs ^= pairs >> np.uint32(15)
-    fours = pairs[:-2] * np.uint32(0xC2B2AE3D)
-    fours += pairs[2:]
-    fours ^= fours >> np.uint32(13)
-    hashes = fours[:-3] * np.uint32(0x27D4EB2F)
-    hashes += fours[3:]
-    return hashes.astype(np.uint32, copy=False)
+def _base_hashes(codes: Hashes, size: int, hashes: Hashes) -> None:
+    """Fill *hashes* with the base hashes of the shingles of *codes*."""
+    count = len(codes) - 1
+    runs, spare = _workspace.one[:count], _workspace.other[:count]
+    np.multiply(codes[:-1], _LEFT, runs)
+    np.multiply(codes[1:], _RIGHT, spare)
+    np.add(runs, spare, runs)
+    _mix(runs, _15, spare)
+    width = 2
+    while 2 * width <= size:
+        count -= width
+        longer, spare = spare[:count], runs[:count]
+        np.multiply(runs[:-width], _LONGER, longer)
+        np.add(longer, runs[width:], longer)
+        _mix(longer, _13, spare)
+        runs, width = longer, 2 * width
+    if width == size:
+        hashes[:] = runs
+        return
+    np.multiply(runs[: width - size], _WHOLE, hashes)
+    np.add(hashes, runs[size - width :], hashes)
 
 
-def _finalised(hashes: Hashes) -> Hashes:
+def _finalise(hashes: Hashes) -> None:
     # MurmurHash3's 32-bit finaliser (Appleby, 2011), which datasketch applies to every base hash.
-    mixed = hashes ^ (hashes >> np.uint32(16))
-    mixed *= np.uint32(0x85EBCA6B)
-    mixed ^= mixed >> np.uint32(13)
-    mixed *= np.uint32(0xC2B2AE35)
-    mixed ^= mixed >> np.uint32(16)
-    return mixed
+    spare = _workspace.one[: len(hashes)]
+    _mix(hashes, _16, spare)
+    np.multiply(hashes, _FINAL_1, hashes)
+    _mix(hashes, _13, spare)
+    np.multiply(hashes, _FINAL_2, hashes)
+    _mix(hashes, _16, spare)
 
 
-def _without_repeats(hashes: Hashes) -> Hashes:
-    if len(hashes) < _WORTH_SORTING:
-        return hashes
-    hashes.sort()
-    is_first = np.empty(len(hashes), dtype=bool)
-    is_first[0] = True
-    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
-    return hashes[is_first]
+def _mix(hashes: Hashes, bits: Hashes, spare: Hashes) -> None:
+    np.right_shift(hashes, bits, spare)
+    np.bitwise_xor(hashes, spare, hashes)

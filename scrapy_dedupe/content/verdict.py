@@ -28,6 +28,8 @@ class Verdict:
     ``similarity``
         The estimated Jaccard similarity to the original: 1.0 for ``unchanged`` and ``exact``, None for
         ``unique`` and ``unknown``.
+    ``pending``
+        Whether the page with the original text has not gone through yet, and may still fail.
     """
 
     kind: str
@@ -37,6 +39,7 @@ class Verdict:
     same_url: bool = False
     similarity: float | None = None
     reason: str | None = None
+    pending: bool = False
 
     @classmethod
     def of(cls, kind: str, seen: SeenText, similarity: float) -> Verdict:
@@ -48,6 +51,7 @@ class Verdict:
             original_seen=datetime.fromtimestamp(seen.seen_ms / 1000, tz=UTC),
             same_url=seen.had_this_url,
             similarity=similarity,
+            pending=seen.pending,
         )
 
     @property
@@ -68,4 +72,5 @@ class Verdict:
             "same_url": self.same_url,
             "similarity": None if self.similarity is None else round(self.similarity, 4),
             "reason": self.reason,
+            "pending": self.pending,
         }

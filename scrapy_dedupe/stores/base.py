@@ -18,23 +18,79 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Capture:
+    """A page as it was read: its text, URL, crawl and time, and what was decided about it.
+
+    ``digest`` is the 16-byte key of the text, ``seen_ms`` the time in milliseconds since the epoch (UTC).
+    ``original`` is the digest of the text that this one is a copy of, None for a text that is new; it is another one
+    than ``digest`` for a near copy alone, whose ``similarity`` is the estimate.
+    """
+
+    digest: bytes
+    url: str
+    crawl: str
+    seen_ms: int
+    kind: str = "unique"
+    original: bytes | None = None
+    similarity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What finds texts that are similar to that of ``capture``.
+
+    ``bands`` are 8-byte hashes. ``rows`` is one byte for each row of the signature of the whole text, ``rare_rows``
+    the same of the part that is no template of its host; empty when there is no such difference. Another text is
+    near if at least ``min_equal`` of the ones and ``min_equal_rare`` of the others are equal.
+    """
+
+    capture: Capture
+    bands: Sequence[bytes]
+    rows: bytes
+    min_equal: int
+    rare_rows: bytes = b""
+    min_equal_rare: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SeenText:
     """A text that the store already held.
 
     ``seen_ms`` is the time of that first capture, in milliseconds since the epoch (UTC). ``had_this_url``
     tells whether the URL that was asked for now had this very text in an earlier capture. ``similarity`` is
     the share of equal rows, 1.0 for an equal text; what it says about the texts is for the caller to work out.
+    ``pending``: the page with the text has not gone through yet, and may fail.
     """
 
+    digest: bytes
     url: str
     crawl: str
     seen_ms: int
     had_this_url: bool
     similarity: float = 1.0
+    pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NearAnswer:
+    """The kept text that a signature is near to, if any.
+
+    ``is_template``: there was one whose whole text is near, but not the part that is no template.
+    """
+
+    seen: SeenText | None = None
+    is_template: bool = False
 
 
 class ContentStore(Protocol):
-    """Remembers which texts were read."""
+    """Remembers which texts were read.
+
+    A text is *pending* from the moment at which it was claimed until its page went through (:meth:`settle`). A page
+    that failed, or that was in hand when the process was killed, is not a copy of itself when it comes again.
+    """
+
+    def parameters(self) -> dict[str, str]:
+        """The parameters of the near layer that the store was written with."""
 
     def check_parameters(self, parameters: Mapping[str, str]) -> None:
         """Record the parameters of the near layer in a new store, compare them with those of an old one.
@@ -42,28 +98,59 @@ class ContentStore(Protocol):
         Raises :class:`~scrapy_dedupe.errors.StoreRefused`, naming both values, when one differs.
         """
 
-    def claim_text(self, digest: bytes, url: str, crawl: str, seen_ms: int) -> SeenText | None:
-        """Test and insert in one atomic step: None if the text is new, else the capture that came first.
+    def remember_for(self, seconds: float | None) -> None:
+        """Take texts whose first capture is older as new. None: never."""
 
-        ``digest`` has 16 bytes.
+    def claim_texts(self, captures: Sequence[Capture], *, pending: bool = True) -> list[SeenText | None]:
+        """Test and insert each text in one atomic step: None if it is new, else the capture that came first.
+
+        A text that is pending at the same URL is new. All captures take one round trip, or one transaction.
+        ``pending=False`` says that nothing can fail any more.
         """
 
-    def claim_near(
-        self, digest: bytes, bands: Sequence[bytes], rows: bytes, min_equal: int, url: str
-    ) -> SeenText | None:
-        """Find the kept text most similar to this one, or else keep this one; in one atomic step.
+    def claim_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
+        """For each: find the kept text most similar to this one, or else keep this one; in one atomic step.
 
-        ``digest`` (16 bytes) was claimed before. ``bands`` are 8-byte hashes, ``rows`` is one byte for each
-        row of the signature. A kept text in one of the buckets whose ``rows`` are equal in at least
-        ``min_equal`` places is returned, the best one, and nothing is kept. Otherwise the text goes into
-        each of its buckets (the last one in a bucket stays there) and None is returned.
+        Its text was claimed before. Of the texts in one of its buckets, the most similar one of those that are near
+        is answered, and nothing is kept. Otherwise the text goes into each of its buckets (the last one in a bucket
+        stays there).
         """
+
+    def find_texts(self, captures: Sequence[Capture]) -> list[SeenText | None]:
+        """As :meth:`claim_texts`, without writing anything."""
+
+    def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
+        """As :meth:`claim_near`, without writing anything."""
+
+    def settle(self, passed: Sequence[Capture], failed: Sequence[Capture] = ()) -> None:
+        """Confirm the texts of pages that went through; forget those of pages that failed.
+
+        A page that went through while the first one with its text is pending becomes the first one. Safe to repeat.
+        """
+
+    def captures(self, url: str) -> list[tuple[Capture, SeenText | None]]:
+        """What is known of a URL, oldest first: each text that it had, and the original if that is another page."""
+
+    def forget(self, url: str) -> int:
+        """Forget the texts whose first capture is at *url*, and what was noted of it. How many texts."""
+
+    def purge(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
+        """Forget the texts whose first capture is older than ``before_ms``, or was made by ``crawl``. How many.
+
+        With neither: all texts.
+        """
+
+    def load_template(self, host: str) -> bytes | None:
+        """What :meth:`save_template` was given last for a host."""
+
+    def save_template(self, host: str, template: bytes) -> None:
+        """Keep what is known of a host's template."""
 
     def flush(self) -> None:
         """Make durable what was claimed so far, as far as the store can do that itself."""
 
     def statistics(self) -> dict[str, int]:
-        """``texts`` (distinct texts), ``kept`` (texts that others are compared with)."""
+        """``texts`` (distinct texts), ``kept`` (texts that others are compared with), ``pending``, ``templates``."""
 
 
 @dataclass(frozen=True, slots=True)

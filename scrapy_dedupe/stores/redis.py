@@ -72,5 +72,6 @@ class RedisStore:
 
     def close(self) -> None:
         """Close the connections. Safe to repeat."""
+        self.content.close()
         with redis_faults(self.url):
             self._client.close()

@@ -1,22 +1,25 @@
 """The texts in Redis or Valkey.
 
-All keys begin with a prefix, ``dedupe:{content}:v1:`` by default. The part in braces keeps them in one slot of
-a cluster; ``v1`` is the version of what follows. Values are plain bytes.
+All keys begin with a prefix, ``dedupe:{content}:v2:`` by default. The part in braces keeps them in one slot of
+a cluster; ``v2`` is the version of what follows. Values are plain bytes.
 
 ====================  ===========================================================================================
 ``p``                 hash: the parameters of the near layer
 ``n``                 list: crawl ids; a place in it, from 0, stands for the id elsewhere
 ``i``                 hash: crawl id to its place
-``k``                 hash of counters: ``texts`` and ``kept``
-``t`` + digest        string: ``MILLISECONDS PLACE URL``, the first capture of a text. The digest has 16 bytes
-``c`` + pair          empty string: another URL had this text. The pair is the first 16 bytes of SHA-1 of
-                      digest and URL
-``s`` + digest        string: the 128 row bytes of a kept text
+``t`` + digest        string: ``STATE MILLISECONDS PLACE URL``, the first capture of a text; the state is ``p``
+                      (pending) or ``c`` (confirmed). The digest has 16 bytes
+``c`` + URL key       hash: digest of a text that this URL had too, to ``KIND MILLISECONDS PLACE SIMILARITY
+                      ORIGINAL``; the original's digest is empty if it is the same text. The key is the first 16 bytes
+                      of BLAKE2b of the URL. The first capture of a text is here too if it is a near copy
+``s`` + digest        string: the row bytes of a kept text: those of the whole text, then those of the part that is no
+                      template, if they differ
 ``b`` + 2 bytes       hash: the other 6 bytes of a band hash to the digest of the last text that was kept in
                       this bucket
+``h`` + host          string: what is known of a host's template (:mod:`scrapy_dedupe.content.template`)
 ====================  ===========================================================================================
 
-Each claim is one script, hence atomic and one round trip.
+Each call is one script, hence atomic and one round trip, for as many texts as it is given.
 
 A key of its own for every bucket would cost some 90 bytes, 16 times a text. The 65,536 hashes cost about 7 MB
 once; in their compact form, which servers use up to 512 entries (2 million texts), a bucket takes some 26 bytes,
@@ -25,26 +28,27 @@ and a kept text with its first capture less than a kilobyte.
 
 from __future__ import annotations
 
-import hashlib
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from .base import SeenText
+from .base import NearAnswer
+from .content_values import raw, refuse_other_parameters, url_key
 from .faults import redis_faults
-from .sqlite_content import refuse_other_parameters
+from .redis_survey import RedisSurvey, batches, seen_text
+from .scripting import Script, ScriptCaller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import redis
 
-PREFIX = "dedupe:{content}:v1:"
+    from .base import Capture, SeenText, Signature
 
+PREFIX = "dedupe:{content}:v2:"
 
-@cache
-def _script(name: str) -> str:
-    return files(__package__).joinpath("scripts", name).read_text(encoding="utf-8")
+_TEXTS, _NEAR, _SETTLE = Script("content_texts"), Script("content_near"), Script("content_settle")
+
+# Pages that one call settles, so that the server is not held for long.
+_SETTLE_AT_ONCE = 500
 
 
 class RedisContent:
@@ -54,85 +58,119 @@ class RedisContent:
         self._client = client
         self._url = url
         self._prefix = prefix.encode()
-        self._text_script = client.register_script(_script("text.lua"))
-        self._near_script = client.register_script(_script("near.lua"))
+        self._crawls = self._prefix + b"i"
+        self._scripts = ScriptCaller(client, url)
+        self._survey = RedisSurvey(client, self._prefix, self._scripts)
+        self._lifetime = b"0"
+
+    def parameters(self) -> dict[str, str]:
+        with redis_faults(self._url):
+            stored = cast("dict[bytes, bytes]", self._client.hgetall(self._key(b"p")))
+        return {name.decode(): value.decode() for name, value in stored.items()}
 
     def check_parameters(self, parameters: Mapping[str, str]) -> None:
-        key = self._key(b"p")
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
             for name, value in parameters.items():
-                pipeline.hsetnx(key, name, value)
-            pipeline.hgetall(key)
-            stored = cast("dict[bytes, bytes]", pipeline.execute()[-1])
-        refuse_other_parameters(
-            self._url, {name.decode(): value.decode() for name, value in stored.items()}, parameters
-        )
+                pipeline.hsetnx(self._key(b"p"), name, value)
+            pipeline.execute()
+        refuse_other_parameters(self._url, self.parameters(), parameters)
 
-    def claim_text(self, digest: bytes, url: str, crawl: str, seen_ms: int) -> SeenText | None:
-        raw_url = url.encode("utf-8", "surrogatepass")
-        keys = [
-            self._key(b"t", digest),
-            self._key(b"c", pair(digest, raw_url)),
-            self._key(b"i"),
-            self._key(b"n"),
-            self._key(b"k"),
-        ]
-        with redis_faults(self._url):
-            answer = self._text_script(keys=keys, args=[raw_url, crawl, seen_ms])
-        return _seen(answer)
+    def remember_for(self, seconds: float | None) -> None:
+        self._lifetime = b"0" if seconds is None else b"%d" % round(seconds * 1000)
 
-    def claim_near(
-        self, digest: bytes, bands: Sequence[bytes], rows: bytes, min_equal: int, url: str
-    ) -> SeenText | None:
-        """See :meth:`.base.ContentStore.claim_near`. The similarity is the share of equal ``rows``."""
-        keys = [
-            self._key(b"k"),
-            self._key(b"n"),
-            self._key(b"s", digest),
-            *(self._key(b"b", band[:2]) for band in bands),
-        ]
+    def claim_texts(self, captures: Sequence[Capture], *, pending: bool = True) -> list[SeenText | None]:
+        return self._texts(b"claim" if pending else b"sure", captures)
+
+    def find_texts(self, captures: Sequence[Capture]) -> list[SeenText | None]:
+        return self._texts(b"find", captures)
+
+    def claim_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
+        return self._near(b"claim", signatures)
+
+    def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
+        return self._near(b"find", signatures)
+
+    def settle(self, passed: Sequence[Capture], failed: Sequence[Capture] = ()) -> None:
+        pages = [*((b"+", capture) for capture in passed), *((b"-", capture) for capture in failed)]
+        for some in batches(pages, _SETTLE_AT_ONCE):
+            arguments: list[bytes] = []
+            for operation, capture in some:
+                url = raw(capture.url)
+                original = capture.original if capture.original != capture.digest else None
+                similarity = "" if capture.similarity is None else repr(float(capture.similarity))
+                arguments += (
+                    operation, capture.digest, url_key(capture.url), url, capture.crawl.encode(),
+                    b"%d" % capture.seen_ms, capture.kind.encode(), original or b"", similarity.encode(),
+                )  # fmt: skip
+            self._scripts.run(_SETTLE, self._crawls, self._prefix, self._lifetime, *arguments)
+
+    def captures(self, url: str) -> list[tuple[Capture, SeenText | None]]:
         with redis_faults(self._url):
-            answer = self._near_script(
-                keys=keys,
-                args=[
-                    self._prefix,
-                    digest,
-                    rows,
-                    min_equal,
-                    url.encode("utf-8", "surrogatepass"),
-                    *(band[2:] for band in bands),
-                ],
-            )
-        return _seen(answer, rows=len(rows))
+            return self._survey.captures(url)
+
+    def forget(self, url: str) -> int:
+        with redis_faults(self._url):
+            return self._survey.forget(url)
+
+    def purge(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
+        with redis_faults(self._url):
+            return self._survey.purge(before_ms, crawl)
+
+    def load_template(self, host: str) -> bytes | None:
+        with redis_faults(self._url):
+            return cast("bytes | None", self._client.get(self._key(b"h", raw(host))))
+
+    def save_template(self, host: str, template: bytes) -> None:
+        with redis_faults(self._url):
+            self._client.set(self._key(b"h", raw(host)), template)
 
     def statistics(self) -> dict[str, int]:
         with redis_faults(self._url):
-            counters = cast("list[bytes | None]", self._client.hmget(self._key(b"k"), ["texts", "kept"]))
-        texts, kept = (int(counter or 0) for counter in counters)
-        return {"texts": texts, "kept": kept}
+            return self._survey.statistics()
 
     def flush(self) -> None:
         """Nothing to do: when a server writes to its disk is a matter of its own configuration."""
 
+    def close(self) -> None:
+        """Give the connection of the scripts back."""
+        self._scripts.close()
+
     def _key(self, kind: bytes, name: bytes = b"") -> bytes:
         return self._prefix + kind + name
 
+    def _texts(self, operation: bytes, captures: Sequence[Capture]) -> list[SeenText | None]:
+        if not captures:
+            return []
+        arguments: list[bytes] = []
+        for capture in captures:
+            arguments += (
+                capture.digest, url_key(capture.url), raw(capture.url), capture.crawl.encode(),
+                b"%d" % capture.seen_ms,
+            )  # fmt: skip
+        answers = self._scripts.run(_TEXTS, self._crawls, self._prefix, operation, self._lifetime, *arguments)
+        return [
+            None if answer is None else seen_text(capture.digest, *answer)
+            for capture, answer in zip(captures, answers, strict=True)
+        ]
 
-def pair(digest: bytes, url: bytes) -> bytes:
-    """The name of the capture of a text at a URL; SHA-1, because that is what a script can compute too."""
-    return hashlib.sha1(digest + url, usedforsecurity=False).digest()[:16]
-
-
-def _seen(answer: Any, rows: int | None = None) -> SeenText | None:
-    if answer is None:
-        return None
-    first, crawl, had_this_url, *equal = answer
-    seen_ms, _, url = first.split(b" ", 2)
-    return SeenText(
-        url=url.decode("utf-8", "surrogatepass"),
-        crawl=crawl.decode(),
-        seen_ms=int(seen_ms),
-        had_this_url=bool(had_this_url),
-        similarity=equal[0] / rows if rows else 1.0,
-    )
+    def _near(self, operation: bytes, signatures: Sequence[Signature]) -> list[NearAnswer]:
+        if not signatures:
+            return []
+        arguments: list[bytes] = []
+        for signature in signatures:
+            capture = signature.capture
+            arguments += (
+                capture.digest, url_key(capture.url), raw(capture.url), b"%d" % capture.seen_ms,
+                b"%d" % signature.min_equal, b"%d" % signature.min_equal_rare, signature.rows,
+                signature.rare_rows, b"".join(signature.bands),
+            )  # fmt: skip
+        answers = self._scripts.run(_NEAR, self._crawls, self._prefix, operation, self._lifetime, *arguments)
+        return [
+            NearAnswer(None, bool(answer))
+            if isinstance(answer, int)
+            else NearAnswer(
+                seen_text(answer[4], answer[0], answer[1], answer[2], answer[3] / len(signature.rows))
+            )
+            for signature, answer in zip(signatures, answers, strict=True)
+        ]

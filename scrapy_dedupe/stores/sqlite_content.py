@@ -1,49 +1,35 @@
-"""The texts in SQLite.
+"""The texts in SQLite; :mod:`.sqlite_content_tables` describes the tables.
 
-=========================  ====================================================================================
-``content_parameters``     name and value of each parameter of the near layer
-``content_crawls``         crawl ids, kept once; the number stands for them elsewhere
-``content_texts``          digest (16 bytes) of a text, and its first capture: URL, crawl, time in milliseconds
-                           since the epoch
-``content_captures``       which other URLs had a text: the first 16 bytes of BLAKE2b of digest and URL. The
-                           first URL of a text is in ``content_texts`` alone
-``content_signatures``     digest and row bytes of each kept text
-``content_bands``          band hash, as a signed 64-bit number (big-endian), and the digest of the last text
-                           that was kept in this bucket
-=========================  ====================================================================================
-
-The connection is in autocommit mode. What tests and inserts is one statement, or one transaction that takes
-the write lock first, so that several processes can share a file.
+The connection is in autocommit mode. What belongs together is one transaction; one that writes takes the write lock
+first, so that several processes can share a file.
 """
 
 from __future__ import annotations
 
-from hashlib import blake2b
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from struct import unpack
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from scrapy_dedupe.errors import StoreRefused
-
-from .base import SeenText
+from .base import Capture, NearAnswer, SeenText
+from .content_values import near_candidates, refuse_other_parameters, url_key
 from .faults import sqlite_faults
+from .sqlite_content_tables import joined_url, kept_text, split_url
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS content_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS content_crawls (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS content_texts (
-    digest BLOB PRIMARY KEY, url TEXT NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS content_captures (pair BLOB PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS content_signatures (digest BLOB PRIMARY KEY, row_bytes BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS content_bands (hash INTEGER PRIMARY KEY, digest BLOB NOT NULL);
-"""
+    from .base import Signature
 
-_FIRST_CAPTURE = """
-SELECT url, id, seen_ms FROM content_texts JOIN content_crawls ON number = crawl WHERE digest = ?
-"""
+# Scheme, rest, number of the crawl, milliseconds, whether pending.
+_First: TypeAlias = tuple[int, str | bytes, int, int, int]
+
+# Values in one list of a statement.
+_AT_ONCE = 512
+# Rows that one transaction of a purge deletes, so that other processes are not kept waiting.
+_PURGE_AT_ONCE = 10_000
+
+_WITHOUT_TEXT = "NOT EXISTS (SELECT 1 FROM content_first AS first WHERE first.digest = {}.digest)"
 
 
 class SqliteContent:
@@ -52,131 +38,386 @@ class SqliteContent:
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         self._connection = connection
         self._url = url
-        self._crawl_numbers: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
+        self._lifetime_ms: int | None = None
+
+    def parameters(self) -> dict[str, str]:
+        with sqlite_faults(self._url):
+            return dict(self._connection.execute("SELECT name, value FROM content_parameters"))
 
     def check_parameters(self, parameters: Mapping[str, str]) -> None:
-        with sqlite_faults(self._url):
+        with self._writing():
             self._connection.executemany(
                 "INSERT INTO content_parameters VALUES (?, ?) ON CONFLICT DO NOTHING",
                 list(parameters.items()),
             )
-            stored = dict(self._connection.execute("SELECT name, value FROM content_parameters"))
-        refuse_other_parameters(self._url, stored, parameters)
+        refuse_other_parameters(self._url, self.parameters(), parameters)
 
-    def claim_text(self, digest: bytes, url: str, crawl: str, seen_ms: int) -> SeenText | None:
-        with sqlite_faults(self._url):
-            inserted = self._connection.execute(
-                "INSERT INTO content_texts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (digest, url, self._crawl_number(crawl), seen_ms),
-            ).rowcount
-            if inserted:
-                return None
-            first_url, first_crawl, first_ms = self._connection.execute(_FIRST_CAPTURE, (digest,)).fetchone()
-            if first_url == url:
-                return SeenText(first_url, first_crawl, first_ms, had_this_url=True)
-            noted = self._connection.execute(
-                "INSERT INTO content_captures VALUES (?) ON CONFLICT DO NOTHING", (_pair(digest, url),)
-            ).rowcount
-            return SeenText(first_url, first_crawl, first_ms, had_this_url=not noted)
+    def remember_for(self, seconds: float | None) -> None:
+        self._lifetime_ms = None if seconds is None else round(seconds * 1000)
 
-    def claim_near(
-        self, digest: bytes, bands: Sequence[bytes], rows: bytes, min_equal: int, url: str
-    ) -> SeenText | None:
-        """See :meth:`.base.ContentStore.claim_near`. The similarity is the share of equal ``rows``."""
-        hashes = [int.from_bytes(band, "big", signed=True) for band in bands]
+    def claim_texts(self, captures: Sequence[Capture], *, pending: bool = True) -> list[SeenText | None]:
+        if not captures:
+            return []
+        with self._writing():
+            return self._claim(captures, pending)
+
+    def find_texts(self, captures: Sequence[Capture]) -> list[SeenText | None]:
+        with self._reading():
+            first = self._first([capture.digest for capture in captures])
+            return [self._answer(capture.digest, first.get(capture.digest), capture) for capture in captures]
+
+    def claim_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
+        if not signatures:
+            return []
+        with self._writing():
+            return self._near(signatures, keep=True)
+
+    def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
+        with self._reading():
+            return self._near(signatures, keep=False)
+
+    def settle(self, passed: Sequence[Capture], failed: Sequence[Capture] = ()) -> None:
+        if passed or failed:
+            with self._writing():
+                self._settle(passed, failed)
+
+    def captures(self, url: str) -> list[tuple[Capture, SeenText | None]]:
+        with self._reading():
+            known = {}
+            for digest, crawl, seen_ms in self._connection.execute(
+                "SELECT digest, crawl, seen_ms FROM content_first WHERE scheme = ? AND rest = ?",
+                split_url(url),
+            ).fetchall():
+                known[digest] = Capture(digest, url, self._crawl_id(crawl), seen_ms)
+            for digest, crawl, seen_ms, *decided in self._connection.execute(
+                "SELECT digest, crawl, seen_ms, kind, original, similarity FROM content_captures WHERE url_key = ?",
+                (url_key(url),),
+            ).fetchall():
+                noted = Capture(digest, url, self._crawl_id(crawl), seen_ms, *decided)
+                if noted.kind == "near" or digest not in known:
+                    known[digest] = noted
+            return [
+                (capture, None if capture.kind == "unique" else self._original(capture))
+                for capture in sorted(known.values(), key=lambda capture: (capture.seen_ms, capture.digest))
+            ]
+
+    def forget(self, url: str) -> int:
+        place = split_url(url)
         with sqlite_faults(self._url):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                best = self._most_similar(digest, hashes, rows, min_equal)
-                if best is None:
-                    self._keep(digest, hashes, rows)
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
-            if best is None:
-                return None
-            equal, kept = best
-            first_url, first_crawl, first_ms = self._connection.execute(_FIRST_CAPTURE, (kept,)).fetchone()
-            had_this_url = first_url == url or bool(
-                self._connection.execute(
-                    "SELECT 1 FROM content_captures WHERE pair = ?", (_pair(kept, url),)
-                ).fetchone()
+            digests = self._connection.execute(
+                "SELECT digest FROM content_first WHERE scheme = ? AND rest = ?", place
+            ).fetchall()
+        rows = [(digest, *place) for (digest,) in digests]
+        forgotten = 0
+        with self._writing():
+            many = self._connection.executemany
+            for table in ("content_pending", "content_texts"):
+                forgotten += many(
+                    f"DELETE FROM {table} WHERE digest = ? AND scheme = ? AND rest = ?",  # noqa: S608
+                    rows,
+                ).rowcount
+            condition = _WITHOUT_TEXT.format("content_signatures")
+            many(f"DELETE FROM content_signatures WHERE digest = ? AND {condition}", digests)  # noqa: S608
+            self._connection.execute("DELETE FROM content_captures WHERE url_key = ?", (url_key(url),))
+        return max(forgotten, 0)
+
+    def purge(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
+        conditions, values = ["1"], list[Any]()
+        if before_ms is not None:
+            conditions.append("seen_ms < ?")
+            values.append(before_ms)
+        if crawl is not None:
+            conditions.append("crawl = (SELECT number FROM content_crawls WHERE id = ?)")
+            values.append(crawl)
+        where = " AND ".join(conditions)
+        # A text that is confirmed meanwhile moves from the first table to the second.
+        purged = self._sweep("content_pending", ["digest"], where, values)
+        purged += self._sweep("content_texts", ["digest"], where, values)
+        self._sweep("content_signatures", ["digest"], _WITHOUT_TEXT.format("content_signatures"))
+        self._sweep(
+            "content_captures",
+            ["url_key", "digest"],
+            f"({where} OR {_WITHOUT_TEXT.format('content_captures')})",
+            values,
+        )
+        self._sweep(
+            "content_bands",
+            ["hash"],
+            "NOT EXISTS (SELECT 1 FROM content_signatures AS kept WHERE kept.digest = content_bands.digest)",
+        )
+        if before_ms is None and crawl is None:
+            self._sweep("content_templates", ["host"], "1")
+        return purged
+
+    def load_template(self, host: str) -> bytes | None:
+        with sqlite_faults(self._url):
+            row = self._connection.execute(
+                "SELECT template FROM content_templates WHERE host = ?", (kept_text(host),)
+            ).fetchone()
+        return row[0] if row else None
+
+    def save_template(self, host: str, template: bytes) -> None:
+        with self._writing():
+            self._connection.execute(
+                "INSERT INTO content_templates VALUES (?, ?) ON CONFLICT DO UPDATE SET template = excluded.template",
+                (kept_text(host), template),
             )
-        return SeenText(first_url, first_crawl, first_ms, had_this_url, equal / len(rows))
 
     def statistics(self) -> dict[str, int]:
-        with sqlite_faults(self._url):
-            texts, kept = self._connection.execute(
-                "SELECT (SELECT count(*) FROM content_texts), (SELECT count(*) FROM content_signatures)"
-            ).fetchone()
-        return {"texts": texts, "kept": kept}
+        tables = {"texts": "first", "kept": "signatures", "pending": "pending", "templates": "templates"}
+        with self._reading():
+            return {
+                name: self._connection.execute(f"SELECT count(*) FROM content_{table}").fetchone()[0]  # noqa: S608
+                for name, table in tables.items()
+            }
 
     def flush(self) -> None:
         """Move everything from the write-ahead log into the file and sync it."""
         with sqlite_faults(self._url):
             self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
 
-    def _most_similar(
-        self, digest: bytes, hashes: list[int], rows: bytes, min_equal: int
-    ) -> tuple[int, bytes] | None:
-        places = ", ".join("?" * len(hashes))
-        candidates = self._connection.execute(
-            f"""SELECT digest, row_bytes FROM content_signatures WHERE digest <> ? AND digest IN
-                (SELECT digest FROM content_bands WHERE hash IN ({places}))""",  # noqa: S608 - question marks
-            (digest, *hashes),
+    # Transactions
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._transaction("BEGIN IMMEDIATE"):
+            yield
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._transaction("BEGIN"):
+            yield
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        with sqlite_faults(self._url):
+            if self._connection.in_transaction:
+                # Not even the rollback went through the last time.
+                self._connection.execute("ROLLBACK")
+            self._connection.execute(begin)
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # Numbers of crawls that were not written may be given again.
+                self._numbers.clear()
+                self._ids.clear()
+                # SQLite may have rolled back by itself, as it does when the disk is full.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        """All rows of *statement*, which has a list of *values* in place of ``{}``."""
+        rows: list[Any] = []
+        for start in range(0, len(values), _AT_ONCE):
+            some = values[start : start + _AT_ONCE]
+            # Few lengths, so that the statements are still prepared the next time.
+            length = 1 << (len(some) - 1).bit_length()
+            padded = [*some, *[some[-1]] * (length - len(some))]
+            rows += self._connection.execute(statement.format(", ".join("?" * length)), padded)
+        return rows
+
+    def _sweep(self, table: str, key: list[str], condition: str, values: Sequence[Any] = ()) -> int:
+        """Delete the rows for which *condition* is true, without keeping others waiting. How many."""
+        columns, places = ", ".join(key), ", ".join("?" * len(key))
+        select = f"SELECT {columns} FROM {table} WHERE {condition}"  # noqa: S608
+        delete = f"DELETE FROM {table} WHERE ({columns}) = ({places}) AND {condition}"  # noqa: S608
+        end = f" ORDER BY {columns} LIMIT {_PURGE_AT_ONCE}"
+        after, last = "", ()
+        deleted = 0
+        while True:
+            with sqlite_faults(self._url):
+                rows = self._connection.execute(select + after + end, (*values, *last)).fetchall()
+            if rows:
+                with self._writing():
+                    deleted += self._connection.executemany(
+                        delete, [(*row, *values) for row in rows]
+                    ).rowcount
+            if len(rows) < _PURGE_AT_ONCE:
+                return deleted
+            after, last = f" AND ({columns}) > ({places})", rows[-1]
+
+    # Texts
+
+    def _first(self, digests: Sequence[bytes]) -> dict[bytes, _First]:
+        rows = self._rows(
+            "SELECT digest, scheme, rest, crawl, seen_ms, pending FROM content_first WHERE digest IN ({})",
+            digests,
         )
-        return max(
-            (
-                (equal, kept)
-                for kept, kept_rows in candidates
-                if (equal := equal_bytes(rows, kept_rows)) >= min_equal
-            ),
-            default=None,
+        return {row[0]: row[1:] for row in rows}
+
+    def _answer(
+        self, digest: bytes, first: _First | None, capture: Capture, similarity: float = 1.0
+    ) -> SeenText | None:
+        """The first capture of the text *digest*, unless it is forgotten, or is this page itself in hand."""
+        if first is None or self._is_forgotten(first[3], capture):
+            return None
+        if first[4] and first[:2] == split_url(capture.url):
+            return None
+        return self._seen(digest, first, capture, similarity)
+
+    def _seen(self, digest: bytes, first: _First, capture: Capture, similarity: float) -> SeenText:
+        scheme, rest, crawl, seen_ms, pending = first
+        had_this_url = (scheme, rest) == split_url(capture.url) or self._had(digest, capture)
+        url = joined_url(scheme, rest)
+        return SeenText(digest, url, self._crawl_id(crawl), seen_ms, had_this_url, similarity, bool(pending))
+
+    def _had(self, digest: bytes, capture: Capture) -> bool:
+        row = self._connection.execute(
+            "SELECT seen_ms FROM content_captures WHERE url_key = ? AND digest = ?",
+            (url_key(capture.url), digest),
+        ).fetchone()
+        return row is not None and not self._is_forgotten(row[0], capture)
+
+    def _is_forgotten(self, seen_ms: int, capture: Capture) -> bool:
+        return self._lifetime_ms is not None and seen_ms + self._lifetime_ms <= capture.seen_ms
+
+    def _original(self, capture: Capture) -> SeenText | None:
+        digest = capture.original or capture.digest
+        first = self._first([digest]).get(digest)
+        return None if first is None else self._seen(digest, first, capture, 1.0)
+
+    def _claim(self, captures: Sequence[Capture], pending: bool) -> list[SeenText | None]:
+        first = self._first([capture.digest for capture in captures])
+        claimed: dict[bytes, Capture] = {}
+        replaced: list[tuple[bytes]] = []
+        answers: list[SeenText | None] = []
+        for capture in captures:
+            digest = capture.digest
+            known = first.get(digest)
+            answer = None if known is None else self._answer(digest, known, capture)
+            if answer is None:
+                if known is not None:
+                    replaced.append((digest,))
+                claimed[digest] = capture
+                first[digest] = self._row(capture, pending)
+            answers.append(answer)
+        if replaced:
+            self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", replaced)
+            self._connection.executemany("DELETE FROM content_texts WHERE digest = ?", replaced)
+        self._insert("content_pending" if pending else "content_texts", {key: first[key] for key in claimed})
+        return answers
+
+    def _row(self, capture: Capture, pending: bool) -> _First:
+        return (*split_url(capture.url), self._crawl_number(capture.crawl), capture.seen_ms, int(pending))
+
+    def _insert(self, table: str, first: dict[bytes, _First]) -> None:
+        # In the order of the digests, neighbours share a page.
+        self._connection.executemany(
+            f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?)",  # noqa: S608
+            [(digest, *row[:4]) for digest, row in sorted(first.items())],
         )
 
-    def _keep(self, digest: bytes, hashes: list[int], rows: bytes) -> None:
-        self._connection.execute(
-            "INSERT INTO content_signatures VALUES (?, ?) ON CONFLICT DO NOTHING", (digest, rows)
+    def _settle(self, passed: Sequence[Capture], failed: Sequence[Capture]) -> None:
+        first = self._first([capture.digest for capture in (*passed, *failed)])
+        were_pending = {digest for digest, row in first.items() if row[4]}
+        confirmed: dict[bytes, _First] = {}
+        notes = []
+        for capture in passed:
+            digest = capture.digest
+            known = first.get(digest)
+            row = self._row(capture, False)
+            if known is None or known[4]:
+                first[digest] = confirmed[digest] = row
+            if capture.kind == "near" or (known is not None and not known[4] and known[:2] != row[:2]):
+                original = None if capture.original == digest else capture.original
+                decided = (capture.kind, original, capture.similarity)
+                notes.append((url_key(capture.url), digest, *decided, row[2], capture.seen_ms))
+        released = [
+            capture.digest
+            for capture in failed
+            if (known := first.get(capture.digest)) is not None and known == self._row(capture, True)
+        ]
+        gone = [(digest,) for digest in {*were_pending.intersection(confirmed), *released}]
+        if gone:
+            self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
+        if released:
+            # Its buckets stay: without a signature they lead nowhere, until another text goes into them.
+            self._connection.executemany(
+                "DELETE FROM content_signatures WHERE digest = ?", [(digest,) for digest in released]
+            )
+        if confirmed:
+            self._insert("content_texts", confirmed)
+        if notes:
+            self._note(notes)
+
+    def _note(self, notes: list[tuple[Any, ...]]) -> None:
+        statement = "INSERT INTO content_captures VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO "
+        if self._lifetime_ms is None:
+            statement += "NOTHING"
+        else:
+            statement += f"""UPDATE SET kind = excluded.kind, original = excluded.original,
+                similarity = excluded.similarity, crawl = excluded.crawl, seen_ms = excluded.seen_ms
+                WHERE seen_ms + {self._lifetime_ms} <= excluded.seen_ms"""
+        self._connection.executemany(statement, notes)
+
+    # Signatures
+
+    def _near(self, signatures: Sequence[Signature], *, keep: bool) -> list[NearAnswer]:
+        hashes = [unpack(f">{len(signature.bands)}q", b"".join(signature.bands)) for signature in signatures]
+        found = self._rows(
+            "SELECT hash, digest FROM content_bands WHERE hash IN ({})", list(set().union(*hashes))
         )
-        # Faster than one statement with sixteen rows.
-        self._connection.executemany(
-            "INSERT INTO content_bands VALUES (?, ?) ON CONFLICT DO UPDATE SET digest = excluded.digest",
-            [(band, digest) for band in hashes],
+        buckets: dict[int, bytes] = dict(found)
+        kept: dict[bytes, bytes] = dict(
+            self._rows(
+                "SELECT digest, row_bytes FROM content_signatures WHERE digest IN ({})",
+                list({*buckets.values()}),
+            )
         )
+        new_buckets: dict[int, bytes] = {}
+        new_kept: dict[bytes, bytes] = {}
+        answers = []
+        for signature, its_hashes in zip(signatures, hashes, strict=True):
+            own = signature.capture.digest
+            digests = set(map(buckets.get, its_hashes)) - {None, own}
+            answer = self._nearest(
+                signature, [(digest, kept[digest]) for digest in digests if digest in kept]
+            )
+            if keep and answer.seen is None:
+                kept[own] = new_kept[own] = signature.rows + signature.rare_rows
+                its_buckets = dict.fromkeys(its_hashes, own)
+                buckets.update(its_buckets)
+                new_buckets.update(its_buckets)
+            answers.append(answer)
+        if new_kept:
+            # In their order, neighbours share a page.
+            many = self._connection.executemany
+            many("INSERT OR REPLACE INTO content_signatures VALUES (?, ?)", sorted(new_kept.items()))
+            many("INSERT OR REPLACE INTO content_bands VALUES (?, ?)", sorted(new_buckets.items()))
+        return answers
+
+    def _nearest(self, signature: Signature, candidates: list[tuple[bytes, bytes]]) -> NearAnswer:
+        if not candidates:
+            return NearAnswer()
+        near, is_template = near_candidates(signature, candidates)
+        capture = signature.capture
+        for equal, digest in near:
+            first = self._first([digest]).get(digest)
+            seen = self._answer(digest, first, capture, equal / len(signature.rows))
+            if seen is not None:
+                return NearAnswer(seen)
+        return NearAnswer(None, is_template)
+
+    # Crawls
 
     def _crawl_number(self, crawl: str) -> int:
-        number = self._crawl_numbers.get(crawl)
+        number = self._numbers.get(crawl)
         if number is None:
-            self._connection.execute(
-                "INSERT INTO content_crawls (id) VALUES (?) ON CONFLICT DO NOTHING", (crawl,)
-            )
-            number = self._connection.execute(
-                "SELECT number FROM content_crawls WHERE id = ?", (crawl,)
-            ).fetchone()[0]
-            self._crawl_numbers[crawl] = number
+            execute = self._connection.execute
+            execute("INSERT INTO content_crawls (id) VALUES (?) ON CONFLICT DO NOTHING", (crawl,))
+            number = int(execute("SELECT number FROM content_crawls WHERE id = ?", (crawl,)).fetchone()[0])
+            self._numbers[crawl] = number
         return number
 
-
-def equal_bytes(one: bytes, other: bytes) -> int:
-    """In how many places two byte strings of the same length are equal.
-
-    >>> equal_bytes(b"abcd", b"abxd")
-    3
-    """
-    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big").count(0)
-
-
-def refuse_other_parameters(url: str, stored: Mapping[str, str], parameters: Mapping[str, str]) -> None:
-    """Raise :class:`StoreRefused`, naming both values, for the first parameter that differs."""
-    for name, value in parameters.items():
-        if stored[name] != value:
-            raise StoreRefused(
-                f"The store {url} was written with {name} = {stored[name]}, this crawl compares texts with"
-                f" {name} = {value}. Use the version or the setting that wrote it, or start another store with"
-                " DEDUPE_CONTENT_STORE_URL."
-            )
-
-
-def _pair(digest: bytes, url: str) -> bytes:
-    return blake2b(digest + url.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    def _crawl_id(self, number: int) -> str:
+        crawl = self._ids.get(number)
+        if crawl is None:
+            (crawl,) = self._connection.execute(
+                "SELECT id FROM content_crawls WHERE number = ?", (number,)
+            ).fetchone()
+            self._ids[number] = crawl
+        return crawl

@@ -10,7 +10,7 @@ import pytest
 
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts, Original
+from scrapy_dedupe.stores.base import Capture, Counts, Original
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +41,11 @@ def store_url(tmp_path: Path) -> str:
         entry = Original("ab" * 32, crawl, "20260801120000123", "https://example.com/", 1234)
         store.index.add(crawl, [entry], counts)
     store.index.commit("first", {"finish_reason": "finished"})
-    store.content.claim_text(bytes(16), "https://example.com/", "first", 0)
-    store.content.claim_text(bytes([1]) * 16, "https://example.com/b", "first", 0)
+    texts = [
+        Capture(bytes(16), "https://example.com/", "first", 0),
+        Capture(bytes([1]) * 16, "https://example.com/b", "first", 0),
+    ]
+    store.content.claim_texts(texts, pending=False)
     store.close()
     return url
 

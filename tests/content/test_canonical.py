@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from selectolax.lexbor import LexborHTMLParser
 
 from scrapy_dedupe.content import canonical_text
-from scrapy_dedupe.content.canonical import CANONICALIZERS, KINDS, canonical, kind_of, version
+from scrapy_dedupe.content.canonical import CANONICALIZERS, KINDS, Canonical, canonical, kind_of, read, version
 
 HTML = {
     "title is kept": ("<title>News</title><body>today", "News today"),
@@ -33,6 +36,13 @@ HTML = {
     "unclosed comment": ("a<!-- no <p>no", "a"),
     "unclosed script": ("a<script>no <p>no", "a"),
     "unclosed style": ("a<style>no <p>no", "a"),
+    "unclosed template": ("a<template>no <p>no", "a"),
+    "a script in a template, and the other way round": (
+        "a<template><script>no</script></template><script><template>no</script>b",
+        "ab",
+    ),
+    "a script in svg": ("a<svg><script>no<g>no</g></script><title>b</title></svg>", "ab"),
+    "noscript in the head": ("<head><noscript><style>no</style></noscript><title>a</title>", "a"),
     "noscript": ("<noscript>please turn it <b>on</b></noscript>", "please turn it on"),
     "hidden text": ("<p hidden>a</p><p style='display:none'>b</p>", "a b"),
     "attributes are nothing": ("<p title='a > b' alt=\"<p>\">c</p>", "c"),
@@ -43,9 +53,12 @@ HTML = {
     "NUL and controls": ("a\x01b\x1fc\x7fd\x9fe", "abcde"),
     "U+001C to U+001F are no white space": ("a\x1cb\x1dc\x1ed", "abcd"),
     "zero-width characters": ("a\ufeffb\u00adc\u200bd\u200ce\u200df", "abcdef"),
+    "NUL": ("a\x00b<p\x00>c", "abc"),
     "soft hyphen as an entity": ("co&shy;operate&ZeroWidthSpace;d", "cooperated"),
     "dropped before white space is collapsed": ("a \u200b b", "a b"),
     "NFC": ("e\u0301 Å", "é Å"),
+    "NFC across inline elements": ("e<b>\u0301</b>", "é"),
+    "non-breaking spaces": ("a&nbsp;&#160;b\u202fc\u00a0 d", "a b c d"),
     "case and digits are kept": ("Page 17 of NINE", "Page 17 of NINE"),
     "a lone surrogate": ("a\ud800b", "a\ufffdb"),
     "a pair of surrogates": ("\ud83d\ude00", "😀"),
@@ -176,6 +189,65 @@ def test_kind_is_what_the_content_type_declares(content_type: str, kind: str | N
     assert kind_of(content_type) == kind
 
 
+GOLDEN = Path(__file__).parent / "golden"
+GOLDEN_KINDS = {".html": "html", ".xhtml": "xhtml", ".xml": "xml", ".txt": "text"}
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.expected")), ids=lambda path: path.stem)
+def test_golden_pages(path: Path) -> None:
+    """Whoever changes what comes out here gives the canonicaliser a new version."""
+    page = path.with_suffix("")
+    text = page.read_bytes().decode()
+    found = {name: read(GOLDEN_KINDS[page.suffix], text, name) for name in ("text", "html")}
+    lines = [line for name in found for line in (name, found[name].text, "")]
+    is_shell = found["text"].is_shell
+    assert found["html"].is_shell == is_shell
+    expected = path.read_text(encoding="utf-8")
+    assert [*lines, "shell", "yes" if is_shell else "no"] == expected.splitlines()
+
+
+SHELLS = {
+    "a title and an empty element": "<title>App</title><div id=root></div>",
+    "noscript": "<title>App</title><div id=root></div><noscript>Enable <b>JavaScript</b>.</noscript>",
+    "noscript in the head": "<head><noscript>Enable JavaScript.</noscript></head>",
+    "scripts, styles and templates": "<script>a()</script><style>b{}</style><template>c</template>",
+    "a picture": "<img src=a.png alt=a>",
+    "a link without text": "<a href=/a></a>",
+    "white space": "<p>&nbsp;<p>\u200b",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("html", SHELLS.values(), ids=SHELLS)
+@pytest.mark.parametrize("canonicalizer", CANONICALIZERS)
+@pytest.mark.parametrize("kind", ["html", "xhtml"])
+def test_pages_without_text_of_their_own_are_shells(html: str, canonicalizer: str, kind: str) -> None:
+    assert read(kind, html, canonicalizer).is_shell
+
+
+PAGES = {
+    "one word": "<title>App</title><p>Word",
+    "a word beside noscript": "<noscript>Enable JavaScript.</noscript><a href=x>Word</a>",
+    "a long noscript": "<noscript>" + "All of the page stands here. " * 20 + "</noscript>",
+}
+
+
+@pytest.mark.parametrize("html", PAGES.values(), ids=PAGES)
+@pytest.mark.parametrize("canonicalizer", CANONICALIZERS)
+def test_pages_with_text_are_no_shells(html: str, canonicalizer: str) -> None:
+    assert not read("html", html, canonicalizer).is_shell
+
+
+def test_only_html_has_shells() -> None:
+    assert read("text", "") == Canonical("", False)
+    assert read("xml", "<a/>") == Canonical("", False)
+
+
+def test_looking_for_a_shell_changes_no_text() -> None:
+    assert read("html", "<title>App</title><noscript>b</noscript>") == Canonical("App b", True)
+    assert read("html", "<title>App</title><a href=/x></a>", "html") == Canonical("App <a /x>", True)
+
+
 anything = st.text(st.characters(), max_size=200)
 PIECES = (
     "<p> </p> <div> <td> <table> <tr> <b> </b> <br/> <!-- --> <![CDATA[ ]]> <title/> <title> <script> </script> <?x ?>"
@@ -234,3 +306,52 @@ def test_words_in_blocks_come_out_as_they_went_in(words: list[str]) -> None:
     assert canonical_text("".join(f"<p>{word}</p>" for word in words)) == " ".join(words)
     assert canonical("xml", "<a>" + "".join(f"<b>{word}</b>" for word in words) + "</a>") == " ".join(words)
     assert canonical_text("".join(f"<i>{word}</i>" for word in words)) == "".join(words)
+
+
+SEPARATE = "address blockquote dd div dl dt h1 li ol p pre section table td th tr ul".split()
+JOINED = "a abbr b code em font i q s small span strong sub sup tt u x-y".split()
+trees = st.recursive(
+    st.text("ab1 \u00a0\u00e9<&", min_size=1, max_size=5),
+    lambda children: st.tuples(st.sampled_from([*SEPARATE, *JOINED]), st.lists(children, max_size=4)),
+    max_leaves=20,
+)
+
+
+def with_boxes(html: str) -> str:
+    """The rule in its plainest form: a space on both sides of each block of a serialized tree, then no tags."""
+    blocks = "|".join(("html", "head", "body", "tbody", "colgroup", *SEPARATE))
+    html = re.sub(rf"</?(?:{blocks})>", " ", html)
+    html = re.sub(r"<[^>]*>", "", html)
+    for entity, character in (("&lt;", "<"), ("&gt;", ">"), ("&nbsp;", "\u00a0"), ("&amp;", "&")):
+        html = html.replace(entity, character)
+    return " ".join(html.split())
+
+
+def markup_of(tree: str | tuple[str, list[Any]]) -> str:
+    if isinstance(tree, str):
+        return tree.replace("&", "&amp;").replace("<", "&lt;")
+    name, children = tree
+    return f"<{name}>{''.join(map(markup_of, children))}</{name}>"
+
+
+@given(tree=trees)
+def test_blocks_and_nothing_else_separate_in_whatever_tree(tree: str | tuple[str, list[Any]]) -> None:
+    html = markup_of(tree)
+    parsed = LexborHTMLParser(html).html
+    assert parsed is not None
+    assert canonical_text(html) == with_boxes(parsed)
+
+
+@given(html=markup, cut=st.integers(0, 100))
+def test_html_text_is_its_own_plain_text_wherever_the_page_is_cut(html: str, cut: int) -> None:
+    text = canonical_text(html[: len(html) * cut // 100])
+    assert canonical("text", text) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("canonicalizer", CANONICALIZERS)
+def test_the_text_is_no_longer_than_the_page_allows(kind: str, canonicalizer: str) -> None:
+    """Twice the page, twice the text: nothing is copied for what comes later."""
+    piece = "<p>a <b>c</b><br>e&amp;<td><a href=x>f</a><li>g" + "<!-- h -->" * 3
+    lengths = [len(canonical(kind, piece * count, canonicalizer)) for count in (500, 1_000)]
+    assert lengths[1] <= 2 * lengths[0] + 1

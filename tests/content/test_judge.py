@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scrapy_dedupe.content import Judge, JudgeOptions, Verdict
+from scrapy_dedupe.content import Judge, JudgeOptions, NearOptions, Page, Verdict
 from scrapy_dedupe.errors import SettingError, StoreRefused
 from scrapy_dedupe.stores import open_store
 
@@ -33,7 +33,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def judged(judge: Judge, text: str, url: str = "http://a/", crawl: str = "c1", **kwargs: object) -> Verdict:
-    return judge.judge(text, url=url, crawl=crawl, **kwargs)  # type: ignore[arg-type]
+    page = Page(url, text, crawl, **kwargs)  # type: ignore[arg-type]
+    return judge.decide([judge.read(page)], pending=False)[0].verdict
+
+
+def near(**values: object) -> JudgeOptions:
+    return JudgeOptions(near=NearOptions.by_type(**values))
 
 
 def test_a_new_text_is_unique(store: Store) -> None:
@@ -112,7 +117,7 @@ def test_the_threshold_decides(tmp_path: Path) -> None:
     kinds = []
     for number, threshold in enumerate((0.5, 0.95)):
         store = open_store(f"sqlite:///{tmp_path / f'{number}.sqlite'}")
-        judge = Judge(store.content, JudgeOptions(near_threshold=threshold))
+        judge = Judge(store.content, near(threshold=threshold))
         judged(judge, text, "http://a/1")
         kinds.append(judged(judge, changed, "http://a/2").kind)
         store.close()
@@ -120,17 +125,17 @@ def test_the_threshold_decides(tmp_path: Path) -> None:
 
 
 def test_threshold_one_turns_the_near_layer_off(store: Store) -> None:
-    judge = Judge(store.content, JudgeOptions(near_threshold=1))
+    judge = Judge(store.content, near(threshold=1))
     judged(judge, prose(1))
     assert judged(judge, prose(1) + " x", "http://a/2").kind == "unique"
-    assert store.content.statistics() == {"texts": 2, "kept": 0}
+    assert (store.content.statistics()["texts"], store.content.statistics()["kept"]) == (2, 0)
 
 
 def test_short_texts_are_compared_exactly_alone(store: Store) -> None:
-    judge = Judge(store.content, JudgeOptions(near_min_chars=200))
+    judge = Judge(store.content, near(min_chars=200))
     judged(judge, "x" * 199, "http://a/1")
     judged(judge, "y" * 200, "http://a/2")
-    assert store.content.statistics() == {"texts": 2, "kept": 1}
+    assert (store.content.statistics()["texts"], store.content.statistics()["kept"]) == (2, 1)
 
 
 @pytest.mark.parametrize("shell", ["", "<div id=app></div><script>load()</script>", " \xa0\u200b<!-- -->"])
@@ -138,7 +143,7 @@ def test_a_page_without_text_is_not_judged(store: Store, shell: str) -> None:
     judge = Judge(store.content)
     for url in ("http://a/1", "http://a/2"):
         assert judged(judge, shell, url) == Verdict("unknown", reason="no text")
-    assert store.content.statistics() == {"texts": 0, "kept": 0}
+    assert store.content.statistics()["texts"] == 0
 
 
 def test_a_raw_body_of_white_space_is_no_text(store: Store) -> None:
@@ -172,15 +177,106 @@ def test_a_store_with_other_parameters_is_refused(store: Store) -> None:
     ("options", "words"),
     [
         ({"canonicalizer": "txt"}, "'txt'.*'text', 'html', 'raw'"),
-        ({"near_threshold": 1.1}, "1.1.*from 0.5 to 1"),
-        ({"near_threshold": True}, "True.*number"),
-        ({"near_threshold": float("nan")}, "nan"),
-        ({"near_min_chars": -1}, "-1.*at least 0"),
+        ({"template_guard": "no"}, "template_guard.*'no'.*True or False"),
+        ({"remember_for_s": 0}, "remember_for.*0.*at least 1"),
     ],
 )
 def test_a_wrong_option_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         JudgeOptions(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"threshold": 1.1}, "1.1.*from 0.5 to 1"),
+        ({"threshold": True}, "True.*number"),
+        ({"threshold": float("nan")}, "nan"),
+        ({"min_chars": -1}, "-1.*at least 0"),
+        ({"num_perm": 8}, "near_num_perm.*8.*16 to 512"),
+        ({"shingle_size": 1.5}, "near_shingle_size.*1.5.*2 to 64"),
+        ({"recall": 1}, "near_recall.*1.*0.5 to 0.9999"),
+        ({"threshold": 0.5, "recall": 0.9999, "num_perm": 16, "min_chars": {"text/plain": -2}}, "-2"),
+    ],
+)
+def test_a_wrong_option_of_the_near_layer_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        near(**options)
+
+
+def test_content_types_can_have_options_of_their_own(store: Store) -> None:
+    judge = Judge(
+        store.content, near(threshold={"text/plain": 1, "*": 0.6}, shingle_size={"text/markdown": 5})
+    )
+    kinds = []
+    for seed, mime in enumerate(("text/html", "text/plain", "text/markdown")):
+        text = prose(10 + seed)
+        judged(judge, text, f"http://a/{mime}", kind="text", mime=mime)
+        changed = prose(2, 30) + text[200:]
+        kinds.append(judged(judge, changed, f"http://b/{mime}", kind="text", mime=mime).kind)
+    assert kinds == ["near", "unique", "near"]
+    assert store.content.parameters()["near_shingle_size[text/markdown]"] == "5"
+
+
+def test_a_higher_threshold_goes_on_with_the_bands_of_the_store(store: Store) -> None:
+    judged(Judge(store.content), prose(1), "http://a/1")
+    judge = Judge(store.content, near(threshold=0.95))
+    assert judged(judge, prose(1) + " x", "http://a/2").kind == "near"
+    assert store.content.parameters()["near_bands"] == "16 x 8"
+
+
+def test_a_lower_threshold_needs_other_bands_than_the_store_has(store: Store) -> None:
+    Judge(store.content)
+    with pytest.raises(StoreRefused, match=r"near_bands = 16 x 8.*near_bands = \d+ x \d"):
+        Judge(store.content, near(threshold=0.5))
+
+
+def test_a_page_that_failed_is_not_a_copy_of_itself(store: Store) -> None:
+    judge = Judge(store.content)
+
+    def pending(text: str, url: str, crawl: str) -> object:
+        (judgement,) = judge.decide([judge.read(Page(url, text, crawl))])
+        return judgement
+
+    first = pending(prose(1), "http://a/1", "c1")
+    copy = pending(prose(1), "http://a/2", "c1")
+    assert (first.verdict.kind, copy.verdict.kind, copy.verdict.pending) == ("unique", "exact", True)
+    near_copy = pending(prose(1) + " more", "http://a/3", "c1")
+    assert (near_copy.verdict.kind, near_copy.verdict.pending) == ("near", True)
+    judge.settle([], [first.capture, copy.capture, near_copy.capture])
+    assert pending(prose(1), "http://a/2", "c1").verdict.kind == "unique"
+    assert pending(prose(1), "http://a/2", "c1").verdict.kind == "unique"
+
+
+def test_pages_judged_together_are_compared_with_each_other(store: Store) -> None:
+    judge = Judge(store.content)
+    texts = [prose(1), prose(2), prose(1), "", prose(2) + " more", prose(3)]
+    readings = [judge.read(Page(f"http://a/{n}", text, "c1")) for n, text in enumerate(texts)]
+    found = [judged.verdict.kind for judged in judge.decide(readings)]
+    assert found == ["unique", "unique", "exact", "unknown", "near", "unique"]
+
+
+def test_looking_remembers_nothing(store: Store) -> None:
+    judge = Judge(store.content)
+    reading = judge.read(Page("http://a/1", prose(1), "c1"))
+    assert [judge.find([reading])[0].verdict.kind for _ in range(2)] == ["unique", "unique"]
+    judge.decide([reading], pending=False)
+    assert judge.find([reading])[0].verdict.kind == "unchanged"
+    other = judge.read(Page("http://a/2", prose(1) + " more", "c1"))
+    assert [judge.find([other])[0].verdict.kind for _ in range(2)] == ["near", "near"]
+    assert store.content.statistics()["texts"] == 1
+
+
+def test_a_text_is_forgotten_after_its_lifetime(store: Store) -> None:
+    judge = Judge(store.content, JudgeOptions(remember_for_s=10))
+    kinds = [judged(judge, prose(1), seen_ms=ms).kind for ms in (1_000, 10_999, 11_000, 20_999)]
+    assert kinds == ["unique", "unchanged", "unique", "unchanged"]
+
+
+def test_hostile_markup_is_not_judged_and_soon_told(store: Store) -> None:
+    judge = Judge(store.content)
+    assert judged(judge, "<div>" * 60_000 + "text") == Verdict("unknown", reason="markup")
+    assert store.content.statistics()["texts"] == 0
 
 
 def test_a_verdict_has_a_plain_form_for_logs_and_can_be_pickled_with_the_request(store: Store) -> None:
@@ -195,6 +291,7 @@ def test_a_verdict_has_a_plain_form_for_logs_and_can_be_pickled_with_the_request
         "same_url": False,
         "similarity": 1.0,
         "reason": None,
+        "pending": False,
     }
     assert pickle.loads(pickle.dumps(verdict)) == verdict
     assert not Verdict("unknown", reason="store").is_duplicate
@@ -206,14 +303,12 @@ SHELL = """<!doctype html><title>App</title><script src="/{0}.js"></script><div 
 
 def test_pages_that_javascript_fills_are_not_copies_of_each_other(store: Store) -> None:
     judge = Judge(store.content)
-    verdicts = [
-        judge.judge(SHELL.format(name), url=f"http://a.example/{name}", crawl="one") for name in "abc"
-    ]
+    verdicts = [judged(judge, SHELL.format(name), f"http://a.example/{name}") for name in "abc"]
     assert {(verdict.kind, verdict.reason) for verdict in verdicts} == {("unknown", "no text")}
 
 
 def test_a_page_with_few_words_of_its_own_is_judged(store: Store) -> None:
     judge = Judge(store.content)
     page = "<title>App</title><noscript>Enable JavaScript.</noscript><p>Closed today."
-    assert judge.judge(page, url="http://a.example/1", crawl="one").kind == "unique"
-    assert judge.judge(page, url="http://a.example/2", crawl="one").kind == "exact"
+    assert judged(judge, page, "http://a.example/1").kind == "unique"
+    assert judged(judge, page, "http://a.example/2").kind == "exact"

@@ -1,0 +1,173 @@
+"""``content check FILE``: the verdict that a page would get now."""
+
+from __future__ import annotations
+
+import mimetypes
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.content.judge import Reading
+from scrapy_dedupe.errors import ArchiveError
+
+from .archive import Archive, ArchivedText, Wanted
+from .looking import judge_options, looking_judge
+from .pages import PageReader
+from .reasons import (
+    Difference,
+    add_archive_arguments,
+    difference,
+    difference_lines,
+    why_equal,
+    why_near,
+    why_not_judged,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.content import Judge
+    from scrapy_dedupe.content.judge import Judgement
+
+HELP = "Show the verdict that a page would get now, and why. Nothing is remembered."
+
+_STDIN: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPage:
+    """``verdict`` has the fields of a crawl's verdict, ``digest`` is the key of the page's text.
+
+    ``template``: the page would be near to another one, but for what its host puts on many of its pages; of the
+    page's text that is ``template_share``. ``diff`` is there for near copies alone.
+    """
+
+    store: str
+    file: str
+    url: str
+    content_type: str
+    digest: str | None
+    verdict: dict[str, Any]
+    template: bool
+    template_share: float
+    why: list[str]
+    diff: Difference | None
+    notes: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the body of a page; - is standard input")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="where the page is from: tells whether it is unchanged, and whose template counts (default: the file's)",
+    )
+    parser.add_argument(
+        "--content-type",
+        metavar="TYPE",
+        help="as a server would declare it, such as 'text/html; charset=utf-8' (default: by the file's name, else"
+        " text/html)",
+    )
+    add_archive_arguments(parser)
+
+
+def run(place: Place, opts: argparse.Namespace) -> CheckedPage:
+    content_type = opts.content_type or mimetypes.guess_type(opts.file)[0] or "text/html"
+    url = opts.url or Path("stdin" if opts.file == _STDIN else opts.file).absolute().as_uri()
+    body = _body(opts.file)
+    archive = Archive(place, opts.warc_dir)
+    store = place.open_content()
+    try:
+        judge = looking_judge(place, store.content)
+        reading = _reading(place, judge, url, content_type, body)
+        (judged,) = judge.find([reading])
+        share = judge.template_share(reading, url)
+        parameters = store.content.parameters()
+    finally:
+        store.close()
+    why = list(_why(place, judged, reading, share, parameters))
+    return CheckedPage(
+        store=place.shown(place.content_url),
+        file=opts.file,
+        url=url,
+        content_type=content_type,
+        digest=None if reading.capture is None else reading.capture.digest.hex(),
+        verdict=judged.verdict.as_dict(),
+        template=judged.is_template,
+        template_share=round(share, 4),
+        why=why,
+        diff=_diff(archive, judged, reading, opts),
+        notes=archive.notes,
+    )
+
+
+def _body(file: str) -> bytes:
+    if file == _STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise ArchiveError(f"The file {file} cannot be read: {error.strerror}.") from error
+
+
+def _reading(place: Place, judge: Judge, url: str, content_type: str, body: bytes) -> Reading:
+    if len(body) > place.settings.content.max_bytes:
+        return Reading(reason="size")
+    headers = [(b"Content-Type", content_type.encode("latin-1", "replace"))]
+    page = PageReader(place.scrapy_settings).page(url, headers, body, crawl="check")
+    return Reading(reason=page) if isinstance(page, str) else judge.read(page)
+
+
+def _why(
+    place: Place, judged: Judgement, reading: Reading, share: float, parameters: dict[str, str]
+) -> Iterator[str]:
+    verdict, capture = judged.verdict, judged.capture
+    if verdict.kind == "unknown":
+        yield why_not_judged(verdict.reason)
+    elif verdict.kind == "near":
+        assert verdict.similarity is not None
+        yield why_near(verdict.similarity, judge_options(place), parameters, reading.mime)
+    elif verdict.kind == "unique":
+        yield (
+            "A text that is known is similar, but that is the template of the host; the rest is not."
+            if judged.is_template
+            else "No text that is known is equal or similar."
+        )
+    elif capture is not None and capture.original in reading.imported:
+        yield "QuarryCore had read a page with the same text; its hash was imported."
+    else:
+        yield why_equal(verdict.kind)
+    if share:
+        yield f"{share:.0%} of the text is what its host puts on many of its pages."
+    if verdict.pending:
+        yield "The page with the original text has not gone through yet, and may still fail."
+
+
+def _diff(
+    archive: Archive, judged: Judgement, reading: Reading, opts: argparse.Namespace
+) -> Difference | None:
+    verdict, capture = judged.verdict, judged.capture
+    if verdict.kind != "near" or capture is None or capture.original is None:
+        return None
+    assert verdict.original_url is not None
+    assert verdict.original_crawl is not None
+    wanted = Wanted(capture.original, verdict.original_url, verdict.original_crawl)
+    name = f"{verdict.original_url}  {verdict.as_dict()['original_seen']}"
+    own = ArchivedText(reading.text, reading.mime)
+    return difference((name, archive.find([wanted])[wanted]), (opts.file, own), full=opts.full)
+
+
+def text(result: CheckedPage) -> str:
+    verdict = result.verdict
+    lines = [f"{verdict['kind']:9}  {result.url}"]
+    if verdict["original_url"] is not None:
+        lines.append(
+            f"           of {verdict['original_url']}, {verdict['original_seen']}, crawl {verdict['original_crawl']}"
+        )
+    lines += [f"           {sentence}" for sentence in result.why]
+    if result.diff is not None:
+        lines += [f"           {line}" for line in difference_lines(result.diff)]
+    return "\n".join([*lines, *result.notes])

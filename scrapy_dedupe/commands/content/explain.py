@@ -1,0 +1,199 @@
+"""``content explain URL``: which texts a URL had, what each was called, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scrapy import Request
+
+from scrapy_dedupe.content.judge import Reading
+from scrapy_dedupe.content.quarrycore import PARAMETERS
+from scrapy_dedupe.errors import StoreRefused
+
+from .archive import Archive, ArchivedText, Wanted
+from .looking import judge_options, looking_judge
+from .reasons import (
+    Difference,
+    Original,
+    add_archive_arguments,
+    difference,
+    difference_lines,
+    time_text,
+    why_equal,
+    why_near,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+
+    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.content import Judge, JudgeOptions
+    from scrapy_dedupe.stores.base import Capture, ContentStore, SeenText
+
+    Known = list[tuple[Capture, SeenText | None]]
+
+HELP = (
+    "Show every text that a URL had, the oldest first: whether it was new, or of what it was a copy and why; with the"
+    " difference, if the archive has both."
+)
+
+_NEW: Final = "No text that was known then was equal or similar."
+_NEW_OR_IMPORTED: Final = "It was new, or imported from QuarryCore, or a copy of a text that was imported; the store does not tell these apart."
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedText:
+    """One text of the URL, as it was judged when it came first; ``digest`` is its key.
+
+    ``original`` is None for a text that was new, and for a copy of a text that is forgotten. ``diff`` is there for near
+    copies alone: other copies have the very text of their original.
+    """
+
+    kind: str
+    seen: str
+    crawl: str
+    digest: str
+    original: Original | None
+    similarity: float | None
+    why: list[str]
+    diff: Difference | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """``notes`` are sentences about what stood in the way of a full explanation."""
+
+    store: str
+    url: str
+    texts: list[ExplainedText]
+    notes: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL")
+    add_archive_arguments(parser)
+
+
+def run(place: Place, opts: argparse.Namespace) -> Explained:
+    options, archive = judge_options(place), Archive(place, opts.warc_dir)
+    store = place.open_content()
+    try:
+        url, known = _known(store.content, opts.url)
+        archived = archive.find(_wanted(known))
+        notes = archive.notes
+        try:
+            judge = looking_judge(place, store.content)
+        except StoreRefused as error:
+            judge = None
+            notes.append(f"What a template kept out cannot be told: {error}")
+        explainer = _Explainer(options, store.content.parameters(), judge, archived, full=opts.full)
+        texts = [explainer.text(capture, original) for capture, original in known]
+    finally:
+        store.close()
+    return Explained(place.shown(place.content_url), url, texts, notes)
+
+
+def _known(content: ContentStore, given: str) -> tuple[str, Known]:
+    """What is known of a URL, as it is given or, if that is unknown, as Scrapy writes it."""
+    known = content.captures(given)
+    if not known:
+        try:
+            usual = Request(given).url.partition("#")[0]
+        except ValueError:
+            return given, known
+        if usual != given:
+            return usual, content.captures(usual)
+    return given, known
+
+
+def _wanted(known: Known) -> Iterator[Wanted]:
+    for capture, original in known:
+        if capture.kind == "near":
+            yield _text_of(capture)
+            if original is not None:
+                yield _text_of(original)
+
+
+def _text_of(capture: Capture | SeenText) -> Wanted:
+    return Wanted(capture.digest, capture.url, capture.crawl)
+
+
+def _name(capture: Capture | SeenText) -> str:
+    return f"{capture.url}  {time_text(capture.seen_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Explainer:
+    options: JudgeOptions
+    parameters: Mapping[str, str]
+    judge: Judge | None
+    archived: Mapping[Wanted, ArchivedText | str]
+    full: bool
+
+    def text(self, capture: Capture, original: SeenText | None) -> ExplainedText:
+        diff = None
+        if capture.kind == "unique":
+            # With imported texts in the store "unique" says that our own canonical text was new, and no more.
+            why = [_NEW_OR_IMPORTED if PARAMETERS.items() <= self.parameters.items() else _NEW]
+        elif capture.kind != "near":
+            why = [why_equal(capture.kind)]
+        else:
+            own = self.archived[_text_of(capture)]
+            why = list(self._why_near(capture, own))
+            if original is not None:
+                diff = difference(
+                    (_name(original), self.archived[_text_of(original)]),
+                    (_name(capture), own),
+                    full=self.full,
+                )
+        if original is None and capture.kind != "unique":
+            why.append("The original was forgotten since.")
+        return ExplainedText(
+            kind=capture.kind,
+            seen=time_text(capture.seen_ms),
+            crawl=capture.crawl,
+            digest=capture.digest.hex(),
+            original=None
+            if original is None
+            else Original(original.url, original.crawl, time_text(original.seen_ms)),
+            similarity=capture.similarity,
+            why=why,
+            diff=diff,
+        )
+
+    def _why_near(self, capture: Capture, own: ArchivedText | str) -> Iterator[str]:
+        mime = own.mime if isinstance(own, ArchivedText) else None
+        assert capture.similarity is not None
+        yield why_near(capture.similarity, self.options, self.parameters, mime)
+        if self.judge is None or not isinstance(own, ArchivedText):
+            return
+        share = self.judge.template_share(Reading(own.text, own.mime), capture.url)
+        if share:
+            yield (
+                f"{share:.0%} of the text is what its host puts on many of its pages; what is left without it had to"
+                " be similar as well."
+            )
+
+
+def text(result: Explained) -> str:
+    lines = [result.url] if result.texts else []
+    for item in result.texts:
+        lines.append(f"{item.kind:9}  {item.seen}, crawl {item.crawl}")
+        if item.original is not None:
+            original = item.original
+            lines.append(f"           of {original.url}, {original.seen}, crawl {original.crawl}")
+        lines += [f"           {sentence}" for sentence in item.why]
+        if item.diff is not None:
+            lines += [f"           {line}" for line in difference_lines(item.diff)]
+    return "\n".join([*lines, *result.notes])
+
+
+def caveat(result: Explained) -> str | None:
+    if result.texts:
+        return None
+    return (
+        f"Nothing is known of {result.url} in {result.store}: no page was read there, or it failed, had no text to"
+        " judge, or was purged."
+    )

@@ -1,0 +1,172 @@
+"""``content import FILE``: takes over the texts that QuarryCore has seen."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.content.quarrycore import PARAMETERS, is_hash, key_of
+from scrapy_dedupe.crawls.index import checked_crawl_id
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.stores.base import Capture
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = (
+    "Take over the texts that QuarryCore has seen, from its table hash_dedup. Crawls that begin afterwards call a page"
+    " with such a text a copy, of the URL and time that the table says. The file is not changed."
+)
+
+_TABLE: Final = "hash_dedup"
+_COLUMNS: Final = ("hash", "url", "timestamp")
+_AT_ONCE: Final = 1_000
+
+# The end of the year 9999, after which there are no dates.
+_END_S: Final = 253_402_300_800
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """``new`` rows are known from now on, ``known`` ones were before. ``skipped`` rows were damaged."""
+
+    file: str
+    store: str
+    crawl: str
+    new: int
+    known: int
+    skipped: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, help="QuarryCore's SQLite file, such as data/dedup.db"
+    )
+    parser.add_argument(
+        "--crawl-id",
+        metavar="ID",
+        default="quarrycore",
+        help="the crawl that the texts are noted under (default: quarrycore)",
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> Imported:
+    crawl = checked_crawl_id(opts.crawl_id)
+    new = known = skipped = 0
+    # Whatever is wrong with the file is found before a store is made.
+    with closing(_open(opts.file)) as table:
+        rows = _rows(opts.file, table)
+        store = open_store(place.content_url, timeout_s=place.timeout_s)
+        try:
+            store.content.check_parameters(PARAMETERS)
+            while some := list(islice(rows, _AT_ONCE)):
+                captures = [capture for row in some if (capture := _capture(row, crawl)) is not None]
+                found = store.content.claim_texts(captures, pending=False)
+                skipped += len(some) - len(captures)
+                new += found.count(None)
+                known += len(found) - found.count(None)
+                _show_progress(new + known + skipped)
+            store.content.flush()
+        finally:
+            _end_progress()
+            store.close()
+    return Imported(str(opts.file), place.shown(place.content_url), crawl, new, known, skipped)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """The file, opened so that nothing is written to it or beside it."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+    except OSError as error:
+        raise ArchiveError(f"The file {path} cannot be read: {error.strerror}.") from error
+    if not head.startswith(b"SQLite format 3\0"):
+        raise UsageError(
+            f"The file {path} is no SQLite database. Name the one that QuarryCore keeps its hashes in."
+        )
+    # With a write-ahead log even a reader makes files beside the database, unless it is told that nobody writes.
+    has_log = head[18:20] == b"\x02\x02"
+    is_quiet = has_log and not path.with_name(f"{path.name}-wal").exists()
+    options = "mode=ro&immutable=1" if is_quiet else "mode=ro"
+    connection = None
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
+        # Damaged text is our own matter; sqlite3 would stop at it.
+        connection.text_factory = bytes
+        names = [row[1].decode() for row in connection.execute(f"PRAGMA table_info({_TABLE})")]
+    except sqlite3.Error as error:
+        if connection is not None:
+            connection.close()
+        raise _unreadable(path, error, "Nothing was taken over") from error
+    lacking = [name for name in _COLUMNS if name not in names]
+    if lacking:
+        connection.close()
+        what = f"no column {lacking[0]} in its table {_TABLE}" if names else f"no table {_TABLE}"
+        raise UsageError(
+            f"The database {path} has {what}. It was not made by QuarryCore, or by another version."
+        )
+    return connection
+
+
+def _rows(path: Path, connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
+    try:
+        yield from connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE}")  # noqa: S608
+    except sqlite3.Error as error:
+        raise _unreadable(path, error, "The rows before that place were taken over") from error
+
+
+def _unreadable(path: Path, error: sqlite3.Error, so_far: str) -> DamagedInput | ArchiveError:
+    reason = str(error).rstrip(".")
+    if isinstance(error, sqlite3.OperationalError):
+        return ArchiveError(f"The database {path} cannot be read: {reason}.")
+    return DamagedInput(
+        f"The database {path} is damaged: {reason}. {so_far}; repeat the import with a mended copy."
+    )
+
+
+def _capture(row: tuple[Any, ...], crawl: str) -> Capture | None:
+    """What a row says; None if it is damaged."""
+    try:
+        hash_, url = (value.decode() if isinstance(value, bytes) else None for value in row[:2])
+    except UnicodeDecodeError:
+        return None
+    time_s = row[2]
+    if not isinstance(time_s, (int, float)) or not math.isfinite(time_s) or not 0 <= time_s < _END_S:
+        return None
+    if hash_ is None or not is_hash(hash_) or not url:
+        return None
+    return Capture(key_of(hash_), url, crawl, round(time_s * 1000))
+
+
+def _show_progress(rows: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{number_text(rows)} rows", end="", file=sys.stderr, flush=True)
+
+
+def _end_progress() -> None:
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+
+
+def text(result: Imported) -> str:
+    new = "1 text is" if result.new == 1 else f"{number_text(result.new)} texts are"
+    known = "1 was" if result.known == 1 else f"{number_text(result.known)} were"
+    return f"{new} new to {result.store}, {known} known. New ones are noted under the crawl {result.crawl}."
+
+
+def caveat(result: Imported) -> str | None:
+    if not result.skipped:
+        return None
+    rows = "1 row" if result.skipped == 1 else f"{number_text(result.skipped)} rows"
+    return f"{rows} of {result.file} had no sound hash, URL or time and {'was' if result.skipped == 1 else 'were'} left out."

@@ -1,0 +1,70 @@
+"""A page as the content layer reads it, from what a server sent: decoded as Scrapy decodes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy import Request, Spider, version_info
+from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Headers, Response, TextResponse
+from scrapy.responsetypes import responsetypes
+from scrapy.settings import Settings
+from scrapy.statscollectors import DummyStatsCollector
+
+from scrapy_dedupe.content import Page
+from scrapy_dedupe.content.canonical import kind_of
+from scrapy_dedupe.content.content_type import mime_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy.settings import BaseSettings
+
+
+class PageReader:
+    """Reads pages under the settings of a project."""
+
+    def __init__(self, settings: BaseSettings) -> None:
+        assert isinstance(settings, Settings)
+        crawler = Crawler(type("NoSpider", (Spider,), {"name": "none"}), settings)
+        crawler.stats = DummyStatsCollector(crawler)
+        self._decompression = HttpCompressionMiddleware(crawler=crawler)
+
+    def page(
+        self,
+        url: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        crawl: str = "",
+        seen_ms: int | None = None,
+    ) -> Page | str:
+        """The page, or the reason for which it is not judged: ``type`` or ``encoding``."""
+        try:
+            response = self._decoded(url, headers, body)
+        except (IgnoreRequest, OSError, EOFError, ValueError):
+            return "encoding"
+        coding = response.headers.get(b"Content-Encoding")
+        if coding is not None and coding.lower() != b"identity":
+            return "encoding"
+        content_type = response.headers.get(b"Content-Type")
+        declared = "text/html" if content_type is None else content_type.decode("latin-1")
+        kind = kind_of(declared)
+        if kind is None or not isinstance(response, TextResponse):
+            return "type"
+        return Page(url, response.text, crawl, kind, mime_of(declared), seen_ms)
+
+    def _decoded(self, url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Response:
+        values: dict[bytes, list[bytes]] = {}
+        for name, value in headers:
+            values.setdefault(name.lower(), []).append(value)
+        kept = Headers(values)
+        cls = responsetypes.from_args(headers=kept, url=url, body=body)
+        response = cls(url=url, headers=kept, body=body)
+        # Before Scrapy 2.14 the spider has to be given, which is not looked at.
+        spider = () if version_info >= (2, 14) else (None,)
+        decoded = self._decompression.process_response(Request("data:,"), response, *spider)
+        assert isinstance(decoded, Response)
+        return decoded

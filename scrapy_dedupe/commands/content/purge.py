@@ -1,0 +1,158 @@
+"""``content purge``: forgets texts by age, by crawl or by URL."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.crawls.index import checked_crawl_id
+from scrapy_dedupe.errors import SettingError, UsageError
+from scrapy_dedupe.stores.content_counts import count_texts
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.stores.base import ContentStore
+
+HELP = (
+    "Forget texts. A text counts by its first capture, the URL, crawl and time at which it was new; when it comes"
+    " again it is new again, even if other pages had it since."
+)
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([dh]?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """``texts`` were meant, ``forgotten`` of them are gone: none if the answer was no, or with ``dry_run``.
+
+    ``before`` is the time that ``--older-than`` says, as ISO 8601 in UTC.
+    """
+
+    store: str
+    before: str | None
+    crawl: str | None
+    urls: list[str]
+    texts: int
+    forgotten: int
+    dry_run: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--older-than",
+        metavar="AGE",
+        help="texts whose first capture is older: days (30), hours (12h), or before a day or time (2026-01-01, UTC)",
+    )
+    parser.add_argument(
+        "--crawl", metavar="ID", help="texts that were new in this crawl; with --older-than: both"
+    )
+    parser.add_argument(
+        "--url", metavar="URL", nargs="+", default=[], help="texts that were new at one of these URLs"
+    )
+    parser.add_argument("--all", action="store_true", help="all texts, and what is known of templates")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--yes", action="store_true", help="do not ask")
+    group.add_argument(
+        "--dry-run", action="store_true", help="say how many texts it would forget, and forget none"
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> Purged:
+    is_by_age_or_crawl = opts.older_than is not None or opts.crawl is not None
+    if is_by_age_or_crawl + bool(opts.url) + opts.all != 1:
+        raise UsageError(
+            "Which texts are meant? Say it with --older-than, --crawl or both; or with --url; or with --all."
+        )
+    before = None if opts.older_than is None else _time(opts.older_than, datetime.now(UTC))
+    before_ms = None if before is None else round(before.timestamp() * 1000)
+    crawl = None if opts.crawl is None else checked_crawl_id(opts.crawl)
+    urls = list(dict.fromkeys(opts.url))
+    store, forgotten = place.open_content(), 0
+    try:
+        if urls:
+            texts = sum(_new_at(store.content, url) for url in urls)
+        else:
+            texts = count_texts(
+                place.content_url, before_ms=before_ms, crawl=crawl, timeout_s=place.timeout_s
+            )
+        if not opts.dry_run and (opts.yes or _is_wanted(texts, place.shown(place.content_url))):
+            if urls:
+                forgotten = sum(store.content.forget(url) for url in urls)
+            else:
+                forgotten = store.content.purge(before_ms=before_ms, crawl=crawl)
+            store.content.flush()
+    finally:
+        store.close()
+    return Purged(
+        store=place.shown(place.content_url),
+        before=None if before is None else f"{before:%Y-%m-%dT%H:%M:%SZ}",
+        crawl=crawl,
+        urls=urls,
+        texts=texts,
+        forgotten=forgotten,
+        dry_run=opts.dry_run,
+    )
+
+
+def _time(age: str, now: datetime) -> datetime:
+    """The time before which a text has that age.
+
+    >>> now = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    >>> [_time(age, now).isoformat()[:13] for age in ("1", "1.5d", "12h", "2026-01-01")]
+    ['2026-03-01T12', '2026-03-01T00', '2026-03-02T00', '2026-01-01T00']
+    """
+    if match := _AGE.fullmatch(age):
+        try:
+            span = timedelta(hours=float(match[1]) * (1 if match[2] == "h" else 24))
+            return now - span
+        except OverflowError as error:
+            raise SettingError(f"--older-than is {age!r}, which is before all time.") from error
+    try:
+        time = datetime.fromisoformat(age)
+    except ValueError as error:
+        raise SettingError(
+            f"--older-than is {age!r}. Allowed: days such as 30, hours such as 12h, or a day or time such as"
+            " 2026-01-01."
+        ) from error
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def _new_at(content: ContentStore, url: str) -> int:
+    # A near copy is a text of its own; of any other copy the text was new elsewhere.
+    return sum(capture.kind in ("unique", "near") for capture, _ in content.captures(url))
+
+
+def _is_wanted(texts: int, store: str) -> bool:
+    """Ask on the terminal, away from standard output, which may take JSON."""
+    if not texts:
+        return True  # there may still be notes and buckets without a text to clear away
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(
+            f"{_texts(texts)} of {store} would be forgotten, and nobody is there to be asked. Say --yes, or"
+            " --dry-run."
+        )
+    print(
+        f"{_texts(texts)} of {store} will be forgotten, and are new when they come again. Go on? [y/N] ",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def text(result: Purged) -> str:
+    if result.dry_run:
+        return f"{_texts(result.texts)} would be forgotten."
+    if result.texts and not result.forgotten:
+        return "Nothing was forgotten."
+    return f"{_texts(result.forgotten)} {'was' if result.forgotten == 1 else 'were'} forgotten."
+
+
+def _texts(number: int) -> str:
+    return "1 text" if number == 1 else f"{number_text(number)} texts"

@@ -1,0 +1,114 @@
+"""How texts are compared: the options of the judge, for all content types or for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from scrapy_dedupe.errors import SettingError
+
+from .banding import Banding
+from .canonical import CANONICALIZERS
+
+ALL_TYPES: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class NearOptions:
+    """The near layer for one content type. Raises :class:`SettingError` for a value that is not allowed.
+
+    ``threshold`` is the estimated Jaccard similarity from which on a text is near; 1 turns the layer off.
+    ``recall`` is the share of pairs at the threshold that have to share a band. ``num_perm`` is the number of rows
+    of a signature, ``shingle_size`` counts code points, ``min_chars`` characters of the canonical text.
+    """
+
+    threshold: float = 0.85
+    recall: float = 0.99
+    num_perm: int = 128
+    shingle_size: int = 7
+    min_chars: int = 200
+
+    def __post_init__(self) -> None:
+        _check("near_threshold", self.threshold, 0.5, 1, "a number from 0.5 to 1")
+        _check("near_recall", self.recall, 0.5, 0.9999, "a number from 0.5 to 0.9999")
+        _check("near_num_perm", self.num_perm, 16, 512, "a whole number from 16 to 512", int)
+        _check("near_shingle_size", self.shingle_size, 2, 64, "a whole number from 2 to 64", int)
+        _check("near_min_chars", self.min_chars, 0, None, "a whole number of at least 0", int)
+        if self.is_on:
+            try:
+                _ = self.banding
+            except ValueError as error:
+                raise SettingError(
+                    f"near_recall {self.recall!r} cannot be reached with near_threshold {self.threshold!r} and"
+                    f" near_num_perm {self.num_perm!r}: {error}"
+                ) from error
+
+    @property
+    def is_on(self) -> bool:
+        return self.threshold < 1
+
+    @property
+    def banding(self) -> Banding:
+        """The fewest bands that reach ``recall`` at the threshold."""
+        return Banding.for_recall(self.threshold, self.recall, self.num_perm)
+
+    @classmethod
+    def by_type(cls, **values: Any) -> dict[str, NearOptions]:
+        """Options for each content type that *values* name, and for all others under ``*``.
+
+        A value is a number, or a mapping of content types such as ``text/html``, or ``*``, to numbers.
+
+        >>> options = NearOptions.by_type(threshold={"text/plain": 0.9}, min_chars=100)
+        >>> options["text/plain"].threshold, options["*"].threshold, options["text/plain"].min_chars
+        (0.9, 0.85, 100)
+        """
+        tables = {
+            name: value if isinstance(value, Mapping) else {ALL_TYPES: value}
+            for name, value in values.items()
+        }
+        defaults = {option.name: option.default for option in fields(cls)}
+        options = {}
+        for mime in sorted({mime for table in tables.values() for mime in table} | {ALL_TYPES}):
+            chosen: dict[str, Any] = {
+                name: table.get(mime, table.get(ALL_TYPES, defaults[name])) for name, table in tables.items()
+            }
+            options[mime] = cls(**chosen)
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOptions:
+    """How texts are compared. Raises :class:`SettingError` for a value that is not allowed.
+
+    ``near`` are the options of each content type, ``*`` those of all others. ``remember_for_s`` is how long a text
+    is remembered from its first capture, None for ever.
+    """
+
+    canonicalizer: str = "text"
+    near: Mapping[str, NearOptions] = field(default_factory=lambda: {ALL_TYPES: NearOptions()})
+    template_guard: bool = True
+    remember_for_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.canonicalizer not in CANONICALIZERS:
+            raise SettingError(
+                f"canonicalizer is {self.canonicalizer!r}. Allowed: {', '.join(map(repr, CANONICALIZERS))}."
+            )
+        if not isinstance(self.template_guard, bool):
+            raise SettingError(f"template_guard is {self.template_guard!r}. Allowed: True or False.")
+        if self.remember_for_s is not None:
+            _check("remember_for", self.remember_for_s, 1, None, "a number of seconds of at least 1, or None")
+
+    def near_for(self, mime: str) -> NearOptions:
+        """The options of the near layer for a content type."""
+        return self.near.get(mime) or self.near[ALL_TYPES]
+
+
+def _check(
+    name: str, value: object, least: float, most: float | None, allowed: str, kind: type = float
+) -> None:
+    is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+    # Written so that NaN is refused too.
+    if not is_number or not value >= least or (most is not None and not value <= most):  # type: ignore[operator]
+        raise SettingError(f"{name} is {value!r}. Allowed: {allowed}.")

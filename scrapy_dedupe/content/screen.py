@@ -1,0 +1,408 @@
+"""The screen in front of lexbor: an estimate of its work for a page, made in one linear reading of the markup.
+
+What costs more than its own length is followed. Start and end tags walk the stack of open elements. Of the formatting
+elements that nothing has closed every following block gets copies. The attributes of one tag are compared with each
+other. Optional end tags are known, so that thousands of unclosed ``<li>``, ``<p>`` or ``<td>``, as old pages have them,
+do not count as depth.
+
+The rules are those of the HTML standard's tree construction (section 13.2.6), as far as they decide how deep the stack
+is. Where something is left out the estimate is rather too high: a tag walks the whole stack, and nothing is closed that
+might stay open. The times behind it were measured on lexbor; honest pages come to less than a tenth of the budget.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final
+
+from .glance import Glance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# For one element of a walk (the dearest of several kinds), of a walk in SVG or MathML, which compares names, for one
+# comparison of two attributes, one copy of an element, and one step of this estimate itself.
+_STEP_NS: Final = 10
+_FOREIGN_STEP_NS: Final = 25
+_ATTRIBUTE_NS: Final = 4
+_COPY_NS: Final = 250
+_OWN_STEP_NS: Final = 60
+# An end tag of a formatting element that has blocks inside goes through both lists up to eight times.
+_ADOPTION: Final = 8
+# Of formatting elements with the same attributes no more than three are opened again.
+_MOST_ALIKE: Final = 3
+
+_BUDGET_NS: Final = 50_000_000
+_BUDGET_NS_PER_BYTE: Final = 125
+# Reading this many tags takes about as long as the budget. What is quadratic shows long before; only copies of
+# formatting elements, which take memory too, are looked for to the end.
+_MOST_TAGS_READ: Final = 20_000
+
+# Where reading ends on so deep a stack, the rest of the page is taken to stay there.
+_DEEP: Final = 1_000
+
+# Below this many attributes comparing them costs less than reading them.
+_FEW_ATTRIBUTES: Final = 50
+
+# The first form is that of nearly all attributes, the second has every freedom of the standard.
+_ATTRIBUTE: Final = (
+    r"""(?:\s++[\w:-]++="[^"]*+"|[\s/]*+[^\s/>][^\s/>=]*+"""
+    r"""(?:\s*+=\s*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s>"'][^\s>]*+)?+)?+)"""
+)
+_EACH_ATTRIBUTE: Final = re.compile(_ATTRIBUTE)
+# One tag, comment or declaration. What has begun also ends, at the end of the text at the latest.
+_MARKUP: Final = re.compile(
+    rf"<(?:(?P<end>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?P<attributes>{_ATTRIBUTE}*+)(?P<closing>[\s/]*+)(?:>|\Z)"
+    r"|!--(?:-?>|[^-]*+(?:-(?!-!?>)[^-]*+)*+(?:--!?>|\Z))|[!?/][^>]*+)"
+)
+
+
+def _names(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+_EMPTY: Final = _names(
+    "area base basefont bgsound br col embed frame hr image img input keygen link meta param source track wbr"
+)
+# Only the first of each makes an element; the attributes of the others are added to it.
+_ONCE: Final = _names("html head body frameset")
+_RAW: Final = _names("script style textarea title xmp iframe noembed noframes")
+_RAW_ENDS: Final = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in _RAW}
+# Elements of SVG and MathML go by their name after "svg:" here, so that no rule for HTML is meant for them.
+_FOREIGN: Final = _names("svg math")
+# Inside these, SVG and MathML hold HTML.
+_INTEGRATION: Final = frozenset(
+    f"svg:{name}" for name in _names("annotation-xml desc foreignobject mi mn mo ms mtext title")
+)
+_FONT: Final = re.compile("color|face|size", re.IGNORECASE)
+# HTML elements that end SVG and MathML.
+_BREAKOUT: Final = _names(
+    "b big blockquote body br center code dd div dl dt em embed font h1 h2 h3 h4 h5 h6 head hr i img li listing menu meta"
+    " nobr ol p pre ruby s small span strong strike sub sup table tt u ul var"
+)
+_FORMATTING: Final = _names("a b big code em font i nobr s small strike strong tt u")
+_HEADINGS: Final = _names("h1 h2 h3 h4 h5 h6")
+_CELLS: Final = _names("td th caption")
+_ROWS: Final = _CELLS | {"tr"}
+_SECTIONS: Final = _ROWS | _names("tbody tfoot thead")
+# What is left open inside one of these does not go on after it.
+_MARKERS: Final = _names("td th caption applet object marquee template")
+# What is inside one of these closes nothing outside.
+_SCOPES: Final = _MARKERS | _FOREIGN | _INTEGRATION | _names("table select")
+# The "special" elements of the standard: the end of an ordinary element does not reach beyond them.
+_SPECIAL: Final = (
+    _SCOPES
+    | _HEADINGS
+    | _names(
+        "address article aside blockquote button center dd details dialog dir div dl dt fieldset figcaption figure"
+        " footer form header hgroup li listing main menu nav noscript ol p plaintext pre search section summary"
+        " tbody tfoot thead tr ul"
+    )
+)
+_CLOSES_P: Final = _HEADINGS | _names(
+    "address article aside blockquote center dd details dialog dir div dl dt fieldset figcaption figure footer form"
+    " header hgroup hr li listing main menu nav ol p plaintext pre search section summary ul"
+)
+# Special elements whose start tags open formatting elements again, as those of ordinary elements do.
+_REOPENING: Final = _FOREIGN | _names("applet button marquee noscript object search select")
+_P: Final = _names("p")
+_BUTTON: Final = _names("button")
+_FORM: Final = _names("form")
+_RUBY: Final = _names("rt rp")
+_IMPLIED: Final = _names("dd dt li optgroup option p rb rp rt rtc")
+_LI: Final = _names("li")
+_DD: Final = _names("dd dt")
+_ITEMS: Final = {"li": (_LI, _DD), "dd": (_DD, _LI), "dt": (_DD, _LI)}
+# An item does not close an item beyond one of these, nor beyond one of the other kind.
+_NOT_HTML: Final = _FOREIGN | _INTEGRATION
+_ITEM_STOPS: Final = _SPECIAL - _names("address div p li dd dt")
+# What a part of a table closes, up to its table.
+_TABLE_PARTS: Final = {
+    **dict.fromkeys(("td", "th"), _CELLS),
+    "tr": _ROWS,
+    **dict.fromkeys(("tbody", "tfoot", "thead", "caption"), _SECTIONS),
+}
+# What closes one of its kind, if that is the innermost.
+_SIBLINGS: Final = {
+    **dict.fromkeys(_HEADINGS, _HEADINGS),
+    **dict.fromkeys(("option", "optgroup"), _names("option")),
+    **dict.fromkeys(("rt", "rp"), _names("rt rp")),
+}
+
+
+def objection(html: bytes) -> str | None:
+    """Why a page is refused, None if it is not. *html* is UTF-8."""
+    budget_ns = max(_BUDGET_NS, _BUDGET_NS_PER_BYTE * len(html))
+    glance = Glance(html)
+    if glance.is_light and glance.steps <= budget_ns // 2 // _STEP_NS:
+        return None
+    work = Work(html.decode(), budget_ns, _MOST_TAGS_READ if glance.is_light else len(html))
+    if work.spent_ns > budget_ns:
+        return "too many elements stay open inside one another, or one tag has too many attributes"
+    return None
+
+
+class _Formatting:
+    """A formatting element that is opened again wherever a block has closed it before its end tag."""
+
+    __slots__ = ("is_open", "key", "name")
+
+    def __init__(self, name: str, key: tuple[int, str]) -> None:
+        self.name = name
+        self.key = key
+        self.is_open = True
+
+
+class Work:
+    """Lexbor's work for *html* in nanoseconds, *spent_ns*.
+
+    Reading ends where that exceeds the budget, and after *most_tags*.
+    """
+
+    def __init__(self, html: str, budget_ns: int, most_tags: int) -> None:
+        self.spent_ns = 0
+        self._stack: list[tuple[str, _Formatting | None]] = []
+        self._positions: defaultdict[str, list[int]] = defaultdict(list)
+        # Places on the stack, each list with an end that is always there.
+        self._scopes = [-1]
+        self._specials = [-1]
+        self._item_stops = [-1]
+        self._tables = [-1]
+        self._htmls = [-1]
+        self._is_foreign = [False]
+        # None is a marker.
+        self._formatting: list[_Formatting | None] = []
+        self._alike: Counter[tuple[int, str]] = Counter()
+        self._markers = 0
+        self._is_in_form = False
+        self._attributes_once = 0
+        self._read(html, budget_ns, most_tags)
+
+    def _read(self, html: str, budget_ns: int, most_tags: int) -> None:
+        position = 0
+        search = _MARKUP.search
+        for _ in range(most_tags):
+            if self.spent_ns > budget_ns or (match := search(html, position)) is None:
+                return
+            position = match.end()
+            end, name, attributes, closing = match.groups()
+            if name is None:
+                continue
+            name = name.lower()
+            if len(attributes) > 2 * _FEW_ATTRIBUTES:
+                self._compare(attributes)
+            if end:
+                self._end(name)
+            elif self._is_foreign[-1] and not _is_breakout(name, attributes):
+                self._start_foreign(name, "/" in closing)
+            elif name in _ONCE:
+                self._attributes_once += len(_EACH_ATTRIBUTE.findall(attributes))
+                self.spent_ns += _ATTRIBUTE_NS * self._attributes_once
+            elif name in _RAW:
+                position = _end_of_raw(html, name, position)
+            elif name == "plaintext":
+                return
+            elif name not in _FOREIGN or "/" not in closing:
+                self._start(name, attributes)
+            if not self._is_foreign[-1] and position < len(html) and html[position] != "<":
+                self._reopen()
+        if len(self._stack) > _DEEP:
+            self.spent_ns += _STEP_NS * len(self._stack) * html.count("<", position)
+
+    def _compare(self, attributes: str) -> None:
+        count = len(_EACH_ATTRIBUTE.findall(attributes))
+        if count > _FEW_ATTRIBUTES:
+            self.spent_ns += _ATTRIBUTE_NS * count * count
+
+    def _start_foreign(self, name: str, is_closed: bool) -> None:
+        if not is_closed:
+            self._push(f"svg:{name}", None)
+
+    def _start(self, name: str, attributes: str) -> None:
+        self.spent_ns += _STEP_NS * len(self._stack)
+        if self._is_foreign[-1]:
+            self._close(_FOREIGN, self._htmls[-1], outermost=True)
+        if name in _CLOSES_P:
+            self._close(_P, max(self._scopes[-1], self._last("button")))
+        if name in _ITEMS:
+            same, others = _ITEMS[name]
+            self._close(same, max(self._item_stops[-1], *(self._last(other) for other in others)))
+        elif name in _TABLE_PARTS:
+            if len(self._tables) == 1:
+                return  # ignored outside a table
+            self._close(_TABLE_PARTS[name], self._tables[-1], outermost=True)
+        elif name in _SIBLINGS:
+            if name not in _RUBY or self._positions["ruby"]:
+                self._pop_innermost(_SIBLINGS[name])
+        elif name == "button":
+            self._close(_BUTTON, self._scopes[-1])
+        elif name == "form":
+            if self._is_in_form:
+                return
+            self._is_in_form = True
+        elif name in ("a", "nobr"):
+            self._end_formatting(name)
+        if name not in _SPECIAL or name in _REOPENING:
+            self._reopen()
+        if name not in _EMPTY:
+            self._push(name, self._remember(name, attributes) if name in _FORMATTING else None)
+
+    def _end(self, name: str) -> None:
+        is_foreign = bool(self._stack) and (
+            self._stack[-1][0] in _FOREIGN or self._stack[-1][0].startswith("svg:")
+        )
+        self.spent_ns += (_FOREIGN_STEP_NS if is_foreign else _STEP_NS) * len(self._stack)
+        if is_foreign and self._close((f"svg:{name}", *(_FOREIGN & {name})), self._htmls[-1]):
+            return
+        if name in _FORMATTING:
+            self._end_formatting(name)
+        elif name == "form":
+            self._end_form()
+        elif name in _SECTIONS:
+            self._close((name,), self._tables[-1])
+        elif name == "table":
+            self._close((name,), self._tables[-1] - 1)
+        elif name == "template":
+            self._close((name,), -1)
+        elif name in _SCOPES:
+            self._close((name,), self._scopes[-1] - 1)
+        elif name == "noscript":
+            self._close((name,), self._specials[-1] - 1)
+        else:
+            self._close((name,), self._scopes[-1] if name in _SPECIAL else self._specials[-1])
+
+    def _end_form(self) -> None:
+        if self._is_in_form:
+            self._is_in_form = False
+            while self._stack and self._stack[-1][0] in _IMPLIED:
+                self._pop()
+            # What else is open inside stays open.
+            self._pop_innermost(_FORM)
+
+    def _close(self, names: Iterable[str], beyond: int, outermost: bool = False) -> bool:
+        """Closes the innermost open one of *names* that is above *beyond*, or the outermost, and all inside it.
+
+        Whether there was one.
+        """
+        at = [places[-1] for name in names if (places := self._positions.get(name)) and places[-1] > beyond]
+        if at:
+            self._pop_to(min(at) if outermost else max(at))
+        return bool(at)
+
+    def _remember(self, name: str, attributes: str) -> _Formatting:
+        """Enters a formatting element; of more than three with the same attributes the first is forgotten."""
+        key = (self._markers, f"{name} {attributes}")
+        if self._alike[key] == _MOST_ALIKE:
+            index = len(self._formatting)
+            left = _MOST_ALIKE
+            while left:
+                index -= 1
+                entry = self._formatting[index]
+                left -= entry is not None and entry.key == key
+                self.spent_ns += _OWN_STEP_NS
+            del self._formatting[index]
+        else:
+            self._alike[key] += 1
+        new = _Formatting(name, key)
+        self._formatting.append(new)
+        return new
+
+    def _end_formatting(self, name: str) -> None:
+        for index in range(len(self._formatting) - 1, -1, -1):
+            self.spent_ns += _OWN_STEP_NS
+            entry = self._formatting[index]
+            if entry is None:
+                return
+            if entry.name == name:
+                break
+        else:
+            return
+        del self._formatting[index]
+        self._alike[entry.key] -= 1
+        if not entry.is_open:
+            return
+        at = self._positions[name][-1]
+        if at > self._specials[-1]:
+            self._pop_to(at)
+        else:
+            # The blocks inside stay open, and in this estimate the element with them.
+            self.spent_ns += _ADOPTION * _STEP_NS * (len(self._stack) + len(self._formatting))
+
+    def _reopen(self) -> None:
+        """Opens the formatting elements again that a block has closed before their end tags."""
+        index = len(self._formatting)
+        while index and (entry := self._formatting[index - 1]) is not None and not entry.is_open:
+            index -= 1
+        for entry in self._formatting[index:]:
+            if entry is not None:
+                entry.is_open = True
+                self._push(entry.name, entry)
+                self.spent_ns += _COPY_NS
+
+    def _last(self, name: str) -> int:
+        places = self._positions.get(name)
+        return places[-1] if places else -1
+
+    def _push(self, name: str, formatting: _Formatting | None) -> None:
+        at = len(self._stack)
+        self._stack.append((name, formatting))
+        self._positions[name].append(at)
+        if name not in _SPECIAL:
+            return
+        self._specials.append(at)
+        if name not in _NOT_HTML:
+            self._htmls.append(at)
+        else:
+            self._is_foreign.append(name in _FOREIGN)
+        if name in _ITEM_STOPS:
+            self._item_stops.append(at)
+        if name not in _SCOPES:
+            return
+        self._scopes.append(at)
+        if name in ("table", "template"):
+            self._tables.append(at)
+        if name in _MARKERS:
+            self._formatting.append(None)
+            self._markers += 1
+
+    def _pop_innermost(self, names: frozenset[str]) -> None:
+        if self._stack and self._stack[-1][0] in names:
+            self._pop()
+
+    def _pop_to(self, at: int) -> None:
+        while len(self._stack) > at:
+            self._pop()
+
+    def _pop(self) -> None:
+        name, formatting = self._stack.pop()
+        self._positions[name].pop()
+        if formatting is not None:
+            formatting.is_open = False
+        if name not in _SPECIAL:
+            return
+        self._specials.pop()
+        if name not in _NOT_HTML:
+            self._htmls.pop()
+        else:
+            self._is_foreign.pop()
+        if name in _ITEM_STOPS:
+            self._item_stops.pop()
+        if name not in _SCOPES:
+            return
+        self._scopes.pop()
+        if name in ("table", "template"):
+            self._tables.pop()
+        if name in _MARKERS:
+            self._markers -= 1
+            while self._formatting and (entry := self._formatting.pop()) is not None:
+                self._alike[entry.key] -= 1
+
+
+def _is_breakout(name: str, attributes: str) -> bool:
+    return name in _BREAKOUT and (name != "font" or _FONT.search(attributes) is not None)
+
+
+def _end_of_raw(html: str, name: str, position: int) -> int:
+    end = _RAW_ENDS[name].search(html, position)
+    return end.start() if end else len(html)

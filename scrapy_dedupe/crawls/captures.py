@@ -1,0 +1,84 @@
+"""The records of a crawl that hold what a URL answered.
+
+The index knows payloads, not URLs, so the WARC files of the crawl are read from one end to the other: those that the
+index names, wherever they are now, and those in the folder whose warcinfo names the crawl.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.capture import target_uri
+from scrapy_dedupe.warc.files import OPEN_SUFFIX
+from scrapy_dedupe.warc.reading import read_record, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from scrapy_dedupe.warc.framing import Damage
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+    from .index import CrawlIndex
+
+
+class CrawlArchive:
+    """The WARC files of one crawl; ``paths`` are those that are there.
+
+    ``on_damage`` is called for every damaged place that reading passes over. Raises
+    :class:`~scrapy_dedupe.errors.StoreError`.
+    """
+
+    def __init__(
+        self, index: CrawlIndex, crawl: str, folder: Path, on_damage: Callable[[Damage], None]
+    ) -> None:
+        self._index = index
+        self._crawl = crawl
+        self._folder = folder
+        self._on_damage = on_damage
+        named = [Path(name) for info in index.crawls() if info.id == crawl for name in info.files]
+        found = dict.fromkeys(path for name in named if (path := self._present(name)) is not None)
+        if folder.is_dir():
+            found |= dict.fromkeys(
+                path
+                for path in sorted(folder.glob("*.warc*"))
+                if path not in found and self._is_its_own(path)
+            )
+        self.paths = list(found)
+
+    def exchanges(self, urls: Collection[str]) -> Iterator[StoredRecord]:
+        """The ``response`` and ``revisit`` records of *urls*, in the order in which they were written."""
+        wanted = {target_uri(url) for url in urls if url.startswith(("http://", "https://"))}
+        if not wanted:
+            return
+        for path in self.paths:
+            for record in read_records(path, on_damage=self._on_damage):
+                if record.type in ("response", "revisit") and record.target_uri in wanted:
+                    yield record
+
+    def original(self, revisit: StoredRecord) -> StoredRecord | None:
+        """The ``response`` record that a revisit refers to; None if it is not where the index says."""
+        if revisit.payload_digest is None:
+            return None
+        (entry,) = self._index.find(self._crawl, [revisit.payload_digest.value])
+        if entry is None or entry.file is None or entry.offset is None:
+            return None
+        path = self._present(Path(entry.file))
+        if path is None:
+            return None
+        try:
+            record = read_record(path, entry.offset)
+        except DamagedInput:
+            return None
+        is_it = record.type == "response" and record.payload_digest == revisit.payload_digest
+        return record if is_it else None
+
+    def _present(self, name: Path) -> Path | None:
+        places = (name, self._folder / name.name)
+        candidates = (place for path in places for place in (path, Path(f"{path}{OPEN_SUFFIX}")))
+        return next((path.absolute() for path in candidates if path.is_file()), None)
+
+    def _is_its_own(self, path: Path) -> bool:
+        first = next(read_records(path, on_damage=self._on_damage), None)
+        return first is not None and first.type == "warcinfo" and first.info().get("ispartof") == self._crawl

@@ -1,0 +1,130 @@
+"""What turns the raw value of a setting into the one that is used. Each raises ValueError or TypeError if it is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from .stores.location import REDIS_SCHEMES, parse_store_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+LOCAL: Final = "local"
+
+
+def boolean(value: Any) -> bool:
+    words = {"true": True, "1": True, "false": False, "0": False}
+    key = str(value).strip().lower()
+    if key not in words:
+        raise ValueError
+    return words[key]
+
+
+def integer(minimum: int, maximum: int | None = None) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            raise ValueError
+        number = int(value)
+        if number < minimum or (maximum is not None and number > maximum):
+            raise ValueError
+        return number
+
+    return read
+
+
+def number(check: Callable[[float], bool]) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        if isinstance(value, bool):
+            raise ValueError  # noqa: TRY004 - every wrong value is told in the same way
+        number = float(value)
+        if not check(number):
+            raise ValueError
+        return number
+
+    return read
+
+
+def choice(*words: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError
+        return str(value)
+
+    return read
+
+
+def matching(pattern: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError
+        return value
+
+    return read
+
+
+def store(value: Any) -> str:
+    return parse_store_url(value).url
+
+
+def url_store(value: Any) -> str:
+    if value == LOCAL:
+        return LOCAL
+    if str(value).partition("://")[0] not in REDIS_SCHEMES:
+        raise ValueError
+    return parse_store_url(value).url
+
+
+def path(value: Any) -> Path:
+    if not isinstance(value, (str, Path)) or not str(value).strip():
+        raise ValueError
+    return Path(value)
+
+
+def _sequence(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    raise ValueError
+
+
+def statuses(value: Any) -> frozenset[int]:
+    read = integer(100, 599)
+    return frozenset(read(status) for status in _sequence(value))
+
+
+def mime_types(value: Any) -> frozenset[str]:
+    return frozenset(mime_type(mime).lower() for mime in _sequence(value))
+
+
+def reasons(value: Any) -> tuple[str, ...]:
+    read = matching(r"\S+")
+    return tuple(read(reason) for reason in _sequence(value))
+
+
+def per_type(read: Callable[[Any], T]) -> Callable[[Any], Mapping[str, T]]:
+    """A value for all content types, or a table of values by content type, in which ``*`` stands for all others."""
+
+    def read_table(value: Any) -> Mapping[str, T]:
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            value = json.loads(value)
+        if not isinstance(value, Mapping):
+            return {"*": read(value)}
+        if not value:
+            raise ValueError
+        return {name if name == "*" else mime_type(name).lower(): read(item) for name, item in value.items()}
+
+    return read_table
+
+
+mime_type = matching(r"[^/\s]+/[^/\s]+")
+
+
+def for_types(allowed: str) -> str:
+    return f'{allowed}, or a table of such by MIME type, as {{"text/html": …, "*": …}}'

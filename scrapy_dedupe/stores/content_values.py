@@ -1,0 +1,72 @@
+"""What both stores make of texts and signatures: keys of URLs, the choice among candidates, the check of parameters."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import StoreRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .base import Signature
+
+
+def url_key(url: str) -> bytes:
+    """16 bytes that stand for a URL."""
+    return blake2b(raw(url), digest_size=16).digest()
+
+
+def raw(text: str) -> bytes:
+    r"""A URL or host as bytes, even if it is no sound Unicode.
+
+    >>> raw("http://a/\ud800").decode("utf-8", "surrogatepass") == "http://a/\ud800"
+    True
+    """
+    return text.encode("utf-8", "surrogatepass")
+
+
+def near_candidates(
+    signature: Signature, candidates: Sequence[tuple[bytes, bytes]]
+) -> tuple[list[tuple[int, bytes]], bool]:
+    """Those that are near as (equal rows, digest), the best one first; and whether a template kept others out.
+
+    ``candidates`` are digests with their row bytes, as they are kept: those of the whole text, then those of the
+    part that is no template, if they differ.
+    """
+    near, is_template = [], False
+    rows, rare_rows = signature.rows, signature.rare_rows or signature.rows
+    width = len(rows)
+    for digest, kept in candidates:
+        if len(kept) not in (width, 2 * width):
+            # A signature of another length; that they share a bucket is an accident.
+            continue
+        equal = equal_bytes(rows, kept[:width])
+        if equal < signature.min_equal:
+            continue
+        if equal_bytes(rare_rows, kept[-width:]) < signature.min_equal_rare:
+            is_template = True
+        else:
+            near.append((equal, digest))
+    return sorted(near, reverse=True), is_template
+
+
+def equal_bytes(one: bytes, other: bytes) -> int:
+    """In how many places two byte strings of the same length are equal.
+
+    >>> equal_bytes(b"abcd", b"abxd")
+    3
+    """
+    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big").count(0)
+
+
+def refuse_other_parameters(url: str, stored: Mapping[str, str], parameters: Mapping[str, str]) -> None:
+    """Raise :class:`StoreRefused`, naming both values, for the first parameter that differs."""
+    for name, value in parameters.items():
+        if stored[name] != value:
+            raise StoreRefused(
+                f"The store {url} was written with {name} = {stored[name]}, this crawl compares texts with"
+                f" {name} = {value}. Use the version or the setting that wrote it, or start another store with"
+                " DEDUPE_CONTENT_STORE_URL."
+            )

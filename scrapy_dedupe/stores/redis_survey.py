@@ -1,0 +1,193 @@
+"""What commands ask of the texts in Redis or Valkey: it looks at every key.
+
+The keys are described in :mod:`.redis_content`. Other processes may write meanwhile: what is deleted is what was read,
+and only if it is still the same.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+
+from .base import Capture, SeenText
+from .content_values import raw, url_key
+from .scripting import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import redis
+
+    from .scripting import ScriptCaller
+
+T = TypeVar("T")
+
+_FORGET = Script("content_forget")
+
+_SCAN_AT_ONCE = 1_000
+# Things that one call forgets, and hashes of buckets that one call looks through.
+_FORGET_AT_ONCE = 500
+_HASHES_AT_ONCE = 20
+
+
+class _Text(NamedTuple):
+    """A text and its first capture. ``value`` is how that is kept, ``place`` stands for the crawl."""
+
+    digest: bytes
+    value: bytes
+    seen_ms: int
+    place: bytes
+    url: bytes
+
+    @property
+    def is_pending(self) -> bool:
+        return self.value.startswith(b"p")
+
+
+class RedisSurvey:
+    """Looks through the texts under *prefix*. Errors are those of redis-py, or the store's."""
+
+    def __init__(self, client: redis.Redis, prefix: bytes, scripts: ScriptCaller) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._scripts = scripts
+
+    def captures(self, url: str) -> list[tuple[Capture, SeenText | None]]:
+        """As :meth:`~.base.ContentStore.captures`."""
+        its_url = raw(url)
+        known = {
+            text.digest: Capture(text.digest, url, self._crawl(text.place).decode(), text.seen_ms)
+            for text in self._texts()
+            if text.url == its_url
+        }
+        for digest, value in self._notes(self._key(b"c", url_key(url))):
+            kind, ms, place, similarity, original = value.split(b" ", 4)
+            capture = Capture(
+                digest,
+                url,
+                self._crawl(place).decode(),
+                int(ms),
+                kind.decode(),
+                original or None,
+                float(similarity) if similarity else None,
+            )
+            if capture.kind == "near" or digest not in known:
+                known[digest] = capture
+        return [
+            (capture, None if capture.kind == "unique" else self._original(capture))
+            for capture in sorted(known.values(), key=lambda capture: (capture.seen_ms, capture.digest))
+        ]
+
+    def forget(self, url: str) -> int:
+        """As :meth:`~.base.ContentStore.forget`."""
+        its_url = raw(url)
+        forgotten = self._forget_texts(text for text in self._texts() if text.url == its_url)
+        self._client.delete(self._key(b"c", url_key(url)))
+        return forgotten
+
+    def purge(self, before_ms: int | None, crawl: str | None) -> int:
+        """As :meth:`~.base.ContentStore.purge`."""
+        place = None
+        if crawl is not None:
+            # An unknown crawl has no texts, and an empty place is nobody's.
+            place = cast("bytes | None", self._client.hget(cast("str", self._key(b"i")), crawl)) or b""
+
+        def is_meant(ms: int, its_place: bytes) -> bool:
+            return (before_ms is None or ms < before_ms) and (place is None or its_place == place)
+
+        purged = self._forget_texts(text for text in self._texts() if is_meant(text.seen_ms, text.place))
+        self._forget((b"s", digest, b"") for digest in self._names(b"s"))
+        for keys in batches(self._names(b"c"), _SCAN_AT_ONCE):
+            for name in keys:
+                notes = self._notes(self._key(b"c", name))
+                texts = self._values([self._key(b"t", digest) for digest, _ in notes])
+                gone = []
+                for (digest, value), text in zip(notes, texts, strict=True):
+                    _, ms, its_place, _ = value.split(b" ", 3)
+                    if text is None or is_meant(int(ms), its_place):
+                        gone.append((b"c", name + digest, value))
+                self._forget(gone)
+        self._forget(((b"b", name, b"") for name in self._names(b"b")), _HASHES_AT_ONCE)
+        if before_ms is None and crawl is None:
+            for hosts in batches(self._names(b"h"), _SCAN_AT_ONCE):
+                self._client.delete(*(self._key(b"h", host) for host in hosts))
+        return purged
+
+    def statistics(self) -> dict[str, int]:
+        """As :meth:`~.base.ContentStore.statistics`. Counters would go wrong when the server lets texts expire."""
+        pending = [text.is_pending for text in self._texts()]
+        return {
+            "texts": len(pending),
+            "kept": sum(1 for _ in self._names(b"s")),
+            "pending": sum(pending),
+            "templates": sum(1 for _ in self._names(b"h")),
+        }
+
+    def _key(self, kind: bytes, name: bytes = b"") -> bytes:
+        return self._prefix + kind + name
+
+    def _names(self, kind: bytes) -> Iterator[bytes]:
+        """What comes after the prefix and *kind* in each key of this kind."""
+        start = self._key(kind)
+        for key in self._client.scan_iter(match=start + b"*", count=_SCAN_AT_ONCE):
+            yield key[len(start) :]
+
+    def _texts(self) -> Iterator[_Text]:
+        for digests in batches(self._names(b"t"), _SCAN_AT_ONCE):
+            values = self._values([self._key(b"t", digest) for digest in digests])
+            for digest, value in zip(digests, values, strict=True):
+                if value is not None:
+                    _, ms, place, url = value.split(b" ", 3)
+                    yield _Text(digest, value, int(ms), place, url)
+
+    def _values(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return cast("list[bytes | None]", self._client.mget(keys)) if keys else []
+
+    def _notes(self, key: bytes) -> list[tuple[bytes, bytes]]:
+        return list(cast("dict[bytes, bytes]", self._client.hgetall(cast("str", key))).items())
+
+    def _crawl(self, place: bytes) -> bytes:
+        return cast("bytes", self._client.lindex(cast("str", self._key(b"n")), int(place)))
+
+    def _original(self, capture: Capture) -> SeenText | None:
+        digest = capture.original or capture.digest
+        value = self._values([self._key(b"t", digest)])[0]
+        if value is None:
+            return None
+        _, _, place, url = value.split(b" ", 3)
+        noted = self._client.hexists(cast("str", self._key(b"c", url_key(capture.url))), cast("str", digest))
+        return seen_text(digest, value, self._crawl(place), url == raw(capture.url) or noted)
+
+    def _forget_texts(self, texts: Iterable[_Text]) -> int:
+        return self._forget((b"t", text.digest, text.value) for text in texts)
+
+    def _forget(self, things: Iterable[tuple[bytes, bytes, bytes]], at_once: int = _FORGET_AT_ONCE) -> int:
+        return sum(
+            self._scripts.run(
+                _FORGET, self._key(b"i"), self._prefix, *(word for thing in some for word in thing)
+            )
+            for some in batches(things, at_once)
+        )
+
+
+def seen_text(
+    digest: bytes, first: bytes, crawl: bytes, had_this_url: object, similarity: float = 1.0
+) -> SeenText:
+    """A text whose first capture is kept as *first*."""
+    state, seen_ms, _, url = first.split(b" ", 3)
+    return SeenText(
+        digest=digest,
+        url=url.decode("utf-8", "surrogatepass"),
+        crawl=crawl.decode(),
+        seen_ms=int(seen_ms),
+        had_this_url=bool(had_this_url),
+        similarity=similarity,
+        pending=state == b"p",
+    )
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """*items* in lists of at most *size*."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

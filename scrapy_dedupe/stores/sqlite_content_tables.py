@@ -1,0 +1,103 @@
+"""The tables of the texts in SQLite.
+
+=========================  ====================================================================================
+``content_parameters``     name and value of each parameter of the near layer
+``content_crawls``         crawl ids, kept once; the number stands for them elsewhere
+``content_texts``          digest (16 bytes) of a text, and its first capture: URL, crawl, and time in milliseconds
+                           since the epoch. Of the URL, ``scheme`` is 0 for ``https://``, 1 for ``http://`` and 2
+                           for none of them, and ``rest`` what comes after it: text, or bytes if it is no sound Unicode
+``content_pending``        the same of the texts whose page has not gone through. A text is in one of the two tables
+``content_captures``       other captures of a text: the first 16 bytes of BLAKE2b of the URL, digest, what was decided
+                           (``kind``, the original's digest if it is another one, similarity), crawl and time. The
+                           first capture of a text is here too if it is a near copy
+``content_signatures``     digest of each kept text and its row bytes: those of the whole text, then those of
+                           the part that is no template, if they differ
+``content_bands``          band hash, as a signed 64-bit number (big-endian), and the digest of the last text
+                           that was kept in this bucket
+``content_templates``      host, and what is known of its template (:mod:`scrapy_dedupe.content.template`)
+=========================  ====================================================================================
+
+A table of its own for what is pending is small enough to stay in memory: a new text costs one write at a random place
+of the big table, not one when it is claimed and another when its page has gone through.
+"""
+
+from __future__ import annotations
+
+from .content_values import raw
+
+_TEXTS = """
+CREATE TABLE IF NOT EXISTS content_texts (
+    digest BLOB PRIMARY KEY, scheme INTEGER NOT NULL, rest NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+
+_OTHERS = """
+CREATE TABLE IF NOT EXISTS content_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS content_crawls (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS content_pending (
+    digest BLOB PRIMARY KEY, scheme INTEGER NOT NULL, rest NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE VIEW IF NOT EXISTS content_first AS
+    SELECT digest, scheme, rest, crawl, seen_ms, 0 AS pending FROM content_texts
+    UNION ALL SELECT digest, scheme, rest, crawl, seen_ms, 1 FROM content_pending;
+CREATE TABLE IF NOT EXISTS content_captures (
+    url_key BLOB, digest BLOB, kind TEXT NOT NULL, original BLOB, similarity REAL, crawl INTEGER NOT NULL,
+    seen_ms INTEGER NOT NULL, PRIMARY KEY (url_key, digest)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS content_signatures (digest BLOB PRIMARY KEY, row_bytes BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS content_bands (hash INTEGER PRIMARY KEY, digest BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS content_templates (host PRIMARY KEY, template BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+SCHEMA = f"{_TEXTS};{_OTHERS}"
+
+# Format 1 said too little of captures and signatures; its texts are kept. URLs are cut as bytes, since SQLite's
+# functions for text stop at a NUL; a part of no bytes is NULL to them.
+_FROM_1 = """
+DROP TABLE content_captures;
+DROP TABLE content_signatures;
+DROP TABLE content_bands;
+DELETE FROM content_parameters;
+ALTER TABLE content_texts RENAME TO content_texts_1;
+"""
+_COPY_FROM_1 = """
+INSERT INTO content_texts
+    SELECT digest, scheme, coalesce(CAST(substr(url, begin) AS TEXT), ''), crawl, seen_ms FROM (
+        SELECT *, CASE scheme WHEN 0 THEN 9 WHEN 1 THEN 8 ELSE 1 END AS begin FROM (
+            SELECT digest, CAST(url AS BLOB) AS url, crawl, seen_ms, CASE
+                WHEN substr(CAST(url AS BLOB), 1, 8) = CAST('https://' AS BLOB) THEN 0
+                WHEN substr(CAST(url AS BLOB), 1, 7) = CAST('http://' AS BLOB) THEN 1
+                ELSE 2 END AS scheme
+            FROM content_texts_1
+        )
+    );
+DROP TABLE content_texts_1;
+"""
+MIGRATION_FROM_1 = f"{_FROM_1}{_TEXTS};{_COPY_FROM_1}"
+
+_SCHEMES = ("https://", "http://", "")
+
+
+def split_url(url: str) -> tuple[int, str | bytes]:
+    """Scheme and rest of a URL, as they are kept."""
+    if url.startswith("https://"):
+        return 0, kept_text(url[8:])
+    if url.startswith("http://"):
+        return 1, kept_text(url[7:])
+    return 2, kept_text(url)
+
+
+def kept_text(text: str) -> str | bytes:
+    """As SQLite takes it: text, or bytes if it is no sound Unicode."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return raw(text)
+    return text
+
+
+def joined_url(scheme: int, rest: str | bytes) -> str:
+    """The URL that :func:`split_url` took apart."""
+    return _SCHEMES[scheme] + (rest if isinstance(rest, str) else rest.decode("utf-8", "surrogatepass"))

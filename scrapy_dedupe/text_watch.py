@@ -1,0 +1,199 @@
+"""Which pages, whose texts are pending, went through: callback and item pipelines without an error.
+
+Scrapy sends no signal when it is done with a response, so that is told by what is missing: a page that was received and
+that the engine does not hold any more went through, unless its callback or a pipeline raised meanwhile. Texts of pages
+that went through are confirmed in the store, those of the others are forgotten, once a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scrapy import signals
+
+from .errors import StoreError
+from .page_watch import requests_in_hand
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from .breaker import Breaker
+    from .content import Judge
+    from .session import Session
+    from .stores.base import Capture
+
+_TICK_S: Final = 0.1
+_SETTLE_S: Final = 1.0
+
+# How long a copy waits for the page whose text it has, which may itself be waiting for the copy.
+_LONGEST_WAIT_S: Final = 5.0
+
+# Outcomes that are remembered for copies that were judged a moment ago.
+_RECENT: Final = 1_000
+
+# Pages that wait for a store that is away; without the rest their texts stay pending, and count as new.
+_MOST_UNSETTLED: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Page:
+    capture: Capture
+    is_received: bool = False
+    has_failed: bool = False
+    is_missing: bool = False
+
+
+class TextWatch:
+    """The pages of one crawl whose texts are pending."""
+
+    def __init__(self, crawler: Crawler, session: Session, judge: Judge, guard: Breaker) -> None:
+        self._crawler = crawler
+        self._session = session
+        self._judge = judge
+        self._guard = guard
+        self._pages: dict[Request, _Page] = {}
+        self._passed: list[Capture] = []
+        self._failed: list[Capture] = []
+        self._recent: OrderedDict[bytes, bool] = OrderedDict()
+        self._waiting: dict[bytes, list[tuple[float, Future[bool | None]]]] = {}
+        self._settled_at = time.monotonic()
+        self._is_settling = False
+        connect = crawler.signals.connect
+        connect(self._response_received, signal=signals.response_received)
+        connect(self._raised, signal=signals.spider_error)
+        connect(self._raised, signal=signals.item_error)
+        session.run_every(_TICK_S, self._tick)
+
+    def add(self, request: Request, capture: Capture) -> None:
+        """The page of *request* is on its way to the spider."""
+        earlier = self._pages.pop(request, None)
+        if earlier is not None:  # the same request object was asked for again before anybody looked
+            self._end(earlier)
+        self._pages[request] = _Page(capture)
+
+    def dropped(self, capture: Capture) -> None:
+        """A page was read and is kept from the spider, as the user wants it."""
+        self._passed.append(capture)
+
+    async def outcome(self, digest: bytes) -> bool | None:
+        """Whether the page with that text went through, once that is known.
+
+        None if it is not a page of this process, or takes too long.
+        """
+        if not any(page.capture.digest == digest for page in self._pages.values()):
+            return self._recent.get(digest)
+        future: Future[bool | None] = Future()
+        until = time.monotonic() + _LONGEST_WAIT_S
+        self._waiting.setdefault(digest, []).append((until, future))
+        return await self._session.wait_for(future)
+
+    async def settle(self) -> None:
+        """Tell the store what is known so far."""
+        await self._session.wait_for(self._session.worker.submit(self._settle, *self._taken()))
+
+    async def close(self) -> None:
+        """No page is at work any more: settle them all."""
+        for page in self._pages.values():
+            self._end(page)
+        self._pages.clear()
+        self._answer(time.monotonic() + _LONGEST_WAIT_S)
+        while self._passed or self._failed:
+            before = len(self._passed) + len(self._failed)
+            await self.settle()
+            if len(self._passed) + len(self._failed) >= before:
+                break  # the store is away
+
+    # Signals
+
+    def _response_received(self, response: Response, request: Request) -> None:
+        page = self._pages.get(request)
+        if page is not None:
+            page.is_received = True
+
+    def _raised(self, response: object) -> None:
+        request: Request | None = getattr(response, "request", None)
+        if request is not None and request in self._pages:
+            self._pages[request].has_failed = True
+
+    # Looking
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if self._pages:
+            busy = requests_in_hand(self._crawler)
+            if busy is not None:
+                for request, page in list(self._pages.items()):
+                    if request in busy:
+                        page.is_missing = False
+                    elif not page.is_missing:
+                        page.is_missing = True  # it may be between two lists
+                    else:
+                        del self._pages[request]
+                        self._end(page)
+        if self._waiting:
+            self._answer(now)
+        is_time = now - self._settled_at >= _SETTLE_S
+        if is_time and not self._is_settling and (self._passed or self._failed) and not self._guard.open:
+            self._settled_at = now
+            self._is_settling = True
+            self._session.worker.submit(self._settle, *self._taken())
+
+    def _end(self, page: _Page) -> None:
+        has_passed = page.is_received and not page.has_failed
+        if has_passed:
+            self._passed.append(page.capture)
+        else:
+            self._failed.append(page.capture)
+            self._session.inc("dedupe/content/failed")
+        self._recent[page.capture.digest] = has_passed
+        if len(self._recent) > _RECENT:
+            self._recent.popitem(last=False)
+
+    def _answer(self, now: float) -> None:
+        at_work = {page.capture.digest for page in self._pages.values()}
+        for digest, waiting in list(self._waiting.items()):
+            is_over = digest not in at_work
+            rest = []
+            for until, future in waiting:
+                if is_over or now >= until:
+                    future.set_result(self._recent.get(digest) if is_over else None)
+                else:
+                    rest.append((until, future))
+            if rest:
+                self._waiting[digest] = rest
+            else:
+                del self._waiting[digest]
+
+    def _taken(self) -> tuple[list[Capture], list[Capture]]:
+        taken = self._passed, self._failed
+        self._passed, self._failed = [], []
+        return taken
+
+    def _settle(self, passed: list[Capture], failed: list[Capture]) -> None:
+        # On the worker.
+        loop = self._session.loop
+        try:
+            if self._guard.open:
+                loop.call(self._put_back, passed, failed)
+            else:
+                self._judge.settle(passed, failed)
+                self._guard.worked()
+        except StoreError as error:
+            self._guard.failed(error)
+            loop.call(self._put_back, passed, failed)
+        except Exception as error:  # noqa: BLE001 - the texts stay pending, which costs no page
+            self._session.error("content", error, "The texts of these pages will be taken as new next time.")
+        loop.call(self._settling_ended)
+
+    def _put_back(self, passed: list[Capture], failed: list[Capture]) -> None:
+        self._passed = [*passed, *self._passed][-_MOST_UNSETTLED:]
+        self._failed = [*failed, *self._failed][-_MOST_UNSETTLED:]
+
+    def _settling_ended(self) -> None:
+        self._is_settling = False

@@ -1,0 +1,76 @@
+"""Captures and signatures for tests of the content stores."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe.stores.base import Capture, SeenText, Signature
+
+if TYPE_CHECKING:
+    from scrapy_dedupe.stores.base import ContentStore, NearAnswer
+
+
+def digest(name: object) -> bytes:
+    return blake2b(repr(name).encode(), digest_size=16).digest()
+
+
+def band(name: object) -> bytes:
+    return blake2b(str(name).encode(), digest_size=8).digest()
+
+
+def bands(*names: object) -> list[bytes]:
+    """Sixteen bands: those named, and others that nobody shares."""
+    return [band(name) for name in names] + [random.randbytes(8) for _ in range(16 - len(names))]
+
+
+A, B, C = "http://a/", "http://b/", "http://c/"
+ROWS = bytes(range(128))
+
+
+def page(name: object, url: str = A, crawl: str = "c1", ms: int = 1, **decided: Any) -> Capture:
+    return Capture(digest(name), url, crawl, ms, **decided)
+
+
+def copy_of(capture: Capture, original: object, kind: str = "exact", similarity: float = 1.0) -> Capture:
+    return replace(capture, kind=kind, original=digest(original), similarity=similarity)
+
+
+def changed(rows: bytes, places: int) -> bytes:
+    return bytes(255 - value if place < places else value for place, value in enumerate(rows))
+
+
+def signature(capture: Capture, *names: object, rows: bytes = ROWS, **others: Any) -> Signature:
+    others.setdefault("min_equal_rare", others.setdefault("min_equal", 109))
+    return Signature(capture, bands(*names), rows, **others)
+
+
+def seen(capture: Capture, had_this_url: bool = False, **others: Any) -> SeenText:
+    return SeenText(capture.digest, capture.url, capture.crawl, capture.seen_ms, had_this_url, **others)
+
+
+def claim(content: ContentStore, capture: Capture, *, pending: bool = True) -> SeenText | None:
+    (answer,) = content.claim_texts([capture], pending=pending)
+    return answer
+
+
+def near(content: ContentStore, it: Signature) -> NearAnswer:
+    (answer,) = content.claim_near([it])
+    return answer
+
+
+def keep(content: ContentStore, capture: Capture, *names: object, **others: Any) -> None:
+    """Claim a new text that nothing is near to, and let its page go through."""
+    assert claim(content, capture, pending=False) is None
+    assert near(content, signature(capture, *names, **others)).seen is None
+
+
+def fill(content: ContentStore) -> None:
+    """Two kept texts, one pending text, two notes and a template."""
+    keep(content, page("old", A, "c1", 10), "x")
+    keep(content, page("new", B, "c2", 20), "y")
+    claim(content, page("pending", A, "c1", 15))
+    content.settle([copy_of(page("old", C, "c2", 20), "old"), copy_of(page("new", C, "c1", 25), "new")])
+    content.save_template("a", b"template")

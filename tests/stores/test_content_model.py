@@ -1,0 +1,287 @@
+"""Both content stores against a plain model, and with several processes at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import redis
+from content_pages import (
+    ROWS,
+    A,
+    B,
+    C,
+    band,
+    changed,
+    copy_of,
+    digest,
+    page,
+    seen,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.stores.base import Capture, NearAnswer, SeenText, Signature
+from scrapy_dedupe.stores.content_values import near_candidates
+
+if TYPE_CHECKING:
+    import pytest
+
+
+@dataclass
+class Model:
+    """A content store as it is meant: plain dictionaries."""
+
+    lifetime: int | None = None
+    texts: dict[bytes, tuple[Capture, bool]] = field(default_factory=dict)
+    notes: dict[tuple[str, bytes], Capture] = field(default_factory=dict)
+    kept: dict[bytes, bytes] = field(default_factory=dict)
+    buckets: dict[bytes, bytes] = field(default_factory=dict)
+
+    def is_over(self, then: int, now: int) -> bool:
+        return self.lifetime is not None and then + self.lifetime <= now
+
+    def look(self, name: bytes, capture: Capture, similarity: float = 1.0) -> SeenText | None:
+        if name not in self.texts:
+            return None
+        first, pending = self.texts[name]
+        if self.is_over(first.seen_ms, capture.seen_ms) or (pending and first.url == capture.url):
+            return None
+        note = self.notes.get((capture.url, name))
+        had = first.url == capture.url or (
+            note is not None and not self.is_over(note.seen_ms, capture.seen_ms)
+        )
+        return seen(first, had, similarity=similarity, pending=pending)
+
+    def claim_texts(self, captures: list[Capture], *, pending: bool = True) -> list[SeenText | None]:
+        answers = []
+        for capture in captures:
+            answers.append(self.look(capture.digest, capture))
+            if answers[-1] is None:
+                self.texts[capture.digest] = (capture, pending)
+        return answers
+
+    def find_texts(self, captures: list[Capture]) -> list[SeenText | None]:
+        return [self.look(capture.digest, capture) for capture in captures]
+
+    def claim_near(self, signatures: list[Signature]) -> list[NearAnswer]:
+        answers = self.find_near(signatures[:1])
+        for it in signatures[:1]:
+            if answers[0].seen is None:
+                self.kept[it.capture.digest] = it.rows + it.rare_rows
+                self.buckets.update(dict.fromkeys(it.bands, it.capture.digest))
+        return answers + (self.claim_near(signatures[1:]) if signatures else [])
+
+    def find_near(self, signatures: list[Signature]) -> list[NearAnswer]:
+        return [self._nearest(it) for it in signatures]
+
+    def _nearest(self, it: Signature) -> NearAnswer:
+        names = {self.buckets[band] for band in it.bands if band in self.buckets} - {it.capture.digest}
+        candidates, is_template = near_candidates(it, [(n, self.kept[n]) for n in names if n in self.kept])
+        for equal, name in candidates:
+            found = self.look(name, it.capture, equal / len(it.rows))
+            if found is not None:
+                return NearAnswer(found)
+        return NearAnswer(None, is_template)
+
+    def settle(self, passed: list[Capture], failed: list[Capture]) -> None:
+        for capture in passed:
+            first, pending = self.texts.get(capture.digest, (None, True))
+            if pending:
+                self.texts[capture.digest] = (replace(capture, kind="unique"), False)
+            if capture.kind == "near" or (not pending and first is not None and first.url != capture.url):
+                place = (capture.url, capture.digest)
+                if place not in self.notes or self.is_over(self.notes[place].seen_ms, capture.seen_ms):
+                    self.notes[place] = capture
+        for capture in failed:
+            first, pending = self.texts.get(capture.digest, (None, False))
+            its = (capture.url, capture.crawl, capture.seen_ms)
+            if pending and first is not None and (first.url, first.crawl, first.seen_ms) == its:
+                del self.texts[capture.digest]
+                self.kept.pop(capture.digest, None)
+
+    def forget(self, url: str) -> int:
+        names = [name for name, (first, _) in self.texts.items() if first.url == url]
+        for name in names:
+            del self.texts[name]
+            self.kept.pop(name, None)
+        self.notes = {place: note for place, note in self.notes.items() if place[0] != url}
+        return len(names)
+
+    def captures(self, url: str) -> list[Capture]:
+        known = {}
+        for name, (first, _) in self.texts.items():
+            if first.url == url:
+                known[name] = Capture(name, url, first.crawl, first.seen_ms)
+        for (its_url, name), note in self.notes.items():
+            if its_url == url and (note.kind == "near" or name not in known):
+                known[name] = replace(note, original=None if note.original == name else note.original)
+        return sorted(known.values(), key=lambda capture: (capture.seen_ms, capture.digest))
+
+    def statistics(self) -> dict[str, int]:
+        pending = sum(pending for _, pending in self.texts.values())
+        return {"texts": len(self.texts), "kept": len(self.kept), "pending": pending, "templates": 0}
+
+
+some_pages = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from([A, B, C]), st.sampled_from(["c1", "c2"])),
+    min_size=1,
+    max_size=4,
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["claim", "sure", "find", "near", "find_near"]), some_pages),
+        st.tuples(st.just("settle"), st.lists(st.integers(0, 9), max_size=4)),
+        st.tuples(st.just("fail"), st.lists(st.integers(0, 9), max_size=4)),
+        st.tuples(st.just("forget"), st.sampled_from([A, B, C])),
+    ),
+    max_size=14,
+)
+
+
+@given(steps, st.sampled_from([None, 5]), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_both_stores_answer_like_a_plain_model(
+    tmp_path_factory: pytest.TempPathFactory,
+    redis_url: str,
+    steps: list[tuple[str, Any]],
+    lifetime: int | None,
+    chance: random.Random,
+) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+    path = tmp_path_factory.mktemp("model") / "texts.sqlite"
+    stores = [open_store(f"sqlite:///{path}"), open_store(redis_url)]
+    for store in stores:
+        store.content.remember_for(None if lifetime is None else 1000 * lifetime)
+    model = Model(None if lifetime is None else 1_000_000 * lifetime)
+    in_hand: list[Capture] = []
+    for moment, (step, value) in enumerate(steps):
+        arguments: list[Any]
+        if step in {"settle", "fail"}:
+            captures = [in_hand[index % len(in_hand)] for index in value] if in_hand else []
+            arguments = [captures, []] if step == "settle" else [[], captures]
+            name = "settle"
+        elif step == "forget":
+            arguments, name = [value], "forget"
+        else:
+            captures = [
+                page(text, url, crawl, 1_000_000 * moment + place)
+                for place, (text, url, crawl) in enumerate(value)
+            ]
+            if step in {"near", "find_near"}:
+                asked = [_drawn_signature(capture, chance) for capture in captures]
+                arguments, name = [asked], "claim_near" if step == "near" else step
+            else:
+                arguments, name = [captures], "find_texts" if step == "find" else "claim_texts"
+        options = {"pending": False} if step == "sure" else {}
+        expected = getattr(model, name)(*arguments, **options)
+        for store in stores:
+            assert getattr(store.content, name)(*arguments, **options) == expected
+        if name == "claim_texts":
+            in_hand += [
+                replace(capture, kind=chance.choice(["exact", "near"]), original=answer.digest)
+                if answer
+                else capture
+                for capture, answer in zip(captures, expected, strict=True)
+            ]
+    for store in stores:
+        assert store.content.statistics() == model.statistics()
+        for url in (A, B, C):
+            assert [capture for capture, _ in store.content.captures(url)] == model.captures(url)
+        store.close()
+
+
+def _drawn_signature(capture: Capture, chance: random.Random) -> Signature:
+    rows = changed(ROWS, chance.choice([0, 10, 30, 60]))
+    rare_rows = chance.choice([b"", changed(ROWS, chance.choice([0, 30]))])
+    its_bands = [band((place, chance.randrange(3))) for place in range(4)]
+    return Signature(capture, its_bands, rows, chance.choice([0, 90, 120]), rare_rows, 90)
+
+
+# Several processes
+
+
+def _work(url: str, seed: int, start: Any, results: Any) -> None:
+    chance = random.Random(seed)
+    store = open_store(url, timeout_s=30)
+    content = store.content
+    names = list(range(300))
+    chance.shuffle(names)
+    start.wait()
+    new, near_answers = [], 0
+    for place in range(0, len(names), 7):
+        captures = [page(name, f"http://{seed}/{name}", f"c{seed}", 1) for name in names[place : place + 7]]
+        answers = content.claim_texts(captures)
+        unseen = [capture for capture, answer in zip(captures, answers, strict=True) if answer is None]
+        copies = [copy_of(capture, 0) for capture, answer in zip(captures, answers, strict=True) if answer]
+        new += [capture.digest for capture in unseen]
+        asked = [Signature(it, [band((it.digest, n)) for n in range(16)], ROWS, 109) for it in unseen]
+        near_answers += sum(answer.seen is not None for answer in content.claim_near(asked))
+        content.settle(unseen[::2] + copies)
+        # Others go into the buckets of a text that this process failed with, before it gets there again.
+        content.settle(unseen[1::2], unseen[::2])
+    pending = []
+    for name in range(100):
+        capture = page(("failed", name), f"http://{seed}/", f"c{seed}", seed)
+        if content.claim_texts([capture]) == [None]:
+            content.settle([], [capture])
+            pending.append(content.find_texts([replace(capture, url="http://other/")])[0])
+    store.close()
+    results.put((new, near_answers, [it for it in pending if it is not None and it.crawl == f"c{seed}"]))
+
+
+def test_several_processes_at_once_claim_each_text_once(store_url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(3), context.Queue()
+    processes = [context.Process(target=_work, args=(store_url, seed, start, results)) for seed in range(3)]
+    for process in processes:
+        process.start()
+    answers = [results.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join(60)
+    claimed = [name for names, _, _ in answers for name in names]
+    assert sorted(claimed) == sorted(digest(name) for name in range(300))
+    # The bands of each text are its own.
+    assert [near_answers for _, near_answers, _ in answers] == [0, 0, 0]
+    # What failed was gone at once.
+    assert [failed for _, _, failed in answers] == [[], [], []]
+    store = open_store(store_url)
+    assert store.content.statistics() == {"texts": 300, "kept": 300, "pending": 0, "templates": 0}
+    for name in (0, 150, 299):
+        urls = [f"http://{seed}/{name}" for seed in range(3)]
+        captures = [store.content.captures(url) for url in urls]
+        assert [len(found) for found in captures] == [1, 1, 1]
+    store.close()
+
+
+def _claim_near(url: str, seed: int, start: Any, results: Any) -> None:
+    store = open_store(url, timeout_s=30)
+    start.wait()
+    kept = 0
+    for name in range(60):
+        capture = page((seed, name), f"http://{seed}/{name}", f"c{seed}")
+        store.content.claim_texts([capture], pending=False)
+        asked = Signature(capture, [band((name, n)) for n in range(16)], ROWS, 109)
+        kept += store.content.claim_near([asked])[0].seen is None
+    store.close()
+    results.put(kept)
+
+
+def test_several_processes_at_once_keep_one_of_similar_texts(store_url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(3), context.Queue()
+    processes = [
+        context.Process(target=_claim_near, args=(store_url, seed, start, results)) for seed in range(3)
+    ]
+    for process in processes:
+        process.start()
+    assert sum(results.get(timeout=120) for _ in processes) == 60
+    for process in processes:
+        process.join(60)
+    store = open_store(store_url)
+    assert store.content.statistics() == {"texts": 180, "kept": 60, "pending": 0, "templates": 0}
+    store.close()
