@@ -250,7 +250,7 @@ class Judge:
             return None
         hashes = signature.shingle_hashes(reading.text, options.shingle_size)
         host = f"{layer.namespace} {_host(capture.url)}"
-        rest, rare_rows = hashes, b""
+        rare_rows, more_bands = b"", list[bytes]()
         rows = None
         if self._guard is not None:
             is_template = self._guard.template(host, hashes)
@@ -262,6 +262,8 @@ class Judge:
                 rows = np.minimum(rare, signature.rows_of(hashes[is_template], options.num_perm))
                 rare_rows = signature.row_bytes(rare)
                 banded = rare
+                # Where texts are that were kept before the template was known.
+                more_bands = signature.band_hashes(rows, layer.banding, layer.namespace)
         if rows is None:
             rows = banded = signature.rows_of(hashes, options.num_perm)
         return _Candidate(
@@ -277,6 +279,7 @@ class Judge:
                 min_equal=layer.min_equal,
                 rare_rows=rare_rows,
                 min_equal_rare=layer.min_equal,
+                more_bands=more_bands,
             ),
         )
 

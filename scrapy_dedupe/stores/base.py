@@ -39,9 +39,15 @@ class Capture:
 class Signature:
     """What finds texts that are similar to that of ``capture``.
 
-    ``bands`` are 8-byte hashes. ``rows`` is one byte for each row of the signature of the whole text, ``rare_rows``
-    the same of the part that is no template of its host; empty when there is no such difference. Another text is
-    near if at least ``min_equal`` of the ones and ``min_equal_rare`` of the others are equal.
+    ``bands`` are 8-byte hashes: the buckets in which other texts are found, and into which this one goes.
+    ``more_bands`` are buckets in which others are found too. ``rows`` is one byte for each row of the signature of the
+    whole text, ``rare_rows`` the same of its rest, without what is template on its host; empty when that is not
+    known.
+
+    Another text is near if at least ``min_equal`` of the rows are equal and the rests are near as well: at least
+    ``min_equal_rare`` of the rare rows are equal. If the rest of one text alone is known, the rows that its rest
+    decides, those in which its rare row is the row itself, stand for it: there have to be at least 8, and the same
+    share of them has to be equal.
     """
 
     capture: Capture
@@ -50,6 +56,7 @@ class Signature:
     min_equal: int
     rare_rows: bytes = b""
     min_equal_rare: int = 0
+    more_bands: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)

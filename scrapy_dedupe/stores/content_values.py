@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import StoreRefused
 
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .base import Signature
+
+
+# Of that many rows at least, the share of equal ones says something.
+FEWEST_DECIDED: Final = 8
 
 
 def url_key(url: str) -> bytes:
@@ -33,23 +37,34 @@ def near_candidates(
     """Those that are near as (equal rows, digest), the best one first; and whether a template kept others out.
 
     ``candidates`` are digests with their row bytes, as they are kept: those of the whole text, then those of the
-    part that is no template, if they differ.
+    part that is no template, if that was known.
     """
     near, is_template = [], False
-    rows, rare_rows = signature.rows, signature.rare_rows or signature.rows
-    width = len(rows)
+    width = len(signature.rows)
     for digest, kept in candidates:
         if len(kept) not in (width, 2 * width):
             # A signature of another length; that they share a bucket is an accident.
             continue
-        equal = equal_bytes(rows, kept[:width])
+        equal = equal_bytes(signature.rows, kept[:width])
         if equal < signature.min_equal:
             continue
-        if equal_bytes(rare_rows, kept[-width:]) < signature.min_equal_rare:
-            is_template = True
-        else:
+        if _rests_are_near(signature, kept[:width], kept[width:]):
             near.append((equal, digest))
+        else:
+            is_template = True
     return sorted(near, reverse=True), is_template
+
+
+def _rests_are_near(signature: Signature, kept: bytes, kept_rare: bytes) -> bool:
+    rows, rare, wanted = signature.rows, signature.rare_rows, signature.min_equal_rare
+    if bool(rare) == bool(kept_rare):
+        return equal_bytes(rare or rows, kept_rare or kept) >= wanted
+    decided = [
+        row == other
+        for row, other, known, its_rare in zip(rows, kept, rows if rare else kept, rare or kept_rare, strict=True)
+        if known == its_rare
+    ]
+    return len(decided) >= FEWEST_DECIDED and sum(decided) * len(rows) >= wanted * len(decided)
 
 
 def equal_bytes(one: bytes, other: bytes) -> int:

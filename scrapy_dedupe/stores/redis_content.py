@@ -163,7 +163,7 @@ class RedisContent:
             arguments += (
                 capture.digest, url_key(capture.url), raw(capture.url), b"%d" % capture.seen_ms,
                 b"%d" % signature.min_equal, b"%d" % signature.min_equal_rare, signature.rows,
-                signature.rare_rows, b"".join(signature.bands),
+                signature.rare_rows, b"".join(signature.bands), b"".join(signature.more_bands),
             )  # fmt: skip
         answers = self._scripts.run(_NEAR, self._crawls, self._prefix, operation, self._lifetime, *arguments)
         return [

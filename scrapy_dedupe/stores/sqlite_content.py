@@ -357,9 +357,10 @@ class SqliteContent:
     # Signatures
 
     def _near(self, signatures: Sequence[Signature], *, keep: bool) -> list[NearAnswer]:
-        hashes = [unpack(f">{len(signature.bands)}q", b"".join(signature.bands)) for signature in signatures]
+        hashes = [_numbers(signature.bands) for signature in signatures]
+        more = [_numbers(signature.more_bands) for signature in signatures]
         found = self._rows(
-            "SELECT hash, digest FROM content_bands WHERE hash IN ({})", list(set().union(*hashes))
+            "SELECT hash, digest FROM content_bands WHERE hash IN ({})", list(set().union(*hashes, *more))
         )
         buckets: dict[int, bytes] = dict(found)
         kept: dict[bytes, bytes] = dict(
@@ -371,9 +372,9 @@ class SqliteContent:
         new_buckets: dict[int, bytes] = {}
         new_kept: dict[bytes, bytes] = {}
         answers = []
-        for signature, its_hashes in zip(signatures, hashes, strict=True):
+        for signature, its_hashes, its_more in zip(signatures, hashes, more, strict=True):
             own = signature.capture.digest
-            digests = set(map(buckets.get, its_hashes)) - {None, own}
+            digests = set(map(buckets.get, (*its_hashes, *its_more))) - {None, own}
             answer = self._nearest(
                 signature, [(digest, kept[digest]) for digest in digests if digest in kept]
             )
@@ -421,3 +422,7 @@ class SqliteContent:
             ).fetchone()
             self._ids[number] = crawl
         return crawl
+
+
+def _numbers(bands: Sequence[bytes]) -> tuple[int, ...]:
+    return unpack(f">{len(bands)}q", b"".join(bands))

@@ -209,7 +209,7 @@ def test_golden_pages(path: Path) -> None:
 SHELLS = {
     "a title and an empty element": "<title>App</title><div id=root></div>",
     "noscript": "<title>App</title><div id=root></div><noscript>Enable <b>JavaScript</b>.</noscript>",
-    "noscript in the head": "<head><noscript>Enable JavaScript.</noscript></head>",
+    "noscript alone": "<body><noscript>Enable JavaScript.</noscript>",
     "scripts, styles and templates": "<script>a()</script><style>b{}</style><template>c</template>",
     "a picture": "<img src=a.png alt=a>",
     "a link without text": "<a href=/a></a>",
@@ -244,7 +244,7 @@ def test_only_html_has_shells() -> None:
 
 
 def test_looking_for_a_shell_changes_no_text() -> None:
-    assert read("html", "<title>App</title><noscript>b</noscript>") == Canonical("App b", True)
+    assert read("html", "<title>App</title><body><noscript>b</noscript>") == Canonical("App b", True)
     assert read("html", "<title>App</title><a href=/x></a>", "html") == Canonical("App <a /x>", True)
 
 

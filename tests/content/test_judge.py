@@ -312,3 +312,31 @@ def test_a_page_with_few_words_of_its_own_is_judged(store: Store) -> None:
     page = "<title>App</title><noscript>Enable JavaScript.</noscript><p>Closed today."
     assert judged(judge, page, "http://a.example/1").kind == "unique"
     assert judged(judge, page, "http://a.example/2").kind == "exact"
+
+
+def site(number: int, more: str = "") -> str:
+    """A page of a site whose template is most of each page: two of them are alike by some 0.86."""
+    return f"{prose(99, 300)} {prose(1000 + number, 25)} {more}"
+
+
+@pytest.mark.parametrize(("is_guarded", "most"), [(True, 6), (False, 40)])
+def test_pages_that_share_a_template_alone_are_not_near(store: Store, is_guarded: bool, most: int) -> None:
+    judge = Judge(store.content, JudgeOptions(template_guard=is_guarded))
+    kinds = [judged(judge, site(number), f"http://a/{number}").kind for number in range(60)]
+    assert (kinds.count("near") <= most) == is_guarded
+    assert set(kinds) == {"unique", "near"}
+
+
+def test_a_small_site_is_recognised_in_its_next_crawl(tmp_path: Path) -> None:
+    for number, pages in enumerate((12, 40)):
+        store = open_store(f"sqlite:///{tmp_path / f'{number}.sqlite'}")
+        first = Judge(store.content)
+        for page in range(pages):
+            judged(first, site(page) + prose(page, 60), f"http://a/{page}")
+        first.save()
+        second = Judge(store.content)
+        changed = [judged(second, site(page) + prose(page, 60) + " new", f"http://a/{page}") for page in range(pages)]
+        assert [verdict.kind for verdict in changed].count("near") >= 0.7 * pages
+        own = [verdict for verdict in changed if verdict.kind == "near" and verdict.same_url]
+        assert len(own) >= 0.7 * pages
+        store.close()

@@ -4,13 +4,14 @@
 -- KEYS: i
 -- ARGV: 1 if this call may have come before; prefix; "claim" or "find"; lifetime in milliseconds (0: for ever); then
 -- for each text its digest, URL key, URL, time in milliseconds, the smallest numbers of equal rows (of the whole text,
--- of what is no template), row bytes, rare row bytes, and its bands in one string
+-- of what is no template), row bytes, rare row bytes, its bands in one string, and those in which it is only looked for
 -- Answer for each text: 0 if there is no other (1: but for the template), else {first capture of the other text, its
 -- crawl id, 1 if this URL had that text before, number of equal row bytes, digest of the other text}
 
 local run, match, sub, byte = redis.call, string.match, string.sub, string.byte
 local prefix, is_claim, lifetime = ARGV[2], ARGV[3] == 'claim', tonumber(ARGV[4])
 local BAND = 8
+local FEWEST_DECIDED = 8
 
 local function is_forgotten(then_ms, ms)
   return lifetime > 0 and tonumber(then_ms) + lifetime <= ms
@@ -29,6 +30,27 @@ local function equal_bytes(one, other)
     end
   end
   return equal
+end
+
+-- See stores/base.py, Signature.
+local function rests_are_near(rows, rare, kept, kept_rare, wanted)
+  if (rare == '') == (kept_rare == '') then
+    return equal_bytes(rare ~= '' and rare or rows, kept_rare ~= '' and kept_rare or kept) >= wanted
+  end
+  local known, its_rare = rows, rare
+  if rare == '' then
+    known, its_rare = kept, kept_rare
+  end
+  local decided, equal = 0, 0
+  for place = 1, #rows do
+    if byte(known, place) == byte(its_rare, place) then
+      decided = decided + 1
+      if byte(rows, place) == byte(kept, place) then
+        equal = equal + 1
+      end
+    end
+  end
+  return decided >= FEWEST_DECIDED and equal * #rows >= wanted * decided
 end
 
 -- Lua itself compares as the server's locale sorts.
@@ -56,18 +78,18 @@ end
 local bucket_prefix = prefix .. 'b'
 local buckets, fields = {}, {}
 local answers = {}
-for item = 5, #ARGV, 9 do
+for item = 5, #ARGV, 10 do
   local digest, url_key, url, ms = ARGV[item], ARGV[item + 1], ARGV[item + 2], tonumber(ARGV[item + 3])
   local min_equal, min_rare = tonumber(ARGV[item + 4]), tonumber(ARGV[item + 5])
   local rows, rare_rows, bands = ARGV[item + 6], ARGV[item + 7], ARGV[item + 8]
+  local all_bands = bands .. ARGV[item + 9]
   local width = #rows
-  local own_rare = rare_rows ~= '' and rare_rows or rows
   local seen = {[digest] = true}
   local best, best_equal, best_first, best_place, best_url
   local answer = 0
 
-  for place = 1, #bands, BAND do
-    local bucket, field = bucket_prefix .. sub(bands, place, place + 1), sub(bands, place + 2, place + 7)
+  for place = 1, #all_bands, BAND do
+    local bucket, field = bucket_prefix .. sub(all_bands, place, place + 1), sub(all_bands, place + 2, place + 7)
     buckets[place], fields[place] = bucket, field
     local candidate = run('HGET', bucket, field)
     if candidate and not seen[candidate] then
@@ -78,8 +100,7 @@ for item = 5, #ARGV, 9 do
         local other_rows = sub(other, 1, width)
         local equal = equal_bytes(rows, other_rows)
         if equal >= min_equal then
-          local other_rare = #other > width and sub(other, width + 1) or other_rows
-          if equal_bytes(own_rare, other_rare) < min_rare then
+          if not rests_are_near(rows, rare_rows, other_rows, sub(other, width + 1), min_rare) then
             answer = 1
           elseif not best or equal > best_equal or (equal == best_equal and is_above(candidate, best)) then
             local first = run('GET', prefix .. 't' .. candidate)
