@@ -246,6 +246,8 @@ def show_streams(options: Options, pages: list[Page], jaccard: NDArray[np.float3
                     percent(one["called"], one["alike"]),
                     "10 %",
                     percent(one["called"], len(pages) * len(outcomes)),
+                    percent(one["unlike"], one["near"]),
+                    "0.6 %",
                 )
             )
     table(
@@ -258,8 +260,8 @@ def show_streams(options: Options, pages: list[Page], jaccard: NDArray[np.float3
     )  # fmt: skip
     table(
         "quality: second versions, changed and similar from 0.85 on, that are found; different pages of a site"
-        "\nthat are called near, of those with a similar page on their site, and of all",
-        ("", "versions", "found", "goal", "alike", "called near", "goal", "of all"),
+        "\nthat are called near, of those with a similar page on their site, and of all; near verdicts under 0.80",
+        ("", "versions", "found", "goal", "alike", "called near", "goal", "of all", "under 0.80", "goal"),
         guard_rows,
     )
 

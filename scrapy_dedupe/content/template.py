@@ -17,7 +17,7 @@ too high only as far as others share its counter.
 a counter gets by chance. A shingle is template if its counter has reached all of
 
 - 4;
-- n (f + 0.2 (1 - f)): it is on 20 % of the pages, chance apart;
+- n (f + 0.15 (1 - f)): it is on 15 % of the pages, chance apart;
 - n f + 4 sqrt(n f (1 - f)): chance alone would be four standard deviations off (the pages need not be of one
   size for that, their variance is then smaller still), so that a host of huge pages is not all template.
 
@@ -26,7 +26,7 @@ order give the same answers. A host of fewer than 4 counted pages has no templat
 without one, since nothing can be known of them, and what they are kept with is not mended later.
 
 **Limits.** Pages that say the same but for a few words, one after the other without end (a calendar), look to a
-host's counters exactly as a template does, and are not called near any more once they are 20 % of its pages.
+host's counters exactly as a template does, and are not called near any more once they are 15 % of its pages.
 
 **Bounds.** 64 kB a host and 256 hosts make 16 MB. The host that was not used for longest makes way; it is saved if
 it has a template, and what is known of a host without one is lost.
@@ -71,7 +71,7 @@ MOST_PAGES: Final = 255
 
 _SHIFT: Final = 16
 _FEWEST: Final = 4
-_SHARE: Final = 0.2
+_SHARE: Final = 0.15
 _DEVIATIONS: Final = 4
 
 # Of that many pages at most, what was saved speaks for.

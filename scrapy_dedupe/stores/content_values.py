@@ -61,7 +61,9 @@ def _rests_are_near(signature: Signature, kept: bytes, kept_rare: bytes) -> bool
         return equal_bytes(rare or rows, kept_rare or kept) >= wanted
     decided = [
         row == other
-        for row, other, known, its_rare in zip(rows, kept, rows if rare else kept, rare or kept_rare, strict=True)
+        for row, other, known, its_rare in zip(
+            rows, kept, rows if rare else kept, rare or kept_rare, strict=True
+        )
         if known == its_rare
     ]
     return len(decided) >= FEWEST_DECIDED and sum(decided) * len(rows) >= wanted * len(decided)

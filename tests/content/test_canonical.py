@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
 from scrapy_dedupe.content import canonical_text
-from scrapy_dedupe.content.canonical import CANONICALIZERS, KINDS, Canonical, canonical, kind_of, read, version
+from scrapy_dedupe.content.canonical import (
+    CANONICALIZERS,
+    KINDS,
+    Canonical,
+    canonical,
+    kind_of,
+    read,
+    version,
+)
 
 HTML = {
     "title is kept": ("<title>News</title><body>today", "News today"),

@@ -335,7 +335,9 @@ def test_a_small_site_is_recognised_in_its_next_crawl(tmp_path: Path) -> None:
             judged(first, site(page) + prose(page, 60), f"http://a/{page}")
         first.save()
         second = Judge(store.content)
-        changed = [judged(second, site(page) + prose(page, 60) + " new", f"http://a/{page}") for page in range(pages)]
+        changed = [
+            judged(second, site(page) + prose(page, 60) + " new", f"http://a/{page}") for page in range(pages)
+        ]
         assert [verdict.kind for verdict in changed].count("near") >= 0.7 * pages
         own = [verdict for verdict in changed if verdict.kind == "near" and verdict.same_url]
         assert len(own) >= 0.7 * pages

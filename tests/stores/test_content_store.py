@@ -323,7 +323,15 @@ def test_without_any_rest_the_whole_texts_stand_for_it(content: ContentStore) ->
 @pytest.mark.parametrize("kept_has_rest", [False, True], ids=["asked", "kept"])
 @pytest.mark.parametrize(
     ("decided", "unequal", "is_near"),
-    [(8, 1, True), (8, 2, False), (7, 0, False), (0, 0, False), (100, 19, True), (128, 29, True), (128, 30, False)],
+    [
+        (8, 1, True),
+        (8, 2, False),
+        (7, 0, False),
+        (0, 0, False),
+        (100, 19, True),
+        (128, 29, True),
+        (128, 30, False),
+    ],
 )
 def test_if_one_rest_is_known_the_rows_that_it_decides_stand_for_it(
     content: ContentStore, kept_has_rest: bool, decided: int, unequal: int, is_near: bool
