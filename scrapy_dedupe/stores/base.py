@@ -23,7 +23,7 @@ class Capture:
 
     ``digest`` is the 16-byte key of the text, ``seen_ms`` the time in milliseconds since the epoch (UTC).
     ``original`` is the digest of the text that this one is a copy of, None for a text that is new; it is another one
-    than ``digest`` for a near copy alone, whose ``similarity`` is the estimate.
+    than ``digest`` for a near copy, whose ``similarity`` is the estimate, and for a copy of an imported text.
     """
 
     digest: bytes
@@ -119,7 +119,7 @@ class ContentStore(Protocol):
         """For each: find the kept text most similar to this one, or else keep this one; in one atomic step.
 
         Its text was claimed before. Of the texts in one of its buckets, the most similar one of those that are near
-        is answered, and nothing is kept. Otherwise the text goes into each of its buckets (the last one in a bucket
+        is answered, and nothing is kept. One that is pending at the same URL is this page, in an earlier attempt. Otherwise the text goes into each of its buckets (the last one in a bucket
         stays there).
         """
 
@@ -146,6 +146,9 @@ class ContentStore(Protocol):
 
         With neither: all texts.
         """
+
+    def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
+        """How many texts :meth:`purge` would forget."""
 
     def load_template(self, host: str) -> bytes | None:
         """What :meth:`save_template` was given last for a host."""

@@ -11,7 +11,7 @@ a cluster; ``v2`` is the version of what follows. Values are plain bytes.
                       (pending) or ``c`` (confirmed). The digest has 16 bytes
 ``c`` + URL key       hash: digest of a text that this URL had too, to ``KIND MILLISECONDS PLACE SIMILARITY
                       ORIGINAL``; the original's digest is empty if it is the same text. The key is the first 16 bytes
-                      of BLAKE2b of the URL. The first capture of a text is here too if it is a near copy
+                      of BLAKE2b of the URL. The first capture of a text is here too if it is a copy of another text
 ``s`` + digest        string: the row bytes of a kept text: those of the whole text, then those of the part that is no
                       template, if they differ
 ``b`` + 2 bytes       hash: the other 6 bytes of a band hash to the digest of the last text that was kept in
@@ -116,6 +116,10 @@ class RedisContent:
     def purge(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
         with redis_faults(self._url):
             return self._survey.purge(before_ms, crawl)
+
+    def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
+        with redis_faults(self._url):
+            return self._survey.count(before_ms, crawl)
 
     def load_template(self, host: str) -> bytes | None:
         with redis_faults(self._url):

@@ -14,7 +14,7 @@ from .content_values import raw, url_key
 from .scripting import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import redis
 
@@ -71,7 +71,7 @@ class RedisSurvey:
                 original or None,
                 float(similarity) if similarity else None,
             )
-            if capture.kind == "near" or digest not in known:
+            if capture.kind == "near" or capture.original is not None or digest not in known:
                 known[digest] = capture
         return [
             (capture, None if capture.kind == "unique" else self._original(capture))
@@ -87,14 +87,7 @@ class RedisSurvey:
 
     def purge(self, before_ms: int | None, crawl: str | None) -> int:
         """As :meth:`~.base.ContentStore.purge`."""
-        place = None
-        if crawl is not None:
-            # An unknown crawl has no texts, and an empty place is nobody's.
-            place = cast("bytes | None", self._client.hget(cast("str", self._key(b"i")), crawl)) or b""
-
-        def is_meant(ms: int, its_place: bytes) -> bool:
-            return (before_ms is None or ms < before_ms) and (place is None or its_place == place)
-
+        is_meant = self._first_captures(before_ms, crawl)
         purged = self._forget_texts(text for text in self._texts() if is_meant(text.seen_ms, text.place))
         self._forget((b"s", digest, b"") for digest in self._names(b"s"))
         for keys in batches(self._names(b"c"), _SCAN_AT_ONCE):
@@ -113,6 +106,12 @@ class RedisSurvey:
                 self._client.delete(*(self._key(b"h", host) for host in hosts))
         return purged
 
+    def count(self, before_ms: int | None, crawl: str | None) -> int:
+        """As :meth:`~.base.ContentStore.count`."""
+        is_meant = self._first_captures(before_ms, crawl)
+        # A scan may give a key twice.
+        return len({text.digest for text in self._texts() if is_meant(text.seen_ms, text.place)})
+
     def statistics(self) -> dict[str, int]:
         """As :meth:`~.base.ContentStore.statistics`. Counters would go wrong when the server lets texts expire."""
         pending = [text.is_pending for text in self._texts()]
@@ -122,6 +121,16 @@ class RedisSurvey:
             "pending": sum(pending),
             "templates": sum(1 for _ in self._names(b"h")),
         }
+
+    def _first_captures(self, before_ms: int | None, crawl: str | None) -> Callable[[int, bytes], bool]:
+        """Whether a first capture of that time and crawl is meant."""
+        place = None
+        if crawl is not None:
+            # An unknown crawl has no texts, and an empty place is nobody's.
+            place = cast("bytes | None", self._client.hget(cast("str", self._key(b"i")), crawl)) or b""
+        return lambda ms, its_place: (
+            (before_ms is None or ms < before_ms) and (place is None or its_place == place)
+        )
 
     def _key(self, kind: bytes, name: bytes = b"") -> bytes:
         return self._prefix + kind + name

@@ -96,7 +96,7 @@ class SqliteContent:
                 (url_key(url),),
             ).fetchall():
                 noted = Capture(digest, url, self._crawl_id(crawl), seen_ms, *decided)
-                if noted.kind == "near" or digest not in known:
+                if noted.kind == "near" or noted.original is not None or digest not in known:
                     known[digest] = noted
             return [
                 (capture, None if capture.kind == "unique" else self._original(capture))
@@ -124,14 +124,7 @@ class SqliteContent:
         return max(forgotten, 0)
 
     def purge(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
-        conditions, values = ["1"], list[Any]()
-        if before_ms is not None:
-            conditions.append("seen_ms < ?")
-            values.append(before_ms)
-        if crawl is not None:
-            conditions.append("crawl = (SELECT number FROM content_crawls WHERE id = ?)")
-            values.append(crawl)
-        where = " AND ".join(conditions)
+        where, values = _first_captures(before_ms, crawl)
         # A text that is confirmed meanwhile moves from the first table to the second.
         purged = self._sweep("content_pending", ["digest"], where, values)
         purged += self._sweep("content_texts", ["digest"], where, values)
@@ -150,6 +143,12 @@ class SqliteContent:
         if before_ms is None and crawl is None:
             self._sweep("content_templates", ["host"], "1")
         return purged
+
+    def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
+        where, values = _first_captures(before_ms, crawl)
+        with sqlite_faults(self._url):
+            statement = f"SELECT count(*) FROM content_first WHERE {where}"  # noqa: S608 - question marks
+            return int(self._connection.execute(statement, values).fetchone()[0])
 
     def load_template(self, host: str) -> bytes | None:
         with sqlite_faults(self._url):
@@ -322,8 +321,9 @@ class SqliteContent:
             row = self._row(capture, False)
             if known is None or known[4]:
                 first[digest] = confirmed[digest] = row
-            if capture.kind == "near" or (known is not None and not known[4] and known[:2] != row[:2]):
-                original = None if capture.original == digest else capture.original
+            original = None if capture.original == digest else capture.original
+            is_of_another = capture.kind == "near" or original is not None
+            if is_of_another or (known is not None and not known[4] and known[:2] != row[:2]):
                 decided = (capture.kind, original, capture.similarity)
                 notes.append((url_key(capture.url), digest, *decided, row[2], capture.seen_ms))
         released = [
@@ -426,3 +426,15 @@ class SqliteContent:
 
 def _numbers(bands: Sequence[bytes]) -> tuple[int, ...]:
     return unpack(f">{len(bands)}q", b"".join(bands))
+
+
+def _first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list[Any]]:
+    """A condition on first captures, and its values."""
+    conditions, values = ["1"], list[Any]()
+    if before_ms is not None:
+        conditions.append("seen_ms < ?")
+        values.append(before_ms)
+    if crawl is not None:
+        conditions.append("crawl = (SELECT number FROM content_crawls WHERE id = ?)")
+        values.append(crawl)
+    return " AND ".join(conditions), values

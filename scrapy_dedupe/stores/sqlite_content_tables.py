@@ -9,7 +9,7 @@
 ``content_pending``        the same of the texts whose page has not gone through. A text is in one of the two tables
 ``content_captures``       other captures of a text: the first 16 bytes of BLAKE2b of the URL, digest, what was decided
                            (``kind``, the original's digest if it is another one, similarity), crawl and time. The
-                           first capture of a text is here too if it is a near copy
+                           first capture of a text is here too if it is a copy of another text
 ``content_signatures``     digest of each kept text and its row bytes: those of the whole text, then those of
                            the part that is no template, if they differ
 ``content_bands``          band hash, as a signed 64-bit number (big-endian), and the digest of the last text

@@ -82,8 +82,9 @@ async def test_a_crawl_knows_what_quarrycore_had_read(
     assert [item["kind"] for item in items] == ["unchanged"]
     imported, own = call("content", "explain", "--store", store_url, web.url(), "--json").json["texts"]
     assert (imported["crawl"], imported["seen"]) == ("quarrycore", "2025-07-20T08:26:40.250Z")
-    assert own["why"] == imported["why"]
-    assert "imported from QuarryCore" in own["why"][0]
+    assert "imported from QuarryCore" in imported["why"][0]
+    assert (own["kind"], own["original"]["crawl"]) == ("unchanged", "quarrycore")
+    assert own["why"] == ["QuarryCore had read a page with the same text; its hash was imported."]
 
 
 def test_the_verdict_names_the_imported_url_and_time(

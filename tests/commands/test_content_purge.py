@@ -12,7 +12,6 @@ import pytest
 from scrapy_dedupe.content import Deduplicator, Document
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import Capture
-from scrapy_dedupe.stores.content_counts import count_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,10 +240,10 @@ def test_texts_are_counted_beyond_one_batch(store_url: str) -> None:
             [Capture(number.to_bytes(16, "big"), A, f"{number % 2}", number) for number in range(2_500)],
             pending=False,
         )
-        assert count_texts(store_url) == 2_500
-        assert count_texts(store_url, before_ms=1_500) == 1_500
-        assert count_texts(store_url, before_ms=1_500, crawl="1") == 750
+        assert store.content.count() == 2_500
+        assert store.content.count(before_ms=1_500) == 1_500
+        assert store.content.count(before_ms=1_500, crawl="1") == 750
         assert store.content.purge(before_ms=1_500, crawl="1") == 750
-        assert count_texts(store_url) == 1_750
+        assert store.content.count() == 1_750
     finally:
         store.close()

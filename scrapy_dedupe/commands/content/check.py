@@ -15,6 +15,7 @@ from .archive import Archive, ArchivedText, Wanted
 from .looking import judge_options, looking_judge
 from .pages import PageReader
 from .reasons import (
+    WAS_IMPORTED,
     Difference,
     add_archive_arguments,
     difference,
@@ -137,7 +138,7 @@ def _why(
             else "No text that is known is equal or similar."
         )
     elif capture is not None and capture.original in reading.imported:
-        yield "QuarryCore had read a page with the same text; its hash was imported."
+        yield WAS_IMPORTED
     else:
         yield why_equal(verdict.kind)
     if share:

@@ -14,6 +14,7 @@ from scrapy_dedupe.errors import StoreRefused
 from .archive import Archive, ArchivedText, Wanted
 from .looking import judge_options, looking_judge
 from .reasons import (
+    WAS_IMPORTED,
     Difference,
     Original,
     add_archive_arguments,
@@ -40,7 +41,7 @@ HELP = (
 )
 
 _NEW: Final = "No text that was known then was equal or similar."
-_NEW_OR_IMPORTED: Final = "It was new, or imported from QuarryCore, or a copy of a text that was imported; the store does not tell these apart."
+_NEW_OR_IMPORTED: Final = "It was new, or imported from QuarryCore."
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +136,10 @@ class _Explainer:
     def text(self, capture: Capture, original: SeenText | None) -> ExplainedText:
         diff = None
         if capture.kind == "unique":
-            # With imported texts in the store "unique" says that our own canonical text was new, and no more.
             why = [_NEW_OR_IMPORTED if PARAMETERS.items() <= self.parameters.items() else _NEW]
         elif capture.kind != "near":
-            why = [why_equal(capture.kind)]
+            is_imported = capture.original not in (None, capture.digest)
+            why = [WAS_IMPORTED if is_imported else why_equal(capture.kind)]
         else:
             own = self.archived[_text_of(capture)]
             why = list(self._why_near(capture, own))

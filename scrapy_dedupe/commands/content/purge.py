@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.crawls.index import checked_crawl_id
 from scrapy_dedupe.errors import SettingError, UsageError
-from scrapy_dedupe.stores.content_counts import count_texts
 
 if TYPE_CHECKING:
     import argparse
@@ -78,9 +77,7 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
         if urls:
             texts = sum(_new_at(store.content, url) for url in urls)
         else:
-            texts = count_texts(
-                place.content_url, before_ms=before_ms, crawl=crawl, timeout_s=place.timeout_s
-            )
+            texts = store.content.count(before_ms=before_ms, crawl=crawl)
         if not opts.dry_run and (opts.yes or _is_wanted(texts, place.shown(place.content_url))):
             if urls:
                 forgotten = sum(store.content.forget(url) for url in urls)

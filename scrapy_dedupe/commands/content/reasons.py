@@ -58,6 +58,9 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+WAS_IMPORTED: Final = "QuarryCore had read a page with the same text; its hash was imported."
+
+
 def why_equal(kind: str) -> str:
     """Of an ``exact`` or ``unchanged`` copy."""
     when = "when this URL was read before" if kind == "unchanged" else "there"

@@ -57,7 +57,7 @@ for item = 4, #ARGV, 9 do
         run('SET', key, 'c' .. own)
       end
     end
-    if kind == 'near' or (state == 'c' and first_url ~= url) then
+    if kind == 'near' or original ~= '' or (state == 'c' and first_url ~= url) then
       note(url_key, digest, ms, kind .. ' ' .. ms .. ' ' .. place .. ' ' .. similarity .. ' ' .. original)
     end
   elseif first == 'p' .. own then
