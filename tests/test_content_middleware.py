@@ -602,3 +602,59 @@ async def test_hostile_markup_is_passed_on_unjudged(web: WebServer, alone: dict[
     assert kinds(crawler) == {"/a": "unique", "/deep": "unknown"}
     assert crawler.spider.responses["/deep"].meta["dedupe"].reason == "markup"
     assert content_stats(crawler) == {"unique": 1, "skipped/markup": 1}
+
+
+WORDS = "".join(f"<p>Satz {number}: “Grüße” – 10 €" for number in range(40))
+CHINESE = "".join(f"<p>第{number}句：今天天气很好。" for number in range(40))
+JAPANESE = "".join(f"<p>{number}番目の文です。カタカナ。" for number in range(40))
+
+# Body and declaration; what Scrapy makes of them is what is compared.
+ENCODINGS = {
+    "utf-16 with a mark": (WORDS, WORDS.encode("utf-16"), "text/html"),
+    "utf-16 by its header": (WORDS, WORDS.encode("utf-16-le"), "text/html; charset=utf-16le"),
+    "utf-8 with a mark": (WORDS, WORDS.encode("utf-8-sig"), "text/html"),
+    "windows-1252 by its header": (WORDS, WORDS.encode("windows-1252"), "text/html; charset=windows-1252"),
+    "windows-1252 called latin-1": (WORDS, WORDS.encode("windows-1252"), "text/html; charset=iso-8859-1"),
+    "windows-1252 by meta": (
+        WORDS,
+        b"<meta charset=windows-1252>" + WORDS.encode("windows-1252"),
+        "text/html",
+    ),
+    "gb18030": (CHINESE, CHINESE.encode("gb18030"), "text/html; charset=gb18030"),
+    "gb18030 called gb2312": (CHINESE, CHINESE.encode("gb18030"), "text/html; charset=gb2312"),
+    "iso-2022-jp": (JAPANESE, JAPANESE.encode("iso-2022-jp"), "text/html; charset=iso-2022-jp"),
+    "shift_jis by meta": (
+        JAPANESE,
+        b'<meta http-equiv="Content-Type" content="text/html; charset=shift_jis">'
+        + JAPANESE.encode("shift_jis"),
+        "text/html",
+    ),
+    "utf-8 that the header calls by a name that nobody knows": (
+        WORDS,
+        WORDS.encode(),
+        "text/html; charset=x-none",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "body", "content_type"), ENCODINGS.values(), ids=ENCODINGS)
+@crawl_test
+async def test_a_text_is_the_same_in_whatever_encoding(
+    web: WebServer, alone: dict[str, Any], text: str, body: bytes, content_type: str
+) -> None:
+    web.page("/utf-8", text)
+    web.page("/other", body, content_type=content_type)
+    crawler = await listed(web, alone, "/utf-8 /other")
+    assert kinds(crawler) == {"/utf-8": "unique", "/other": "exact"}
+
+
+@crawl_test
+async def test_a_wrong_encoding_is_read_as_scrapy_reads_it(web: WebServer, alone: dict[str, Any]) -> None:
+    # The header says what the bytes are; those that are not come out as U+FFFD, which makes another text.
+    words = WORDS.encode("windows-1252")
+    web.page("/right", words, content_type="text/html; charset=windows-1252")
+    web.page("/wrong", words, content_type="text/html; charset=utf-8")
+    web.page("/wrong-again", words, content_type="text/html; charset=utf-8")
+    crawler = await listed(web, alone | {"DEDUPE_NEAR_THRESHOLD": 1.0}, "/right /wrong /wrong-again")
+    assert "\ufffd" in crawler.spider.responses["/wrong"].text
+    assert kinds(crawler) == {"/right": "unique", "/wrong": "unique", "/wrong-again": "exact"}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LONG: Final = 2_000
 _MOST_LONG: Final = 100
 # Each takes lexbor some 700 bytes.
-_MOST_COPIES: Final = 500_000
+_MOST_COPIES: Final = 700_000
 # Of formatting elements with the same name and attributes no more than three are opened again.
 _MOST_ALIKE: Final = 3
 

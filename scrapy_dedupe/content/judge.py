@@ -22,7 +22,6 @@ import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -373,7 +372,13 @@ def _judgement(kind: str, capture: Capture, seen: SeenText, similarity: float) -
 
 
 def _host(url: str) -> str:
-    try:
-        return urlsplit(url).netloc.lower()
-    except ValueError:
-        return ""
+    """The host and port of a URL, as written; empty if there is none.
+
+    >>> _host("https://Example.org:8080/a?b"), _host("https://example.org?b"), _host("nothing")
+    ('example.org:8080', 'example.org', '')
+    """
+    # A tenth of what urlsplit() takes.
+    _, _, rest = url.partition("://")
+    for end in "/?#":
+        rest = rest.partition(end)[0]
+    return rest.rpartition("@")[2].lower()

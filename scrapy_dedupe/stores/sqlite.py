@@ -30,7 +30,8 @@ APPLICATION_ID = 0x64647031
 # 1: first version. 2: texts can be pending and take less room; captures and signatures say more.
 SCHEMA_VERSION = 2
 
-_CHECKPOINT_PAGES = 4_000
+_PAGE_BYTES = 2_048
+_CHECKPOINT_PAGES = 8_000
 _CACHE_KIB = 16_000
 
 _SCHEMA = f"""
@@ -79,6 +80,8 @@ class SqliteStore:
 
     def _prepare(self) -> None:
         version = self._format()
+        # Of a new file alone. A text goes into some twenty pages, and each is written whole at its commit.
+        self._connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
         self._connection.execute("PRAGMA synchronous=NORMAL")
         # Pages that are written again and again go from the log into the file less often: a third more texts a second.
         self._connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")

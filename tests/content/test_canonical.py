@@ -49,7 +49,7 @@ HTML = {
         "a<template><script>no</script></template><script><template>no</script>b",
         "ab",
     ),
-    "a script in svg": ("a<svg><script>no<g>no</g></script><title>b</title></svg>", "ab"),
+    "a script in svg": ("a<svg><script>no<g>no</g></script><text>b</text></svg>", "ab"),
     "noscript in the head": ("<head><noscript><style>no</style></noscript><title>a</title>", "a"),
     "noscript": ("<noscript>please turn it <b>on</b></noscript>", "please turn it on"),
     "hidden text": ("<p hidden>a</p><p style='display:none'>b</p>", "a b"),
