@@ -58,7 +58,9 @@ class Desk:
 
     def _take(self) -> None:
         # On the worker, the only thread that takes from the queue.
-        pages = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]
+        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]
+        # Whoever waited may have been cancelled; from here on that is too late.
+        pages = [page for page in taken if page.future.set_running_or_notify_cancel()]
         if not pages:
             return
         read: list[tuple[_Waiting, Reading]] = []

@@ -86,9 +86,11 @@ class TextWatch:
 
         None if it is not a page of this process, or takes too long.
         """
-        if not any(page.capture.digest == digest for page in self._pages.values()):
-            return self._recent.get(digest)
+        passed = self._recent.get(digest)
+        if passed or not any(page.capture.digest == digest for page in self._pages.values()):
+            return passed
         future: Future[bool | None] = Future()
+        future.set_running_or_notify_cancel()  # an answer that nobody waits for any more does no harm
         until = time.monotonic() + _LONGEST_WAIT_S
         self._waiting.setdefault(digest, []).append((until, future))
         return await self._session.wait_for(future)
@@ -124,6 +126,14 @@ class TextWatch:
     # Looking
 
     def _tick(self) -> None:
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - a timer that raises is not called again
+            self._session.error("content", error, "Copies may wait longer before they are dropped.")
+        if self._waiting:
+            self._answer(time.monotonic())
+
+    def _look(self) -> None:
         now = time.monotonic()
         if self._pages:
             busy = requests_in_hand(self._crawler)
@@ -136,8 +146,6 @@ class TextWatch:
                     else:
                         del self._pages[request]
                         self._end(page)
-        if self._waiting:
-            self._answer(now)
         is_time = now - self._settled_at >= _SETTLE_S
         if is_time and not self._is_settling and (self._passed or self._failed) and not self._guard.open:
             self._settled_at = now
@@ -158,11 +166,13 @@ class TextWatch:
     def _answer(self, now: float) -> None:
         at_work = {page.capture.digest for page in self._pages.values()}
         for digest, waiting in list(self._waiting.items()):
-            is_over = digest not in at_work
+            passed = self._recent.get(digest)
+            # If it failed, another page with its text may still be at work.
+            is_over = passed or digest not in at_work
             rest = []
             for until, future in waiting:
                 if is_over or now >= until:
-                    future.set_result(self._recent.get(digest) if is_over else None)
+                    future.set_result(passed if is_over else None)
                 else:
                     rest.append((until, future))
             if rest:

@@ -474,8 +474,8 @@ async def test_a_copy_of_a_page_that_fails_is_not_dropped(web: WebServer, alone:
     for path in ("/a", "/b", "/c"):
         web.page(path, LONG)
     crawler = await crawl(
-        AllAtOnce,
-        alone | {"DEDUPE_ACTION_EXACT": "drop", "CONCURRENT_REQUESTS_PER_DOMAIN": 1},
+        Failing,
+        alone | {"DEDUPE_ACTION_EXACT": "drop"},
         addon=False,
         base=web.url(""),
         paths="/a /b /c",
@@ -658,3 +658,29 @@ async def test_a_wrong_encoding_is_read_as_scrapy_reads_it(web: WebServer, alone
     crawler = await listed(web, alone | {"DEDUPE_NEAR_THRESHOLD": 1.0}, "/right /wrong /wrong-again")
     assert "\ufffd" in crawler.spider.responses["/wrong"].text
     assert kinds(crawler) == {"/right": "unique", "/wrong": "unique", "/wrong-again": "exact"}
+
+
+@crawl_test
+async def test_a_fault_in_looking_after_pages_keeps_no_copy_waiting(
+    web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(crawler: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("scrapy_dedupe.text_watch.requests_in_hand", fail)
+    monkeypatch.setattr("scrapy_dedupe.text_watch._LONGEST_WAIT_S", 0.3)
+    paths = [f"/{number}" for number in range(4)]
+    for path in paths:
+        web.page(path, LONG)
+    crawler = await crawl(
+        AllAtOnce,
+        alone | {"DEDUPE_ACTION_EXACT": "drop"},
+        addon=False,
+        base=web.url(""),
+        paths=" ".join(paths),
+    )
+    assert sorted(kinds(crawler).values()) == ["exact", "exact", "exact", "unique"]
+    assert crawler.stats.get_value("dedupe/content/not_dropped") == 3
+    assert crawler.stats.get_value("dedupe/errors/content") >= 1
+    again = await listed(web, alone, "/0")
+    assert kinds(again) == {"/0": "unchanged"}

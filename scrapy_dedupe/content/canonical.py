@@ -166,22 +166,25 @@ def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
     >>> read("html", "<title>App</title><div id=root></div><noscript>Enable JavaScript.</noscript>")
     Canonical(text='App Enable JavaScript.', is_shell=True)
     """
+    if kind in _PARSED and canonicalizer != "raw":
+        return _read_html(kind, text, canonicalizer == "html")
     text = _without_surrogates(text)
     if canonicalizer == "raw":
         return Canonical(
             text, len(text) <= _LONGEST_SHELL and kind in _PARSED and _is_shell(_tree(kind, text))
         )
-    with_links = canonicalizer == "html"
-    if kind in _PARSED:
-        tree = _tree(kind, text)
-        result = _clean(_tree_text(tree, with_links))
-        if len(result) > _LONGEST_SHELL:
-            return Canonical(result, False)
-        # The links stand in the tree as text: it is no longer the page.
-        return Canonical(result, _is_shell(_tree(kind, text) if with_links else tree))
     if kind == "xml":
-        text = _xml_text(text, with_links)
+        text = _xml_text(text, canonicalizer == "html")
     return Canonical(_clean(text), False)
+
+
+def _read_html(kind: str, text: str, with_links: bool) -> Canonical:
+    tree = _tree(kind, text)
+    result = _clean(_tree_text(tree, with_links))
+    if len(result) > _LONGEST_SHELL:
+        return Canonical(result, False)
+    # The links stand in the tree as text: it is no longer the page.
+    return Canonical(result, _is_shell(_tree(kind, text) if with_links else tree))
 
 
 def version(canonicalizer: str) -> str:
@@ -215,7 +218,13 @@ def kind_of(content_type: str) -> str | None:
 
 
 def _tree(kind: str, text: str) -> LexborHTMLParser:
-    return parse((_xhtml_as_html(text) if kind == "xhtml" else text).encode())
+    if kind == "xhtml":
+        text = _xhtml_as_html(text)
+    try:
+        source = text.encode()
+    except UnicodeEncodeError:
+        source = _without_surrogates(text).encode()
+    return parse(source)
 
 
 def _tree_text(tree: LexborHTMLParser, with_links: bool) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # A tag of this many bytes is looked at for itself.
 _LONG: Final = 2_000
 _MOST_LONG: Final = 100
-# Each takes lexbor some 700 bytes.
+# Copies of elements, of which each takes lexbor some 700 bytes; half as many as the page has bytes, if that is more.
 _MOST_COPIES: Final = 700_000
 # Of formatting elements with the same name and attributes no more than three are opened again.
 _MOST_ALIKE: Final = 3
@@ -56,21 +56,39 @@ def _key(name: str) -> int:
     return (ord(name[0]) - 97) * _LETTERS + (ord(name[1]) - 96 if len(name) > 1 else 0)
 
 
-def _marked(names: tuple[str, ...]) -> NDArray[np.bool_]:
-    marked = np.zeros(_NO_NAME + 1, np.bool_)
-    marked[[_key(name) for name in names]] = True
-    return marked
+def _keys_of_pairs() -> NDArray[np.uint16]:
+    """The key of each two bytes that may stand after ``<`` or ``</``."""
+    first, second = np.divmod(np.arange(0x10000), 0x100)
+    first = (first | 0x20) - 97
+    second = (second | 0x20) - 96
+    second[(second < 1) | (second > 26)] = 0
+    keys = first * _LETTERS + second
+    keys[(first < 0) | (first > 25)] = _NO_NAME
+    return keys.astype(np.uint16)
 
 
-# Empty elements, and those whose end tag may be left out: they nest inside others that count alone.
-_UNCOUNTED: Final = (
-    "p", "br", "hr", "im", "in", "li", "wb", "co", "td", "th", "tr", "tb", "tf", "dd", "dt", "rt", "rp",
-)  # fmt: skip
-_WEIGHTS: Final = np.where(_marked(_UNCOUNTED), 0, 1).astype(np.int32)
-_WEIGHTS[_NO_NAME] = 0
-# How long a name with these two letters has to be to be that of a formatting element; 0 if none is.
-_FORMATTING_LENGTHS: Final = np.zeros(_NO_NAME + 1, np.int64)
-_FORMATTING_LENGTHS[[_key(name) for name in _FORMATTING_NAMES]] = [len(name) for name in _FORMATTING_NAMES]
+def _table(values: dict[str, int], default: int, dtype: type[np.signedinteger]) -> NDArray[np.signedinteger]:
+    table = np.full(_NO_NAME + 1, default, dtype)
+    table[[_key(name) for name in values]] = list(values.values())
+    table[_NO_NAME] = 0
+    return table
+
+
+_KEYS: Final = _keys_of_pairs()
+# Empty elements, and those whose end tag may be left out, count nothing: they nest inside others that count alone.
+_WEIGHTS: Final = _table(
+    dict.fromkeys(
+        ("p", "br", "hr", "im", "in", "li", "wb", "co", "td", "th", "tr", "tb", "tf", "dd", "dt", "rt", "rp"),
+        0,
+    ),
+    1,
+    np.int32,
+)
+_LEVELS: Final = np.concatenate((_WEIGHTS, -_WEIGHTS))
+# How long a name with these letters has to be to be that of a formatting element; 0 if none is, and for end tags.
+_FORMATTING_LENGTHS: Final = np.concatenate(
+    (_table({name: len(name) for name in _FORMATTING_NAMES}, 0, np.int64), np.zeros(_NO_NAME + 1, np.int64))
+)
 
 
 class Glance:
@@ -85,29 +103,40 @@ class Glance:
     def __init__(self, source: bytes) -> None:
         data = np.frombuffer(source + b"   ", np.uint8)
         tags = np.flatnonzero(data == 0x3C)
-        is_end = data[tags + 1] == 0x2F
-        names = tags + is_end
-        first = (data[names + 1] | 0x20) - np.uint8(97)
-        second = (data[names + 2] | 0x20) - np.uint8(96)
-        second[second > 26] = 0
-        keys = first.astype(np.int32) * _LETTERS + second
-        keys[first > 25] = _NO_NAME
-        weights = _WEIGHTS[keys]
-        weights[is_end] *= -1
-        unpaired = int(np.abs(np.bincount(keys, weights, _NO_NAME + 1)).sum())
+        names = tags + 1
+        is_end = data[names] == 0x2F
+        names += is_end
+        keys = _KEYS[(data[names].astype(np.uint16) << 8) | data[names + 1]].astype(np.int64)
+        keys[is_end] += _NO_NAME + 1
+        counts = np.bincount(keys, minlength=len(_LEVELS)).reshape(2, -1)
         # What is no tag may stand in an attribute.
-        unpaired += int(np.count_nonzero(keys == _NO_NAME))
-        level = np.cumsum(weights)
-        depth = level - np.minimum(np.minimum.accumulate(level), 0)
-        self.steps = int(depth.sum()) + unpaired * len(tags)
+        unpaired = int((np.abs(counts[0] - counts[1]) * _WEIGHTS).sum() + counts[:, _NO_NAME].sum())
+        level = np.cumsum(_LEVELS[keys])
+        # End tags that nothing precedes do not make what follows less deep.
+        ground = np.minimum(np.minimum.accumulate(level), 0)
+        self.steps = int(level.sum() - ground.sum()) + unpaired * len(tags)
         lengths = _FORMATTING_LENGTHS[keys]
-        lengths[is_end] = 0
-        formatting = tags[lengths > 0]
-        after = np.minimum(formatting + lengths[lengths > 0] + 1, len(source))
-        different = _MOST_ALIKE * len(_FORMATTING_NAMES) + int(np.count_nonzero(data[after] != 0x3E))
-        if different * len(tags) > _MOST_COPIES:
-            different = _different(source)
-        self.is_light = different * len(tags) <= _MOST_COPIES and _has_few_attributes(source, tags)
+        formatting = np.flatnonzero(lengths)
+        after = np.minimum(tags[formatting] + lengths[formatting] + 1, len(source))
+        is_bare = data[after] == 0x3E
+        kinds = len(np.unique(keys[formatting[is_bare]]))
+        most = max(_MOST_COPIES, len(source) // 2) // max(len(tags), 1)
+        self.is_light = _has_few_attributes(source, tags) and _has_few_formats(
+            source, kinds, tags[formatting[~is_bare]].tolist(), most
+        )
+
+
+def _has_few_formats(source: bytes, kinds: int, with_attributes: list[int], most: int) -> bool:
+    """Whether no more than *most* formatting elements can be open at once: three of each kind.
+
+    There are so many *kinds* without attributes; of the others the places are given.
+    """
+    if _MOST_ALIKE * kinds + len(with_attributes) <= most:
+        return True
+    different = {source[at : source.find(b">", at) + 1] for at in with_attributes}
+    if _MOST_ALIKE * (kinds + len(different)) <= most and all(map(_SIMPLE_TAG.fullmatch, different)):
+        return True
+    return _different(source) <= most
 
 
 def _has_few_attributes(source: bytes, tags: NDArray[np.int64]) -> bool:
