@@ -1,19 +1,21 @@
 """Where pages wait for the judge, who takes all that wait at once.
 
 One call to a store then answers many pages when pages come faster than it answers, and a page that comes alone does not
-wait for others.
+wait for others. Large pages, which can take seconds to read, are read on a thread of their own first, so that no other page
+waits for them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from .content import Page, Verdict
 from .content.judge import Judgement
 from .errors import StoreError
+from .worker import Worker
 
 if TYPE_CHECKING:
     from scrapy.http import TextResponse
@@ -30,6 +32,9 @@ ERROR: Final = "error"
 # Pages that are judged at once. More would keep the first of them waiting.
 _MOST_AT_ONCE: Final = 16
 
+# From this size on reading a page can take longer than others should wait.
+_LARGE_BYTES: Final = 50_000
+
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
@@ -37,6 +42,7 @@ class _Waiting:
     kind: str
     mime: str
     future: Future[Judgement]
+    reading: Reading | None = None
 
 
 class Desk:
@@ -47,14 +53,29 @@ class Desk:
         self._judge = judge
         self._guard = guard
         self._waiting: deque[_Waiting] = deque()
+        self._large_pages: Worker | None = None
+        session.at_stop(self._stop)
 
     async def judge(self, response: TextResponse, kind: str, mime: str) -> Judgement:
         """What the page is. Raises what the reading of this page raises; a store that is away is a verdict."""
         waiting = _Waiting(response, kind, mime, Future())
+        if len(response.body) >= _LARGE_BYTES:
+            reading = await self._session.wait_for(self._reader.submit(self._read, waiting))
+            waiting = replace(waiting, reading=reading)
         self._waiting.append(waiting)
         # Most of these find that the page was taken along with another one.
         self._session.worker.submit(self._take)
         return await self._session.wait_for(waiting.future)
+
+    @property
+    def _reader(self) -> Worker:
+        if self._large_pages is None:
+            self._large_pages = Worker("dedupe-large-pages")
+        return self._large_pages
+
+    def _stop(self) -> None:
+        if self._large_pages is not None:
+            self._large_pages.stop()
 
     def _take(self) -> None:
         # On the worker, the only thread that takes from the queue.
@@ -66,7 +87,7 @@ class Desk:
         read: list[tuple[_Waiting, Reading]] = []
         for page in pages:
             try:
-                read.append((page, self._read(page)))
+                read.append((page, page.reading or self._read(page)))
             except BaseException as error:  # noqa: BLE001 - it belongs to this page alone
                 page.future.set_exception(error)
         try:

@@ -4,8 +4,8 @@ There it sees final, decoded responses: redirects followed, retries done. It ask
 :mod:`scrapy_dedupe.content` on the crawl's worker and puts the :class:`~scrapy_dedupe.content.Verdict` on
 ``response.meta["dedupe"]``, and as a flag such as ``dedupe-exact`` on ``response.flags`` unless the page is
 unique. ``DEDUPE_ACTION_*``, or ``request.meta["dedupe_action"]``, decide whether a copy goes on to the spider or raises
-:class:`DuplicateContent`. A page is never dropped as a copy of one that may still fail: it waits until it is known
-whether the other one went through, or goes on.
+:class:`DuplicateContent`. A copy of a page that is still at work waits until it is known whether that one went through;
+if that takes too long it goes on, and its verdict says that the original is pending.
 
 Some pages are never judged; their verdict is ``unknown`` with the reason that is also counted under
 ``dedupe/content/skipped/``. Requests without a callback of a spider (robots.txt, media pipelines) get no
@@ -52,7 +52,7 @@ META_KEY: Final = "dedupe"
 SKIP_META_KEY: Final = "dedupe_skip"
 ACTION_META_KEY: Final = "dedupe_action"
 
-# How often a page is judged that would be dropped, but for others with its text that fail.
+# How often a page is judged, when others with its text fail one after the other.
 _MOST_LOOKS: Final = 3
 
 # Flags of bodies of which a part is missing. ("partial" only says that the connection's end was the body's.)
@@ -81,7 +81,7 @@ class ContentDedupeMiddleware:
         self._judge = session.at_start(lambda: Judge(store.content, judge_options(settings), self._measure))
         self._guard = session.guard(settings.store_url)
         self._desk = Desk(session, self._judge, self._guard)
-        self._watch = TextWatch(crawler, session, self._judge, self._guard)
+        self._watch = TextWatch(crawler, session, self._judge, self._guard, store.probe)
         self._actions = {
             "unchanged": settings.action_unchanged,
             "exact": settings.action_exact,
@@ -132,36 +132,44 @@ class ContentDedupeMiddleware:
 
     async def _decision_on(self, request: Request, response: Response) -> tuple[Judgement, bool]:
         """What the page is, and whether to drop it."""
+        judged = await self._settled_judgement_on(request, response)
+        if self._action(request, judged.verdict) != "drop":
+            return judged, False
+        if judged.verdict.pending or self._is_own_earlier_capture(judged.verdict):
+            self._session.inc("dedupe/content/not_dropped")
+            return judged, False
+        return judged, True
+
+    async def _settled_judgement_on(self, request: Request, response: Response) -> Judgement:
+        """What the page is, once it is known whether the page with the same text went through; that may take too long."""
         for _ in range(_MOST_LOOKS):
             judged = await self._judgement_on(request, response)
-            verdict = judged.verdict
-            if self._action(request, verdict) != "drop" or self._is_own_earlier_capture(verdict):
-                return judged, False
-            if not verdict.pending:
-                return judged, True
-            # The page with the same text may still fail, and then this one is all there is.
+            if not judged.verdict.pending:
+                break
+            # The other page may still fail, and then this one is all there is.
             assert judged.capture is not None
             outcome = await self._watch.outcome(judged.capture.original or judged.capture.digest)
             if outcome:
-                return replace(judged, verdict=replace(verdict, pending=False)), True
+                return replace(judged, verdict=replace(judged.verdict, pending=False))
             if outcome is None:
                 break
             # It failed: look again, once it is forgotten.
             await self._watch.settle()
-        self._session.inc("dedupe/content/not_dropped")
-        return judged, False
+        return judged
 
     def _action(self, request: Request, verdict: Verdict) -> str | None:
-        if not verdict.is_duplicate:
+        if verdict.kind not in self._actions:
             return None
-        wanted = request.meta.get(ACTION_META_KEY)
-        if isinstance(wanted, Mapping):
-            wanted = wanted.get(verdict.kind)
-        if wanted is None:
+        meta = wanted = request.meta.get(ACTION_META_KEY)
+        is_wrong = False
+        if isinstance(meta, Mapping):
+            is_wrong = not self._actions.keys() >= meta.keys()
+            wanted = meta.get(verdict.kind)
+        if wanted is None and not is_wrong:
             return self._actions[verdict.kind]
-        if wanted not in ("mark", "drop"):
+        if is_wrong or wanted not in ("mark", "drop"):
             error = SettingError(
-                f'meta[{ACTION_META_KEY!r}] of {request} is {wanted!r}. Allowed: "mark", "drop", or a dict of these by'
+                f'meta[{ACTION_META_KEY!r}] of {request} is {meta!r}. Allowed: "mark", "drop", or a dict of these by'
                 ' kind of verdict ("unchanged", "exact", "near").'
             )
             self._session.error("content", error, "The page was marked.")

@@ -109,10 +109,13 @@ class PageWatch:
 
     def found(self, request: Request) -> None:
         """A request that was scheduled is new: the page in which it was found is no leaf."""
-        if not self.is_redirected(request) and not self._is_start(request):
-            active = getattr(self._scraper_slot, "active", None)
-            url = strip_url(request.url)
-            self._watch.found(url, request.meta.get("depth"), referer_str(request), active)
+        if self._is_start(request):
+            return
+        active = getattr(self._scraper_slot, "active", None)
+        url, depth, referer = strip_url(request.url), request.meta.get("depth"), referer_str(request)
+        # A link that carries the meta of a redirect looks like one while the request that it names is in progress beside
+        # it. The page of its Referer found it then; that of a true redirect found the first request, and is none the less.
+        self._watch.found(url, depth, referer, active, is_redirected=self.is_redirected(request))
 
     def tick(self) -> list[bytes]:
         """Fingerprints of the leaves that are done since the last look."""

@@ -2,7 +2,8 @@
 
 Scrapy sends no signal when it is done with a response, so that is told by what is missing: a page that was received and
 that the engine does not hold any more went through, unless its callback or a pipeline raised meanwhile. Texts of pages
-that went through are confirmed in the store, those of the others are forgotten, once a second.
+that went through are confirmed in the store, those of the others, and of copies that were dropped, are forgotten, once a
+second.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from scrapy import signals
@@ -19,6 +20,8 @@ from .errors import StoreError
 from .page_watch import requests_in_hand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
@@ -42,6 +45,23 @@ _MOST_UNSETTLED: Final = 10_000
 
 
 @dataclass(slots=True)
+class _Outcomes:
+    """What the store has to be told."""
+
+    passed: list[Capture] = field(default_factory=list)
+    failed: list[Capture] = field(default_factory=list)
+    dropped: list[Capture] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.passed) + len(self.failed) + len(self.dropped)
+
+    def put_back(self, earlier: _Outcomes) -> None:
+        """Keep what could not be told, as far as there is room."""
+        for name in ("passed", "failed", "dropped"):
+            setattr(self, name, [*getattr(earlier, name), *getattr(self, name)][-_MOST_UNSETTLED:])
+
+
+@dataclass(slots=True)
 class _Page:
     capture: Capture
     is_received: bool = False
@@ -52,14 +72,21 @@ class _Page:
 class TextWatch:
     """The pages of one crawl whose texts are pending."""
 
-    def __init__(self, crawler: Crawler, session: Session, judge: Judge, guard: Breaker) -> None:
+    def __init__(
+        self,
+        crawler: Crawler,
+        session: Session,
+        judge: Judge,
+        guard: Breaker,
+        probe: Callable[[], None],
+    ) -> None:
         self._crawler = crawler
         self._session = session
         self._judge = judge
         self._guard = guard
+        self._probe = probe
         self._pages: dict[Request, _Page] = {}
-        self._passed: list[Capture] = []
-        self._failed: list[Capture] = []
+        self._outcomes = _Outcomes()
         self._recent: OrderedDict[bytes, bool] = OrderedDict()
         self._waiting: dict[bytes, list[tuple[float, Future[bool | None]]]] = {}
         self._settled_at = time.monotonic()
@@ -79,7 +106,7 @@ class TextWatch:
 
     def dropped(self, capture: Capture) -> None:
         """A page was read and is kept from the spider, as the user wants it."""
-        self._passed.append(capture)
+        self._outcomes.dropped.append(capture)
 
     async def outcome(self, digest: bytes) -> bool | None:
         """Whether the page with that text went through, once that is known.
@@ -97,7 +124,7 @@ class TextWatch:
 
     async def settle(self) -> None:
         """Tell the store what is known so far."""
-        await self._session.wait_for(self._session.worker.submit(self._settle, *self._taken()))
+        await self._session.wait_for(self._session.worker.submit(self._settle, self._taken()))
 
     async def close(self) -> None:
         """No page is at work any more: settle them all."""
@@ -105,10 +132,9 @@ class TextWatch:
             self._end(page)
         self._pages.clear()
         self._answer(time.monotonic() + _LONGEST_WAIT_S)
-        while self._passed or self._failed:
-            before = len(self._passed) + len(self._failed)
+        while before := len(self._outcomes):
             await self.settle()
-            if len(self._passed) + len(self._failed) >= before:
+            if len(self._outcomes) >= before:
                 break  # the store is away
 
     # Signals
@@ -147,17 +173,17 @@ class TextWatch:
                         del self._pages[request]
                         self._end(page)
         is_time = now - self._settled_at >= _SETTLE_S
-        if is_time and not self._is_settling and (self._passed or self._failed) and not self._guard.open:
+        if is_time and not self._is_settling and len(self._outcomes) and not self._guard.open:
             self._settled_at = now
             self._is_settling = True
-            self._session.worker.submit(self._settle, *self._taken())
+            self._session.worker.submit(self._settle, self._taken())
 
     def _end(self, page: _Page) -> None:
         has_passed = page.is_received and not page.has_failed
         if has_passed:
-            self._passed.append(page.capture)
+            self._outcomes.passed.append(page.capture)
         else:
-            self._failed.append(page.capture)
+            self._outcomes.failed.append(page.capture)
             self._session.inc("dedupe/content/failed")
         self._recent[page.capture.digest] = has_passed
         if len(self._recent) > _RECENT:
@@ -180,30 +206,30 @@ class TextWatch:
             else:
                 del self._waiting[digest]
 
-    def _taken(self) -> tuple[list[Capture], list[Capture]]:
-        taken = self._passed, self._failed
-        self._passed, self._failed = [], []
+    def _taken(self) -> _Outcomes:
+        taken, self._outcomes = self._outcomes, _Outcomes()
         return taken
 
-    def _settle(self, passed: list[Capture], failed: list[Capture]) -> None:
+    def _settle(self, outcomes: _Outcomes) -> None:
         # On the worker.
         loop = self._session.loop
         try:
             if self._guard.open:
-                loop.call(self._put_back, passed, failed)
+                loop.call(self._put_back, outcomes)
             else:
-                self._judge.settle(passed, failed)
+                # A file that was removed or replaced goes on answering.
+                self._probe()
+                self._judge.settle(outcomes.passed, outcomes.failed, outcomes.dropped)
                 self._guard.worked()
         except StoreError as error:
             self._guard.failed(error)
-            loop.call(self._put_back, passed, failed)
+            loop.call(self._put_back, outcomes)
         except Exception as error:  # noqa: BLE001 - the texts stay pending, which costs no page
             self._session.error("content", error, "The texts of these pages will be taken as new next time.")
         loop.call(self._settling_ended)
 
-    def _put_back(self, passed: list[Capture], failed: list[Capture]) -> None:
-        self._passed = [*passed, *self._passed][-_MOST_UNSETTLED:]
-        self._failed = [*failed, *self._failed][-_MOST_UNSETTLED:]
+    def _put_back(self, outcomes: _Outcomes) -> None:
+        self._outcomes.put_back(outcomes)
 
     def _settling_ended(self) -> None:
         self._is_settling = False

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 import gc
 import gzip
 import logging
 import sqlite3
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from crawling import LinkSpider, collecting, crawl, crawl_test
 from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.defer import maybe_deferred_to_future
 
-from scrapy_dedupe.content import Verdict
+from scrapy_dedupe.content import Judge, Page, Verdict
 from scrapy_dedupe.downloadermiddlewares import DuplicateContent
 from scrapy_dedupe.signals import content_judged
 from scrapy_dedupe.stores.sqlite_content import SqliteContent
@@ -684,3 +686,109 @@ async def test_a_fault_in_looking_after_pages_keeps_no_copy_waiting(
     assert crawler.stats.get_value("dedupe/errors/content") >= 1
     again = await listed(web, alone, "/0")
     assert kinds(again) == {"/0": "unchanged"}
+
+
+class SlowlyRefusingPipeline:
+    async def process_item(self, item: dict[str, str]) -> dict[str, str]:
+        if item["path"] == "/a":
+            await asyncio.sleep(0.3)
+            raise ValueError("planted")
+        return item
+
+
+@crawl_test
+async def test_a_copy_is_told_new_if_the_first_page_fails_meanwhile(
+    web: WebServer, alone: dict[str, Any]
+) -> None:
+    class OnlyNew(AllAtOnce):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            path = response.url.removeprefix(self.base)
+            self.responses[path] = response
+            if path == "/a":
+                yield self.request_for("/b")
+            if not response.meta["dedupe"].is_duplicate:
+                yield {"path": path}
+
+    web.page("/a", LONG)
+    web.page("/b", LONG)
+    crawler = await listed(web, alone | {"ITEM_PIPELINES": {SlowlyRefusingPipeline: 300}}, "/a", OnlyNew)
+    assert kinds(crawler) == {"/a": "unique", "/b": "unique"}
+    assert crawler.stats.get_value("item_scraped_count") == 1
+    again = await listed(web, alone, "/a /b")
+    assert kinds(again) == {"/a": "exact", "/b": "unchanged"}
+
+
+@crawl_test
+async def test_a_dict_of_actions_names_kinds_of_verdicts(
+    web: WebServer, alone: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Misspelling(Listed):
+        def request_for(self, path: str) -> scrapy.Request:
+            return super().request_for(path).replace(meta={"dedupe_action": {"exat": "drop"}})
+
+    web.page("/a", LONG)
+    web.page("/b", LONG)
+    crawler = await listed(web, alone, "/a /b", Misspelling)
+    assert kinds(crawler) == {"/a": "unique", "/b": "exact"}
+    assert "exat" in caplog.text
+    assert crawler.stats.get_value("dedupe/errors/content") == 1
+
+
+@crawl_test
+async def test_a_near_copy_that_was_dropped_is_near_again_and_no_original(
+    web: WebServer, alone: dict[str, Any]
+) -> None:
+    web.page("/a", LONG)
+    web.page("/b", LONG + "<p>One more.")
+    first = await listed(web, alone | {"DEDUPE_ACTION_NEAR": "drop"}, "/a /b")
+    assert kinds(first) == {"/a": "unique"}
+    web.page("/c", LONG + "<p>One more.")
+    drop = {"DEDUPE_ACTION_UNCHANGED": "drop", "DEDUPE_ACTION_EXACT": "drop"}
+    second = await listed(web, alone | drop, "/b /c")
+    assert kinds(second) == {"/b": "near"}
+    assert second.spider.responses["/b"].meta["dedupe"].original_url == web.url("/a")
+    assert second.spider.failures[0].value.verdict.original_url == web.url("/b")
+
+
+@crawl_test
+async def test_no_page_waits_for_a_large_one(
+    web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_small_one_done = threading.Event()
+    read = Judge.read
+
+    def slow(self: Judge, page: Page) -> Any:
+        if len(page.text) > 50_000:
+            assert is_small_one_done.wait(20)
+        return read(self, page)
+
+    class Ordered(AllAtOnce):
+        def parse(self, response: Any, **kwargs: Any) -> None:
+            self.responses[response.url.removeprefix(self.base)] = response
+            is_small_one_done.set()
+
+    monkeypatch.setattr(Judge, "read", slow)
+    web.page("/large", LONG * 40)
+    web.page("/small", LONG)
+    crawler = await listed(web, alone, "/large /small", Ordered)
+    assert kinds(crawler)["/small"] == "unique"
+    assert list(kinds(crawler)) == ["/small", "/large"]
+
+
+@crawl_test
+async def test_a_store_file_that_is_removed_is_noticed(
+    web: WebServer, alone: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "texts.sqlite"
+
+    class Removing(Listed):
+        def parse(self, response: Any, **kwargs: Any) -> None:
+            super().parse(response)
+            for name in tmp_path.glob("texts.sqlite*"):
+                name.unlink()
+
+    web.page("/a", LONG)
+    crawler = await listed(web, alone | {"DEDUPE_STORE_URL": f"sqlite:///{path}"}, "/a", Removing)
+    assert kinds(crawler) == {"/a": "unique"}
+    assert crawler.stats.get_value("dedupe/errors/store") >= 1
+    assert any("was removed or replaced" in record.getMessage() for record in caplog.records)

@@ -39,6 +39,12 @@ class Document:
     html: str
     content_type: str = "text/html"
 
+    def __post_init__(self) -> None:
+        for name in ("url", "html", "content_type"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise TypeError(f"{name} of a Document is text, not {type(value).__name__}.")
+
 
 @dataclass(frozen=True, slots=True)
 class _Options:
@@ -112,10 +118,12 @@ class Deduplicator:
 
     def forget(self, url: str) -> bool:
         """Forget what was read at *url*, for a document that could not be kept. False if nothing was known."""
+        self._check_open()
         return self._store.content.forget(url) > 0
 
     def flush(self) -> None:
         """Make what was remembered survive a power failure. (A killed process loses nothing of the texts anyway.)"""
+        self._check_open()
         self._judge.save()
         self._store.content.flush()
 
@@ -137,8 +145,13 @@ class Deduplicator:
         self.close()
 
     def _check(self, documents: list[Document]) -> list[Verdict]:
+        self._check_open()
         readings = [self._read(document) for document in documents]
         return [judged.verdict for judged in self._judge.decide(readings, pending=False)]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("The Deduplicator is closed.")
 
     def _read(self, document: Document) -> Reading:
         kind = kind_of(document.content_type)
@@ -170,6 +183,9 @@ def _read_options(options: dict[str, Any]) -> _Options:
         raise SettingError(
             f"content_max_bytes is {settings.content_max_bytes!r}. Allowed: a whole number of at least 1."
         )
+    ttl = settings.content_ttl
+    if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not ttl >= 1):
+        raise SettingError(f"content_ttl is {ttl!r}. Allowed: a number of seconds of at least 1, or None.")
     if not isinstance(settings.store_timeout, (int, float)) or not 0 < settings.store_timeout <= 600:
         raise SettingError(
             f"store_timeout is {settings.store_timeout!r}. Allowed: a number of seconds above 0, at most 600."

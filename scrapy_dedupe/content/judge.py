@@ -141,7 +141,11 @@ class Judge:
         if not pending:
             # New texts are confirmed; what is left is that other URLs had them too.
             self.settle(
-                [judged.capture for judged in judgements if judged.capture and judged.verdict.is_duplicate]
+                [
+                    judged.capture
+                    for judged in judgements
+                    if judged.capture and judged.verdict.kind != "unique"
+                ]
             )
         return judgements
 
@@ -149,9 +153,14 @@ class Judge:
         """As :meth:`decide`, without remembering anything."""
         return self._decide(readings, None)
 
-    def settle(self, passed: Sequence[Capture], failed: Sequence[Capture] = ()) -> None:
-        """Pages that went through are remembered from now on, those that failed are forgotten."""
-        self._store.settle(passed, failed)
+    def settle(
+        self,
+        passed: Sequence[Capture],
+        failed: Sequence[Capture] = (),
+        dropped: Sequence[Capture] = (),
+    ) -> None:
+        """Pages that went through are remembered from now on; those that failed, or were dropped, are forgotten."""
+        self._store.settle(passed, failed, dropped)
 
     def save(self) -> None:
         """Keep what was learnt of the hosts' templates."""

@@ -6,6 +6,7 @@ Buckets grow by a tenth, from a microsecond on, so a quantile is off by at most 
 from __future__ import annotations
 
 import math
+import threading
 from typing import Final
 
 _SMALLEST_S: Final = 1e-6
@@ -14,17 +15,19 @@ _BUCKETS: Final = 256  # up to ten hours
 
 
 class Latency:
-    """A histogram of durations in seconds."""
+    """A histogram of durations in seconds. Several threads may add to it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._counts = [0] * _BUCKETS
         self.count = 0
 
     def add(self, seconds: float) -> None:
         """Note that something took so long."""
         bucket = int(math.log(max(seconds, _SMALLEST_S) / _SMALLEST_S, _GROWTH))
-        self._counts[min(bucket, _BUCKETS - 1)] += 1
-        self.count += 1
+        with self._lock:
+            self._counts[min(bucket, _BUCKETS - 1)] += 1
+            self.count += 1
 
     def quantile(self, share: float) -> float:
         """The seconds within which a *share* of all was done; 0.0 if there was nothing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -68,6 +69,12 @@ class NearOptions:
             for name, value in values.items()
         }
         defaults = {option.name: option.default for option in fields(cls)}
+        for name, table in tables.items():
+            for mime in table:
+                if mime != ALL_TYPES and not re.fullmatch(r"[^/\s]+/[^/\s]+", str(mime)):
+                    raise SettingError(
+                        f"near_{name} has a value for {mime!r}. Allowed: MIME types such as text/html, and *."
+                    )
         options = {}
         for mime in sorted({mime for table in tables.values() for mime in table} | {ALL_TYPES}):
             chosen: dict[str, Any] = {

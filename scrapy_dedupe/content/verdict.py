@@ -56,8 +56,11 @@ class Verdict:
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether the text, or nearly the same text, was read before."""
-        return self.kind in ("unchanged", "exact", "near")
+        """Whether the text, or nearly the same text, was read before by a page that went through.
+
+        While the original is pending this is False: it may fail, and then this page is all there is.
+        """
+        return self.kind in ("unchanged", "exact", "near") and not self.pending
 
     def as_dict(self) -> dict[str, Any]:
         """A plain form for logs and JSON; the time as ISO 8601 in UTC with milliseconds."""

@@ -129,8 +129,15 @@ class ContentStore(Protocol):
     def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
         """As :meth:`claim_near`, without writing anything."""
 
-    def settle(self, passed: Sequence[Capture], failed: Sequence[Capture] = ()) -> None:
+    def settle(
+        self,
+        passed: Sequence[Capture],
+        failed: Sequence[Capture] = (),
+        dropped: Sequence[Capture] = (),
+    ) -> None:
         """Confirm the texts of pages that went through; forget those of pages that failed.
+
+        Those of copies that were dropped are forgotten too, since nobody got them; what was decided of them is noted.
 
         A page that went through while the first one with its text is pending becomes the first one. Safe to repeat.
         """
@@ -144,7 +151,7 @@ class ContentStore(Protocol):
     def purge(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
         """Forget the texts whose first capture is older than ``before_ms``, or was made by ``crawl``. How many.
 
-        With neither: all texts.
+        With neither: all texts, and the parameters and templates with them, as if the store was new.
         """
 
     def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:

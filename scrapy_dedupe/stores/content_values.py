@@ -83,7 +83,7 @@ def refuse_other_parameters(url: str, stored: Mapping[str, str], parameters: Map
     for name, value in parameters.items():
         if stored[name] != value:
             raise StoreRefused(
-                f"The store {url} was written with {name} = {stored[name]}, this crawl compares texts with"
-                f" {name} = {value}. Use the version or the setting that wrote it, or start another store with"
-                " DEDUPE_CONTENT_STORE_URL."
+                f"The store {url} was written with {name} = {stored[name]}, and texts are to be compared with"
+                f" {name} = {value}. Use the version or the setting that wrote it, or another store"
+                " (DEDUPE_CONTENT_STORE_URL). An empty one is begun anew after: scrapy dedupe content purge --all"
             )

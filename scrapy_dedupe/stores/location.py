@@ -63,7 +63,7 @@ def parse_store_url(url: object, name: str = "the store URL") -> StoreLocation:
     """
     if isinstance(url, str):
         scheme, separator, rest = url.partition("://")
-        if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        if scheme == "sqlite" and rest.startswith("/") and rest[1:] not in ("", ":memory:"):
             return StoreLocation(url, Path(unquote(rest[1:])))
         if scheme in REDIS_SCHEMES and separator and rest.strip("/"):
             try:

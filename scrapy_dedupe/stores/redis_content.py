@@ -91,8 +91,14 @@ class RedisContent:
     def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
         return self._near(b"find", signatures)
 
-    def settle(self, passed: Sequence[Capture], failed: Sequence[Capture] = ()) -> None:
-        pages = [*((b"+", capture) for capture in passed), *((b"-", capture) for capture in failed)]
+    def settle(
+        self,
+        passed: Sequence[Capture],
+        failed: Sequence[Capture] = (),
+        dropped: Sequence[Capture] = (),
+    ) -> None:
+        outcomes = ((b"+", passed), (b"-", failed), (b"=", dropped))
+        pages = [(outcome, capture) for outcome, captures in outcomes for capture in captures]
         for some in batches(pages, _SETTLE_AT_ONCE):
             arguments: list[bytes] = []
             for operation, capture in some:

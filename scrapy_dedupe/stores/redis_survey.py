@@ -104,6 +104,7 @@ class RedisSurvey:
         if before_ms is None and crawl is None:
             for hosts in batches(self._names(b"h"), _SCAN_AT_ONCE):
                 self._client.delete(*(self._key(b"h", host) for host in hosts))
+            self._client.delete(self._key(b"p"))
         return purged
 
     def count(self, before_ms: int | None, crawl: str | None) -> int:

@@ -78,10 +78,15 @@ class SqliteContent:
         with self._reading():
             return self._near(signatures, keep=False)
 
-    def settle(self, passed: Sequence[Capture], failed: Sequence[Capture] = ()) -> None:
-        if passed or failed:
+    def settle(
+        self,
+        passed: Sequence[Capture],
+        failed: Sequence[Capture] = (),
+        dropped: Sequence[Capture] = (),
+    ) -> None:
+        if passed or failed or dropped:
             with self._writing():
-                self._settle(passed, failed)
+                self._settle(passed, (*failed, *dropped), dropped)
 
     def captures(self, url: str) -> list[tuple[Capture, SeenText | None]]:
         with self._reading():
@@ -142,6 +147,7 @@ class SqliteContent:
         )
         if before_ms is None and crawl is None:
             self._sweep("content_templates", ["host"], "1")
+            self._sweep("content_parameters", ["name"], "1")
         return purged
 
     def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
@@ -310,7 +316,9 @@ class SqliteContent:
             [(digest, *row[:4]) for digest, row in sorted(first.items())],
         )
 
-    def _settle(self, passed: Sequence[Capture], failed: Sequence[Capture]) -> None:
+    def _settle(
+        self, passed: Sequence[Capture], failed: Sequence[Capture], dropped: Sequence[Capture]
+    ) -> None:
         first = self._first([capture.digest for capture in (*passed, *failed)])
         were_pending = {digest for digest, row in first.items() if row[4]}
         confirmed: dict[bytes, _First] = {}
@@ -321,11 +329,13 @@ class SqliteContent:
             row = self._row(capture, False)
             if known is None or known[4]:
                 first[digest] = confirmed[digest] = row
-            original = None if capture.original == digest else capture.original
-            is_of_another = capture.kind == "near" or original is not None
+            is_of_another = capture.kind == "near" or capture.original not in (None, digest)
             if is_of_another or (known is not None and not known[4] and known[:2] != row[:2]):
-                decided = (capture.kind, original, capture.similarity)
-                notes.append((url_key(capture.url), digest, *decided, row[2], capture.seen_ms))
+                notes.append(_note(capture, row[2]))
+        for capture in dropped:
+            row, known = self._row(capture, False), first.get(capture.digest)
+            if capture.kind == "near" or (known is not None and not known[4] and known[:2] != row[:2]):
+                notes.append(_note(capture, row[2]))
         released = [
             capture.digest
             for capture in failed
@@ -438,3 +448,10 @@ def _first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list
         conditions.append("crawl = (SELECT number FROM content_crawls WHERE id = ?)")
         values.append(crawl)
     return " AND ".join(conditions), values
+
+
+def _note(capture: Capture, crawl: int) -> tuple[Any, ...]:
+    """A row of ``content_captures``."""
+    original = None if capture.original == capture.digest else capture.original
+    decided = (capture.kind, original, capture.similarity)
+    return (url_key(capture.url), capture.digest, *decided, crawl, capture.seen_ms)

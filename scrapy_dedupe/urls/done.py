@@ -52,19 +52,30 @@ class DoneWatch(Generic[R]):
         self._pages[request] = _Page(url, depth, fingerprints)
         self._by_url.setdefault(url, []).append(request)
 
-    def found(self, url: str, depth: int | None, referer: str | None, active: Collection[R] | None) -> None:
+    def found(
+        self,
+        url: str,
+        depth: int | None,
+        referer: str | None,
+        active: Collection[R] | None,
+        *,
+        is_redirected: bool = False,
+    ) -> None:
         """Something new was found: ``url``, at ``depth`` if that is known, in the page at ``referer``.
 
-        ``active`` are the requests whose callbacks run now; None where that cannot be told.
+        ``active`` are the requests whose callbacks run now; None where that cannot be told. What was redirected is
+        taken for found by the page of its Referer alone, if it has one.
         """
         parents = [
             page
             for page in self._at_work(self._by_url.get(referer or "", ()), active)
             if depth is None or page.depth == depth - 1
         ]
-        if not parents:
-            parents = self._at_work(self._pages if active is None else active, active)
-        for page in (*parents, *self._at_work(self._by_url.get(url, ()), active)):
+        if not (is_redirected and referer):
+            if not parents:
+                parents = self._at_work(self._pages if active is None else active, active)
+            parents += self._at_work(self._by_url.get(url, ()), active)
+        for page in parents:
             page.is_inner = True
             page.fingerprints = []
 

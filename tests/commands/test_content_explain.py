@@ -109,7 +109,9 @@ async def test_each_verdict_is_explained(
     original = {"url": web.url("/a"), "crawl": "first", "seen": texts["/a"]["seen"]}
     assert [texts[path]["original"] for path in ("/a", "/b", "/c")] == [None, original, original]
     assert texts["/b"]["digest"] == texts["/a"]["digest"] != texts["/c"]["digest"]
-    assert texts["/a"]["why"] == ["No text that was known then was equal or similar."]
+    assert texts["/a"]["why"] == [
+        "It was new: no text that was known then was equal, or similar in what is not its host's template."
+    ]
     assert texts["/b"]["why"] == ["The canonical text is the same as there, character for character."]
     (why,) = texts["/c"]["why"]
     similarity = texts["/c"]["similarity"]

@@ -100,5 +100,46 @@ def test_closing_twice_is_fine(tmp_path: Path) -> None:
     dedupe = Deduplicator(f"sqlite:///{tmp_path / 'a.sqlite'}")
     dedupe.close()
     dedupe.close()
-    with pytest.raises(StoreUnavailable):
-        dedupe.check(Document("http://a/", "a"))
+    for use in (
+        lambda: dedupe.check(Document("http://a/", "a")),
+        lambda: dedupe.forget("http://a/"),
+        dedupe.flush,
+    ):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+
+
+@pytest.mark.parametrize("name", ["url", "html", "content_type"])
+@pytest.mark.parametrize("value", [None, b"bytes", 3])
+def test_a_document_is_made_of_text(name: str, value: object) -> None:
+    values: dict[str, object] = {"url": "http://a/", "html": "a", "content_type": "text/html", name: value}
+    with pytest.raises(TypeError, match=name):
+        Document(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"content_ttl": 0}, "content_ttl is 0"),
+        ({"content_ttl": True}, "content_ttl is True"),
+        ({"near_threshold": {"html": 0.9}}, "near_threshold.*'html'.*MIME types"),
+        ({"store_url": "sqlite:///:memory:"}, "memory"),
+    ],
+)
+def test_wrong_options_are_named_as_they_were_given(options: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        Deduplicator(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_a_store_that_was_purged_whole_can_be_begun_with_other_options(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store_url = f"sqlite:///{tmp_path / 'a.sqlite'}"
+    if kind == "redis":
+        store_url = str(request.getfixturevalue("redis_url"))
+    with Deduplicator(store_url) as dedupe:
+        dedupe.check(Document("http://a/", LONG))
+        dedupe._store.content.purge()
+    with Deduplicator(store_url, near_num_perm=64) as dedupe:
+        assert dedupe.check(Document("http://a/", LONG)).kind == "unique"

@@ -637,3 +637,21 @@ def test_texts_survive_closing(store_url: str) -> None:
     ]
     assert second.content.find_near([signature(page(3, B), "x")]) == [NearAnswer(seen(page(1, A)))]
     second.close()
+
+
+def test_a_copy_that_was_dropped_leaves_a_note_and_no_text(content: ContentStore) -> None:
+    keep(content, page(1, A), "x")
+    dropped = replace(page(2, B, "c2", 2), kind="near", original=page(1, A).digest, similarity=0.9)
+    claim(content, page(2, B, "c2", 2))
+    content.settle([], [], [dropped])
+    assert content.statistics()["texts"] == 1
+    assert content.find_texts([page(2, C, "c3", 3)]) == [None]
+    ((noted, original),) = content.captures(B)
+    assert (noted.kind, noted.similarity) == ("near", 0.9)
+    assert original is not None
+    assert original.url == A
+    # The same text of another page that goes through is an original like any other.
+    claim(content, page(2, C, "c3", 3))
+    content.settle([page(2, C, "c3", 3)])
+    content.settle([], [], [dropped])
+    assert content.find_texts([page(2, A, "c4", 4)])[0] is not None

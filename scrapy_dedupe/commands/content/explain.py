@@ -40,7 +40,9 @@ HELP = (
     " difference, if the archive has both."
 )
 
-_NEW: Final = "No text that was known then was equal or similar."
+_NEW: Final = (
+    "It was new: no text that was known then was equal, or similar in what is not its host's template."
+)
 _NEW_OR_IMPORTED: Final = "It was new, or imported from QuarryCore."
 
 

@@ -2,8 +2,8 @@
 -- stores/redis_content.py; all carry the hash tag of the one that is named.
 --
 -- KEYS: i
--- ARGV: 1 if this call may have come before; prefix; lifetime in milliseconds (0: for ever); then for each page "+" or
--- "-", the digest of its text, URL key, URL, crawl id, time in milliseconds, what was decided, the original's digest
+-- ARGV: 1 if this call may have come before; prefix; lifetime in milliseconds (0: for ever); then for each page "+",
+-- "-" or "=" (dropped), the digest of its text, URL key, URL, crawl id, time in milliseconds, what was decided, the original's digest
 -- (empty: the same text), similarity
 
 local run, match = redis.call, string.match
@@ -45,22 +45,21 @@ for item = 4, #ARGV, 9 do
   local first = run('GET', key)
   local own = ' ' .. ms .. ' ' .. place .. ' ' .. url
 
-  if operation == '+' then
-    local state, first_url
-    if first then
-      state, first_url = match(first, '^(%a) %S+ %d+ (.*)$')
+  local state, first_url
+  if first then
+    state, first_url = match(first, '^(%a) %S+ %d+ (.*)$')
+  end
+  if operation == '+' and state ~= 'c' then
+    if lifetime > 0 then
+      run('SET', key, 'c' .. own, 'PX', lifetime)
+    else
+      run('SET', key, 'c' .. own)
     end
-    if state ~= 'c' then
-      if lifetime > 0 then
-        run('SET', key, 'c' .. own, 'PX', lifetime)
-      else
-        run('SET', key, 'c' .. own)
-      end
-    end
-    if kind == 'near' or original ~= '' or (state == 'c' and first_url ~= url) then
-      note(url_key, digest, ms, kind .. ' ' .. ms .. ' ' .. place .. ' ' .. similarity .. ' ' .. original)
-    end
-  elseif first == 'p' .. own then
+  end
+  if operation ~= '-' and (kind == 'near' or original ~= '' or (state == 'c' and first_url ~= url)) then
+    note(url_key, digest, ms, kind .. ' ' .. ms .. ' ' .. place .. ' ' .. similarity .. ' ' .. original)
+  end
+  if operation ~= '+' and first == 'p' .. own then
     run('DEL', key, prefix .. 's' .. digest)
   end
 end
