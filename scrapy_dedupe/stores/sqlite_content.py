@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from .base import Capture, NearAnswer, SeenText
 from .content_values import near_candidates, refuse_other_parameters, url_key
 from .faults import sqlite_faults
-from .sqlite_content_tables import joined_url, kept_text, split_url
+from .sqlite_content_tables import first_captures, joined_url, kept_text, noted_row, split_url
 
 if TYPE_CHECKING:
     import sqlite3
@@ -129,7 +129,7 @@ class SqliteContent:
         return max(forgotten, 0)
 
     def purge(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
-        where, values = _first_captures(before_ms, crawl)
+        where, values = first_captures(before_ms, crawl)
         # A text that is confirmed meanwhile moves from the first table to the second.
         purged = self._sweep("content_pending", ["digest"], where, values)
         purged += self._sweep("content_texts", ["digest"], where, values)
@@ -151,7 +151,7 @@ class SqliteContent:
         return purged
 
     def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
-        where, values = _first_captures(before_ms, crawl)
+        where, values = first_captures(before_ms, crawl)
         with sqlite_faults(self._url):
             statement = f"SELECT count(*) FROM content_first WHERE {where}"  # noqa: S608 - question marks
             return int(self._connection.execute(statement, values).fetchone()[0])
@@ -331,11 +331,11 @@ class SqliteContent:
                 first[digest] = confirmed[digest] = row
             is_of_another = capture.kind == "near" or capture.original not in (None, digest)
             if is_of_another or (known is not None and not known[4] and known[:2] != row[:2]):
-                notes.append(_note(capture, row[2]))
+                notes.append(noted_row(capture, row[2]))
         for capture in dropped:
             row, known = self._row(capture, False), first.get(capture.digest)
             if capture.kind == "near" or (known is not None and not known[4] and known[:2] != row[:2]):
-                notes.append(_note(capture, row[2]))
+                notes.append(noted_row(capture, row[2]))
         released = [
             capture.digest
             for capture in failed
@@ -436,22 +436,3 @@ class SqliteContent:
 
 def _numbers(bands: Sequence[bytes]) -> tuple[int, ...]:
     return unpack(f">{len(bands)}q", b"".join(bands))
-
-
-def _first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list[Any]]:
-    """A condition on first captures, and its values."""
-    conditions, values = ["1"], list[Any]()
-    if before_ms is not None:
-        conditions.append("seen_ms < ?")
-        values.append(before_ms)
-    if crawl is not None:
-        conditions.append("crawl = (SELECT number FROM content_crawls WHERE id = ?)")
-        values.append(crawl)
-    return " AND ".join(conditions), values
-
-
-def _note(capture: Capture, crawl: int) -> tuple[Any, ...]:
-    """A row of ``content_captures``."""
-    original = None if capture.original == capture.digest else capture.original
-    decided = (capture.kind, original, capture.similarity)
-    return (url_key(capture.url), capture.digest, *decided, crawl, capture.seen_ms)

@@ -23,7 +23,12 @@ of the big table, not one when it is claimed and another when its page has gone 
 
 from __future__ import annotations
 
-from .content_values import raw
+from typing import TYPE_CHECKING, Any
+
+from .content_values import raw, url_key
+
+if TYPE_CHECKING:
+    from .base import Capture
 
 _TEXTS = """
 CREATE TABLE IF NOT EXISTS content_texts (
@@ -101,3 +106,22 @@ def kept_text(text: str) -> str | bytes:
 def joined_url(scheme: int, rest: str | bytes) -> str:
     """The URL that :func:`split_url` took apart."""
     return _SCHEMES[scheme] + (rest if isinstance(rest, str) else rest.decode("utf-8", "surrogatepass"))
+
+
+def first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list[Any]]:
+    """A condition on first captures, and its values."""
+    conditions, values = ["1"], list[Any]()
+    if before_ms is not None:
+        conditions.append("seen_ms < ?")
+        values.append(before_ms)
+    if crawl is not None:
+        conditions.append("crawl = (SELECT number FROM content_crawls WHERE id = ?)")
+        values.append(crawl)
+    return " AND ".join(conditions), values
+
+
+def noted_row(capture: Capture, crawl: int) -> tuple[Any, ...]:
+    """A row of ``content_captures``."""
+    original = None if capture.original == capture.digest else capture.original
+    decided = (capture.kind, original, capture.similarity)
+    return (url_key(capture.url), capture.digest, *decided, crawl, capture.seen_ms)
