@@ -341,6 +341,6 @@ def away_at_start() -> Iterator[None]:
         yield
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            f"{error} To crawl without this store, name another one: DEDUPE_STORE_URL; its default is a local file"
-            " and needs no server."
+            f"{error} To crawl without this store, name another one in DEDUPE_STORE_URL, or in the setting of one layer"
+            " that names this one, such as DEDUPE_CONTENT_STORE_URL; the default is a local file and needs no server."
         ) from error
