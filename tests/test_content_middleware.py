@@ -420,7 +420,7 @@ class Failing(Listed):
 
 
 class RefusingPipeline:
-    def process_item(self, item: dict[str, bool]) -> dict[str, bool]:
+    def process_item(self, item: dict[str, bool], spider: Any = None) -> dict[str, bool]:
         if item["is_bad"]:
             raise ValueError("planted")
         return item
@@ -689,7 +689,7 @@ async def test_a_fault_in_looking_after_pages_keeps_no_copy_waiting(
 
 
 class SlowlyRefusingPipeline:
-    async def process_item(self, item: dict[str, str]) -> dict[str, str]:
+    async def process_item(self, item: dict[str, str], spider: Any = None) -> dict[str, str]:
         if item["path"] == "/a":
             await asyncio.sleep(0.3)
             raise ValueError("planted")
