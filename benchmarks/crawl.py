@@ -1,6 +1,7 @@
 """What a crawl costs: plain Scrapy, each layer alone and all three, side by side in one run.
 
     python benchmarks/crawl.py FOLDER [--pages 2000] [--rounds 3] [--store sqlite:///…|redis://…]
+        [--only archive]
 
 FOLDER holds HTML files, such as those of a ``*-doc`` package of Debian under /usr/share/doc. They are served on
 127.0.0.1 by a process of their own. Each round runs every variant once, each in a new process, in turn; the
@@ -94,7 +95,7 @@ def pages_of(folder: Path, count: int) -> list[str]:
     return found[::step][:count]
 
 
-def measure(folder: Path, count: int, rounds: int, store: str | None) -> None:
+def measure(folder: Path, count: int, rounds: int, store: str | None, only: str | None) -> None:
     server = subprocess.Popen(
         [sys.executable, __file__, "--serve", str(folder)],
         stdin=subprocess.PIPE,
@@ -105,12 +106,13 @@ def measure(folder: Path, count: int, rounds: int, store: str | None) -> None:
     assert server.stdin is not None
     port = server.stdout.readline().strip()
     names = pages_of(folder, count)
-    figures: dict[str, list[dict[str, Any]]] = {name: [] for name in VARIANTS}
+    chosen = {name: ours for name, ours in VARIANTS.items() if only is None or name in ("plain Scrapy", only)}
+    figures: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     with tempfile.TemporaryDirectory() as work:
         urls = Path(work, "urls.txt")
         urls.write_text("\n".join(f"http://127.0.0.1:{port}/{name}" for name in names))
         for number in range(rounds):
-            for name, ours in VARIANTS.items():
+            for name, ours in chosen.items():
                 place = Path(work, f"{number}-{name}".replace(" ", "-"))
                 place.mkdir()
                 settings: dict[str, Any] = {
@@ -166,6 +168,7 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--store")
+    parser.add_argument("--only", choices=VARIANTS, help="this variant alone, beside plain Scrapy")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--crawl", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -174,7 +177,7 @@ def main() -> None:
     elif options.crawl:
         crawl(json.loads(options.crawl[0]), options.crawl[1])
     elif options.folder is not None:
-        measure(options.folder, options.pages, options.rounds, options.store)
+        measure(options.folder, options.pages, options.rounds, options.store, options.only)
     else:
         parser.error("name a folder of HTML files")
 

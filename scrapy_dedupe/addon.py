@@ -11,6 +11,8 @@ from .downloadermiddlewares import ContentDedupeMiddleware
 from .dupefilters import BloomDupeFilter
 from .errors import SettingError
 from .pipelines import WarcPipeline
+from .provenance import ProvenanceMiddleware, ProvenanceSpiderMiddleware
+from .replaying import ReplayMiddleware
 from .settings import read_settings
 
 if TYPE_CHECKING:
@@ -20,14 +22,21 @@ logger = logging.getLogger(__name__)
 
 MIDDLEWARE_PRIORITY = 543
 PIPELINE_PRIORITY = 900
+# Nearer to the spider than the content layer, which may drop a page that nobody has to wait for then.
+PROVENANCE_PRIORITY = 540
+ITEM_FIELD_PRIORITY = 950
+# Behind HttpCache (900), so that all others do with its responses what they do with the network's.
+REPLAY_PRIORITY = 950
 
 
 class Addon:
-    """Sets the dupefilter, the downloader middleware (543) and the item pipeline (900).
+    """Sets the dupefilter, the downloader middlewares (543; 540 for ``meta["warc"]``) and the item pipeline (900).
 
     ::
 
         ADDONS = {"scrapy_dedupe.Addon": 500}
+
+    With ``DEDUPE_REPLAY`` also the middleware that answers from an archive (950), in ``scrapy shell`` too.
 
     What the project or the spider sets itself stays. ``scrapy shell`` is left alone: to look at a page is no crawl. ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` and
     ``DEDUPE_WARC_ENABLED`` leave one of them out. Raises :class:`~scrapy_dedupe.errors.SettingError` for a
@@ -40,6 +49,10 @@ class Addon:
         except SettingError as error:
             logger.error("The crawl does not start. %s", error)
             raise
+        if ours.replay.files:
+            settings.setdefault_in_component_priority_dict(
+                "DOWNLOADER_MIDDLEWARES", ReplayMiddleware, REPLAY_PRIORITY
+            )
         if settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["command"]:
             # Among Scrapy's commands the shell alone sets it, to filter nothing. It never closes its spider, so an
             # archive of it would never be finished.
@@ -50,5 +63,13 @@ class Addon:
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ContentDedupeMiddleware, MIDDLEWARE_PRIORITY
             )
-        if ours.warc.enabled:
+        # What is answered from an archive is in one already.
+        if ours.warc.enabled and not (ours.replay.files and ours.replay.missing == "fail"):
             settings.setdefault_in_component_priority_dict("ITEM_PIPELINES", WarcPipeline, PIPELINE_PRIORITY)
+            settings.setdefault_in_component_priority_dict(
+                "DOWNLOADER_MIDDLEWARES", ProvenanceMiddleware, PROVENANCE_PRIORITY
+            )
+            if ours.warc.item_field is not None:
+                settings.setdefault_in_component_priority_dict(
+                    "SPIDER_MIDDLEWARES", ProvenanceSpiderMiddleware, ITEM_FIELD_PRIORITY
+                )

@@ -7,27 +7,28 @@ errors, retries, robots.txt and media included. Items pass through untouched.
 
 from __future__ import annotations
 
-import fnmatch
-import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import scrapy
 from scrapy import signals
 
-from . import __version__
+from .archive_end import ArchiveEnd
 from .crawls.index import CrawlIndex
-from .crawls.rebuilding import settle
+from .crawls.packing import container_name
+from .crawls.rebuilding import mend_others, settle
 from .crawls.recorder import Recorded, Recorder
 from .crawls.rules import RevisitRules
-from .errors import ArchiveError, CrawlStateError, DedupeError, SettingError
+from .errors import ArchiveError, CrawlStateError, SettingError
 from .session import Session
-from .stores import parse_store_url
+from .uploads import Uploads
+from .wacz_packing import SOFTWARE
 from .warc.capture import Capture
-from .warc.files import WarcWriter
+from .warc.files import WarcWriter, prove_writable
+from .warc.storage import Storage
+from .warc.url_keys import load_surt
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -71,9 +72,6 @@ class WarcPipeline:
         self._has_stopped_recording = False
         self._session.at_start(self._start)
         crawler.signals.connect(self._response_downloaded, signal=signals.response_downloaded)
-        self._paths: list[Path] | None = None
-        self._session.at_close(self._close_files)
-        self._session.at_stop(self._commit)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> WarcPipeline:
@@ -82,6 +80,13 @@ class WarcPipeline:
     def _start(self) -> None:
         session, settings = self._session, self._settings
         index = CrawlIndex(session.store(settings.index_url).index)
+        storage = None
+        if settings.upload_url is not None:
+            storage = Storage(settings.upload_url)
+            storage.check()
+        if session.settings.wacz.enabled:
+            load_surt()
+            prove_writable(session.settings.wacz.folder, "WACZ files")
         known = {info.id for info in index.crawls()}
         try:
             index.start(session.crawl_id)
@@ -95,24 +100,53 @@ class WarcPipeline:
         crawl, rules = session.crawl_id, self._rules()
         if crawl not in known:
             session.at_refusal(lambda: index.cancel(crawl))
-        for salvaged in settle(index, crawl, settings.folder, rules):
+        self._mend(index, crawl, rules)
+        index.mark_incomplete(crawl, True)
+        if session.settings.wacz.enabled:
+            index.add_container(crawl, container_name(crawl))
+        self._uploads = Uploads(session, storage, index, crawl) if storage is not None else None
+        self._recorder = Recorder(
+            self._writer(crawl),
+            index,
+            crawl,
+            session.guard(settings.index_url),
+            rules=rules,
+            digest=settings.digest,
+            check_files=settings.check_files,
+            blackout_s=settings.blackout_s,
+        )
+        self._end = ArchiveEnd(session, index, self._recorder, self._uploads)
+
+    def _mend(self, index: CrawlIndex, crawl: str, rules: RevisitRules) -> None:
+        """See to files that a killed run left, of this crawl and of others."""
+        cut = "%s holds %d whole records, %d bytes of a broken one were cut off."
+        for salvaged in settle(index, crawl, self._settings.folder, rules):
             logger.warning(
-                "The last run of this crawl was cut: %s holds %d whole records, %d bytes of a broken one were"
-                " cut off.",
+                f"The last run of this crawl was cut: {cut}",
                 salvaged.file,
                 salvaged.records,
                 salvaged.cut_bytes,
             )
-        index.mark_incomplete(crawl, True)
+        for other, salvaged in mend_others(index, self._settings.folder):
+            logger.warning(
+                f"The crawl %s was cut: {cut} Decide with `scrapy dedupe commit` or `scrapy dedupe cancel`.",
+                other,
+                salvaged.file,
+                salvaged.records,
+                salvaged.cut_bytes,
+            )
+
+    def _writer(self, crawl: str) -> WarcWriter:
+        settings = self._settings
         spider_name = str(self._crawler.spider.name) if self._crawler.spider else "crawl"
-        writer = WarcWriter(
+        return WarcWriter(
             settings.folder.absolute(),
             settings.prefix or _file_prefix(spider_name),
             file_size=settings.file_size,
             gzip=settings.gzip,
             gzip_level=settings.gzip_level,
             info={
-                "software": f"scrapy-dedupe/{__version__} Scrapy/{scrapy.__version__}",
+                "software": SOFTWARE,
                 "format": "WARC File Format 1.1",
                 "conformsTo": "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
                 "isPartOf": crawl,
@@ -121,26 +155,21 @@ class WarcPipeline:
                 "payload": "stored",
                 "description": HEAD_IS_RECONSTRUCTED,
             },
-            on_new_file=self._new_file,
+            on_new_file=lambda name: self._recorder.add_file(name),
+            on_finished=self._finished,
             algorithm=settings.digest,
-        )
-        self._index = index
-        self._recorder = Recorder(
-            writer,
-            index,
-            crawl,
-            session.guard(settings.index_url),
-            rules=rules,
-            digest=settings.digest,
-            check_files=settings.check_files,
+            name=settings.name,
+            crawl=crawl,
         )
 
     def _rules(self) -> RevisitRules:
         settings = self._settings
         return RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
 
-    def _new_file(self, name: str) -> None:
-        self._recorder.add_file(name)
+    def _finished(self, path: Path) -> None:
+        # What becomes a WACZ is moved as one.
+        if self._uploads is not None and not self._session.settings.wacz.enabled:
+            self._uploads.submit(path)
 
     def _response_downloaded(self, request: Request, response: Response) -> None:
         if not response.url.startswith(("http://", "https://")):
@@ -150,24 +179,26 @@ class WarcPipeline:
         if self._settings.scope == "items":
             self._captures[request] = capture
         else:
-            self._record(capture)
+            self._record(request, capture)
 
-    def process_item(self, item: Any, spider: Spider | None = None) -> Any:
+    async def process_item(self, item: Any, spider: Spider | None = None) -> Any:
         if isinstance(item, WarcItem) and self._settings.scope == "items":
             request = item.response.request
             capture = self._captures.pop(request, None) if request is not None else None
-            if capture is not None:
-                self._record(capture)
+            if request is not None and capture is not None:
+                self._record(request, capture)
+                await self._session.recordings.tell(request)
             else:
                 # A cached response, or the second item of one response: not an exchange to be recorded.
                 self._session.inc("dedupe/warc/items_without_exchange")
         return item
 
-    def _record(self, capture: Capture) -> None:
+    def _record(self, request: Request, capture: Capture) -> None:
         if self._has_stopped_recording:
             self._session.inc("dedupe/warc/not_archived")
             return
         future = self._session.worker.submit_weighing(capture.size_bytes, self._recorder.record, capture)
+        self._session.recordings.add(request, future)
         future.add_done_callback(lambda done: self._session.loop.call(self._account, done))
 
     def _account(self, done: Future[Recorded]) -> None:
@@ -183,65 +214,11 @@ class WarcPipeline:
         session.inc("dedupe/warc/not_archived")
         if isinstance(error, ArchiveError):
             if not self._has_stopped_recording:
-                self._has_stopped_recording = session.is_spoiled = True
+                self._has_stopped_recording = self._end.is_broken = session.is_spoiled = True
                 session.close_spider("dedupe_archive_error")
             session.error("warc", error, "The spider is closed; what was written before is kept.")
         else:
             session.error("warc", error, "This exchange is missing from the archive; the crawl goes on.")
-
-    async def _close_files(self) -> None:
-        session, crawl = self._session, self._session.crawl_id
-        session.notes["index"] = f"crawl {crawl} NOT committed"
-        try:
-            self._paths = await session.on_worker(self._recorder.finish)
-        except CrawlStateError as error:
-            session.error(
-                "warc", error, "The files are whole, but the index does not know all of their records."
-            )
-        except DedupeError as error:
-            session.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
-        else:
-            session.notes["warc"] = (
-                ", ".join(map(str, self._paths)) if self._paths else "nothing was recorded"
-            )
-
-    async def _commit(self) -> None:
-        # Not before: only now the stats have their last values, which are kept with the crawl.
-        session, crawl = self._session, self._session.crawl_id
-        if self._paths is None:
-            return
-        shown = parse_store_url(self._settings.index_url).shown
-        if not self._is_to_be_committed():
-            logger.warning(
-                "The crawl %s ended with the reason %r and is not committed: other crawls do not refer to its"
-                " records. %s",
-                crawl,
-                session.reason,
-                _decide(crawl),
-            )
-            session.notes["index"] = f"crawl {crawl} not committed, in {shown}"
-            return
-        stats = self._crawler.stats.get_stats() if self._crawler.stats is not None else {}
-        try:
-            # The file of the index may have been deleted while it was open.
-            await session.on_worker(session.store(self._settings.index_url).probe)
-            await session.on_worker(self._index.commit, crawl, typed_stats(stats))
-        except DedupeError as error:
-            session.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
-        else:
-            session.notes["index"] = f"crawl {crawl} committed to {shown}"
-
-    def _is_to_be_committed(self) -> bool:
-        reason = self._session.reason
-        return (
-            reason is not None
-            and not self._has_stopped_recording
-            and any(fnmatch.fnmatchcase(reason, pattern) for pattern in self._settings.commit_reasons)
-        )
-
-
-def _decide(crawl: str) -> str:
-    return f"Decide with `scrapy dedupe commit {crawl}` or `scrapy dedupe cancel {crawl}`."
 
 
 def _file_prefix(spider_name: str) -> str:
@@ -252,44 +229,33 @@ def _file_prefix(spider_name: str) -> str:
 
 
 def capture_of(request: Request, response: Response) -> Capture:
-    """The exchange as plain values, all copied."""
+    """The exchange as plain values, all copied.
+
+    What Scrapy does not tell is left out: the address of a server behind a proxy (Scrapy knows the proxy's),
+    and the Content-Length of a response without a body (Twisted's client says 0 whatever was sent).
+    """
     truncated = next((_TRUNCATED_BY[flag] for flag in response.flags if flag in _TRUNCATED_BY), None)
-    now = datetime.now(UTC)
-    return Capture(
+    has_address = response.ip_address is not None and not request.meta.get("proxy")
+    capture = Capture(
         url=response.url,
         method=request.method,
         status=response.status,
-        date=now.replace(microsecond=now.microsecond // 1000 * 1000),
+        date=datetime.now(UTC),
         request_headers=_pairs(request.headers),
         request_body=request.body,
         response_headers=_pairs(response.headers),
         body=response.body,
-        ip_address=str(response.ip_address) if response.ip_address is not None else None,
+        # An IPv6 address can have a zone, which means something on this machine alone.
+        ip_address=str(response.ip_address).partition("%")[0] if has_address else None,
         protocol=response.protocol,
         truncated=truncated,
     )
+    if capture.has_body_by_definition or response.protocol == "h2":
+        return capture
+    told = tuple(header for header in capture.response_headers if header != (b"Content-Length", b"0"))
+    return replace(capture, response_headers=told)
 
 
 def _pairs(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
-    return tuple((name, value) for name, values in headers.items() for value in values)
-
-
-def typed_stats(stats: dict[str, Any]) -> dict[str, object]:
-    """Scrapy's stats as JSON values: times as ISO 8601 in UTC, what JSON has no type for as text.
-
-    >>> typed_stats({"finish_time": datetime(2026, 11, 28, tzinfo=UTC), "item_scraped_count": 3})
-    {'finish_time': '2026-11-28T00:00:00+00:00', 'item_scraped_count': 3}
-    """
-
-    def typed(value: object) -> object:
-        if isinstance(value, datetime):
-            return value.isoformat()
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return value
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError):
-            return str(value)
-        return value
-
-    return {str(key): typed(value) for key, value in stats.items()}
+    # Headers.items() would look each name up again. Values are lists, as the class keeps them.
+    return tuple([(name, value) for name, values in dict.items(headers) for value in values])

@@ -18,6 +18,7 @@ from .breaker import Breaker
 from .crawls import new_crawl_id
 from .errors import ArchiveError, DedupeError, StoreError, StoreUnavailable
 from .event_loop import EventLoop
+from .recordings import Recordings
 from .settings import Settings, read_settings, warn_of_unknown
 from .stores import open_store, parse_store_url
 from .summary import summary_lines
@@ -64,6 +65,7 @@ class Session:
         self._has_paused = False
         self.is_spoiled = False
         self.loop = EventLoop()
+        self.recordings = Recordings(self.loop)
         self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
         warn_of_unknown(crawler.settings)
         self.jobdir: Path | None = self.settings.jobdir

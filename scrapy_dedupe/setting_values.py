@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from .errors import SettingError
 from .stores.location import REDIS_SCHEMES, parse_store_url
+from .warc.files import checked_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +108,18 @@ def mime_types(value: Any) -> frozenset[str]:
 def reasons(value: Any) -> tuple[str, ...]:
     read = matching(r"\S+")
     return tuple(read(reason) for reason in _sequence(value))
+
+
+def file_name(value: Any) -> str:
+    try:
+        return checked_name(str(value))
+    except SettingError as error:
+        raise ValueError from error
+
+
+def file_patterns(value: Any) -> tuple[str, ...]:
+    names = [value] if isinstance(value, Path) else _sequence(value)
+    return tuple(str(path(name)) for name in names)
 
 
 def per_type(read: Callable[[Any], T]) -> Callable[[Any], Mapping[str, T]]:

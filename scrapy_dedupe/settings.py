@@ -21,6 +21,8 @@ from .setting_values import (
     LOCAL,
     boolean,
     choice,
+    file_name,
+    file_patterns,
     for_types,
     integer,
     matching,
@@ -35,6 +37,7 @@ from .setting_values import (
 )
 from .stores.location import ALLOWED as ALLOWED_STORES
 from .stores.location import parse_store_url
+from .warc.files import DEFAULT_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,8 +106,30 @@ class WarcSettings:
     statuses: frozenset[int]
     mime_types: frozenset[str]
     check_files: bool
+    blackout_s: float | None
+    name: str
+    item_field: str | None
+    upload_url: str | None
     crawl_id: str | None
     commit_reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaczSettings:
+    """What packing a crawl as WACZ needs."""
+
+    enabled: bool
+    folder: Path
+    text: bool
+    keep_warc: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """What the replay middleware needs. ``files`` are names and patterns; empty: no replay."""
+
+    files: tuple[str, ...]
+    missing: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +139,8 @@ class Settings:
     urls: UrlSettings
     content: ContentSettings
     warc: WarcSettings
+    wacz: WaczSettings
+    replay: ReplaySettings
     store_timeout_s: float
     on_store_error: str
     jobdir: Path | None
@@ -220,6 +247,10 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_WARC_PREFIX", None, matching(r"[A-Za-z0-9._-]{1,64}"),
          "1 to 64 letters, digits, dots, underscores and hyphens",
          "How file names begin. Default: the spider's name."),
+    Spec("DEDUPE_WARC_NAME", DEFAULT_NAME, file_name,
+         "letters, digits, dots, underscores, hyphens and {prefix}, {timestamp}, {serial}, {host} and {crawl}; {serial}"
+         " has to be there",
+         "How files are named, without .warc.gz: {timestamp} is 17 digits of UTC time, {crawl} the crawl's id."),
     Spec("DEDUPE_WARC_FILE_SIZE", 1_000_000_000, integer(1_000), "a whole number of at least 1000",
          "From which size on a new file is begun, between two exchanges.", "bytes"),
     Spec("DEDUPE_WARC_GZIP", True, boolean, _FLAG, "Whether each record is a gzip member."),
@@ -242,12 +273,39 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_WARC_CHECK_FILES", True, boolean, _FLAG,
          "Refer to an original only if its WARC file is still where it was written. Turn it off when files are"
          " moved after the crawl, or the index is shared between machines."),
+    Spec("DEDUPE_WARC_BLACKOUT", None, number(lambda n: n > 0), "a number above 0",
+         "For how long after a payload was recorded the same payload of the same URL is not recorded again, not even as"
+         " a revisit. Default: each time is recorded.", "seconds"),
+    Spec("DEDUPE_WARC_ITEM_FIELD", None, matching(r"\S+"), "the name of a field",
+         'The field of items that gets what response.meta["warc"] says of the record of their response. Default:'
+         " none."),
+    Spec("DEDUPE_WARC_UPLOAD_URL", None, matching(r"[A-Za-z][A-Za-z0-9+.:-]*://\S*"),
+         "a URL that fsspec knows, such as s3://bucket/folder",
+         "Where finished files are moved while the crawl goes on; a WACZ at its end. Default: they stay where they were"
+         " written. Needs the extra storage."),
+    # WACZ
+    Spec("DEDUPE_WACZ", False, boolean, _FLAG,
+         "Whether a crawl that is committed is packed as a WACZ. Needs the extra wacz."),
+    Spec("DEDUPE_WACZ_DIR", "wacz", path, "a path",
+         "The folder of the WACZ files, seen from the working folder. Made if it is not there."),
+    Spec("DEDUPE_WACZ_TEXT", False, boolean, _FLAG,
+         "Whether the list of pages in a WACZ has their text, for a full-text search."),
+    Spec("DEDUPE_WACZ_KEEP_WARC", True, boolean, _FLAG,
+         "Whether the WARC files stay once they are in the WACZ."),
+    # Crawls
     Spec("DEDUPE_CRAWL_ID", None, matching(r"[A-Za-z0-9._-]{1,128}"),
          "1 to 128 letters, digits, dots, underscores and hyphens",
          "The crawl's name in the index. Default: made from the spider's name, the time and a random part,"
          " and kept in JOBDIR."),
     Spec("DEDUPE_COMMIT_REASONS", ("finished", "closespider_*"), reasons, "a list of finish reasons, * allowed",
          "With which finish reasons a crawl is committed. Otherwise it stays uncommitted until somebody decides."),
+    # Replay
+    Spec("DEDUPE_REPLAY", (), file_patterns, "a list of file names, with the wildcards *, ? and ** if wished",
+         "Answer requests from these WARC, ARC and WACZ files and multi-WACZ JSON, not from the network; see"
+         " DEDUPE_REPLAY_MISSING for what is not in them."),
+    Spec("DEDUPE_REPLAY_MISSING", "fail", choice("fail", "fetch"), '"fail" or "fetch"',
+         "What happens to a request that DEDUPE_REPLAY has no answer for: it fails with NotInArchive, or it is"
+         " fetched from the network."),
 )  # fmt: skip
 
 _KNOWN: Final = {spec.name: spec for spec in SPECS}
@@ -292,9 +350,20 @@ def read_settings(settings: BaseSettings) -> Settings:
             statuses=frozenset(values["DEDUPE_WARC_STATUSES"]),
             mime_types=frozenset(values["DEDUPE_WARC_MIME_TYPES"]),
             check_files=values["DEDUPE_WARC_CHECK_FILES"],
+            blackout_s=values["DEDUPE_WARC_BLACKOUT"],
+            name=values["DEDUPE_WARC_NAME"],
+            item_field=values["DEDUPE_WARC_ITEM_FIELD"],
+            upload_url=values["DEDUPE_WARC_UPLOAD_URL"],
             crawl_id=values["DEDUPE_CRAWL_ID"],
             commit_reasons=tuple(values["DEDUPE_COMMIT_REASONS"]),
         ),
+        wacz=WaczSettings(
+            enabled=values["DEDUPE_WACZ"],
+            folder=Path(values["DEDUPE_WACZ_DIR"]),
+            text=values["DEDUPE_WACZ_TEXT"],
+            keep_warc=values["DEDUPE_WACZ_KEEP_WARC"],
+        ),
+        replay=ReplaySettings(files=values["DEDUPE_REPLAY"], missing=values["DEDUPE_REPLAY_MISSING"]),
         store_timeout_s=values["DEDUPE_STORE_TIMEOUT"],
         on_store_error=values["DEDUPE_ON_STORE_ERROR"],
         jobdir=Path(jobdir) if jobdir else None,

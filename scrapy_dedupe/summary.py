@@ -21,7 +21,8 @@ _TEXTS = {
 def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     """Readable lines from the crawl's stats; a layer that was not on has none.
 
-    ``notes`` may say where the archive is (``warc``) and what became of the crawl in the index (``index``).
+    ``notes`` may say where the archive is (``warc``, ``wacz``), which files were not moved to a storage elsewhere
+    (``storage``), and what became of the crawl in the index (``index``).
     """
 
     def number(key: str) -> int:
@@ -49,8 +50,17 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
         )
     if "warc" in notes:
         lines.append(f"  WARC   {notes['warc']}")
+    if "wacz" in notes:
+        lines.append(f"  WACZ   {notes['wacz']}")
+    if "storage" in notes:
+        lines.append(f"  Store  {notes['storage']}")
     if "index" in notes:
         lines.append(f"  Index  {notes['index']}")
+    if any(key.startswith("dedupe/replay/") for key in stats):
+        lines.append(
+            f"  Replay {number('dedupe/replay/answered'):,} requests answered from the archive,"
+            f" {number('dedupe/replay/missing'):,} not in it"
+        )
     errors = sum(int(value) for key, value in stats.items() if key.startswith("dedupe/errors/"))
     if errors:
         lines.append(f"  Errors {errors:,}; see the stats dedupe/errors/… and the messages above")

@@ -24,8 +24,8 @@ class Seen:
     payload: bytes
 
     @property
-    def uri(self) -> str:
-        return self.headers["WARC-Target-URI"]
+    def uri(self) -> str | None:
+        return self.headers.get("WARC-Target-URI")
 
     @property
     def id(self) -> str:

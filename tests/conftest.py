@@ -65,8 +65,17 @@ def settings(tmp_path: Path) -> dict[str, Any]:
     return {
         "DEDUPE_STORE_URL": f"sqlite:///{tmp_path / 'dedupe.sqlite'}",
         "DEDUPE_WARC_DIR": str(tmp_path / "warcs"),
+        "DEDUPE_WACZ_DIR": str(tmp_path / "wacz"),
         "TELNETCONSOLE_ENABLED": False,
         "REMOTE_CONTROL_ENABLED": False,
         "RETRY_ENABLED": False,
         "LOG_LEVEL": "DEBUG",
     }
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def stored(request: pytest.FixtureRequest, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings on each of the two stores."""
+    if request.param == "redis":
+        settings["DEDUPE_STORE_URL"] = request.getfixturevalue("redis_url")
+    return settings

@@ -19,6 +19,8 @@ from scrapy_dedupe import Addon
 from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware
 from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.pipelines import WarcPipeline
+from scrapy_dedupe.provenance import ProvenanceMiddleware, ProvenanceSpiderMiddleware
+from scrapy_dedupe.replaying import ReplayMiddleware
 from scrapy_dedupe.session import Session
 from scrapy_dedupe.warc.files import WarcWriter
 
@@ -35,7 +37,25 @@ def test_the_addon_sets_the_three_classes() -> None:
     Addon().update_settings(settings)
     assert settings["DUPEFILTER_CLASS"] is BloomDupeFilter
     assert settings["DOWNLOADER_MIDDLEWARES"][ContentDedupeMiddleware] == 543
+    assert settings["DOWNLOADER_MIDDLEWARES"][ProvenanceMiddleware] == 540
     assert settings["ITEM_PIPELINES"][WarcPipeline] == 900
+    assert ReplayMiddleware not in settings["DOWNLOADER_MIDDLEWARES"]
+    assert ProvenanceSpiderMiddleware not in settings["SPIDER_MIDDLEWARES"]
+
+
+def test_the_addon_sets_what_settings_ask_for() -> None:
+    wished = {"DEDUPE_REPLAY": ["x.wacz"], "DEDUPE_WARC_ITEM_FIELD": "record"}
+    settings = Settings({**wished, "DEDUPE_REPLAY_MISSING": "fetch"})
+    Addon().update_settings(settings)
+    assert settings["DOWNLOADER_MIDDLEWARES"][ReplayMiddleware] == 950
+    assert settings["SPIDER_MIDDLEWARES"][ProvenanceSpiderMiddleware] == 950
+    assert settings["ITEM_PIPELINES"][WarcPipeline] == 900
+
+
+def test_what_an_archive_answers_is_not_archived_again() -> None:
+    settings = Settings({"DEDUPE_REPLAY": ["x.wacz"]})
+    Addon().update_settings(settings)
+    assert WarcPipeline not in settings["ITEM_PIPELINES"]
 
 
 def test_the_addon_leaves_what_the_project_sets() -> None:
@@ -49,7 +69,7 @@ def test_the_addon_leaves_what_the_project_sets() -> None:
     )
     Addon().update_settings(settings)
     assert settings["DUPEFILTER_CLASS"] is RFPDupeFilter
-    assert list(settings["DOWNLOADER_MIDDLEWARES"].values()) == [400]
+    assert list(settings["DOWNLOADER_MIDDLEWARES"].values()) == [400, 540]
     assert list(settings["ITEM_PIPELINES"].values()) == [None]
 
 
@@ -189,11 +209,16 @@ async def test_a_slow_disk_slows_the_crawl_down(
             return super().from_crawler(crawler, *args, **kwargs)
 
     worker: Any = None
-    settings |= {"DEDUPE_WARC_QUEUE_BYTES": 1_000_000, "CONCURRENT_REQUESTS": 4}
+    settings |= {
+        "DEDUPE_WARC_QUEUE_BYTES": 1_000_000,
+        "CONCURRENT_REQUESTS": 12,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 12,
+        "DOWNLOAD_DELAY": 0,
+    }
     crawler = await crawl(Watching, settings, urls=" ".join(web.url(f"/{number}") for number in range(30)))
     assert crawler.stats.get_value("dedupe/warc/response") == 30
     assert crawler.stats.get_value("dedupe/warc/held_back") >= 1
-    assert max(sizes) < 1_000_000 + 5 * 210_000, "what is on its way comes in, nothing new is asked for"
+    assert max(sizes) < 1_000_000 + 13 * 210_000, "what is on its way comes in, nothing new is asked for"
 
 
 @crawl_test

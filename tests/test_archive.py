@@ -48,14 +48,6 @@ def site(web: WebServer) -> None:
     )
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def stored(request: pytest.FixtureRequest, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings on each of the two stores."""
-    if request.param == "redis":
-        settings["DEDUPE_STORE_URL"] = request.getfixturevalue("redis_url")
-    return settings
-
-
 @crawl_test
 async def test_two_crawls_store_each_payload_once(
     web: WebServer, stored: dict[str, Any], tmp_path: Path

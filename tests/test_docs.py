@@ -11,7 +11,7 @@ import pytest
 from crawling import LinkSpider, crawl, crawl_test
 
 import scrapy_dedupe
-from scrapy_dedupe import downloadermiddlewares, errors, signals
+from scrapy_dedupe import downloadermiddlewares, errors, recordings, signals
 from scrapy_dedupe.commands.verbs import VERBS
 from scrapy_dedupe.settings import SPECS, Spec
 
@@ -102,6 +102,7 @@ def test_every_meta_key_is_documented() -> None:
         downloadermiddlewares.META_KEY,
         downloadermiddlewares.SKIP_META_KEY,
         downloadermiddlewares.ACTION_META_KEY,
+        recordings.META_KEY,
     }
     assert set(blocks(page("meta"), "reqmeta")) == keys
 

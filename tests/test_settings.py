@@ -55,8 +55,18 @@ WRONG = {
     "DEDUPE_WARC_STATUSES": [200, "ok"],
     "DEDUPE_WARC_MIME_TYPES": ["html"],
     "DEDUPE_WARC_CHECK_FILES": "x",
+    "DEDUPE_WARC_NAME": "{prefix}-{host}",
+    "DEDUPE_WARC_BLACKOUT": 0,
+    "DEDUPE_WARC_ITEM_FIELD": "",
+    "DEDUPE_WARC_UPLOAD_URL": "bucket/folder",
+    "DEDUPE_WACZ": "perhaps",
+    "DEDUPE_WACZ_DIR": "",
+    "DEDUPE_WACZ_TEXT": 2,
+    "DEDUPE_WACZ_KEEP_WARC": "no",
     "DEDUPE_CRAWL_ID": "a crawl",
     "DEDUPE_COMMIT_REASONS": {"finished": True},
+    "DEDUPE_REPLAY": [7],
+    "DEDUPE_REPLAY_MISSING": "skip",
 }
 
 

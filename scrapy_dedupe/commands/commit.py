@@ -23,13 +23,17 @@ HELP = "Commit a crawl: from then on other crawls may refer to its records. Repe
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A crawl that is committed now. ``rebuilt``: its entries were first read anew from its files."""
+    """A crawl that is committed now. ``rebuilt``: its entries were first read anew from its files.
+
+    ``wacz`` is the container that was packed first, for a crawl that was begun with DEDUPE_WACZ.
+    """
 
     id: str
     state: str
     committed: str | None
     counts: dict[str, int]
     rebuilt: bool
+    wacz: str | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="where the crawl's WARC files are, if entries have to be read from them (default: DEDUPE_WARC_DIR)",
     )
+    parser.add_argument(
+        "--no-wacz",
+        action="store_true",
+        help="do not pack the crawl as WACZ, even if it was begun with DEDUPE_WACZ",
+    )
 
 
 def run(place: Place, opts: argparse.Namespace) -> Committed:
@@ -49,10 +58,31 @@ def run(place: Place, opts: argparse.Namespace) -> Committed:
             before = _found_again(index, opts.id, place, opts.warc_dir)
         is_incomplete = before is not None and before.state == "uncommitted" and before.incomplete
         if before is not None and is_incomplete:
-            _settle(index, before, place, opts.warc_dir)
+            settle_one(index, before, place, opts.warc_dir)
+        wacz = None
+        if (
+            before is not None
+            and before.state == "uncommitted"
+            and not opts.no_wacz
+            and _lacks_wacz(index, opts.id)
+        ):
+            wacz = pack_one(index, opts.id, place, opts.warc_dir)
         index.commit(opts.id)
         info = next(info for info in index.crawls() if info.id == opts.id)
-    return Committed(info.id, info.state, info.committed, counts_dict(info.counts), is_incomplete)
+    return Committed(info.id, info.state, info.committed, counts_dict(info.counts), is_incomplete, wacz)
+
+
+def _lacks_wacz(index: CrawlIndex, crawl: str) -> bool:
+    """Whether the crawl was to have a WACZ that is not packed yet."""
+    return any("filename" in container and "hash" not in container for container in index.containers(crawl))
+
+
+def pack_one(index: CrawlIndex, crawl: str, place: Place, folder: Path | None) -> str | None:
+    """Pack a crawl as WACZ; its path, or None for a crawl without WARC files."""
+    from scrapy_dedupe.wacz_packing import pack_by_settings
+
+    done = pack_by_settings(index, crawl, place.settings, place.scrapy_settings, warc_folder=folder)
+    return None if done is None else str(done.wacz.path)
 
 
 def _found_again(index: CrawlIndex, crawl: str, place: Place, folder: Path | None) -> CrawlInfo | None:
@@ -66,7 +96,7 @@ def _found_again(index: CrawlIndex, crawl: str, place: Place, folder: Path | Non
     return next(info for info in index.crawls() if info.id == crawl)
 
 
-def _settle(index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path | None) -> None:
+def settle_one(index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path | None) -> None:
     """Enter what the index does not know because the crawl was killed, or the store was away meanwhile."""
     from scrapy_dedupe.crawls.rebuilding import settle
     from scrapy_dedupe.crawls.rules import RevisitRules
@@ -90,4 +120,5 @@ def _is_there(name: str, folder: Path) -> bool:
 
 def text(result: Committed) -> str:
     rebuilt = " Entries that were missing were read from its files." if result.rebuilt else ""
-    return f"The crawl {result.id} is committed.{rebuilt}"
+    packed = f" It is packed as {result.wacz}." if result.wacz else ""
+    return f"The crawl {result.id} is committed.{rebuilt}{packed}"

@@ -17,7 +17,10 @@ HELP = "List the crawls: which are committed, and which wait for a decision."
 
 @dataclass(frozen=True, slots=True)
 class Crawl:
-    """One crawl. ``requires`` names the crawls whose records it refers to, as far as the index knows."""
+    """One crawl. ``requires`` names the crawls whose records it refers to, as far as the index knows.
+
+    A container whose entry cannot be read is empty, so that each keeps its place.
+    """
 
     id: str
     state: str
@@ -47,7 +50,7 @@ def run(place: Place, opts: argparse.Namespace) -> list[Crawl]:
                 counts=counts_dict(info.counts),
                 files=list(info.files),
                 containers=index.containers(info.id),
-                requires=[],
+                requires=sorted({need.crawl for need in index.needs(info.id)}),
                 incomplete=info.incomplete,
             )
             for info in index.crawls()

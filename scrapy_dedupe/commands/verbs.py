@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from scrapy.settings import BaseSettings
 
-VERBS = ("stats", "crawls", "commit", "cancel", "urls", "content")
+VERBS = ("stats", "crawls", "commit", "cancel", "urls", "content", "warc")
 
 
 class Verb(Protocol):

@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.capture import target_uri
-from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.reading import read_record, read_records
+
+from .places import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
 
     from .index import CrawlIndex
 
 
 class CrawlArchive:
-    """The WARC files of one crawl; ``paths`` are those that are there.
+    """The WARC files of one crawl; ``paths`` are those that are there, those in its WACZ included.
 
     ``on_damage`` is called for every damaged place that reading passes over. Raises
     :class:`~scrapy_dedupe.errors.StoreError`.
@@ -37,15 +39,13 @@ class CrawlArchive:
         self._crawl = crawl
         self._folder = folder
         self._on_damage = on_damage
-        named = [Path(name) for info in index.crawls() if info.id == crawl for name in info.files]
-        found = dict.fromkeys(path for name in named if (path := self._present(name)) is not None)
+        named = [name for info in index.crawls() if info.id == crawl for name in info.files]
+        found = {str(file): file for name in named if (file := self._present(name)) is not None}
         if folder.is_dir():
-            found |= dict.fromkeys(
-                path
-                for path in sorted(folder.glob("*.warc*"))
-                if path not in found and self._is_its_own(path)
-            )
-        self.paths = list(found)
+            for path in sorted(folder.absolute().glob("*.warc*")):
+                if str(path) not in found and self._is_its_own(path):
+                    found[str(path)] = path
+        self.paths: list[ReadableFile] = list(found.values())
 
     def exchanges(self, urls: Collection[str]) -> Iterator[StoredRecord]:
         """The ``response`` and ``revisit`` records of *urls*, in the order in which they were written."""
@@ -64,7 +64,7 @@ class CrawlArchive:
         (entry,) = self._index.find(self._crawl, [revisit.payload_digest.value])
         if entry is None or entry.file is None or entry.offset is None:
             return None
-        path = self._present(Path(entry.file))
+        path = self._present(entry.file)
         if path is None:
             return None
         try:
@@ -74,10 +74,9 @@ class CrawlArchive:
         is_it = record.type == "response" and record.payload_digest == revisit.payload_digest
         return record if is_it else None
 
-    def _present(self, name: Path) -> Path | None:
-        places = (name, self._folder / name.name)
-        candidates = (place for path in places for place in (path, Path(f"{path}{OPEN_SUFFIX}")))
-        return next((path.absolute() for path in candidates if path.is_file()), None)
+    def _present(self, name: str) -> ReadableFile | None:
+        found = readable(name)
+        return readable(str(self._folder.absolute() / Path(name).name)) if found is None else found
 
     def _is_its_own(self, path: Path) -> bool:
         first = next(read_records(path, on_damage=self._on_damage), None)

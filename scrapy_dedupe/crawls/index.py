@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts, CrawlInfo, IndexStore, Original
+from scrapy_dedupe.stores.base import Counts, CrawlInfo, IndexStore, Need, Original, UrlCapture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,8 +73,30 @@ class CrawlIndex:
         """Look up payloads: in the crawl itself first, then in committed crawls. In one round trip."""
         return self._store.find(checked_crawl_id(crawl), [plain_digest(digest) for digest in digests])
 
-    def add(self, crawl: str, originals: Sequence[Original], counts: Counts | None = None) -> None:
-        """Enter records that are on disk (first one wins), and add ``counts`` to those of the crawl."""
+    def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
+        """The last capture of each URL: that of the crawl itself, else the latest one of the committed crawls.
+
+        It has the URL in the form in which it was asked for. One round trip.
+        """
+        found = self._store.find_urls(checked_crawl_id(crawl), [plain_url(url) for url in urls])
+        return [
+            None if capture is None else replace(capture, url=url)
+            for url, capture in zip(urls, found, strict=True)
+        ]
+
+    def add(
+        self,
+        crawl: str,
+        originals: Sequence[Original],
+        counts: Counts | None = None,
+        urls: Sequence[UrlCapture] = (),
+        needs: Sequence[Need] = (),
+    ) -> None:
+        """Enter records that are on disk, in one atomic step.
+
+        The first one of ``originals`` with a payload wins, the last one of ``urls`` with a URL. ``counts`` are added
+        to those of the crawl; ``needs`` are containers of other crawls that its revisits refer to.
+        """
         plain = [
             replace(
                 original,
@@ -85,13 +107,51 @@ class CrawlIndex:
             )
             for original in originals
         ]
-        self._store.add(checked_crawl_id(crawl), plain, counts or Counts())
+        captures = [
+            UrlCapture(plain_url(capture.url), plain_digest(capture.digest), date_digits(capture.date))
+            for capture in urls
+        ]
+        for need in needs:
+            # The crawl may be one of another program, whose ids are not ours to judge.
+            if not need.crawl or need.wacz_index < 0:
+                raise SettingError(
+                    f"The crawl {crawl} was given {need}, which names no container of a crawl."
+                )
+        self._store.add(checked_crawl_id(crawl), plain, counts or Counts(), captures, needs)
+
+    def needs(self, crawl: str) -> list[Need]:
+        """What the revisits of the crawl refer to in other crawls, in order of crawl, container and file."""
+        return self._store.needs(checked_crawl_id(crawl))
 
     def add_file(self, crawl: str, name: str) -> None:
         """Note a WARC file of the crawl, before its first record. Idempotent."""
-        if not name:
-            raise SettingError(f"The crawl {crawl} was given a WARC file without a name.")
-        self._store.add_file(checked_crawl_id(crawl), name)
+        self._store.add_file(checked_crawl_id(crawl), _checked_name(crawl, name, "WARC"))
+
+    def rename_file(self, crawl: str, old: str, new: str) -> None:
+        """Note that a WARC file of the crawl, committed or not, is found under another path or URL now.
+
+        What other crawls need of the file follows. Safe to repeat. Raises
+        :class:`~scrapy_dedupe.errors.CrawlStateError` for a file that the crawl does not have.
+        """
+        self._store.rename_file(checked_crawl_id(crawl), old, _checked_name(crawl, new, "WARC"))
+
+    def add_container(self, crawl: str, filename: str) -> int:
+        """Give the crawl a WACZ file that is not packed yet; its place among the crawl's. Idempotent."""
+        return self._store.add_container(checked_crawl_id(crawl), _checked_name(crawl, filename, "WACZ"))
+
+    def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
+        """Note the hash and the size in bytes of a packed WACZ file, which is added if it is new. Idempotent.
+
+        The hash may be labelled; the index keeps it bare.
+        """
+        digest = plain_digest(sha256_hex)
+        if len(digest) != 64:
+            raise SettingError(
+                f"The hash of the WACZ file {filename} is {sha256_hex!r}. Allowed: a SHA-256 in hex."
+            )
+        self._store.set_container(
+            checked_crawl_id(crawl), _checked_name(crawl, filename, "WACZ"), digest, size
+        )
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
         """Replace the counts of a crawl by those of a recount."""
@@ -102,7 +162,10 @@ class CrawlIndex:
         self._store.mark_incomplete(checked_crawl_id(crawl), flag)
 
     def reset(self, crawl: str) -> None:
-        """Forget the records and counts of an uncommitted crawl, before they are read anew from its files."""
+        """Forget records, counts, URLs and needs of an uncommitted crawl, before they are read anew from its files.
+
+        Its files and containers stay known.
+        """
         self._store.reset(checked_crawl_id(crawl))
 
     def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
@@ -118,7 +181,10 @@ class CrawlIndex:
         return self._store.crawls()
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
-        """The WACZ files of a crawl, each with its ``filename`` and, once packed, ``hash`` and ``size``."""
+        """The WACZ files of a crawl, each with its ``filename`` and, once packed, ``hash`` and ``size``.
+
+        One that cannot be read is empty, so that each keeps its place.
+        """
         return self._store.containers(checked_crawl_id(crawl))
 
     @property
@@ -209,6 +275,14 @@ def date_digits(date: str) -> str:
     raise SettingError(
         f"The date is {date!r}. Allowed: a UTC time in seconds or milliseconds, or its digits."
     )
+
+
+def _checked_name(crawl: str, name: str, kind: str) -> str:
+    if not name:
+        raise SettingError(f"The crawl {crawl} was given a {kind} file without a name.")
+    if "\0" in name:
+        raise SettingError(f"The {kind} file {name!r} of the crawl {crawl} has a NUL in its name. Rename it.")
+    return name
 
 
 def _percent(match: re.Match[str]) -> str:

@@ -8,46 +8,36 @@ missing from the index is read from the crawl's own files before the commit.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import CrawlStateError, StoreError
-from scrapy_dedupe.stores.base import Counts, Original
+from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
 from scrapy_dedupe.warc import records
 from scrapy_dedupe.warc.dates import date_digits, date_from_digits
 
+from .guarded import GuardedIndex
+from .originals import Originals
 from .rebuilding import rebuild
 from .rules import RevisitRules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
     from scrapy_dedupe.warc.capture import Capture
     from scrapy_dedupe.warc.files import WarcWriter
+    from scrapy_dedupe.warc.records import Record
 
+    from .guarded import Guard
     from .index import CrawlIndex
-
-logger = logging.getLogger(__name__)
-
-
-class Guard(Protocol):
-    """Tells whether the index may be asked, and is told how that went."""
-
-    @property
-    def open(self) -> bool: ...
-
-    def failed(self, error: BaseException) -> None: ...
-
-    def worked(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What became of a capture. ``kind`` is ``response`` or ``revisit``; sizes in bytes.
+    """What became of a capture. ``kind`` is ``response``, ``revisit`` or ``skipped``; sizes in bytes.
 
-    ``conserved_size`` is what the revisit takes less than its original on disk; never negative.
+    What was skipped was recorded a moment ago with the same payload; it has no record of its own. ``date`` is the text
+    of WARC-Date, ``digest`` the payload digest with its label, empty where there is no payload. ``conserved_size`` is
+    what the revisit takes less than its original on disk; never negative.
     """
 
     kind: str
@@ -55,6 +45,8 @@ class Recorded:
     file: str
     offset: int
     written: int
+    date: str
+    digest: str = ""
     conserved_size: int = 0
     refers_to: Original | None = None
 
@@ -63,7 +55,7 @@ class Recorder:
     """The archive of one crawl. Used on one thread, in the order of the exchanges.
 
     :meth:`record` raises :class:`~scrapy_dedupe.errors.ArchiveError` when the file cannot be written; errors
-    of the index go to *guard*.
+    of the index go to *guard*. Within *blackout_s* seconds a payload that its URL had before is not recorded again.
     """
 
     def __init__(
@@ -76,25 +68,33 @@ class Recorder:
         rules: RevisitRules | None = None,
         digest: str = "sha256",
         check_files: bool = True,
+        blackout_s: float | None = None,
     ) -> None:
         self._writer = writer
-        self._index = index
+        self._index = GuardedIndex(index, crawl, guard)
         self._crawl = crawl
-        self._guard = guard
         self._rules = rules or RevisitRules()
+        self._originals = Originals(self._index, check_files=check_files)
         self._digest = digest
-        self._check_files = check_files
-        self._has_told_of_missing_file = False
-        self._has_told_of_state = False
-        self.is_incomplete = False
+        self._blackout_s = blackout_s
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the index lacks something that is in the files."""
+        return self._index.is_incomplete
 
     def record(self, capture: Capture) -> Recorded:
         """Write one exchange."""
+        if capture.status == 304:
+            return self._record_unmodified(capture)
         digest = capture.payload_digest(self._digest)
-        is_admitted = self._admits(capture)
-        original = self._find(digest) if is_admitted and self._rules.enabled else None
+        is_admitted = self._rules.admit_capture(capture)
+        original = self._originals.of_payload(digest) if is_admitted and self._rules.enabled else None
+        labelled = f"{self._digest}:{digest}" if capture.body else ""
         if original is None:
             principal = records.response(capture, digest=digest, warcinfo_id=self._writer.warcinfo_id)
+        elif self._blackout_s is not None and self._originals.is_repeated(capture, digest, self._blackout_s):
+            return Recorded("skipped", "", "", 0, 0, "", labelled, refers_to=original)
         else:
             principal = records.revisit(
                 capture,
@@ -102,8 +102,43 @@ class Recorder:
                 refers_to=original.record_id,
                 refers_to_uri=original.url,
                 refers_to_date=date_from_digits(original.date),
+                container=self._index.container_of(original),
                 warcinfo_id=self._writer.warcinfo_id,
             )
+        return self._write(capture, principal, labelled, original, digest if is_admitted else None)
+
+    def _record_unmodified(self, capture: Capture) -> Recorded:
+        is_conditional = capture.method == "GET" and self._rules.enabled
+        original = self._originals.of_unmodified(capture) if is_conditional else None
+        if original is None:
+            # An empty digest: what has no payload gets none.
+            principal = records.response(
+                capture,
+                digest=capture.payload_digest(self._digest),
+                warcinfo_id=self._writer.warcinfo_id,
+            )
+            return self._write(capture, principal, "", None, None)
+        labelled = f"{self._digest}:{original.digest}"
+        principal = records.not_modified(
+            capture,
+            refers_to=original.record_id,
+            refers_to_uri=original.url,
+            refers_to_date=date_from_digits(original.date),
+            digest=original.digest,
+            container=self._index.container_of(original),
+            warcinfo_id=self._writer.warcinfo_id,
+        )
+        return self._write(capture, principal, labelled, original, None)
+
+    def _write(
+        self,
+        capture: Capture,
+        principal: Record,
+        labelled: str,
+        original: Original | None,
+        admitted: str | None,
+    ) -> Recorded:
+        """Write the exchange, then enter it; ``admitted`` is the digest of a payload that others may refer to."""
         request = records.request(
             capture,
             concurrent_to=principal.id,
@@ -111,36 +146,45 @@ class Recorder:
             algorithm=self._digest,
         )
         place, beside = self._writer.write([principal, request])
-        conserved = max(0, original.size - place.length) if original is not None else 0
-        entries = []
-        if is_admitted and original is None:
-            entries.append(
-                Original(
-                    digest=digest,
-                    crawl=self._crawl,
-                    date=date_digits(principal.date),
-                    url=capture.target_uri,
-                    size=place.length,
-                    record_id=principal.id,
-                    file=str(self._writer.folder / place.file),
-                    offset=place.offset,
+        # A 304 has saved the transfer, which is not ours to count.
+        is_copy = original is not None and admitted is not None
+        conserved = max(0, original.size - place.length) if original is not None and is_copy else 0
+        date = date_digits(principal.date)
+        entries, urls, needs = [], [], []
+        if admitted is not None:
+            urls.append(UrlCapture(capture.target_uri, admitted, date))
+            if original is None:
+                entries.append(
+                    Original(
+                        digest=admitted,
+                        crawl=self._crawl,
+                        date=date,
+                        url=capture.target_uri,
+                        size=place.length,
+                        record_id=principal.id,
+                        file=str(self._writer.folder / place.file),
+                        offset=place.offset,
+                    )
                 )
-            )
+        if original is not None and original.crawl != self._crawl:
+            needs.append(Need(original.crawl, original.wacz_index, original.file))
         counts = Counts(total_urls=1, dupe_urls=int(original is not None), conserved_size=conserved)
-        self._ask(lambda: self._index.add(self._crawl, entries, counts))
+        self._index.add(entries, counts, urls, needs)
         return Recorded(
-            kind="revisit" if original is not None else "response",
+            kind=principal.type,
             record_id=principal.id,
             file=place.file,
             offset=place.offset,
             written=place.length + beside.length,
+            date=principal.date,
+            digest=labelled,
             conserved_size=conserved,
             refers_to=original,
         )
 
     def add_file(self, name: str) -> None:
         """A new file was begun; note it in the index."""
-        self._ask(lambda: self._index.add_file(self._crawl, str(self._writer.folder / name)))
+        self._index.add_file(str(self._writer.folder / name))
 
     def finish(self) -> list[Path]:
         """Close the files and bring the index up to date; the paths of this run's files.
@@ -149,65 +193,14 @@ class Recorder:
         :class:`~scrapy_dedupe.errors.CrawlStateError` when somebody else has committed the crawl meanwhile: the
         files are closed then, and the crawl stays incomplete.
         """
-        finished = [self._writer.folder / file.file for file in self._writer.close()]
+        files = self._writer.close()
+        index, crawl = self._index.index, self._crawl
         if self.is_incomplete:
             # An index that was emptied meanwhile does not know the crawl any more.
-            self._index.start(self._crawl)
-            rebuild(self._index, self._crawl, self._writer.folder, self._rules)
+            index.start(crawl)
+            rebuild(index, crawl, self._writer.folder, self._rules)
         else:
-            size = sum(path.stat().st_size for path in finished)
-            self._index.add(self._crawl, [], Counts(total_crawl_size=size))
-            self._index.mark_incomplete(self._crawl, False)
-        return finished
-
-    def _admits(self, capture: Capture) -> bool:
-        return self._rules.admit(
-            method=capture.method,
-            status=capture.status,
-            content_type=_content_type(capture),
-            size_bytes=len(capture.body),
-            is_complete=capture.is_complete,
-        )
-
-    def _find(self, digest: str) -> Original | None:
-        found: list[Original | None] = []
-        self._ask(lambda: found.extend(self._index.find(self._crawl, [digest])))
-        original = found[0] if found else None
-        if original is None or original.file is None or not self._check_files:
-            return original
-        path = Path(original.file)
-        if path.exists() or path.with_name(f"{path.name}.open").exists():
-            return original
-        if not self._has_told_of_missing_file:
-            self._has_told_of_missing_file = True
-            logger.warning(
-                "The index names originals in %s, which is not there any more; their payloads are stored anew."
-                " If files of this index are moved after a crawl or lie on another machine, set"
-                " DEDUPE_WARC_CHECK_FILES = False.",
-                path,
-            )
-        return None
-
-    def _ask(self, call: Callable[[], object]) -> None:
-        """Ask the index if it answers; if not, the crawl's entries will be read from its files."""
-        if self._guard.open:
-            self.is_incomplete = True
-            return
-        try:
-            call()
-        except CrawlStateError as error:
-            # The store answers. Somebody has committed, canceled or deleted the crawl while it runs.
-            self.is_incomplete = True
-            if not self._has_told_of_state:
-                self._has_told_of_state = True
-                logger.error("%s Until the end of the crawl nothing more is entered in the index.", error)
-        except StoreError as error:
-            self.is_incomplete = True
-            self._guard.failed(error)
-        else:
-            self._guard.worked()
-
-
-def _content_type(capture: Capture) -> str:
-    values = (value for name, value in capture.response_headers if name.lower() == b"content-type")
-    return next(values, b"").decode("latin-1")
+            size = sum(file.size_bytes for file in files)
+            index.add(crawl, [], Counts(total_crawl_size=size))
+            index.mark_incomplete(crawl, False)
+        return [self._writer.folder / file.file for file in files]

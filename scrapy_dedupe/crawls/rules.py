@@ -7,6 +7,10 @@ statuses as 200, and half a body must never stand for a whole one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scrapy_dedupe.warc.capture import Capture
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +38,14 @@ class RevisitRules:
             return False
         mime_type = content_type.partition(";")[0].strip().lower()
         return not self.mime_types or mime_type in self.mime_types
+
+    def admit_capture(self, capture: Capture) -> bool:
+        """As :meth:`admit`."""
+        content_types = (value for name, value in capture.response_headers if name.lower() == b"content-type")
+        return self.admit(
+            method=capture.method,
+            status=capture.status,
+            content_type=next(content_types, b"").decode("latin-1"),
+            size_bytes=len(capture.body),
+            is_complete=capture.is_complete,
+        )

@@ -210,6 +210,30 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class UrlCapture:
+    """The last complete GET payload that a crawl recorded of a URL, as a ``response`` or a ``revisit``.
+
+    ``digest`` is the payload digest without its label, ``date`` the digits of the record's WARC-Date (14 or 17).
+    """
+
+    url: str
+    digest: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A container of another crawl that revisits of this one refer to.
+
+    ``wacz_index`` is its place among the containers of ``crawl``, ``file`` the WARC file there, where it is known.
+    """
+
+    crawl: str
+    wacz_index: int = 0
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CrawlInfo:
     """One crawl as the index knows it. ``state``: ``uncommitted``, ``committed`` or ``canceled``.
 
@@ -241,11 +265,41 @@ class IndexStore(Protocol):
     def find(self, crawl: str, digests: Sequence[str]) -> list[Original | None]:
         """Look up payloads: in the crawl itself first, then in committed crawls. In one round trip."""
 
-    def add(self, crawl: str, originals: Sequence[Original], counts: Counts) -> None:
-        """Enter records that are on disk (first one wins) and add ``counts`` to those of the crawl."""
+    def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
+        """Look up URLs: in the crawl itself first, else the latest capture of the committed crawls."""
+
+    def add(
+        self,
+        crawl: str,
+        originals: Sequence[Original],
+        counts: Counts,
+        urls: Sequence[UrlCapture] = (),
+        needs: Sequence[Need] = (),
+    ) -> None:
+        """Enter records that are on disk, in one atomic step.
+
+        The first one of ``originals`` with a payload wins, the last one of ``urls`` with a URL. ``counts`` are added
+        to those of the crawl.
+        """
+
+    def needs(self, crawl: str) -> list[Need]:
+        """What the revisits of the crawl refer to in other crawls, in order of crawl, container and file."""
 
     def add_file(self, crawl: str, name: str) -> None:
         """Note a WARC file of the crawl, before its first record. Idempotent."""
+
+    def rename_file(self, crawl: str, old: str, new: str) -> None:
+        """Note that a WARC file of the crawl is found under another path or URL now.
+
+        The crawl may be committed. What others need of the file follows. Safe to repeat. Raises
+        :class:`~scrapy_dedupe.errors.CrawlStateError` for a file that the crawl does not have.
+        """
+
+    def add_container(self, crawl: str, filename: str) -> int:
+        """Give the crawl a container that is not packed yet; its place among the crawl's. Idempotent."""
+
+    def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
+        """Note the hash and the size in bytes of a packed container, which is added if it is new. Idempotent."""
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
         """Replace the counts of a crawl by those of a recount."""
@@ -254,7 +308,10 @@ class IndexStore(Protocol):
         """Note whether records of an uncommitted crawl are on disk that are not entered here yet."""
 
     def reset(self, crawl: str) -> None:
-        """Forget the records and counts of an uncommitted crawl, before they are read anew from its files."""
+        """Forget records, counts, URLs and needs of an uncommitted crawl, before they are read anew from its files.
+
+        Its files and containers stay known.
+        """
 
     def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
         """Make the crawl's records visible to other crawls. Safe to repeat and to resume."""
@@ -266,7 +323,10 @@ class IndexStore(Protocol):
         """Every crawl, in the order of their start."""
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
-        """The WACZ files of a crawl, each with its ``filename`` and, once packed, ``hash`` and ``size``."""
+        """The WACZ files of a crawl, each with its ``filename`` and, once packed, ``hash`` and ``size``.
+
+        One that cannot be read is empty, so that each keeps its place.
+        """
 
     def totals(self) -> Counts:
         """The sums over the committed crawls."""

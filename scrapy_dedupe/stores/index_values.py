@@ -14,6 +14,19 @@ filled up with 0x00 to at least 17 bytes.
 
 **The place of a record**: 3 bytes for the number of its file among the crawl's, 5 bytes for the offset, both
 big-endian and all ones where unknown; then the packed record id, or nothing.
+
+**The hash of a URL**: 12 bytes of BLAKE2b of its UTF-8. Among a thousand million URLs two have one hash with a
+probability of 10^-11 (n^2 / 2^97), so the URL itself is not kept.
+
+**What was recorded last of a URL**: 8 bytes big-endian for twice the date in 17 digits, plus one if it had that
+many and was not filled up from 14; then the packed digest. Of two such values the later capture is the greater one.
+
+**A need**: the other crawl, the number of the container among that crawl's, and the name of the WARC file or
+nothing, with a space between them. In the crawl, which another program may have named, a space is ``%20`` and a
+percent sign ``%25``; a file name may have spaces.
+
+**A container** is JSON without white space, as Browsertrix writes it: ``{"filename":…}``, and once it is packed
+``{"filename":…,"hash":…,"size":…}``, with the SHA-256 of the file in hex without label.
 """
 
 from __future__ import annotations
@@ -22,9 +35,12 @@ import base64
 import binascii
 import json
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe import __version__
+
+from .base import Need, UrlCapture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,9 +153,13 @@ def unpacked_record_id(packed: bytes) -> str | None:
         return None
 
 
-def packed_offset(offset: int | None) -> bytes:
-    """The 5 bytes of an offset."""
-    return (UNKNOWN_OFFSET if offset is None else offset).to_bytes(5, "big")
+def packed_place(original: Original) -> bytes:
+    """The place of a record without the number of its file; empty if nothing is known of it."""
+    if original.record_id is None and original.file is None and original.offset is None:
+        return b""
+    offset = UNKNOWN_OFFSET if original.offset is None else original.offset
+    record_id = b"" if original.record_id is None else packed_record_id(original.record_id)
+    return offset.to_bytes(5, "big") + record_id
 
 
 def read_place(value: bytes) -> tuple[int | None, int | None, str | None] | None:
@@ -152,6 +172,72 @@ def read_place(value: bytes) -> tuple[int | None, int | None, str | None] | None
         None if offset == UNKNOWN_OFFSET else offset,
         unpacked_record_id(value[8:]) if len(value) > 8 else None,
     )
+
+
+def url_hash(url: str) -> bytes:
+    """The 12 bytes under which a URL is looked up."""
+    return blake2b(url.encode("utf-8"), digest_size=12).digest()
+
+
+def packed_capture(capture: UrlCapture) -> bytes:
+    """What is kept of the last capture of a URL.
+
+    >>> packed_capture(UrlCapture("https://example.com/", "00" * 16, "20260801120000")).hex()
+    '008ff62ebb3eb00000000000000000000000000000000000'
+    """
+    date = int(capture.date.ljust(17, "0")) * 2 + (len(capture.date) == 17)
+    return date.to_bytes(8, "big") + packed_digest(capture.digest)
+
+
+def read_capture(url: str, value: bytes) -> UrlCapture | None:
+    """The last capture of *url* from what is kept of it, or None if it is not one."""
+    date, has_milliseconds = divmod(int.from_bytes(value[:8], "big"), 2)
+    digits = f"{date:017}" if has_milliseconds else f"{date:017}"[:-3]
+    if len(value) <= 8 or not is_date(digits.encode("ascii")):
+        return None
+    try:
+        return UrlCapture(url, unpacked_digest(value[8:]), digits)
+    except UnicodeDecodeError:
+        return None
+
+
+def need_text(need: Need) -> str:
+    """The words of a need."""
+    crawl = need.crawl.replace("%", "%25").replace(" ", "%20")
+    return f"{crawl} {need.wacz_index} {need.file or ''}"
+
+
+def read_need(value: bytes) -> Need | None:
+    """The need of :func:`need_text`, or None if it is not one."""
+    try:
+        crawl, wacz_index, file = value.decode("utf-8").split(" ", 2)
+        if not crawl or not wacz_index.isascii() or not wacz_index.isdigit():
+            return None
+        return Need(crawl.replace("%20", " ").replace("%25", "%"), int(wacz_index), file or None)
+    except ValueError:
+        return None
+
+
+def need_order(need: Need) -> tuple[str, int, str]:
+    """What needs are sorted by."""
+    return need.crawl, need.wacz_index, need.file or ""
+
+
+def container_json(filename: str, sha256_hex: str | None = None, size: int | None = None) -> str:
+    """A container as Browsertrix lists it; ``size`` in bytes."""
+    container: dict[str, object] = {"filename": filename}
+    if sha256_hex is not None:
+        container |= {"hash": sha256_hex, "size": size}
+    return json.dumps(container, ensure_ascii=False, separators=(",", ":"))
+
+
+def read_container(value: bytes) -> dict[str, object] | None:
+    """A container from its JSON, or None if that is no JSON object."""
+    try:
+        container = json.loads(value)
+    except ValueError:
+        return None
+    return container if isinstance(container, dict) else None
 
 
 def utc_now() -> str:
@@ -186,6 +272,14 @@ def _plain(value: object) -> object:
     if isinstance(value, (set, frozenset, tuple)):
         return sorted(value, key=str)
     return str(value)
+
+
+def unknown_file_message(crawl: str, name: str, url: str) -> str:
+    """Why a file cannot be renamed, and what to do."""
+    return (
+        f"The crawl {crawl} in the index {url} has no WARC file {name}, so it cannot be renamed. The verb crawls,"
+        " with --json, lists the files of each crawl; name one of them."
+    )
 
 
 def state_message(crawl: str, state: str, action: str, url: str) -> str:

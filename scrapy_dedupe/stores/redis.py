@@ -37,6 +37,8 @@ def connect(
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+        # redis-py 5 looks at retry only with this beside it.
+        retry_on_error=[redis.ConnectionError],
         decode_responses=False,
         single_connection_client=is_used_by_one_thread,
     )

@@ -1,28 +1,4 @@
-"""The crawl index in Redis or Valkey, on Browsertrix's keys.
-
-Written exactly as Browsertrix does, so that both crawlers can use one index:
-
-=====================  ======  ==================================================================
-``h:{crawl}``          hash    digest without label -> entry (see :mod:`.index_values`)
-``h:{crawl}:counts``   hash    ``totalUrls``, ``dupeUrls``, ``conservedSize``, ``totalCrawlSize``
-``c:{crawl}:wacz``     list    the crawl's containers, JSON with ``filename``, ``hash``, ``size``
-``uncommittedcrawls``  set     crawl ids; ``allcrawls`` the committed ones, ``canceledcrawls``
-``alldupes``           hash    digest -> the crawl whose record is the original
-``allcounts``          hash    the sums over the committed crawls
-``src:d``              set     names of the containers of committed crawls
-=====================  ======  ==================================================================
-
-Beside them, what Browsertrix has no field for:
-
-========================  ======  ===============================================================
-``dedupe:index``          hash    ``format`` 1, ``payload`` ``stored`` or ``decoded``
-``dedupe:crawl:{crawl}``  hash    ``started``, ``committed``, ``software``, ``stats`` (JSON),
-                                  ``incomplete``, ``canceling``, ``token`` of the last addition
-``dedupe:files:{crawl}``  zset    WARC file -> its number from 0
-``dedupe:where:{crawl}``  hash    first 16 bytes of the packed digest -> place of the record; empty if
-                                  two digests of the crawl should ever begin alike
-``dedupe:committing``     set     crawls with a commit that is under way or was cut off
-========================  ======  ===============================================================
+"""The crawl index in Redis or Valkey, on the keys of :mod:`.redis_index_keys`.
 
 **Commit**: the id goes into ``dedupe:committing``; the digests go into ``alldupes`` batch by batch; one script
 then moves the id to ``allcrawls`` and adds the counts. A crawl that is in ``allcrawls`` therefore has all its
@@ -33,27 +9,46 @@ that was cut off may have entered, and then forgets the keys; ``canceling`` stay
 
 from __future__ import annotations
 
-import json
 import secrets
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
-from .base import Counts, CrawlInfo, Original
+from . import redis_index_keys as keys_of
+from .base import Counts, CrawlInfo, Need, Original, UrlCapture
 from .faults import redis_faults
 from .index_values import (
+    container_json,
     digest_key,
     entry_text,
-    packed_offset,
-    packed_record_id,
+    need_order,
+    need_text,
+    packed_capture,
+    packed_place,
+    read_capture,
+    read_container,
     read_entry,
+    read_need,
     read_place,
     read_stats,
     software,
     state_message,
     stats_json,
+    unknown_file_message,
+    url_hash,
     utc_now,
+)
+from .redis_index_keys import (
+    CANCELED,
+    COMMITTED,
+    COMMITTING,
+    COUNTS,
+    DONE_SOURCES,
+    DUPES,
+    MARK,
+    TOTALS,
+    UNCOMMITTED,
 )
 
 if TYPE_CHECKING:
@@ -63,18 +58,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 
-_MARK = "dedupe:index"
-_COMMITTING = "dedupe:committing"
-_COMMITTED = "allcrawls"
-_UNCOMMITTED = "uncommittedcrawls"
-_CANCELED = "canceledcrawls"
-_DUPES = "alldupes"
-_TOTALS = "allcounts"
-_COUNTS = ("totalUrls", "dupeUrls", "conservedSize", "totalCrawlSize")
-
 # A batch holds the server for about a millisecond; releasing may have to ask every other crawl.
 _COMMIT_BATCH = 1_000
 _RELEASE_BATCH = 200
+_CRAWLS_AT_ONCE = 100
 
 
 class RedisIndex:
@@ -94,21 +81,7 @@ class RedisIndex:
 
     def start(self, crawl: str, payload: str) -> None:
         """Begin a crawl, or go on with one that is not committed."""
-        types = {
-            _MARK: "hash",
-            _meta(crawl): "hash",
-            _COMMITTED: "set",
-            _UNCOMMITTED: "set",
-            _CANCELED: "set",
-            _COMMITTING: "set",
-            _DUPES: "hash",
-            _TOTALS: "hash",
-            _records(crawl): "hash",
-            _counts(crawl): "hash",
-            _wacz(crawl): "list",
-            _files(crawl): "zset",
-            _where(crawl): "hash",
-        }
+        types = keys_of.types(crawl)
         arguments = [crawl, payload, utc_now(), FORMAT, software(), *types.values()]
         answer = [_text(word) for word in self._run("index_start", list(types), arguments)]
         if answer[0] == "type":
@@ -135,79 +108,133 @@ class RedisIndex:
         arguments: list[str | bytes] = [crawl]
         for digest in digests:
             arguments += (digest, digest_key(digest))
-        keys = [_records(crawl), _DUPES, _COMMITTED, _UNCOMMITTED, _CANCELED]
+        keys = [keys_of.records(crawl), DUPES, COMMITTED, UNCOMMITTED, CANCELED]
         answer = self._run("index_find", keys, arguments)
         return [
             None if found is None else self._original(digest, found)
             for digest, found in zip(digests, answer, strict=True)
         ]
 
-    def add(self, crawl: str, originals: Sequence[Original], counts: Counts) -> None:
-        """Enter records that are on disk and add ``counts``, in one step."""
+    def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
+        """Look up URLs: in the crawl itself first, else the latest capture of the committed crawls."""
+        if not urls:
+            return []
+        self._check()
+        answer = self._run(
+            "index_find_urls", [keys_of.urls(crawl), COMMITTED], [url_hash(url) for url in urls]
+        )
+        captures = [
+            None if value is None else read_capture(url, value)
+            for url, value in zip(urls, answer, strict=True)
+        ]
+        self.unreadable += captures.count(None) - answer.count(None)
+        return captures
+
+    def add(
+        self,
+        crawl: str,
+        originals: Sequence[Original],
+        counts: Counts,
+        urls: Sequence[UrlCapture] = (),
+        needs: Sequence[Need] = (),
+    ) -> None:
+        """Enter records that are on disk, URLs and needs, and add ``counts``, in one step."""
         self._check()
         keys = [
-            _UNCOMMITTED,
-            _COMMITTING,
-            _records(crawl),
-            _where(crawl),
-            _files(crawl),
-            _counts(crawl),
-            _meta(crawl),
-            _COMMITTED,
-            _CANCELED,
+            UNCOMMITTED,
+            COMMITTING,
+            keys_of.records(crawl),
+            keys_of.where(crawl),
+            keys_of.files(crawl),
+            keys_of.counts(crawl),
+            keys_of.meta(crawl),
+            COMMITTED,
+            CANCELED,
+            keys_of.urls(crawl),
+            keys_of.needs(crawl),
         ]
-        arguments: list[Any] = [crawl, secrets.token_bytes(8), *_numbers(counts)]
+        arguments: list[Any] = [crawl, secrets.token_bytes(8), *_numbers(counts), len(originals), len(urls)]
         for original in originals:
             arguments += (
                 original.digest,
                 digest_key(original.digest),
                 entry_text(original),
                 original.file or "",
-                _place(original),
+                packed_place(original),
             )
+        for capture in urls:
+            arguments += (url_hash(capture.url), packed_capture(capture))
+        arguments += map(need_text, needs)
         self._require(crawl, _text(self._run("index_add", keys, arguments)), "added to")
 
     def add_file(self, crawl: str, name: str) -> None:
         """Note a WARC file of the crawl."""
-        self._note(crawl, "added to", [_files(crawl)], "file", name)
+        self._note(crawl, "added to", [keys_of.files(crawl)], "file", name)
+
+    def rename_file(self, crawl: str, old: str, new: str) -> None:
+        """Note that a WARC file of the crawl is found under another name."""
+        self._check()
+        keys = [UNCOMMITTED, COMMITTED, CANCELED, keys_of.files(crawl)]
+        state = _text(self._run("index_rename_file", keys, [crawl, old, new]))
+        if state == "no file":
+            raise CrawlStateError(unknown_file_message(crawl, old, self._url))
+        self._require(crawl, state, "changed")
+        # A client that dies in between asks again; a need that is noted meanwhile has one of the two names.
+        with redis_faults(self._url):
+            crawls = [
+                _text(other) for other in cast("set[bytes]", self._client.sunion([UNCOMMITTED, COMMITTED]))
+            ]
+        words = [need_text(Need(crawl)).split(" ")[0] + " ", f" {old}", f" {new}"]
+        for first in range(0, len(crawls), _CRAWLS_AT_ONCE):
+            keys = [keys_of.needs(other) for other in crawls[first : first + _CRAWLS_AT_ONCE]]
+            self._run("index_rename_needs", keys, words)
+
+    def add_container(self, crawl: str, filename: str) -> int:
+        """Give the crawl a container that is not packed yet; its place among the crawl's."""
+        return self._note_container(crawl, filename, container_json(filename), "add")
+
+    def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
+        """Note the hash and the size in bytes of a packed container."""
+        self._note_container(crawl, filename, container_json(filename, sha256_hex, size), "fill")
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
         """Replace the counts of a crawl."""
-        self._note(crawl, "counted anew", [_counts(crawl)], "counts", *_numbers(counts))
+        self._note(crawl, "counted anew", [keys_of.counts(crawl)], "counts", *_numbers(counts))
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
         """Note whether records of the crawl are on disk that are not entered yet."""
-        self._note(crawl, "marked", [_meta(crawl)], "incomplete" if flag else "complete")
+        self._note(crawl, "marked", [keys_of.meta(crawl)], "incomplete" if flag else "complete")
 
     def reset(self, crawl: str) -> None:
-        """Forget the records and counts of an uncommitted crawl; its files stay known."""
-        self._note(crawl, "reset", [_records(crawl)], "check")
+        """Forget all of an uncommitted crawl but its files and containers."""
+        self._note(crawl, "reset", [keys_of.records(crawl)], "check")
         self._release(crawl)
-        self._note(crawl, "reset", [_records(crawl), _counts(crawl), _where(crawl)], "reset")
+        parts = (keys_of.records, keys_of.counts, keys_of.where, keys_of.urls, keys_of.needs)
+        self._note(crawl, "reset", [key_of(crawl) for key_of in parts], "reset")
 
     def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
         """Make the crawl's records visible to other crawls."""
         self._check()
-        keys = [_COMMITTED, _UNCOMMITTED, _CANCELED, _COMMITTING, _meta(crawl)]
+        keys = [COMMITTED, UNCOMMITTED, CANCELED, COMMITTING, keys_of.meta(crawl)]
         state = _text(self._run("index_commit_begin", keys, [crawl, stats_json(stats) or ""]))
         if state == "committed":
             return
         self._require(crawl, state, "committed")
         cursor = b"0"
         while True:
-            keys = [_records(crawl), _DUPES, _COMMITTING]
+            keys = [keys_of.records(crawl), DUPES, COMMITTING]
             cursor = self._run("index_commit_batch", keys, [crawl, cursor, _COMMIT_BATCH])
             if cursor in (b"0", b""):
                 break
         keys = [
-            _UNCOMMITTED,
-            _COMMITTED,
-            _COMMITTING,
-            _counts(crawl),
-            _TOTALS,
-            _meta(crawl),
-            _wacz(crawl),
-            "src:d",
+            UNCOMMITTED,
+            COMMITTED,
+            COMMITTING,
+            keys_of.counts(crawl),
+            TOTALS,
+            keys_of.meta(crawl),
+            keys_of.wacz(crawl),
+            DONE_SOURCES,
         ]
         state = _text(self._run("index_commit_end", keys, [crawl, utc_now()]))
         if state != "committed":
@@ -217,16 +244,18 @@ class RedisIndex:
         """Forget an uncommitted crawl."""
         self._check()
         keys = [
-            _COMMITTED,
-            _UNCOMMITTED,
-            _CANCELED,
-            _COMMITTING,
-            _meta(crawl),
-            _records(crawl),
-            _counts(crawl),
-            _wacz(crawl),
-            _where(crawl),
-            _files(crawl),
+            COMMITTED,
+            UNCOMMITTED,
+            CANCELED,
+            COMMITTING,
+            keys_of.meta(crawl),
+            keys_of.records(crawl),
+            keys_of.counts(crawl),
+            keys_of.wacz(crawl),
+            keys_of.where(crawl),
+            keys_of.files(crawl),
+            keys_of.urls(crawl),
+            keys_of.needs(crawl),
         ]
         state = _text(self._run("index_cancel", keys, [crawl, "begin"]))
         if state == "done":
@@ -242,18 +271,18 @@ class RedisIndex:
         self._check()
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
-            for key in (_UNCOMMITTED, _COMMITTED, _CANCELED):
+            for key in (UNCOMMITTED, COMMITTED, CANCELED):
                 pipeline.smembers(key)
-            pipeline.hget(_MARK, "payload")
+            pipeline.hget(MARK, "payload")
             *members, payload = pipeline.execute()
             states: dict[str, str] = {}
             for state, ids in zip(("uncommitted", "committed", "canceled"), members, strict=True):
                 states.update((_text(crawl), state) for crawl in ids)
             pipeline = self._client.pipeline(transaction=False)
             for crawl in states:
-                pipeline.hgetall(_meta(crawl))
-                pipeline.hmget(_counts(crawl), _COUNTS)
-                pipeline.zrange(_files(crawl), 0, -1)
+                pipeline.hgetall(keys_of.meta(crawl))
+                pipeline.hmget(keys_of.counts(crawl), COUNTS)
+                pipeline.zrange(keys_of.files(crawl), 0, -1)
             answers = pipeline.execute()
         mode = _text(payload) if payload else "decoded"
         crawls = []
@@ -268,7 +297,7 @@ class RedisIndex:
                     started=_text(meta["started"]) if "started" in meta else None,
                     committed=_text(meta["committed"]) if "committed" in meta else None,
                     counts=self._read_counts(counts),
-                    files=tuple(_text(name) for name in names),
+                    files=tuple(dict.fromkeys(map(_file_name, names))),
                     stats=read_stats(meta.get("stats")),
                     incomplete="incomplete" in meta,
                 )
@@ -279,25 +308,26 @@ class RedisIndex:
         """The sums over the committed crawls."""
         self._check()
         with redis_faults(self._url):
-            counts = cast("list[bytes | None]", self._client.hmget(_TOTALS, _COUNTS))
+            counts = cast("list[bytes | None]", self._client.hmget(TOTALS, COUNTS))
         return self._read_counts(counts)
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
         """The WACZ files of a crawl, as ``c:{crawl}:wacz`` has them."""
         self._check()
         with redis_faults(self._url):
-            items = self._client.lrange(_wacz(crawl), 0, -1)
-        found = []
-        for item in items:
-            try:
-                container = json.loads(item)
-            except ValueError:
-                container = None
-            if isinstance(container, dict):
-                found.append(container)
-            else:
-                self.unreadable += 1
-        return found
+            items = cast("list[bytes]", self._client.lrange(keys_of.wacz(crawl), 0, -1))
+        found = [read_container(item) for item in items]
+        self.unreadable += found.count(None)
+        return [container or {} for container in found]
+
+    def needs(self, crawl: str) -> list[Need]:
+        """What the revisits of the crawl refer to in other crawls."""
+        self._check()
+        with redis_faults(self._url):
+            values = cast("set[bytes]", self._client.smembers(keys_of.needs(crawl)))
+        found = [read_need(value) for value in values]
+        self.unreadable += found.count(None)
+        return sorted((need for need in found if need is not None), key=need_order)
 
     # Helpers
 
@@ -314,7 +344,7 @@ class RedisIndex:
         if self._is_checked:
             return
         with redis_faults(self._url):
-            found = cast("bytes | None", self._client.hget(_MARK, "format"))
+            found = cast("bytes | None", self._client.hget(MARK, "format"))
         if found is not None and found != str(FORMAT).encode():
             self._refuse_format(_text(found))
         self._is_checked = True
@@ -331,13 +361,21 @@ class RedisIndex:
 
     def _note(self, crawl: str, action: str, changed: Sequence[str], *words: Any) -> None:
         self._check()
-        keys = [_UNCOMMITTED, _COMMITTING, _COMMITTED, _CANCELED, *changed]
+        keys = [UNCOMMITTED, COMMITTING, COMMITTED, CANCELED, *changed]
         self._require(crawl, _text(self._run("index_note", keys, [crawl, *words])), action)
+
+    def _note_container(self, crawl: str, filename: str, text: str, how: str) -> int:
+        self._check()
+        keys = [UNCOMMITTED, COMMITTED, CANCELED, keys_of.wacz(crawl)]
+        answer = self._run("index_container", keys, [crawl, filename, text, how])
+        if not isinstance(answer, int):
+            self._require(crawl, _text(answer), "added to")
+        return int(answer)
 
     def _release(self, crawl: str) -> None:
         cursor = b"0"
         while True:
-            keys = [_records(crawl), _DUPES, _COMMITTED, _COMMITTING]
+            keys = [keys_of.records(crawl), DUPES, COMMITTED, COMMITTING]
             cursor = self._run("index_release", keys, [crawl, cursor, _RELEASE_BATCH])
             if cursor == b"0":
                 break
@@ -363,7 +401,7 @@ class RedisIndex:
                 self.unreadable += 1
             else:
                 _, offset, record_id = known
-                file = _text(rest[size_of_place:]) or None
+                file = _file_name(rest[size_of_place:]) or None
         return Original(digest, _text(crawl), date, url, size, wacz_index, record_id, file, offset)
 
     def _read_counts(self, values: Sequence[bytes | None]) -> Counts:
@@ -371,42 +409,14 @@ class RedisIndex:
         return Counts(*(int(value) if value is not None and value.isdigit() else 0 for value in values))
 
 
-def _place(original: Original) -> bytes:
-    """What follows the file number in the place of a record; empty if nothing is known."""
-    if original.record_id is None and original.file is None and original.offset is None:
-        return b""
-    record_id = b"" if original.record_id is None else packed_record_id(original.record_id)
-    return packed_offset(original.offset) + record_id
-
-
 def _numbers(counts: Counts) -> tuple[int, int, int, int]:
     return counts.total_urls, counts.dupe_urls, counts.conserved_size, counts.total_crawl_size
+
+
+def _file_name(member: bytes) -> str:
+    return _text(member.partition(b"\0")[0])
 
 
 def _text(value: bytes) -> str:
     # Ids and names of other programs may hold any bytes; they are shown, never looked up.
     return value.decode("utf-8", "backslashreplace")
-
-
-def _records(crawl: str) -> str:
-    return f"h:{crawl}"
-
-
-def _counts(crawl: str) -> str:
-    return f"h:{crawl}:counts"
-
-
-def _wacz(crawl: str) -> str:
-    return f"c:{crawl}:wacz"
-
-
-def _meta(crawl: str) -> str:
-    return f"dedupe:crawl:{crawl}"
-
-
-def _files(crawl: str) -> str:
-    return f"dedupe:files:{crawl}"
-
-
-def _where(crawl: str) -> str:
-    return f"dedupe:where:{crawl}"

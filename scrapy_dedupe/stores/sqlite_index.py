@@ -1,21 +1,6 @@
-"""The crawl index in SQLite.
+"""The crawl index in SQLite. Its tables are described in :mod:`.sqlite_index_tables`.
 
-The same model as Browsertrix's keys (see :mod:`.redis_index`), in four tables:
-
-``crawl``
-    One row a crawl. ``state`` is ``uncommitted``, ``committed`` or ``canceled``; ``commit_order`` counts the
-    commits, so that the crawl that was committed first owns a payload that several have.
-``crawl_file``
-    The WARC files of a crawl, numbered from 0.
-``original``
-    One row a record. Its ``id`` is the crawl's number x 2^32 + a running number: the records of a crawl lie
-    together and can be counted or forgotten without an index of their own. ``digest`` and ``record`` are
-    packed as :mod:`.index_values` says, ``date`` holds the 14 or 17 digits as a number.
-``index_mark``
-    ``payload``: how the crawls hash, ``stored`` or ``decoded``.
-
-Only 8 bytes of each digest are indexed; the whole digest is compared in the row. A commit changes one row,
-so it is atomic at any size.
+A crawl is changed in one transaction a call.
 """
 
 from __future__ import annotations
@@ -25,60 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
-from .base import Counts, CrawlInfo, Original
+from . import sqlite_crawl_files as crawl_files
+from .base import Counts, CrawlInfo, Need, Original, UrlCapture
 from .faults import sqlite_faults
 from .index_values import (
     is_date,
+    packed_capture,
     packed_digest,
     packed_record_id,
+    read_capture,
     read_stats,
     software,
     state_message,
     stats_json,
+    unknown_file_message,
     unpacked_record_id,
+    url_hash,
     utc_now,
 )
+from .sqlite_index_tables import LATER_SCHEMA, SCHEMA
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Mapping, Sequence
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS index_mark (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS crawl (
-    number INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    state TEXT NOT NULL,
-    started TEXT NOT NULL,
-    committed TEXT,
-    commit_order INTEGER,
-    incomplete INTEGER NOT NULL DEFAULT 0,
-    software TEXT NOT NULL,
-    stats TEXT,
-    total_urls INTEGER NOT NULL DEFAULT 0,
-    dupe_urls INTEGER NOT NULL DEFAULT 0,
-    conserved_size INTEGER NOT NULL DEFAULT 0,
-    total_crawl_size INTEGER NOT NULL DEFAULT 0
-);
-CREATE TABLE IF NOT EXISTS crawl_file (
-    crawl INTEGER NOT NULL,
-    number INTEGER NOT NULL,
-    name TEXT NOT NULL,
-    PRIMARY KEY (crawl, number)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS original (
-    id INTEGER PRIMARY KEY,
-    digest BLOB NOT NULL,
-    wacz_index INTEGER NOT NULL,
-    date INTEGER NOT NULL,
-    url TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    record BLOB,
-    file INTEGER,
-    "offset" INTEGER
-);
-CREATE INDEX IF NOT EXISTS original_digest ON original (substr(digest, 1, 8));
-"""
+__all__ = ["SCHEMA", "SqliteIndex"]
 
 _SHIFT = 32
 
@@ -98,6 +54,16 @@ SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE NOT EXISTS (
 )
 """
 
+_FIND_URL = """
+SELECT u.crawl, u.capture FROM crawl_url u JOIN crawl c ON c.number = u.crawl
+WHERE u.hash = ?1 AND (c.number = ?2 OR c.commit_order IS NOT NULL)
+"""
+
+_ADD_URL = """
+INSERT INTO crawl_url (hash, crawl, capture) VALUES (?, ?, ?)
+ON CONFLICT (hash, crawl) DO UPDATE SET capture = excluded.capture
+"""
+
 _COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
 
 
@@ -112,6 +78,7 @@ class SqliteIndex:
         self._url = url
         self._numbers: dict[str, int] = {}
         self.unreadable = 0
+        self._add_later_tables()
 
     # Life of a crawl
 
@@ -146,8 +113,21 @@ class SqliteIndex:
             number = self._number(crawl)
             return [self._find(number, digest) for digest in digests]
 
-    def add(self, crawl: str, originals: Sequence[Original], counts: Counts) -> None:
-        """Enter records that are on disk and add ``counts``, in one transaction."""
+    def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
+        """Look up URLs: in the crawl itself first, else the latest capture of the committed crawls."""
+        with sqlite_faults(self._url):
+            number = self._number(crawl)
+            return [self._find_url(number, url) for url in urls]
+
+    def add(
+        self,
+        crawl: str,
+        originals: Sequence[Original],
+        counts: Counts,
+        urls: Sequence[UrlCapture] = (),
+        needs: Sequence[Need] = (),
+    ) -> None:
+        """Enter records that are on disk, URLs and needs, and add ``counts``, in one transaction."""
         with self._change(crawl, "added to") as number:
             first, last = number << _SHIFT, ((number + 1) << _SHIFT) - 1
             row = self._connection.execute(
@@ -158,7 +138,7 @@ class SqliteIndex:
             for original in originals:
                 name = original.file
                 if name is not None and name not in files:
-                    files[name] = self._file_number(number, name)
+                    files[name] = crawl_files.file_number(self._connection, number, name)
                 cursor = self._connection.execute(
                     _ADD,
                     (
@@ -176,6 +156,10 @@ class SqliteIndex:
                     ),
                 )
                 following += cursor.rowcount
+            self._connection.executemany(
+                _ADD_URL, [(url_hash(capture.url), number, packed_capture(capture)) for capture in urls]
+            )
+            crawl_files.add_needs(self._connection, number, needs)
             if counts != Counts():
                 self._connection.execute(
                     "UPDATE crawl SET total_urls = total_urls + ?, dupe_urls = dupe_urls + ?,"
@@ -187,7 +171,31 @@ class SqliteIndex:
     def add_file(self, crawl: str, name: str) -> None:
         """Note a WARC file of the crawl."""
         with self._change(crawl, "added to") as number:
-            self._file_number(number, name)
+            crawl_files.file_number(self._connection, number, name)
+
+    def rename_file(self, crawl: str, old: str, new: str) -> None:
+        """Note that a WARC file of the crawl is found under another name."""
+        with self._transaction():
+            state = self._state(crawl)
+            if state not in ("uncommitted", "committed"):
+                raise CrawlStateError(state_message(crawl, state, "changed", self._url))
+            number = self._number(crawl)
+            if number is None or not crawl_files.rename_file(self._connection, number, old, new):
+                raise CrawlStateError(unknown_file_message(crawl, old, self._url))
+
+    def add_container(self, crawl: str, filename: str) -> int:
+        """Give the crawl a container that is not packed yet; its place among the crawl's."""
+        with self._change(crawl, "added to") as number:
+            return crawl_files.container_number(self._connection, number, filename)
+
+    def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
+        """Note the hash and the size in bytes of a packed container."""
+        with self._change(crawl, "added to") as number:
+            place = crawl_files.container_number(self._connection, number, filename)
+            self._connection.execute(
+                "UPDATE crawl_container SET hash = ?, size = ? WHERE crawl = ? AND number = ?",
+                (sha256_hex, size, number, place),
+            )
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
         """Replace the counts of a crawl."""
@@ -203,7 +211,7 @@ class SqliteIndex:
             self._connection.execute("UPDATE crawl SET incomplete = ? WHERE number = ?", (int(flag), number))
 
     def reset(self, crawl: str) -> None:
-        """Forget the records and counts of an uncommitted crawl; its files stay known."""
+        """Forget all of an uncommitted crawl but its files and containers."""
         with self._change(crawl, "reset") as number:
             self._forget_records(number)
 
@@ -234,6 +242,7 @@ class SqliteIndex:
             assert number is not None
             self._forget_records(number)
             self._connection.execute("DELETE FROM crawl_file WHERE crawl = ?", (number,))
+            self._connection.execute("DELETE FROM crawl_container WHERE crawl = ?", (number,))
             self._connection.execute(
                 "UPDATE crawl SET state = 'canceled', incomplete = 0, stats = NULL WHERE number = ?",
                 (number,),
@@ -262,7 +271,7 @@ class SqliteIndex:
                 started=started,
                 committed=committed,
                 counts=Counts(*counts),
-                files=tuple(files.get(number, ())),
+                files=tuple(dict.fromkeys(files.get(number, ()))),
                 stats=read_stats(stats),
                 incomplete=bool(incomplete),
             )
@@ -279,10 +288,28 @@ class SqliteIndex:
         return Counts(*(int(number) for number in row))
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
-        """The WACZ files of a crawl: none, since a crawl that is indexed here has plain WARC files."""
-        return []
+        """The WACZ files of a crawl."""
+        with sqlite_faults(self._url):
+            return crawl_files.containers_of(self._connection, self._number(crawl))
+
+    def needs(self, crawl: str) -> list[Need]:
+        """What the revisits of the crawl refer to in other crawls."""
+        with sqlite_faults(self._url):
+            return crawl_files.needs_of(self._connection, self._number(crawl))
 
     # Helpers
+
+    def _add_later_tables(self) -> None:
+        statements = [text for text in LATER_SCHEMA.split(";") if text.strip()]
+        with sqlite_faults(self._url):
+            found = self._connection.execute(
+                "SELECT count(*) FROM sqlite_master WHERE type = 'table'"
+                " AND name IN ('crawl_container', 'crawl_url', 'crawl_need')"
+            ).fetchone()[0]
+        if found < len(statements):
+            with self._transaction():
+                for statement in statements:
+                    self._connection.execute(statement)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -326,22 +353,12 @@ class SqliteIndex:
         row = self._connection.execute("SELECT value FROM index_mark WHERE name = 'payload'").fetchone()
         return None if row is None else str(row[0])
 
-    def _file_number(self, crawl_number: int, name: str) -> int:
-        row = self._connection.execute(
-            "SELECT number FROM crawl_file WHERE crawl = ? AND name = ?", (crawl_number, name)
-        ).fetchone()
-        if row is not None:
-            return int(row[0])
-        number = self._connection.execute(
-            "SELECT count(*) FROM crawl_file WHERE crawl = ?", (crawl_number,)
-        ).fetchone()[0]
-        self._connection.execute("INSERT INTO crawl_file VALUES (?, ?, ?)", (crawl_number, number, name))
-        return int(number)
-
     def _forget_records(self, number: int) -> None:
         self._connection.execute(
             "DELETE FROM original WHERE id BETWEEN ? AND ?", (number << _SHIFT, ((number + 1) << _SHIFT) - 1)
         )
+        self._connection.execute("DELETE FROM crawl_url WHERE crawl = ?", (number,))
+        self._connection.execute("DELETE FROM crawl_need WHERE crawl = ?", (number,))
         self._connection.execute(
             f"UPDATE crawl SET ({_COUNTS}) = (0, 0, 0, 0) WHERE number = ?",  # noqa: S608 - a constant
             (number,),
@@ -353,6 +370,15 @@ class SqliteIndex:
             return None
         # Rarely more than one: sorting here costs nothing, a sorter in the query did.
         return self._original(digest, min(rows, key=lambda row: (row[0] != own, row[1]))[2:])
+
+    def _find_url(self, own: int | None, url: str) -> UrlCapture | None:
+        rows = self._connection.execute(_FIND_URL, (url_hash(url), own)).fetchall()
+        if not rows:
+            return None
+        value = max(rows, key=lambda row: (row[0] == own, row[1]))[1]
+        capture = read_capture(url, value)
+        self.unreadable += capture is None
+        return capture
 
     def _original(self, digest: str, row: tuple[Any, ...]) -> Original | None:
         crawl, wacz_index, date, url, size, record, file, offset = row

@@ -3,9 +3,12 @@
 A `Capture` is taken at once and never changes. Its HTTP heads are reconstructed, since Scrapy does not
 keep them: the status line carries the standard phrase, every header value is kept as bytes and in
 order. What belonged to the connection and not to the message (RFC 9110, section 7.6.1) is left out, and
-so is the proxy's password. The body has no transfer coding any more, so Content-Length is made true for
-the body as stored; the content coding stays. HEAD, 204 and 304 have no body by definition: their
-Content-Length describes another response and is kept.
+so are Trailer, whose fields went with the chunks, and the proxy's password. The body has no transfer
+coding any more, so Content-Length is made true for the body as stored; the content coding stays. HEAD,
+204 and 304 have no body by definition: their Content-Length describes another response and is kept.
+
+A head says HTTP/1.1, or HTTP/1.0 if the server answered with that; HTTP/2 has no such line. The target of
+a request line is the path and query of the URL, also where a proxy got the whole URL.
 
 Nothing in a URL, a method or a header can end its line: CR and LF in a header value become spaces
 (what RFC 9112, section 5.2, says of folded lines), elsewhere they are percent-encoded.
@@ -18,15 +21,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from scrapy_dedupe.warc.dates import in_milliseconds
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -35,12 +37,24 @@ TRUNCATIONS = frozenset({"length", "time", "disconnect", "unspecified"})
 
 _SAFE_URI = re.compile(r"[!#-;=?-~]+")  # printable ASCII without space, double quote, < and >
 _SAFE_URI_CHARACTERS = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"<>')
+_LINE_CHARACTERS = re.compile(r"[!-~]+")  # what can stand in a request line
+_URI_PARTS = re.compile(r"([^:/?]*)://([^/?]*)(.*)", re.DOTALL)
 _METHOD_CHARACTERS = "!#$%&'*+-.^_`|~"
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 _UNSAFE_NAME = re.compile(rb"[\r\n:]|\A[ \t]")
 
+# The empty name stands for what is no header; see `_header_name`.
 _CONNECTION_HEADERS = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
+    {
+        b"",
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
 )
 _NOT_IN_REQUESTS = _CONNECTION_HEADERS | {b"proxy-authorization"}
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
@@ -71,9 +85,18 @@ class Capture:
     ip_address: str | None = None
     protocol: str | None = None
     truncated: str | None = None
+    target_uri: str = field(init=False, repr=False, compare=False)
+    """The URL as WARC-Target-URI."""
+    warc_date: str = field(init=False, repr=False, compare=False)
+    """The date as WARC-Date."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "date", in_milliseconds(self.date))
+        date = self.date
+        if date.tzinfo is not UTC or date.microsecond % 1000:
+            date = in_milliseconds(date)
+            object.__setattr__(self, "date", date)
+        object.__setattr__(self, "warc_date", date.isoformat(timespec="milliseconds")[:23] + "Z")
+        object.__setattr__(self, "target_uri", target_uri(self.url))
         if self.truncated is not None and self.truncated not in TRUNCATIONS:
             allowed = ", ".join(sorted(TRUNCATIONS))
             raise ValueError(f"{self.truncated!r} is no reason for a truncation; use one of {allowed}.")
@@ -97,47 +120,42 @@ class Capture:
         """Whether Content-Length speaks of this body: not for HEAD, 1xx, 204 and 304."""
         return not (self.method.upper() == "HEAD" or self.status in (204, 304) or 100 <= self.status < 200)
 
-    @property
-    def target_uri(self) -> str:
-        """The URL as WARC-Target-URI."""
-        return target_uri(self.url)
-
     def payload_digest(self, algorithm: str = "sha256") -> str:
         """Return the digest of the body, without label."""
         return digest_text(self.body, algorithm)
 
     def response_head(self) -> bytes:
         """Return the status line and the headers, with the blank line."""
-        phrase = _PHRASES.get(self.status, "")
+        version = "HTTP/1.0" if self.protocol in ("HTTP/1.0", "http/1.0") else "HTTP/1.1"
         length = len(self.body) if self.has_body_by_definition else None
-        return _head(
-            f"HTTP/1.1 {self.status:03d} {phrase}".encode("ascii"),
-            self.response_headers,
-            _CONNECTION_HEADERS,
-            length,
-        )
+        return _head(_status_line(version, self.status), self.response_headers, _CONNECTION_HEADERS, length)
 
     def request_head(self) -> bytes:
         """Return the request line and the headers, with the blank line."""
-        scheme, _, rest = self.target_uri.partition("://")
-        authority = re.split(r"[/?]", rest, maxsplit=1)[0]
-        path = rest[len(authority) :]
+        uri = self.target_uri
+        if self.url != uri:
+            # What is no URI can have been sent nevertheless (Scrapy's verbatim_url), if it has no space.
+            url = self.url.partition("#")[0]
+            uri = url if _LINE_CHARACTERS.fullmatch(url) else uri
+        parts = _URI_PARTS.fullmatch(uri)
+        scheme, authority, path = parts.groups() if parts else ("", "", uri)
         if not path.startswith("/"):
             path = "/" + path
-        method = quote(self.method.encode("utf-8", "surrogatepass"), safe=_METHOD_CHARACTERS)
+        method = _method(self.method)
         headers = self.request_headers
-        if not any(name.strip().lower() == b"host" for name, _ in headers):
+        names = {_header_name(name)[0] for name, _ in headers}
+        if b"host" not in names:
             # Scrapy's handlers add Host when they send, and never to the request object.
-            host = authority.rpartition("@")[2].removesuffix(_DEFAULT_PORTS.get(scheme.lower(), " "))
-            headers = ((b"Host", host.encode("ascii")), *headers)
-        speaks_of_length = any(name.strip().lower() == b"content-length" for name, _ in headers)
-        has_length = bool(self.request_body) or speaks_of_length or method == "POST"
-        return _head(
-            f"{method} {path} HTTP/1.1".encode("ascii"),
-            headers,
-            _NOT_IN_REQUESTS,
-            len(self.request_body) if has_length else None,
+            headers = ((b"Host", _host(scheme, authority)), *headers)
+        has_length = (
+            bool(self.request_body)
+            or b"content-length" in names
+            or method in ("POST", "PUT")
+            # Scrapy's HTTP/2 tells the length of every body, an empty one included.
+            or self.protocol == "h2"
         )
+        length = len(self.request_body) if has_length else None
+        return _head(f"{method} {path} HTTP/1.1".encode("ascii"), headers, _NOT_IN_REQUESTS, length)
 
 
 def target_uri(url: str) -> str:
@@ -154,16 +172,20 @@ def target_uri(url: str) -> str:
     return quote(url.encode("utf-8", "surrogatepass"), safe=_SAFE_URI_CHARACTERS)
 
 
-def digest_text(data: bytes, algorithm: str) -> str:
-    """Return the digest of *data* in its text form, without label. Raises ValueError.
+def digest_text(data: bytes, algorithm: str, more: bytes = b"") -> str:
+    """Return the digest of *data*, followed by *more*, in its text form, without label. Raises ValueError.
 
     >>> digest_text(b"", "sha1")
     '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
     """
     if algorithm == "sha256":
-        return hashlib.sha256(data).hexdigest()
+        digest = hashlib.sha256(data)
+        digest.update(more)
+        return digest.hexdigest()
     if algorithm == "sha1":
-        return base64.b32encode(hashlib.sha1(data, usedforsecurity=False).digest()).decode("ascii")
+        digest = hashlib.sha1(data, usedforsecurity=False)
+        digest.update(more)
+        return base64.b32encode(digest.digest()).decode("ascii")
     raise ValueError(f"{algorithm!r} is no digest that we write; use sha256 or sha1.")
 
 
@@ -203,23 +225,49 @@ def parse_digest(text: str) -> Digest:
     return Digest(label, base64.b32encode(raw).decode("ascii") if label == "sha1" else raw.hex())
 
 
+# A crawl meets few names, methods, hosts and statuses, each of them thousands of times.
+@lru_cache(256)
+def _header_name(name: bytes) -> tuple[bytes, bytes]:
+    """Return *name* for comparison, and as a line begins with it. The first is empty if it names no header."""
+    lower = name.strip().lower()
+    if lower.startswith(b":"):  # Scrapy's HTTP/2 can keep the pseudo header :status among the headers.
+        lower = b""
+    return lower, _UNSAFE_NAME.sub(lambda match: b"%%%02X" % match[0][0], name) + b": "
+
+
+@lru_cache(1024)
+def _host(scheme: str, authority: str) -> bytes:
+    """Return the value of Host as Scrapy's handlers send it."""
+    host = authority.rpartition("@")[2].removesuffix(_DEFAULT_PORTS.get(scheme.lower(), " "))
+    return host.encode("ascii")
+
+
+@lru_cache(64)
+def _method(method: str) -> str:
+    return quote(method.encode("utf-8", "surrogatepass"), safe=_METHOD_CHARACTERS)
+
+
+@lru_cache(256)
+def _status_line(version: str, status: int) -> bytes:
+    return f"{version} {status:03d} {_PHRASES.get(status, '')}".encode("ascii")
+
+
 def _head(first_line: bytes, headers: Headers, dropped: frozenset[bytes], length: int | None) -> bytes:
     lines = [first_line]
     has_length = False
     for name, value in headers:
-        lower = name.strip().lower()
-        # Scrapy's HTTP/2 keeps the pseudo header :status among the headers.
-        if not lower or lower in dropped or lower.startswith(b":"):
+        lower, written = _header_name(name)
+        if lower in dropped:
             continue
         if length is not None and lower == b"content-length":
             if has_length:
                 continue
             has_length = True
             value = b"%d" % length
-        if _UNSAFE_NAME.search(name):
-            name = _UNSAFE_NAME.sub(lambda match: b"%%%02X" % match[0][0], name)
-        lines.append(name + b": " + value.translate(_LINE_ENDS))
+        lines.append(written + value)
     if length is not None and not has_length:
         lines.append(b"Content-Length: %d" % length)
-    lines.append(b"\r\n")
-    return b"\r\n".join(lines)
+    head = b"\r\n".join(lines)
+    if head.count(b"\r") + head.count(b"\n") > 2 * (len(lines) - 1):
+        head = b"\r\n".join(line.translate(_LINE_ENDS) for line in lines)
+    return head + b"\r\n\r\n"

@@ -1,7 +1,8 @@
 """WARC files as a crawl writes them: one member a record, `.open` until they are finished.
 
 A file is called ``PREFIX-TIMESTAMP-SERIAL-HOST.warc.gz`` (WARC 1.1, annex C; ``.warc`` without
-compression), with 17 digits of UTC time and 5 of a serial number. It opens with a ``warcinfo`` record,
+compression), with 17 digits of UTC time and 5 of a serial number, or as a template of these four and the
+crawl's name says. It opens with a ``warcinfo`` record,
 then come whole exchanges. While it is written it has the suffix ``.open`` and is held with an exclusive
 `flock`, so that nobody mends the file of a running crawl; where the system or the file system has no
 such locks, nothing guards it.
@@ -50,8 +51,12 @@ if TYPE_CHECKING:
 OPEN_SUFFIX = ".open"
 DEFAULT_GZIP_LEVEL = 4
 MAX_GZIP_LEVEL = 12
+DEFAULT_NAME = "{prefix}-{timestamp}-{serial}-{host}"
+NAME_FIELDS = ("prefix", "timestamp", "serial", "host", "crawl")
+"""What a template of file names may hold between braces; it has to hold ``serial``."""
 
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
+_NAME = re.compile(rf"(?!\.)(?:[A-Za-z0-9._-]|\{{(?:{'|'.join(NAME_FIELDS)})\}}){{1,200}}")
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -77,8 +82,9 @@ class WarcWriter:
 
     *info* are the fields of every file's warcinfo. *file_size* is the size in bytes from which the next
     exchange goes to a new file; *on_new_file* is called with the final name of each file before its first
-    exchange is written. Raises ArchiveError if the folder cannot be written to, SettingError for a
-    prefix, size or level that cannot be used.
+    exchange is written, *on_finished* with the path of each file that has its final name. *name* is the template of file names, *crawl* what ``{crawl}`` stands for in it. Raises
+    ArchiveError if the folder cannot be written to, SettingError for a prefix, size, level or name that cannot be
+    used.
     """
 
     def __init__(
@@ -91,7 +97,10 @@ class WarcWriter:
         gzip_level: int = DEFAULT_GZIP_LEVEL,
         info: Mapping[str, str],
         on_new_file: Callable[[str], None] | None = None,
+        on_finished: Callable[[Path], None] | None = None,
         algorithm: str = "sha256",
+        name: str = DEFAULT_NAME,
+        crawl: str = "",
     ) -> None:
         if gzip_level not in range(1, MAX_GZIP_LEVEL + 1):
             raise SettingError(f"The gzip level {gzip_level!r} is not one of 1 to {MAX_GZIP_LEVEL}.")
@@ -105,13 +114,16 @@ class WarcWriter:
         self._gzip_level = gzip_level
         self._info = dict(info)
         self._on_new_file = on_new_file
+        self._on_finished = on_finished
         self._algorithm = algorithm
+        self._name = checked_name(name)
+        self._crawl = _UNUSUAL.sub("_", crawl) or "crawl"
         self._host = _UNUSUAL.sub("_", socket.gethostname()) or "localhost"
         self._serial = 0
         self._next_id = new_record_id()
         self._closed = False
         self._file: _OpenFile | None = None
-        _prove_writable(self.folder)
+        prove_writable(self.folder, "WARC files")
 
     @property
     def warcinfo_id(self) -> str:
@@ -179,7 +191,14 @@ class WarcWriter:
         suffix = ".warc.gz" if self._gzip else ".warc"
         while True:
             stamp = date_digits(format_date(now()))
-            path = self.folder / f"{self.prefix}-{stamp}-{self._serial:05d}-{self._host}{suffix}"
+            name = self._name.format(
+                prefix=self.prefix,
+                timestamp=stamp,
+                serial=f"{self._serial:05d}",
+                host=self._host,
+                crawl=self._crawl,
+            )
+            path = self.folder / f"{name}{suffix}"
             self._serial += 1
             if path.exists():
                 continue
@@ -205,6 +224,8 @@ class WarcWriter:
         self._file = None
         file.finish()
         self.files.append(FinishedFile(file.path.name, file.size))
+        if self._on_finished is not None:
+            self._on_finished(file.path)
 
 
 class _TakenAway(Exception):
@@ -295,6 +316,21 @@ def file_prefix(text: str) -> str:
     return prefix
 
 
+def checked_name(template: str) -> str:
+    """Return a template of file names. Raises SettingError for one that cannot be used.
+
+    >>> checked_name("{crawl}-{serial}")
+    '{crawl}-{serial}'
+    """
+    if not _NAME.fullmatch(template) or "{serial}" not in template:
+        fields = ", ".join(f"{{{field}}}" for field in NAME_FIELDS)
+        raise SettingError(
+            f"{template!r} cannot name WARC files. Use letters, digits, '.', '_', '-' and {fields}; {{serial}} has to"
+            " be there."
+        )
+    return template
+
+
 def lock(fd: int) -> bool:
     """Lock the file for this process, without waiting; False if another one holds it.
 
@@ -337,6 +373,13 @@ def give_final_name(path_open: Path) -> Path:
     return final
 
 
+def refuse_taken_name(path_open: Path) -> None:
+    """Raise ArchiveError if the final name of an `.open` file is that of another file."""
+    final = path_open.with_name(path_open.name.removesuffix(OPEN_SUFFIX))
+    if final.exists() and not final.samefile(path_open):
+        raise _name_is_taken(path_open, final)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in the folder durable, where the system can do that."""
     if os.name == "nt":
@@ -358,7 +401,8 @@ def _name_is_taken(path_open: Path, final: Path) -> ArchiveError:
     )
 
 
-def _prove_writable(folder: Path) -> None:
+def prove_writable(folder: Path, what: str) -> None:
+    """Make *folder*, and a file in it. Raises ArchiveError, saying that *what* cannot be written there."""
     probe = folder / f".probe-{new_record_id()[10:-1]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -366,6 +410,6 @@ def _prove_writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise ArchiveError(
-            f"WARC files cannot be written to {folder}: {error.strerror}. "
+            f"{what} cannot be written to {folder}: {error.strerror}. "
             "Choose another folder or change its permissions."
         ) from error

@@ -34,7 +34,8 @@ from scrapy_dedupe.warc.sources import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import BufferedReader
-    from pathlib import Path
+
+    from scrapy_dedupe.warc.sources import ReadableFile
 
 _ARC_FIELDS_1 = ["url", "ip-address", "archive-date", "content-type", "archive-length"]
 _ARC_FIELDS_2 = [
@@ -52,7 +53,7 @@ _ARC_FIELDS_2 = [
 class Damage:
     """A damaged place: where it begins, how many bytes were passed over, and what is wrong."""
 
-    path: Path
+    path: ReadableFile
     offset: int
     length: int
     reason: str
@@ -79,7 +80,7 @@ class Frame:
 
 
 def frames(
-    path: Path, *, kept_bytes: int, on_damage: Callable[[Damage], None], start: int = 0
+    path: ReadableFile, *, kept_bytes: int, on_damage: Callable[[Damage], None], start: int = 0
 ) -> Iterator[Frame]:
     """Yield the whole records of *path* from *start*, with the first *kept_bytes* bytes of their blocks.
     A file without any record is one damaged place from its beginning to its end.
@@ -104,7 +105,7 @@ def frames(
             yield frame
 
 
-def open_block(path: Path, frame: Frame) -> Iterator[bytes]:
+def open_block(path: ReadableFile, frame: Frame) -> Iterator[bytes]:
     """Yield the block of a record again, in pieces. Raises DamagedInput if it is not there any more."""
     with path.open("rb") as file:
         source = _source(path, file, frame.offset)
@@ -116,7 +117,7 @@ def open_block(path: Path, frame: Frame) -> Iterator[bytes]:
             raise DamagedInput(f"{path}, offset {frame.offset}: {broken}") from None
 
 
-def _source(path: Path, file: BufferedReader, offset: int) -> PlainSource | GzipSource:
+def _source(path: ReadableFile, file: BufferedReader, offset: int) -> PlainSource | GzipSource:
     start = file.peek(64)
     if start.startswith(GZIP_MAGIC[:2]):
         return GzipSource(file, offset)

@@ -24,6 +24,8 @@ from scrapy_dedupe.warc.framing import Damage, Frame, frames, open_block
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from scrapy_dedupe.warc.sources import ReadableFile
+
 KEPT_BYTES = 8 << 20
 
 _STATUS_LINE = re.compile(rb"\s*HTTP/\d(?:\.\d)?\s+(\d{3})(?:\s|\Z)", re.IGNORECASE)
@@ -61,7 +63,7 @@ class StoredRecord:
     `headers` are the named fields in order, as they were read.
     """
 
-    path: Path
+    path: ReadableFile
     offset: int
     length: int
     format: str
@@ -175,7 +177,7 @@ class StoredRecord:
 
 
 def read_records(
-    path: Path | str, *, on_damage: Callable[[Damage], None] | None = None
+    path: ReadableFile | str, *, on_damage: Callable[[Damage], None] | None = None
 ) -> Iterator[StoredRecord]:
     """Yield the whole records of a WARC or ARC file.
 
@@ -183,21 +185,25 @@ def read_records(
     raised after the last record, with the first damaged place and the number of others. Raises OSError if
     the file cannot be opened or read.
     """
-    path = Path(path)
+    path = Path(path) if isinstance(path, str) else path
     damages: list[Damage] = []
     for frame in frames(path, kept_bytes=KEPT_BYTES, on_damage=on_damage or damages.append):
         yield _stored_record(path, frame)
     _raise_for(damages)
 
 
-def read_record(path: Path | str, offset: int) -> StoredRecord:
-    """Return the record that begins at *offset*. Raises DamagedInput if no whole record does."""
-    path = Path(path)
+def read_record(path: ReadableFile | str, offset: int, *, block_position: int | None = None) -> StoredRecord:
+    """Return the record that begins at *offset*. Raises DamagedInput if no whole record does.
+
+    Records that share a gzip member have one offset; their `Frame.block_position` tells them apart.
+    """
+    path = Path(path) if isinstance(path, str) else path
     damages: list[Damage] = []
     for frame in frames(path, kept_bytes=KEPT_BYTES, on_damage=damages.append, start=offset):
         if frame.offset != offset:
             break
-        return _stored_record(path, frame)
+        if block_position in (None, frame.block_position):
+            return _stored_record(path, frame)
     _raise_for(damages[:1])
     raise DamagedInput(f"{path}, offset {offset}: the file ends here, there is no record.")
 
@@ -235,7 +241,7 @@ def _raise_for(damages: list[Damage]) -> None:
         raise DamagedInput(f"{damages[0]}.{others}")
 
 
-def _stored_record(path: Path, frame: Frame) -> StoredRecord:
+def _stored_record(path: ReadableFile, frame: Frame) -> StoredRecord:
     headers = frame.fields
     fields = {name.lower(): value for name, value in reversed(headers)}
     if frame.is_arc:

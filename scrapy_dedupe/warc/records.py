@@ -15,10 +15,12 @@ would span lines.
 
 from __future__ import annotations
 
+import os
 import re
-import uuid
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from scrapy_dedupe.warc.capture import Capture, digest_text, parse_digest, target_uri
 from scrapy_dedupe.warc.dates import format_date
@@ -33,16 +35,24 @@ SERVER_NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modifi
 _PROTOCOLS = {"http/2": "h2", "http/2.0": "h2", "http/3": "h3", "http/3.0": "h3"}
 _PROTOCOL = re.compile(r"[a-z0-9][a-z0-9./-]*")
 _LINE_ENDS = str.maketrans("\r\n", "  ")
+_RECORD_ID = re.compile(r"<[!#-;=?-~]+>")  # in brackets, what `target_uri` leaves as it is
+_OUR_SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 
 Fields = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that can be written: its named fields without Content-Length, and its block."""
+    """A record that can be written: its named fields without Content-Length, and its block in one or two pieces."""
 
     headers: Fields
-    block: bytes
+    head: bytes
+    body: bytes = b""
+
+    @property
+    def block(self) -> bytes:
+        """The whole block."""
+        return self.head + self.body
 
     def get(self, name: str) -> str | None:
         """Return the first field of that name."""
@@ -71,19 +81,21 @@ class Record:
 
     def to_bytes(self) -> bytes:
         """Return the record as it stands in an uncompressed file. Raises ValueError on an unsafe field."""
-        lines = ["WARC/1.1"]
-        lines += [f"{name}: {value}" for name, value in self.headers]
-        lines.append(f"Content-Length: {len(self.block)}\r\n\r\n")
+        lines = ["WARC/1.1", *map(": ".join, self.headers)]
+        lines.append(f"Content-Length: {len(self.head) + len(self.body)}\r\n\r\n")
         head = "\r\n".join(lines)
         line_ends = len(lines) + 1
         if head.count("\n") != line_ends or head.count("\r") != line_ends:
             raise ValueError(f"A field of the {self.type} record {self.id} contains a line end.")
-        return b"".join((head.encode("utf-8"), self.block, b"\r\n\r\n"))
+        return b"".join((head.encode("utf-8"), self.head, self.body, b"\r\n\r\n"))
 
 
 def new_record_id() -> str:
-    """Return a fresh ``<urn:uuid:…>``."""
-    return f"<urn:uuid:{uuid.uuid4()}>"
+    """Return a fresh ``<urn:uuid:…>`` of version 4 (RFC 9562, section 5.4)."""
+    # uuid.uuid4() makes an object first, which takes five times as long.
+    h = os.urandom(16).hex()
+    variant = "89ab"[int(h[16], 16) & 3]
+    return f"<urn:uuid:{h[:8]}-{h[8:12]}-4{h[13:16]}-{variant}{h[17:20]}-{h[20:]}>"
 
 
 def warcinfo(
@@ -112,14 +124,13 @@ def warcinfo(
 
 def response(capture: Capture, *, digest: str, warcinfo_id: str | None = None) -> Record:
     """Return the record that holds the body; *digest* is `Capture.payload_digest`, with or without label."""
-    block = capture.response_head() + capture.body
     digest_field, algorithm = _labelled(digest)
     fields = _common("response", capture, warcinfo_id)
     if capture.body:
         fields.append(("WARC-Payload-Digest", digest_field))
     if capture.truncated:
         fields.append(("WARC-Truncated", capture.truncated))
-    return _http_record(fields, block, algorithm, "response")
+    return _http_record(fields, capture.response_head(), capture.body, algorithm, "response")
 
 
 def revisit(
@@ -129,12 +140,15 @@ def revisit(
     refers_to: str | None = None,
     refers_to_uri: str,
     refers_to_date: str,
+    container: str | None = None,
     warcinfo_id: str | None = None,
 ) -> Record:
     """Return the record of a payload that the original already holds (WARC 1.1, section 6.7.2).
 
     *refers_to* is the record id of the original (a ``response``), *refers_to_uri* its WARC-Target-URI and
-    *refers_to_date* the text of its WARC-Date. Raises ValueError for an empty or incomplete body, of which
+    *refers_to_date* the text of its WARC-Date. *container* is the name of the WACZ that holds it, if that is
+    another one; it becomes ``WARC-Refers-To-Container: file://NAME``, which Browsertrix writes and wabac.js reads
+    (iipc/warc-specifications#111). Raises ValueError for an empty or incomplete body, of which
     nobody can say that another record holds it.
     """
     if not capture.body or not capture.is_complete:
@@ -142,10 +156,10 @@ def revisit(
     digest_field, algorithm = _labelled(digest)
     fields = _common("revisit", capture, warcinfo_id)
     fields.append(("WARC-Profile", IDENTICAL_PAYLOAD))
-    fields += _reference(refers_to, refers_to_uri, refers_to_date)
+    fields += _reference(refers_to, refers_to_uri, refers_to_date, container)
     fields.append(("WARC-Payload-Digest", digest_field))
     fields.append(("WARC-Truncated", "length"))
-    return _http_record(fields, capture.response_head(), algorithm, "response")
+    return _http_record(fields, capture.response_head(), b"", algorithm, "response")
 
 
 def not_modified(
@@ -155,6 +169,7 @@ def not_modified(
     refers_to_uri: str,
     refers_to_date: str,
     digest: str | None = None,
+    container: str | None = None,
     warcinfo_id: str | None = None,
 ) -> Record:
     """Return the record of a 304 whose original is known, without a block (WARC 1.1, section 6.7.3).
@@ -165,7 +180,7 @@ def not_modified(
         raise ValueError(f"{capture.url}: status {capture.status} is not 304 (Not Modified).")
     fields = _common("revisit", capture, warcinfo_id)
     fields.append(("WARC-Profile", SERVER_NOT_MODIFIED))
-    fields += _reference(refers_to, refers_to_uri, refers_to_date)
+    fields += _reference(refers_to, refers_to_uri, refers_to_date, container)
     if digest:
         fields.append(("WARC-Payload-Digest", _labelled(digest)[0]))
     return Record(tuple(fields), b"")
@@ -180,47 +195,67 @@ def request(
     if capture.request_body:
         digest = digest_text(capture.request_body, algorithm)
         fields.append(("WARC-Payload-Digest", f"{algorithm}:{digest}"))
-    return _http_record(fields, capture.request_head() + capture.request_body, algorithm, "request")
+    return _http_record(fields, capture.request_head(), capture.request_body, algorithm, "request")
 
 
 def _common(record_type: str, capture: Capture, warcinfo_id: str | None) -> list[tuple[str, str]]:
     fields = [
         ("WARC-Type", record_type),
         ("WARC-Record-ID", new_record_id()),
-        ("WARC-Date", format_date(capture.date)),
+        ("WARC-Date", capture.warc_date),
         ("WARC-Target-URI", capture.target_uri),
     ]
     if warcinfo_id:
         fields.append(("WARC-Warcinfo-ID", _bracketed(warcinfo_id)))
     if capture.ip_address:
         fields.append(("WARC-IP-Address", _one_line(capture.ip_address)))
-    for name in (capture.protocol or "").split(","):
-        protocol = name.strip().lower()
-        if _PROTOCOL.fullmatch(protocol):
-            fields.append(("WARC-Protocol", _PROTOCOLS.get(protocol, protocol)))
+    if capture.protocol:
+        fields += _protocols(capture.protocol)
     return fields
 
 
-def _reference(refers_to: str | None, uri: str, date: str) -> list[tuple[str, str]]:
+@lru_cache(64)
+def _protocols(names: str) -> Fields:
+    """Return the fields that name the protocols as the registry of the WARC-Protocol proposal does."""
+    protocols = (name.strip().lower() for name in names.split(","))
+    return tuple(
+        ("WARC-Protocol", _PROTOCOLS.get(protocol, protocol))
+        for protocol in protocols
+        if _PROTOCOL.fullmatch(protocol)
+    )
+
+
+def _reference(refers_to: str | None, uri: str, date: str, container: str | None) -> list[tuple[str, str]]:
     fields = [("WARC-Refers-To", _bracketed(refers_to))] if refers_to else []
-    return [*fields, ("WARC-Refers-To-Target-URI", target_uri(uri)), ("WARC-Refers-To-Date", date)]
+    fields += [("WARC-Refers-To-Target-URI", target_uri(uri)), ("WARC-Refers-To-Date", date)]
+    if container:
+        fields.append(("WARC-Refers-To-Container", f"file://{quote(container)}"))
+    return fields
 
 
-def _http_record(fields: list[tuple[str, str]], block: bytes, algorithm: str, message: str) -> Record:
-    fields.append(("WARC-Block-Digest", f"{algorithm}:{digest_text(block, algorithm)}"))
+def _http_record(
+    fields: list[tuple[str, str]], head: bytes, body: bytes, algorithm: str, message: str
+) -> Record:
+    fields.append(("WARC-Block-Digest", f"{algorithm}:{digest_text(head, algorithm, body)}"))
     fields.append(("Content-Type", f"application/http; msgtype={message}"))
-    return Record(tuple(fields), block)
+    return Record(tuple(fields), head, body)
 
 
 def _labelled(digest: str) -> tuple[str, str]:
     """Return the digest as a field, and the algorithm for the block's."""
+    if ours := _OUR_SHA256.fullmatch(digest):
+        return f"sha256:{ours[1]}", "sha256"
     parsed = parse_digest(digest)
     return str(parsed), parsed.label if parsed.label in ("sha1", "sha256") else "sha256"
 
 
 def _bracketed(record_id: str) -> str:
+    if _RECORD_ID.fullmatch(record_id):
+        return record_id
     return f"<{target_uri(record_id.strip().strip('<>'))}>"
 
 
 def _one_line(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
     return text.translate(_LINE_ENDS).encode("utf-8", "replace").decode("utf-8")

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, file_prefix, give_final_name, is_same_file, lock
+from scrapy_dedupe.warc.files import (
+    OPEN_SUFFIX,
+    file_prefix,
+    give_final_name,
+    is_same_file,
+    lock,
+    refuse_taken_name,
+)
 from scrapy_dedupe.warc.framing import Damage, Frame, frames
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
@@ -128,6 +135,7 @@ def _mend(fd: int, path_open: Path) -> Salvaged:
     if not count:
         path_open.unlink()
         return Salvaged(final, 0, size)
+    refuse_taken_name(path_open)
     if end < size:
         os.ftruncate(fd, end)
     os.fsync(fd)

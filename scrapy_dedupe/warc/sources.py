@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from io import BufferedReader
+    from typing import Literal
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
 WARC_START = re.compile(rb"WARC/\d")
@@ -22,6 +23,18 @@ ARC_LINE = re.compile(rb"\S[^\r\n]* \S+ \d{8,17} [^\r\n]*?(\d+)\r?\n?")
 MAX_HEAD_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _PIECE = 1 << 20  # of decompressed bytes at a time: a small member can be a large one
+
+
+class ReadableFile(Protocol):
+    """What records are read from: a `Path`, or a file inside a container. ``str()`` says where it is."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def suffixes(self) -> Sequence[str]: ...
+
+    def open(self, mode: Literal["rb"], /) -> BufferedReader: ...
 
 
 class Broken(Exception):

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.stores.base import Need
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -43,7 +46,15 @@ def test_crawls_of_browsertrix_are_listed_with_their_containers(
         client.rpush("c:bx:wacz", json.dumps(container), "no json")
     (crawl,) = call("crawls", "--store", redis_url, "--json").json
     assert (crawl["id"], crawl["payload"], crawl["started"]) == ("bx", "decoded", None)
-    assert crawl["containers"] == [container]
+    assert crawl["containers"] == [container, {}], "each keeps its place"
+
+
+def test_crawls_tell_which_others_they_refer_to(call: Callable[..., Any], store_url: str) -> None:
+    with open_index(store_url) as index:
+        index.start("third")
+        index.add("third", [], needs=[Need("first", 0, "first.warc.gz"), Need("first", 1, None)])
+    third = call("crawls", "--store", store_url, "--json").json[-1]
+    assert (third["id"], third["requires"]) == ("third", ["first"])
 
 
 def test_an_empty_index_says_so(call: Callable[..., Any], redis_url: str) -> None:

@@ -6,9 +6,7 @@ names its folder of programs in PYWB_BIN. Without that variable the programs are
 
 from __future__ import annotations
 
-import gzip
 import os
-import random
 import shutil
 import subprocess
 import time
@@ -17,122 +15,118 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archives import files_of, records_of
-from crawling import LinkSpider, crawl, crawl_test
+from archives import files_of
+from crawling import crawl_test
+from replay_site import DECODERS, Site
 from servers import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from replay_site import Capture
     from webserver import WebServer
 
 WAYBACK = shutil.which("wayback", path=os.environ.get("PYWB_BIN"))
 MANAGER = shutil.which("wb-manager", path=os.environ.get("PYWB_BIN"))
 
-pytestmark = pytest.mark.skipif(not (WAYBACK and MANAGER), reason="pywb is not there; use tox -e replay")
-
-
-def body(name: str) -> bytes:
-    words = random.Random(name)
-    text = " ".join(f"{words.getrandbits(40):x}" for _ in range(300))
-    return f"<title>{name}</title><p>{text}".encode()
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> Path:
-    folder = tmp_path / "replay"
-    folder.mkdir()
-    return folder
+pytestmark = pytest.mark.skipif(
+    not (WAYBACK and MANAGER) and "PYWB_BIN" not in os.environ, reason="pywb is not there; use tox -e replay"
+)
 
 
 class Replay:
-    """A pywb server with one collection that holds the given files."""
+    """A pywb server with one collection that holds the given files, WARC or WACZ."""
 
-    def __init__(self, folder: Path, files: list[Path]) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def open(self, files: Iterable[Path]) -> None:
         assert WAYBACK
         assert MANAGER
-        for words in (["init", "lake"], ["add", "lake", *map(str, files)]):
-            subprocess.run([MANAGER, *words], cwd=folder, check=True, capture_output=True)
-        with (folder / "wayback.log").open("wb") as log:
+        for words in (["init", "lake"], ["add", "--unpack-wacz", "lake", *map(str, files)]):
+            subprocess.run([MANAGER, *words], cwd=self.folder, check=True, capture_output=True)
+        with (self.folder / "wayback.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [WAYBACK, "-p", str(self.port), "-b", "127.0.0.1"],
-                cwd=folder,
+                cwd=self.folder,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
-    def get(self, date: str, url: str) -> bytes:
-        stamp = "".join(char for char in date if char.isdigit())[:14]
-        asked = f"http://127.0.0.1:{self.port}/lake/{stamp}id_/{url}"
+    def get(self, moment: str, url: str) -> tuple[int, str | None, bytes]:
+        """The status, the number of the exchange and the body of what is shown."""
+        asked = f"http://127.0.0.1:{self.port}/lake/{moment}id_/{url}"
         deadline = time.monotonic() + 60
         while True:
             try:
-                with urllib.request.urlopen(asked, timeout=30) as answer:
-                    content: bytes = answer.read()
-                    return content
-            except urllib.error.HTTPError:
-                raise
+                try:
+                    answer = urllib.request.urlopen(asked, timeout=30)
+                except urllib.error.HTTPError as error:
+                    answer = error
+                with answer:
+                    undo = DECODERS[answer.headers["Content-Encoding"]]
+                    return answer.status, answer.headers["X-Exchange"], undo(answer.read())
             except OSError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
 
     def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(20)
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(20)
 
 
 @pytest.fixture
-def stopping() -> Iterator[list[Replay]]:
-    running: list[Replay] = []
-    yield running
-    for replay in running:
-        replay.stop()
+def replay(tmp_path: Path) -> Iterator[Replay]:
+    folder = tmp_path / "replay"
+    folder.mkdir()
+    replay = Replay(folder)
+    yield replay
+    replay.stop()
+
+
+def assert_shown(replay: Replay, captures: list[Capture]) -> None:
+    """Each capture, asked for by its own time, is shown with its own head and with its original's body."""
+    for capture in captures:
+        shown = replay.get(capture.time[:14], capture.url)
+        wanted = (capture.status, capture.exchange, capture.body)
+        assert shown == wanted, (capture.crawl, capture.record.type, capture.url)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 @crawl_test
-async def test_revisits_of_a_second_crawl_replay_with_the_bytes_of_the_first(
+async def test_every_capture_of_two_crawls_replays_with_its_own_head_and_the_bytes_of_its_original(
     store: str,
     web: WebServer,
     settings: dict[str, Any],
     tmp_path: Path,
-    collection: Path,
-    stopping: list[Replay],
+    replay: Replay,
     request: pytest.FixtureRequest,
 ) -> None:
     if store == "redis":
         settings["DEDUPE_STORE_URL"] = request.getfixturevalue("redis_url")
-    links = "".join(
-        f'<a href="{path}">x</a>' for path in ("/a", "/twin-of-a", "/zipped", "/chunked", "/page?b=2&a=1")
+    site = Site(web)
+    captures = await site.crawl_twice(settings, tmp_path)
+    site.check(captures)
+    replay.open([*files_of(tmp_path / "first"), *files_of(tmp_path / "second")])
+    assert_shown(replay, captures)
+
+
+@crawl_test
+async def test_the_containers_of_two_crawls_replay_like_their_files(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, replay: Replay
+) -> None:
+    site = Site(web)
+    captures = await site.crawl_twice(
+        {**settings, "DEDUPE_WACZ": True, "DEDUPE_WACZ_DIR": str(tmp_path / "waczs")}, tmp_path
     )
-    web.page("/", links.encode() + body("home"))
-    web.page("/a", body("a"))
-    web.page("/twin-of-a", body("a"))
-    web.page("/zipped", gzip.compress(body("zipped"), mtime=0), headers=[("Content-Encoding", "gzip")])
-    web.page("/chunked", body("chunked"), chunked=True)
-    web.page("/page?b=2&a=1", body("page"))
-    for folder in ("first", "second"):
-        await crawl(LinkSpider, {**settings, "DEDUPE_WARC_DIR": str(tmp_path / folder)}, urls=web.url())
-    files = [*files_of(tmp_path / "first"), *files_of(tmp_path / "second")]
-    replay = Replay(collection, files)
-    stopping.append(replay)
-    revisits = [record for record in records_of(tmp_path / "second") if record.type == "revisit"]
-    assert {record.uri.removeprefix(web.url("")) for record in revisits} == {
-        "/",
-        "/a",
-        "/twin-of-a",
-        "/zipped",
-        "/chunked",
-        "/page?b=2&a=1",
-    }
-    for record in revisits:
-        page = web.pages[record.uri.removeprefix(web.url(""))]
-        shown = replay.get(record.headers["WARC-Date"], record.uri)
-        if shown.startswith(b"\x1f\x8b"):
-            shown = gzip.decompress(shown)
-        wanted = page.body  # type: ignore[union-attr]
-        assert shown == (gzip.decompress(wanted) if wanted.startswith(b"\x1f\x8b") else wanted), record.uri
+    site.check(captures)
+    containers = sorted((tmp_path / "waczs").glob("*.wacz"))
+    assert len(containers) == 2
+    replay.open(containers)
+    assert_shown(replay, captures)

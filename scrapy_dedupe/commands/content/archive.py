@@ -14,8 +14,7 @@ from scrapy_dedupe.content.judge import text_digest
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.crawls.captures import CrawlArchive
 from scrapy_dedupe.errors import DamagedInput, StoreError
-
-from .pages import PageReader
+from scrapy_dedupe.stored_pages import PageReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.content.judge import Reading
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.stored_pages import PageReader
 
 from .archive import Archive, ArchivedText, Wanted
 from .looking import judge_options, looking_judge
-from .pages import PageReader
 from .reasons import (
     WAS_IMPORTED,
     Difference,

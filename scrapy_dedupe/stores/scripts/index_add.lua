@@ -1,8 +1,10 @@
 -- Enters records of an uncommitted crawl and adds to its counts, once for each token.
 -- KEYS  1 uncommittedcrawls  2 dedupe:committing  3 h:{id}  4 dedupe:where:{id}  5 dedupe:files:{id}
---       6 h:{id}:counts  7 dedupe:crawl:{id}  8 allcrawls  9 canceledcrawls
--- ARGV  1 crawl  2 token  3-6 the four counts, then for each record:
---       digest, its short form, entry, file name or "", offset and record id as packed, or ""
+--       6 h:{id}:counts  7 dedupe:crawl:{id}  8 allcrawls  9 canceledcrawls  10 dedupe:urls:{id}
+--       11 dedupe:needs:{id}
+-- ARGV  1 crawl  2 token  3-6 the four counts  7 how many records  8 how many URLs, then for each record:
+--       digest, its short form, entry, file name or "", offset and record id as packed, or "";
+--       for each URL its hash and what was recorded; and the needs
 -- Gives "ok" or the state that does not allow it.
 local crawl = ARGV[1]
 if redis.call('SISMEMBER', KEYS[1], crawl) == 0 then
@@ -19,7 +21,9 @@ if redis.call('HGET', KEYS[7], 'token') == ARGV[2] then
 end
 redis.call('HSET', KEYS[7], 'token', ARGV[2])
 local numbers = {}
-for i = 7, #ARGV, 5 do
+local after_records = 9 + 5 * ARGV[7]
+local after_urls = after_records + 2 * ARGV[8]
+for i = 9, after_records - 1, 5 do
   local file, rest = ARGV[i + 3], ARGV[i + 4]
   local number = 16777215
   if file ~= '' then
@@ -40,6 +44,12 @@ for i = 7, #ARGV, 5 do
       redis.call('HSET', KEYS[4], ARGV[i + 1], '')
     end
   end
+end
+for i = after_records, after_urls - 1, 2 do
+  redis.call('HSET', KEYS[10], ARGV[i], ARGV[i + 1])
+end
+for i = after_urls, #ARGV do
+  redis.call('SADD', KEYS[11], ARGV[i])
 end
 local names = {'totalUrls', 'dupeUrls', 'conservedSize', 'totalCrawlSize'}
 for i, name in ipairs(names) do

@@ -1,4 +1,4 @@
-"""A page as the content layer reads it, from what a server sent: decoded as Scrapy decodes it."""
+"""A stored page as the content layer reads it: decoded as Scrapy decodes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class PageReader:
 
     def __init__(self, settings: BaseSettings) -> None:
         assert isinstance(settings, Settings)
-        crawler = Crawler(type("NoSpider", (Spider,), {"name": "none"}), settings)
+        # Those of a running crawl are frozen, and a crawler of one's own wants to apply its spider's to them.
+        own = settings.copy()
+        own.frozen = False
+        crawler = Crawler(type("NoSpider", (Spider,), {"name": "none"}), own)
         crawler.stats = DummyStatsCollector(crawler)
         self._decompression = HttpCompressionMiddleware(crawler=crawler)
 

@@ -1,0 +1,65 @@
+"""The files that a verb was pointed at, and the crawls that they belong to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.stores import parse_store_url
+from scrapy_dedupe.warc.files import OPEN_SUFFIX
+from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.salvage import is_held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.crawls import CrawlIndex
+
+
+def files_at(paths: Iterable[Path], is_meant: Callable[[Path], bool]) -> list[Path]:
+    """The files among *paths*, and those in the folders among them that are meant; absolute, each once.
+
+    Raises ArchiveError for a path that is not there.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        try:
+            if path.is_dir():
+                found |= dict.fromkeys(
+                    file for file in sorted(path.absolute().iterdir()) if is_meant(file) and file.is_file()
+                )
+            else:
+                path.stat()
+                found[path.absolute()] = None
+        except OSError as error:
+            raise ArchiveError(
+                f"{path} cannot be looked at: {error.strerror}. Name a file or folder that is there."
+            ) from error
+    return list(found)
+
+
+def crawl_of(path: Path) -> str | None:
+    """The crawl that the first record of a WARC file names; None if there is no such record, or it names none."""
+    try:
+        first = next(read_records(path, on_damage=lambda damage: None), None)
+    except OSError as error:
+        raise ArchiveError(f"{path} cannot be read: {error.strerror}.") from error
+    if first is None or first.type != "warcinfo":
+        return None
+    return first.info().get("ispartof")
+
+
+def running_crawls(folder: Path) -> set[str]:
+    """The crawls of which a process writes a file in the folder."""
+    held = [path for path in folder.glob(f"*{OPEN_SUFFIX}") if is_held(path)]
+    return {crawl for path in held if (crawl := crawl_of(path)) is not None}
+
+
+def open_index_if_any(place: Place) -> CrawlIndex | None:
+    """The crawl index, or None where nobody has made one. Raises StoreError if it does not answer."""
+    file = parse_store_url(place.index_url).path
+    if place.given_store is None and file is not None and not file.exists():
+        return None
+    return place.open_index()

@@ -1,0 +1,91 @@
+"""``warc pack ID``: make the WACZ of a crawl that is not committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError, CrawlStateError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = (
+    "Pack the WARC files of an uncommitted crawl as WACZ, in DEDUPE_WACZ_DIR. The end of a crawl with DEDUPE_WACZ and the"
+    " verb commit do that by themselves."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A WACZ. Sizes in bytes; ``captures`` are the lines of its index. ``missing``: containers that it needs and that
+    are not beside it.
+    """
+
+    crawl: str
+    wacz: str
+    manifest: str
+    sha256: str
+    size: int
+    captures: int
+    pages: int
+    requires: list[str]
+    missing: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
+    parser.add_argument(
+        "--warc-dir",
+        metavar="DIR",
+        type=Path,
+        help="where the crawl's WARC files are (default: DEDUPE_WARC_DIR)",
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> Packed:
+    from scrapy_dedupe.commands.commit import settle_one
+    from scrapy_dedupe.wacz_packing import pack_by_settings
+
+    with place.open_index() as index:
+        info = {info.id: info for info in index.crawls()}.get(opts.id)
+        if info is None or info.state != "uncommitted":
+            state = "is not known" if info is None else f"is {info.state}"
+            raise CrawlStateError(f"The crawl {opts.id} {state}; only an uncommitted one can be packed.")
+        if info.incomplete:
+            settle_one(index, info, place, opts.warc_dir)
+        done = pack_by_settings(
+            index, opts.id, place.settings, place.scrapy_settings, warc_folder=opts.warc_dir
+        )
+    if done is None:
+        raise ArchiveError(
+            f"The crawl {opts.id} has no WARC files in {opts.warc_dir or place.settings.warc.folder}. Name the folder"
+            " that they are in with --warc-dir."
+        )
+    return Packed(
+        opts.id,
+        str(done.wacz.path),
+        str(done.manifest),
+        done.wacz.sha256,
+        done.wacz.size_bytes,
+        done.wacz.captures,
+        done.wacz.pages,
+        [required.filename for required in done.requires],
+        list(done.missing),
+    )
+
+
+def text(result: Packed) -> str:
+    return f"{result.wacz} has {result.captures:,} captures and {result.pages:,} pages. Replay it with {result.manifest}."
+
+
+def caveat(result: Packed) -> str | None:
+    if not result.missing:
+        return None
+    return (
+        f"{result.wacz} refers to records in {', '.join(result.missing)}, which is not in its folder. Put it there before"
+        " the archive is replayed."
+    )

@@ -1,0 +1,176 @@
+"""``warc upload URL [PATH…]``: moves finished files to a storage."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Final
+
+from scrapy_dedupe.crawls.packing import container_name, manifest_name
+from scrapy_dedupe.crawls.places import WACZ_SUFFIX
+from scrapy_dedupe.errors import ArchiveError, StoreError
+from scrapy_dedupe.warc.storage import Storage
+
+from .files import crawl_of, files_at, open_index_if_any, running_crawls
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.crawls import CrawlIndex
+
+HELP = (
+    "Move finished WARC and WACZ files to a storage such as s3://bucket/folder. A local file is deleted when its copy"
+    " was read back and is the same. Files of crawls that are not committed stay."
+)
+
+_WARC: Final = re.compile(r"[^/]+\.warc(\.gz)?")
+_WACZ: Final = re.compile(r"[^/]+(\.wacz|\.multi-wacz\.json)")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedFile:
+    """What became of one file.
+
+    ``state`` is ``moved`` or ``copied`` (with ``--keep``) to ``location``, ``left`` (its crawl is not done) or
+    ``failed``; ``reason`` says why. ``crawl`` is what the warcinfo of a WARC file, or the name of a WACZ, tells.
+    """
+
+    file: str
+    state: str
+    crawl: str | None
+    location: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """The files that were found. ``storage`` is the URL without its password."""
+
+    storage: str
+    files: list[UploadedFile]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "url", metavar="URL", help="the storage: a URL that fsspec knows, or a folder; it has to be there"
+    )
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        type=Path,
+        help="finished files, or folders with such files (default: DEDUPE_WARC_DIR and DEDUPE_WACZ_DIR)",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="copy only; the index goes on naming the local files"
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> Uploaded:
+    storage = Storage(opts.url)
+    paths = files_at(opts.paths or _default_folders(place), _is_meant)
+    index = open_index_if_any(place)
+    try:
+        if paths:
+            storage.check()
+        upload = _Upload(storage, index, {path.parent for path in paths}, is_kept=opts.keep)
+        named = {path.absolute() for path in opts.paths if not path.is_dir()}
+        files = [upload.of(path, is_named=path in named) for path in paths]
+    finally:
+        if index is not None:
+            index.close()
+    return Uploaded(storage.shown, files)
+
+
+def _default_folders(place: Place) -> list[Path]:
+    folders = (place.settings.warc.folder, place.settings.wacz.folder)
+    return [folder for folder in folders if folder.exists()]
+
+
+def _is_meant(path: Path) -> bool:
+    return bool(_WARC.fullmatch(path.name) or _WACZ.fullmatch(path.name))
+
+
+class _Upload:
+    """Uploads one file after the other."""
+
+    def __init__(
+        self, storage: Storage, index: CrawlIndex | None, folders: set[Path], *, is_kept: bool
+    ) -> None:
+        self._storage = storage
+        self._index = index
+        self._is_kept = is_kept
+        self._known = {} if index is None else {info.id: info for info in index.crawls()}
+        self._owners = {
+            name(crawl): crawl for crawl in self._known for name in (container_name, manifest_name)
+        }
+        self._running = {crawl for folder in folders for crawl in running_crawls(folder)}
+
+    def of(self, path: Path, *, is_named: bool) -> UploadedFile:
+        """Upload a file. One whose crawl is not done is left alone, which is a failure if the file was named."""
+        crawl = None
+        try:
+            if not _is_meant(path):
+                raise ArchiveError(f"{path} is no finished WARC or WACZ file, by its name.")
+            crawl = crawl_of(path) if _WARC.fullmatch(path.name) else self._owners.get(path.name)
+            reason = self._why_to_leave(crawl)
+            if reason is not None:
+                return UploadedFile(str(path), "failed" if is_named else "left", crawl, reason=reason)
+            location = self._storage.upload(path)
+            if self._is_kept:
+                return UploadedFile(str(path), "copied", crawl, location)
+            # Told before the file is deleted: a kill in between leaves two copies, and an index that names one of them.
+            self._tell(path, crawl, location)
+            self._storage.delete_local(path)
+        except (ArchiveError, StoreError) as error:
+            return UploadedFile(str(path), "failed", crawl, reason=str(error))
+        return UploadedFile(str(path), "moved", crawl, location)
+
+    def _why_to_leave(self, crawl: str | None) -> str | None:
+        if crawl is None:
+            return None
+        if crawl in self._running:
+            return f"The crawl {crawl} is running."
+        info = self._known.get(crawl)
+        if info is not None and info.state == "uncommitted":
+            return (
+                f"The crawl {crawl} is running, or not committed: its entries in the index may have to be read from this"
+                f" file. Decide with `scrapy dedupe commit {crawl}` or `scrapy dedupe cancel {crawl}` first."
+            )
+        return None
+
+    def _tell(self, path: Path, crawl: str | None, location: str) -> None:
+        """Give the index the new place of a WARC file, or of those that a WACZ holds."""
+        info = None if crawl is None else self._known.get(crawl)
+        if self._index is None or info is None or info.state != "committed":
+            return
+        for name in info.files:
+            containers = [parent.name for parent in PurePath(name).parents if parent.suffix == WACZ_SUFFIX]
+            if path.name in containers:
+                inside = name.rpartition(f"/{path.name}/")[2]
+                self._index.rename_file(info.id, name, f"{location}/{inside}")
+            elif not containers and PurePath(name).name == path.name:
+                self._index.rename_file(info.id, name, location)
+
+
+def text(result: Uploaded) -> str:
+    if not result.files:
+        return "There are no finished WARC or WACZ files."
+    lines = []
+    for file in result.files:
+        if file.location is not None:
+            lines.append(f"{file.file}: {file.state} to {file.location}")
+        else:
+            lines.append(
+                f"{file.file}: {'left alone' if file.state == 'left' else 'NOT moved'}. {file.reason}"
+            )
+    return "\n".join(lines)
+
+
+def caveat(result: Uploaded) -> str | None:
+    failed = sum(file.state == "failed" for file in result.files)
+    if not failed:
+        return None
+    return f"{'1 file' if failed == 1 else f'{failed} files'} stayed local and could not be moved."

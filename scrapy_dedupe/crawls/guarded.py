@@ -1,0 +1,102 @@
+"""The index as a running crawl asks it: what it says, or nothing while it is away.
+
+Whatever could not be entered is read from the crawl's own files when it ends, or before it is committed; until then
+:attr:`GuardedIndex.is_incomplete` says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from scrapy_dedupe.errors import CrawlStateError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
+
+    from .index import CrawlIndex
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Guard(Protocol):
+    """Tells whether the index may be asked, and is told how that went."""
+
+    @property
+    def open(self) -> bool: ...
+
+    def failed(self, error: BaseException) -> None: ...
+
+    def worked(self) -> None: ...
+
+
+class GuardedIndex:
+    """The index for one crawl; no method but :attr:`index` raises errors of the store."""
+
+    def __init__(self, index: CrawlIndex, crawl: str, guard: Guard) -> None:
+        self.index = index
+        self.crawl = crawl
+        self.is_incomplete = False
+        self._guard = guard
+        self._containers: dict[str, list[dict[str, object]]] = {}
+        self._has_told_of_state = False
+
+    def find(self, digest: str) -> Original | None:
+        """The original with a payload."""
+        found = self._ask(lambda: self.index.find(self.crawl, [digest]))
+        return found[0] if found else None
+
+    def find_url(self, url: str) -> UrlCapture | None:
+        """The last capture of a URL."""
+        found = self._ask(lambda: self.index.find_urls(self.crawl, [url]))
+        return found[0] if found else None
+
+    def add(
+        self, originals: Sequence[Original], counts: Counts, urls: Sequence[UrlCapture], needs: Sequence[Need]
+    ) -> None:
+        """Enter records that are on disk."""
+        self._ask(lambda: self.index.add(self.crawl, originals, counts, urls, needs))
+
+    def add_file(self, name: str) -> None:
+        """Note a file before its first record."""
+        self._ask(lambda: self.index.add_file(self.crawl, name))
+
+    def container_of(self, original: Original) -> str | None:
+        """The name of the WACZ that an original of another crawl is in, if that crawl has any."""
+        if original.crawl == self.crawl:
+            return None
+        # A committed crawl gets no more containers, so one look is enough.
+        if original.crawl not in self._containers:
+            found = self._ask(lambda: self.index.containers(original.crawl))
+            if found is None:
+                return None
+            self._containers[original.crawl] = found
+        containers = self._containers[original.crawl]
+        if original.wacz_index >= len(containers):
+            return None
+        name = containers[original.wacz_index].get("filename")
+        return str(name) if name else None
+
+    def _ask(self, call: Callable[[], T]) -> T | None:
+        if self._guard.open:
+            self.is_incomplete = True
+            return None
+        try:
+            result = call()
+        except CrawlStateError as error:
+            # The store answers. Somebody has committed, canceled or deleted the crawl while it runs.
+            self.is_incomplete = True
+            if not self._has_told_of_state:
+                self._has_told_of_state = True
+                logger.error("%s Until the end of the crawl nothing more is entered in the index.", error)
+            return None
+        except StoreError as error:
+            self.is_incomplete = True
+            self._guard.failed(error)
+            return None
+        self._guard.worked()
+        return result

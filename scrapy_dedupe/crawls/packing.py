@@ -1,0 +1,186 @@
+"""Packs a crawl as WACZ, with what it depends on.
+
+The WACZ is called ``CRAWL.wacz``; the index knows it from the start of the crawl, without hash and size. Beside it goes
+``CRAWL.multi-wacz.json``, which lists it and every WACZ that its revisits refer to: replay programs find originals
+through that file, and not through ``relation.requires`` inside of the WACZ.
+
+It can be repeated: a WACZ that an earlier attempt left, and all of whose files are there to be packed again, gives way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.warc.files import sync_folder
+from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
+
+from .places import WACZ_SUFFIX, member_name
+from .rebuilding import files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.wacz import PackedWacz, Page
+
+    from .index import CrawlIndex
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedCrawl:
+    """A crawl whose WACZ is on disk. ``files`` are the WARC files in it, ``manifest`` the multi-WACZ JSON.
+
+    ``missing`` are the names of containers which it needs and which are not in the folder.
+    """
+
+    crawl: str
+    wacz: PackedWacz
+    manifest: Path
+    files: tuple[Path, ...]
+    requires: tuple[Requirement, ...]
+    missing: tuple[str, ...]
+
+
+def container_name(crawl: str) -> str:
+    """The file name of a crawl's WACZ."""
+    return f"{crawl}{WACZ_SUFFIX}"
+
+
+def manifest_name(crawl: str) -> str:
+    """The file name of a crawl's multi-WACZ JSON."""
+    return f"{crawl}.multi-wacz.json"
+
+
+def pack_crawl(
+    index: CrawlIndex,
+    crawl: str,
+    warc_folder: Path,
+    folder: Path,
+    page_of: Callable[[StoredRecord], Page | None],
+    *,
+    software: str,
+    has_text: bool = False,
+) -> PackedCrawl | None:
+    """Pack an uncommitted crawl into *folder* and note the WACZ in the index; None if it has no WARC files.
+
+    The entries of the crawl have to be complete (see :mod:`.rebuilding`). Raises
+    :class:`~scrapy_dedupe.errors.ArchiveError`, :class:`~scrapy_dedupe.errors.StoreError` or
+    :class:`~scrapy_dedupe.errors.SettingError`; nothing new is then in the index.
+    """
+    files = []
+    for file in files_of(index, crawl, warc_folder):
+        if not isinstance(file, Path):
+            raise ArchiveError(
+                f"{file} was moved; a WACZ is packed from files on this machine. Bring it back to {warc_folder}, or"
+                f" use `scrapy dedupe commit {crawl} --no-wacz`."
+            )
+        files.append(file)
+    if not files:
+        return None
+    requires = requirements(index, crawl)
+    folder = folder.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArchiveError(
+            f"The folder for WACZ files {folder} cannot be made: {error.strerror}. Set DEDUPE_WACZ_DIR to another one."
+        ) from error
+    target = folder / container_name(crawl)
+    if target.exists():
+        _remove_earlier(target, crawl, files)
+    wacz = pack(
+        files, target, page_of=page_of, requires=requires, crawl=crawl, software=software, has_text=has_text
+    )
+    index.set_container(crawl, target.name, wacz.sha256, wacz.size_bytes)
+    manifest, missing = _write_manifest(folder, crawl, wacz, requires)
+    counts = next(info.counts for info in index.crawls() if info.id == crawl)
+    index.set_counts(crawl, replace(counts, total_crawl_size=wacz.size_bytes))
+    return PackedCrawl(crawl, wacz, manifest, tuple(files), tuple(requires), tuple(missing))
+
+
+def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
+    """The containers that revisits of a crawl refer to: WACZ files, or WARC files where a crawl has none."""
+    found: dict[tuple[str, str], Requirement] = {}
+    containers: dict[str, list[dict[str, object]]] = {}
+    for need in index.needs(crawl):
+        if need.crawl not in containers:
+            containers[need.crawl] = index.containers(need.crawl)
+        known = containers[need.crawl]
+        container = known[need.wacz_index] if need.wacz_index < len(known) else {}
+        name, digest, size = (container.get(field) for field in ("filename", "hash", "size"))
+        if name:
+            requirement = Requirement(
+                str(name), need.crawl, str(digest) if digest else None, int(str(size)) if size else None
+            )
+        elif need.file:
+            requirement = Requirement(Path(need.file).name, need.crawl)
+        else:
+            logger.warning(
+                "The crawl %s refers to records of %s, of which the index knows no file.", crawl, need.crawl
+            )
+            continue
+        found[need.crawl, requirement.filename] = requirement
+    return list(found.values())
+
+
+def drop_warc_files(index: CrawlIndex, done: PackedCrawl) -> None:
+    """Delete the WARC files of a crawl that is packed and committed; the index names those in the WACZ instead.
+
+    Raises :class:`~scrapy_dedupe.errors.ArchiveError` or :class:`~scrapy_dedupe.errors.StoreError`.
+    """
+    for path in done.files:
+        index.rename_file(done.crawl, str(path), member_name(done.wacz.path, path.name))
+    try:
+        for path in done.files:
+            path.unlink(missing_ok=True)
+        for parent in {path.parent for path in done.files}:
+            sync_folder(parent)
+    except OSError as error:
+        raise ArchiveError(
+            f"{error.filename} is in {done.wacz.path} and could not be deleted: {error.strerror}. Delete it by hand."
+        ) from error
+
+
+def _remove_earlier(target: Path, crawl: str, files: Sequence[Path]) -> None:
+    """Delete the WACZ of an attempt after which the crawl was not committed, if nothing is lost with it."""
+    sizes = {f"archive/{path.name}": path.stat().st_size for path in files}
+    try:
+        with zipfile.ZipFile(target) as container:
+            about = json.loads(container.read("datapackage.json"))
+            members = [info for info in container.infolist() if info.filename.startswith("archive/")]
+        is_ours = about.get("crawlId") == crawl and all(
+            sizes.get(info.filename) == info.file_size for info in members
+        )
+    except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError):
+        is_ours = False
+    if not is_ours:
+        raise ArchiveError(
+            f"{target} is there already and holds something else than the WARC files of the crawl {crawl}. Move it away,"
+            f" then pack the crawl with `scrapy dedupe warc pack {crawl}`."
+        )
+    target.unlink()
+
+
+def _write_manifest(
+    folder: Path, crawl: str, wacz: PackedWacz, requires: Sequence[Requirement]
+) -> tuple[Path, list[str]]:
+    resources = [WaczResource(wacz.path.name, wacz.path.name, wacz.sha256, wacz.size_bytes, crawl)]
+    missing = []
+    for needed in requires:
+        if not (folder / needed.filename).is_file():
+            missing.append(needed.filename)
+        if needed.filename.endswith(WACZ_SUFFIX):
+            resources.append(
+                WaczResource(needed.filename, needed.filename, needed.hash, needed.size, needed.crawl)
+            )
+    manifest = folder / manifest_name(crawl)
+    write_multi_wacz(manifest, resources)
+    return manifest, missing

@@ -1,0 +1,60 @@
+"""The list of pages in a WACZ: which records are pages, and what their titles are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .content.canonical import read
+from .content.markup import HostileMarkup
+from .content.title import title_of
+from .errors import DamagedInput
+from .stored_pages import PageReader
+from .warc.wacz import Page
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+    from .crawls.captures import CrawlArchive
+    from .warc.reading import StoredRecord
+
+
+class PageList:
+    """Makes an entry of a record. Pages are HTML with status 200, revisits of such included.
+
+    The body of a revisit is looked for in *archive*; where its file is not at hand the entry has neither title nor
+    text.
+    """
+
+    def __init__(self, settings: BaseSettings, archive: CrawlArchive, *, with_text: bool) -> None:
+        self._reader = PageReader(settings)
+        self._archive = archive
+        self._with_text = with_text
+
+    def page_of(self, record: StoredRecord) -> Page | None:
+        """The entry, or None for a record that is no page."""
+        http = record.http
+        if http is None or http.status != 200 or record.target_uri is None or record.date is None:
+            return None
+        if (
+            not (http.get(b"Content-Type") or b"")
+            .lower()
+            .startswith((b"text/html", b"application/xhtml+xml"))
+        ):
+            return None
+        source = self._archive.original(record) if record.type == "revisit" else record
+        bare = Page(record.target_uri, record.date)
+        if source is None:
+            return bare
+        try:
+            page = self._reader.page(record.target_uri, http.headers, source.payload())
+        except (DamagedInput, OSError):
+            return bare
+        if isinstance(page, str):
+            return bare
+        text = None
+        if self._with_text:
+            try:
+                text = read(page.kind, page.text, "text").text
+            except HostileMarkup:
+                text = None
+        return Page(record.target_uri, record.date, title_of(page.text), text)

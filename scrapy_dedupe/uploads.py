@@ -1,0 +1,61 @@
+"""Moves the finished files of a crawl to a storage elsewhere while the crawl goes on."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from .crawls.places import member_name
+from .warc.mover import Mover
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .crawls.index import CrawlIndex
+    from .session import Session
+    from .warc.storage import Storage
+
+
+class Uploads:
+    """Hands files to a :class:`~scrapy_dedupe.warc.mover.Mover`, and tells the index where they are then."""
+
+    def __init__(self, session: Session, storage: Storage, index: CrawlIndex, crawl: str) -> None:
+        self._session = session
+        self._storage = storage
+        self._index = index
+        self._crawl = crawl
+        self._mover = Mover(storage, self._moved, self._failed)
+        self._pending: dict[Path, Future[bool]] = {}
+        self._members: dict[Path, tuple[str, ...]] = {}
+
+    def submit(self, path: Path, members: tuple[str, ...] | None = None) -> None:
+        """Move a file. ``members`` are the WARC files in it, by name, that are nowhere else; None: it is one itself."""
+        self._members[path] = members if members is not None else ("",)
+        self._pending[path] = Future()
+        self._mover.submit(path)
+
+    async def finish(self) -> list[Path]:
+        """Wait for all files; those that stay local."""
+        stay = [path for path, future in self._pending.items() if not await self._session.wait_for(future)]
+        self._mover.close()
+        return stay
+
+    def _moved(self, path: Path, location: str) -> None:
+        # On the mover's thread; the index is used on the worker's alone.
+        for name in self._members[path]:
+            old, new = str(path), location
+            if name:
+                old, new = member_name(path, name), f"{location}/archive/{name}"
+            self._session.worker.submit(self._index.rename_file, self._crawl, old, new).result()
+        self._session.loop.call(self._session.inc, "dedupe/warc/files_uploaded")
+        self._pending[path].set_result(True)
+
+    def _failed(self, path: Path, error: Exception) -> None:
+        self._session.loop.call(self._session.inc, "dedupe/warc/files_not_uploaded")
+        self._session.error(
+            "upload",
+            error,
+            f"The file stays where it is; move it with `scrapy dedupe warc upload {self._storage.shown}`.",
+        )
+        if not self._pending[path].done():
+            self._pending[path].set_result(False)

@@ -1,0 +1,303 @@
+"""Answers from an archive: what a server once sent for a method, a URL and a body.
+
+The newest whole capture is the answer, in its crawl rather one that was asked for with the same cookies; one
+that was cut, or a range (206), answers only if there is no whole one. A URL that is not there is looked for once more in its canonical form, so that the order of its query
+does not matter.
+
+A revisit answers with its own HTTP head, if it has one, and the payload of its original: the record that
+WARC-Refers-To names, else the capture of WARC-Refers-To-Target-URI that is nearest in time, else any response
+with the payload digest. Only an original counts whose payload has the digest of the revisit. If there is
+none, the revisit is no answer, and the next older capture is taken. That a page was not modified (a 304, or
+a revisit of that profile) answers a conditional request; for any other the original, or the next older
+capture, is the answer.
+
+Transfer coding is gone and Content-Length is made true; the content coding is as it was sent, since payload
+and header belong together: a revisit whose head names another coding gets that of its original.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.playback_index import PlaybackIndex
+from scrapy_dedupe.warc.reading import read_record, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Self
+
+    from scrapy_dedupe.warc.capture import Digest, Headers
+    from scrapy_dedupe.warc.framing import Damage
+    from scrapy_dedupe.warc.playback_index import Place
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+logger = logging.getLogger(__name__)
+
+_NOT_MODIFIED = 304
+_BODILESS = (204, _NOT_MODIFIED)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The original of a revisit; `crawl` is what isPartOf of its warcinfo says."""
+
+    record_id: str | None
+    url: str | None
+    date: str | None
+    crawl: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Playable:
+    """An answer, with the record that it comes from.
+
+    `payload` has its content coding and no transfer coding; `headers` are in order. `type` is ``response`` or
+    ``revisit``, `date` the text of WARC-Date, `digest` the payload digest with its label. `truncated` is the
+    reason of a payload that was cut, or None.
+    """
+
+    url: str
+    status: int
+    headers: Headers
+    payload: bytes
+    ip_address: str | None
+    protocol: str | None
+    record_id: str | None
+    file: str
+    offset: int
+    type: str
+    date: str | None
+    digest: str | None
+    truncated: str | None
+    refers_to: Reference | None
+
+
+class Playback:
+    """The captures in *files*. Made, read, asked and closed on one thread.
+
+    `unresolved` counts the revisits that were no answer because their original is missing; `is_complete` says
+    whether all files were read.
+    """
+
+    def __init__(self, files: Sequence[ReadableFile]) -> None:
+        self._files = list(files)
+        self._index = PlaybackIndex()
+        self._has_told_of_original = False
+        self.unresolved = 0
+        self.is_complete = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def read(
+        self, *, on_damage: Callable[[Damage], None], is_wanted: Callable[[], bool] = lambda: True
+    ) -> int:
+        """Read every record of the files and return how many belong to exchanges; once, before `find`.
+
+        *on_damage* is called for every damaged place. Reading ends early when *is_wanted* says no. Raises
+        ArchiveError if a file cannot be read.
+        """
+        count = 0
+        for number, file in enumerate(self._files):
+            shares_members = False
+            try:
+                for record in read_records(file, on_damage=on_damage):
+                    if not is_wanted():
+                        return count
+                    if self._index.add(number, record):
+                        count += 1
+                        shares_members = shares_members or record.length == 0
+            except OSError as error:
+                raise ArchiveError(f"{file} cannot be read: {error.strerror or error}.") from error
+            if shares_members:
+                logger.warning(
+                    "%s has several records in one gzip member. Each one is looked for from the beginning of its"
+                    " member, which takes long in a large file; `warcio recompress` gives every record its own.",
+                    file,
+                )
+        self._index.finish()
+        self.is_complete = True
+        return count
+
+    def close(self) -> None:
+        """Delete the index."""
+        self._index.close()
+
+    def find(
+        self,
+        method: str,
+        url: str,
+        body: bytes = b"",
+        *,
+        cookies: bytes = b"",
+        is_conditional: bool = False,
+    ) -> Playable | None:
+        """Return the answer to a request, None if there is none.
+
+        *cookies* is the value of its Cookie header. *is_conditional*: whether the request allows the answer that nothing was modified. Raises ArchiveError
+        and DamagedInput if a record cannot be read again.
+        """
+        try:
+            return self._find(method, url, body, cookies, is_conditional)
+        except OSError as error:
+            raise ArchiveError(f"The archive of {url} cannot be read any more: {error}.") from error
+
+    def _find(
+        self, method: str, url: str, body: bytes, cookies: bytes, is_conditional: bool
+    ) -> Playable | None:
+        unresolved = 0
+        for canonical in (False, True):
+            for place in self._index.captures(method, body, url, cookies, canonical=canonical):
+                if place.status == _NOT_MODIFIED and place.kind == "response" and not is_conditional:
+                    continue
+                record = self._record(place)
+                if place.kind == "response" or (place.kind == "unmodified" and is_conditional):
+                    return self._playable(record, method, record)
+                original = self._original(record, place.kind)
+                if original is not None:
+                    stored, crawl = original
+                    reference = Reference(stored.id, stored.target_uri, stored.date, crawl)
+                    return self._playable(
+                        record, method, stored, reference, is_unmodified=place.kind == "unmodified"
+                    )
+                if place.kind == "revisit":
+                    self.unresolved += 1
+                    self._tell_of_missing_original(record)
+                else:
+                    unresolved += 1
+        # Older captures may have stood in for these.
+        self.unresolved += unresolved
+        return None
+
+    def _record(self, place: Place) -> StoredRecord:
+        return read_record(self._files[place.file], place.offset, block_position=place.block_position)
+
+    def _original(self, revisit: StoredRecord, kind: str) -> tuple[StoredRecord, str | None] | None:
+        """The record that has the payload of a revisit, and the name of its crawl."""
+        digest = revisit.payload_digest
+        if digest is None and kind == "revisit":
+            return None
+        for place in self._candidates(revisit, digest):
+            record = self._record(place)
+            if place.status == 200 if digest is None else _has_payload(record, digest):
+                return record, self._index.crawl_name(place.crawl)
+        return None
+
+    def _candidates(self, revisit: StoredRecord, digest: Digest | None) -> Iterator[Place]:
+        if revisit.refers_to:
+            yield from self._index.by_id(revisit.refers_to)
+        if revisit.refers_to_uri:
+            yield from self._index.by_url(revisit.refers_to_uri, revisit.refers_to_date or revisit.date)
+        if digest is not None:
+            yield from self._index.by_digest(str(digest), revisit.refers_to_date or revisit.date)
+
+    def _playable(
+        self,
+        record: StoredRecord,
+        method: str,
+        source: StoredRecord,
+        refers_to: Reference | None = None,
+        *,
+        is_unmodified: bool = False,
+    ) -> Playable:
+        """The answer of *record* with the payload of *source*, and its head too if nothing was modified."""
+        head = source if record.http_status is None or is_unmodified else record
+        status = head.http_status
+        if status is None:
+            # Not modified, and without a head: what there is to say is the status.
+            status = _NOT_MODIFIED
+        payload = source.payload()
+        has_body = method.upper() != "HEAD" and status not in _BODILESS
+        headers = head.http_headers
+        if head is not source:
+            headers = _with_coding_of(source, headers)
+        digest = record.payload_digest
+        return Playable(
+            url=record.target_uri or "",
+            status=status,
+            headers=_true_headers(headers, len(payload) if has_body else None),
+            payload=payload if has_body else b"",
+            ip_address=record.get("WARC-IP-Address") or record.get("ip-address"),
+            protocol=_protocol(record) or _protocol(head),
+            record_id=record.id,
+            file=str(record.path),
+            offset=record.offset,
+            type=record.type,
+            date=record.date,
+            digest=str(digest) if digest else None,
+            truncated=source.truncated if source.is_truncated else None,
+            refers_to=refers_to,
+        )
+
+    def _tell_of_missing_original(self, revisit: StoredRecord) -> None:
+        if self._has_told_of_original:
+            return
+        self._has_told_of_original = True
+        logger.warning(
+            "The revisit of %s in %s, offset %d, refers to %s of %s, and no file of the archive has that payload."
+            " Add the files of the crawl that has it. Others like it are only counted.",
+            revisit.target_uri,
+            revisit.path,
+            revisit.offset,
+            revisit.refers_to_uri or revisit.refers_to or "no URL",
+            revisit.refers_to_date or "no date",
+        )
+
+
+def _has_payload(record: StoredRecord, digest: Digest) -> bool:
+    own = record.payload_digest
+    if own is not None and own.label == digest.label:
+        return own == digest
+    # An ARC record, or another algorithm: count it out.
+    if digest.label not in hashlib.algorithms_guaranteed:
+        return False
+    raw = hashlib.new(digest.label, record.payload(), usedforsecurity=False).hexdigest()
+    return digest == parse_digest(f"{digest.label}:{raw}")
+
+
+def _true_headers(headers: Headers, length: int | None) -> Headers:
+    """*headers* without what spoke of the transfer, and with this length; None leaves the length as it is."""
+    kept = []
+    has_length = False
+    for name, value in headers:
+        lower = name.lower()
+        if lower == b"transfer-encoding":
+            continue
+        if lower == b"content-length" and length is not None:
+            if has_length:
+                continue
+            has_length = True
+            value = b"%d" % length
+        kept.append((name, value))
+    return tuple(kept)
+
+
+def _with_coding_of(source: StoredRecord, headers: Headers) -> Headers:
+    def codings(pairs: Headers) -> Headers:
+        return tuple((name, value) for name, value in pairs if name.lower() == b"content-encoding")
+
+    own, true = codings(headers), codings(source.http_headers)
+    if [value for _, value in own] == [value for _, value in true]:
+        return headers
+    return (*(pair for pair in headers if pair not in own), *true)
+
+
+def _protocol(record: StoredRecord) -> str | None:
+    """The HTTP version in the words of HTTP: ``HTTP/1.1``, ``h2``."""
+    for value in record.get_all("WARC-Protocol"):
+        name = value.strip().lower()
+        if name.startswith("http/"):
+            return name.upper()
+        if name in ("h2", "h2c", "h3"):
+            return name
+    first = record.http.first_line.split(None, 1)[0] if record.http else b""
+    return first.decode("latin-1").upper() or None

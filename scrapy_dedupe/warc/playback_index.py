@@ -1,0 +1,296 @@
+"""Which captures there are in a set of WARC and ARC files: a private index for as long as a crawl runs.
+
+Every record is read once. Its whole text stays in the files; the index keeps the keys by which it is looked
+for, in a temporary SQLite database that SQLite itself moves to disk when it grows. URLs are kept as hashes of
+16 bytes: of the URL as a record has it, and of its canonical form.
+
+A ``request`` record says with which method, body and cookies its response was asked for. It belongs to the response
+that one of the two names in WARC-Concurrent-To, else to the nearest one of the same file, URL and date. A
+response without a request counts as the answer to a GET without cookies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from w3lib.url import canonicalize_url
+
+from scrapy_dedupe.warc.capture import target_uri
+from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.records import SERVER_NOT_MODIFIED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_METHOD = re.compile(rb"\s*([!-~]+) ")
+_KEY_BYTES = 16
+_BATCH = 1000
+
+_TABLES = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE captures (
+    number INTEGER PRIMARY KEY,  -- in the order of the files, requests included
+    file INTEGER NOT NULL, offset INTEGER NOT NULL, block_position INTEGER NOT NULL,
+    crawl INTEGER NOT NULL,      -- what isPartOf of the warcinfo before it says, else one a file
+    kind TEXT NOT NULL,          -- response, revisit or unmodified (a revisit: server-not-modified)
+    status INTEGER,              -- NULL for a revisit without an HTTP head
+    is_partial INTEGER NOT NULL, -- truncated, a segment, or a 206
+    id TEXT, concurrent_to TEXT,
+    uri BLOB NOT NULL, canonical BLOB NOT NULL, date_ms INTEGER NOT NULL, digest TEXT,
+    method TEXT NOT NULL DEFAULT 'GET', body BLOB NOT NULL DEFAULT x'', cookies BLOB NOT NULL DEFAULT x''
+);
+CREATE TABLE requests (
+    number INTEGER PRIMARY KEY,
+    file INTEGER NOT NULL, id TEXT, concurrent_to TEXT, uri BLOB NOT NULL, date_ms INTEGER NOT NULL,
+    method TEXT NOT NULL, body BLOB NOT NULL, cookies BLOB NOT NULL
+);
+"""
+_CAPTURE = (
+    "INSERT INTO captures (number, file, offset, block_position, crawl, kind, status, is_partial, id, concurrent_to,"
+    " uri, canonical, date_ms, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_REQUEST = (
+    "INSERT INTO requests (number, file, id, concurrent_to, uri, date_ms, method, body, cookies)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+# Each way to find the request of a capture is used for those that the ways before it have left.
+_PAIRING = """
+CREATE INDEX requests_by_response ON requests (concurrent_to);
+CREATE INDEX requests_by_id ON requests (id);
+CREATE INDEX requests_by_uri ON requests (uri, date_ms, file);
+CREATE TABLE pairs (capture INTEGER PRIMARY KEY, request INTEGER UNIQUE);
+INSERT OR IGNORE INTO pairs SELECT c.number, r.number FROM captures c JOIN requests r ON r.concurrent_to = c.id;
+INSERT OR IGNORE INTO pairs SELECT c.number, r.number FROM captures c JOIN requests r ON r.id = c.concurrent_to;
+INSERT OR IGNORE INTO pairs SELECT c.number, r.number FROM captures c
+    JOIN requests r ON r.uri = c.uri AND r.date_ms = c.date_ms AND r.file = c.file
+    ORDER BY abs(r.number - c.number), c.number;
+UPDATE captures SET (method, body, cookies) =
+    (SELECT r.method, r.body, r.cookies FROM pairs p JOIN requests r ON r.number = p.request WHERE p.capture = captures.number)
+    WHERE number IN (SELECT capture FROM pairs);
+DROP TABLE pairs;
+DROP TABLE requests;
+CREATE INDEX captures_by_uri ON captures (uri);
+CREATE INDEX captures_by_canonical ON captures (canonical);
+CREATE INDEX captures_by_id ON captures (id);
+CREATE INDEX captures_by_digest ON captures (digest);
+"""
+_COLUMNS = "file, offset, block_position, kind, status, crawl, is_partial, cookies"
+_NEWEST_FIRST = "ORDER BY is_partial, date_ms DESC, number DESC"
+_WITH_PAYLOAD = "kind = 'response' AND method <> 'HEAD'"
+_NEAREST_FIRST = "ORDER BY is_partial, abs(date_ms - ?), number"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a capture is: the number of its file, the offset, and the place in a shared gzip member."""
+
+    file: int
+    offset: int
+    block_position: int
+    kind: str
+    status: int | None
+    crawl: int
+    is_partial: int
+    cookies: bytes
+
+
+class PlaybackIndex:
+    """Filled with `add`, finished with `finish`, then asked. For the thread that made it."""
+
+    def __init__(self) -> None:
+        # No name: a temporary database that nobody else sees.
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.executescript(_TABLES)
+        self._number = 0
+        self._file = -1
+        self._crawl = -1
+        self._crawls: dict[tuple[str | None, int], int] = {}
+        self._names: list[str | None] = []
+        self._captures: list[tuple[object, ...]] = []
+        self._requests: list[tuple[object, ...]] = []
+
+    def add(self, file: int, record: StoredRecord) -> bool:
+        """Enter a record of the file with that number; False if it is no HTTP exchange."""
+        if file != self._file:
+            self._file = file
+            self._enter_crawl(None, file)
+        if record.type == "warcinfo" and (crawl := record.info().get("ispartof")):
+            self._enter_crawl(crawl, 0)
+        if not (record.target_uri or "").lower().startswith(("http://", "https://")):
+            return False
+        self._number += 1
+        if record.type == "request" and record.http is not None:
+            self._add_request(file, record)
+        elif kind := _kind(record):
+            self._add_capture(file, record, kind)
+        else:
+            return False
+        if len(self._captures) + len(self._requests) >= _BATCH:
+            self._flush()
+        return True
+
+    def finish(self) -> None:
+        """Bring captures and requests together."""
+        self._flush()
+        self._database.executescript(_PAIRING)
+
+    def close(self) -> None:
+        """Delete the index."""
+        self._database.close()
+
+    def captures(self, method: str, body: bytes, url: str, cookies: bytes, *, canonical: bool) -> list[Place]:
+        """The captures of a request, whole ones before others, then the newest first.
+
+        *canonical*: those of other URLs with the same canonical form instead of those of the URL itself.
+        In the newest crawl, those that were asked for with the same cookies come before those that were not: a
+        page may set a cookie and then redirect to itself, or be another one after a login.
+        """
+        is_url, keys = "uri = ?", [uri_key(url)]
+        if canonical:
+            is_url, keys = "canonical = ? AND uri <> ?", [canonical_key(url), uri_key(url)]
+        places = self._places(
+            f"{is_url} AND method = ? AND body = ? {_NEWEST_FIRST}", (*keys, method.upper(), body_key(body))
+        )
+        newest_first = list(places)
+        wanted = cookie_key([cookies])
+
+        def is_second(place: Place) -> bool:
+            return place.crawl != newest_first[0].crawl or place.cookies != wanted
+
+        return sorted(newest_first, key=lambda place: (place.is_partial, is_second(place)))
+
+    def by_id(self, record_id: str) -> Iterator[Place]:
+        """The responses with this record id."""
+        return self._places("id = ? AND kind = 'response'", (_bare(record_id),))
+
+    def by_url(self, url: str, date: str | None) -> Iterator[Place]:
+        """The responses of this URL, the nearest in time first."""
+        return self._places(
+            f"uri = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST}", (uri_key(url), milliseconds(date))
+        )
+
+    def by_digest(self, digest: str, date: str | None) -> Iterator[Place]:
+        """The responses with this payload digest, the nearest in time first."""
+        return self._places(f"digest = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST}", (digest, milliseconds(date)))
+
+    def crawl_name(self, crawl: int) -> str | None:
+        """The name of the crawl with that number; None if its files do not say it."""
+        return self._names[crawl]
+
+    def _enter_crawl(self, name: str | None, file: int) -> None:
+        if (name, file) not in self._crawls:
+            self._crawls[name, file] = len(self._names)
+            self._names.append(name)
+        self._crawl = self._crawls[name, file]
+
+    def _places(self, condition: str, values: tuple[object, ...]) -> Iterator[Place]:
+        statement = f"SELECT {_COLUMNS} FROM captures WHERE {condition}"  # noqa: S608 - no value is in it
+        return (Place(*row) for row in self._database.execute(statement, values))
+
+    def _add_capture(self, file: int, record: StoredRecord, kind: str) -> None:
+        uri = record.target_uri or ""
+        status = record.http_status
+        is_partial = record.is_truncated or status == 206 or record.get("WARC-Segment-Number") is not None
+        digest = record.payload_digest
+        self._captures.append(
+            (
+                self._number,
+                file,
+                record.offset,
+                record.frame.block_position,
+                self._crawl,
+                kind,
+                status,
+                is_partial,
+                _bare(record.id),
+                _bare(record.concurrent_to),
+                uri_key(uri),
+                canonical_key(uri),
+                milliseconds(record.date),
+                str(digest) if digest else None,
+            )
+        )
+
+    def _add_request(self, file: int, record: StoredRecord) -> None:
+        method = _METHOD.match(record.http.first_line if record.http else b"")
+        self._requests.append(
+            (
+                self._number,
+                file,
+                _bare(record.id),
+                _bare(record.concurrent_to),
+                uri_key(record.target_uri or ""),
+                milliseconds(record.date),
+                method[1].decode("ascii").upper() if method else "GET",
+                body_key(record.payload()),
+                cookie_key(record.http.get_all(b"Cookie") if record.http else []),
+            )
+        )
+
+    def _flush(self) -> None:
+        self._database.execute("BEGIN")
+        self._database.executemany(_CAPTURE, self._captures)
+        self._database.executemany(_REQUEST, self._requests)
+        self._database.execute("COMMIT")
+        self._captures.clear()
+        self._requests.clear()
+
+
+def _bare(record_id: str | None) -> str | None:
+    return record_id.strip().strip("<>") if record_id else None
+
+
+def uri_key(url: str) -> bytes:
+    """Return the key of a URL as it is, but for its fragment and for what WARC-Target-URI cannot hold."""
+    text = target_uri(url) if url.partition("#")[0] else ""
+    return hashlib.blake2b(text.encode("ascii"), digest_size=_KEY_BYTES).digest()
+
+
+def canonical_key(url: str) -> bytes:
+    """Return the key that URLs share which differ in the order of their query or in how they are encoded."""
+    try:
+        return uri_key(canonicalize_url(url))
+    except ValueError:  # no URL that could be taken apart, such as http://[
+        return uri_key(url)
+
+
+def body_key(body: bytes) -> bytes:
+    """Return the key of a request's body; that of none is empty."""
+    return hashlib.sha256(body).digest() if body else b""
+
+
+def cookie_key(values: list[bytes]) -> bytes:
+    """Return the key of the values of Cookie headers, in whatever order; that of none is empty."""
+    cookies = sorted(cookie for value in values for part in value.split(b";") if (cookie := part.strip()))
+    return hashlib.blake2b(b";".join(cookies), digest_size=_KEY_BYTES).digest() if cookies else b""
+
+
+def milliseconds(date: str | None) -> int:
+    """Return the time of a WARC-Date since 1970; 0 for none, or one that cannot be read."""
+    try:
+        return (parse_date(date) - _EPOCH) // timedelta(milliseconds=1) if date else 0
+    except ValueError:
+        return 0
+
+
+def _kind(record: StoredRecord) -> str | None:
+    status = record.http_status
+    if record.type == "response":
+        # An interim response is no answer.
+        return "response" if status is not None and status >= 200 else None
+    if record.type != "revisit":
+        return None
+    is_unmodified = status == 304 or (record.profile or "").rpartition("/")[2] == _UNMODIFIED
+    return "unmodified" if is_unmodified else "revisit"
+
+
+_UNMODIFIED = SERVER_NOT_MODIFIED.rpartition("/")[2]

@@ -1,0 +1,347 @@
+r"""Under which key an index lists a URL, and how a request that is no GET becomes a URL.
+
+Keys are SURTs (Sort-friendly URI Reordering Transform) of the package ``surt``, which pywb and
+cdxj-indexer use as well: ``http://www.example.org/a?c&b`` is listed as ``org,example)/a?b&c``. A URL of
+which it makes no key, because its port is no port for instance, is listed under itself.
+
+Replay programs look up a POST as a URL with the method and the body in its query,
+``…?__wb_method=POST&name=value``. They do not agree on the text of the body, so both are kept:
+
+- The key has pywb's text (2.10, `MethodQueryCanonicalizer`): form fields unquoted, parts of
+  ``multipart/*`` and JSON values as quoted pairs, everything else as Base64 in ``__wb_post_data``.
+  Where cdxj-indexer differs (``True`` and ``None`` for ``true`` and ``null``), what pywb looks for counts.
+- `Lookup.body`, the field ``requestBody`` of an index line, has wabac.js' text (2.27, with warcio.js
+  2.4), for wabac.js puts the URL together from this field. It reads a body as a browser does: form fields
+  as they are, JSON by the rules of JavaScript, and decodes the result with ``decodeURI``.
+
+wabac.js has keys of its own, `wabac_key`, which it needs in an index that it does not load whole: they keep
+the slash at the end of a path, for one.
+
+Only POST and PUT have a body in this sense; other methods have their name alone. HEAD has it too: a
+capture without a body must not be listed among those of GET.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import threading
+import warnings
+from email import message_from_bytes
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
+
+from scrapy_dedupe.errors import SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+MAX_BODY_CHARACTERS = 4096
+"""What is kept of the text of a body; pywb and cdxj-indexer cut it there as well."""
+
+_WITH_BODY = frozenset({"POST", "PUT"})
+_PRINTABLE = "".join(chr(c) for c in range(0x21, 0x7F))
+_SAFE_IN_PATH = "".join(char for char in _PRINTABLE if char not in '"#<>?`{}')
+_SAFE_IN_QUERY = "".join(char for char in _PRINTABLE if char not in "\"#<>'")
+_WWW = re.compile(r"^(https?://)www\d*\.", re.ASCII)
+_ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+_ESCAPED_RESERVED = re.compile(rb"[;/?:@&=+$,#]")  # what decodeURI leaves alone (ECMA-262, 19.2.6.2)
+_ARRAY_INDEX = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_JS_PART = re.compile(r'name="([^"]+)"\r\n\r\n([^\r\n\u2028\u2029]*)', re.IGNORECASE)
+
+_lock = threading.Lock()
+_surt: Callable[[str], str] | None = None
+
+
+class Lookup(NamedTuple):
+    """How a capture is found: its key, and for other methods than GET the method and the body as text."""
+
+    key: str
+    method: str | None = None
+    body: str | None = None
+
+
+def lookup(url: str, method: str = "GET", content_type: str = "", body: bytes = b"") -> Lookup:
+    """Return how the answer to a request is found. Raises SettingError without the package surt."""
+    method = method.upper()
+    if method == "GET":
+        return Lookup(url_key(url))
+    query = pywb_query(content_type, body) if method in _WITH_BODY else ""
+    joined = with_method(url, method) + (f"&{query}" if query else "")
+    if method not in _WITH_BODY:
+        return Lookup(url_key(joined), method)
+    return Lookup(url_key(joined), method, wabac_query(content_type, body))
+
+
+def url_key(url: str) -> str:
+    """Return the key of a URL, free of spaces and control characters. Raises SettingError without surt."""
+    surt = load_surt()
+    try:
+        key = surt(url)
+    except (AssertionError, AttributeError, IndexError, TypeError, ValueError):
+        key = url  # its parser has no error of its own
+    return _printable(key)
+
+
+def with_method(url: str, method: str) -> str:
+    """Return the URL with the method in its query, as replay programs put it there."""
+    return f"{url}{'&' if '?' in url else '?'}__wb_method={method}"
+
+
+def wabac_key(url: str) -> str:
+    """Return the key that wabac.js looks for: `getSurt` of warcio.js 2.4, free of control characters.
+
+    >>> wabac_key("http://www.example.org/A/?b&a"), wabac_key("urn:A")
+    ('org,example)/a/?a&b', 'urn:A')
+    """
+    if not url.startswith(("http:", "https:")):
+        return _printable(url)
+    lower = _WWW.sub(r"\1", url).lower()
+    try:
+        parts = urlsplit(lower)
+        port = parts.port
+    except ValueError:
+        return _printable(url)
+    host = parts.netloc.rpartition("@")[2]
+    host = host.removesuffix(f":{port}") if port is not None else host.removesuffix(":")
+    key = ",".join(reversed(host.split(".")))
+    if port not in (None, 443 if parts.scheme == "https" else 80):
+        key += f":{port}"
+    # The escapes of the URL standard (sections 1.3 and 4.4), which a browser makes
+    path = _escaped("/".join(_without_dots(parts.path.replace("\\", "/"))), _SAFE_IN_PATH)
+    query = sorted(_escaped(parts.query, _SAFE_IN_QUERY).split("&")) if parts.query else []
+    return _printable(f"{key}){path}" + (f"?{'&'.join(query)}" if query else ""))
+
+
+def _printable(text: str) -> str:
+    return _escaped(text, _PRINTABLE)
+
+
+def _escaped(text: str, safe: str) -> str:
+    return quote(text.encode("utf-8", "surrogatepass"), safe=safe)
+
+
+def _without_dots(path: str) -> list[str]:
+    kept: list[str] = [""]
+    segments = path.split("/")[1:] or [""]
+    for number, segment in enumerate(segments):
+        plain = segment.replace("%2e", ".")
+        if plain == ".." and len(kept) > 1:
+            kept.pop()
+        if plain not in (".", ".."):
+            kept.append(segment)
+        elif number == len(segments) - 1:
+            kept.append("")
+    return kept
+
+
+def load_surt() -> Callable[[str], str]:
+    """Return the function of the package surt. Raises SettingError if it is not installed."""
+    global _surt
+    if _surt is None:
+        with _lock, warnings.catch_warnings():
+            # Its sources have escapes that newer Pythons warn about when they compile them first.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                from surt import surt
+            except ImportError as error:
+                raise SettingError(
+                    "WACZ files need the package surt for their index, and it is not installed "
+                    f'({error}). Run: pip install "scrapy-dedupe[wacz]"'
+                ) from error
+        _surt = surt
+    return _surt
+
+
+def pywb_query(content_type: str, body: bytes) -> str:
+    """Return the text that pywb makes of the body of a POST or PUT, without the method."""
+    if not body:
+        return ""
+    if content_type.startswith("application/x-www-form-urlencoded"):
+        try:
+            query = unquote_plus(body.decode("utf-8"))
+        except UnicodeDecodeError:
+            query = _binary(body)
+    elif content_type.startswith("multipart/"):
+        parts = _parts(content_type, body)
+        query = _binary(body) if parts is None else _pairs(parts)
+    elif content_type.startswith(("application/json", "text/plain")):
+        try:
+            query = _pairs(_numbered(_leaves(json.loads(body))))
+        except (ValueError, RecursionError):
+            query = _binary(body) if content_type.startswith("text/plain") else ""
+    else:
+        query = _binary(body)
+    return query[:MAX_BODY_CHARACTERS]
+
+
+def wabac_query(content_type: str, body: bytes) -> str:
+    """Return the text that wabac.js makes of the body of a POST or PUT, without the method."""
+    media_type = content_type.partition(";")[0]
+    text = body.decode("utf-8", "replace").removeprefix("\ufeff")
+    if media_type == "application/x-www-form-urlencoded":
+        query = text
+    elif media_type in ("application/json", "text/plain"):
+        try:
+            query = _pairs(_numbered(_javascript_leaves(json.loads(text, parse_constant=_refuse))))
+        except (ValueError, RecursionError):
+            query = ""
+    elif media_type == "multipart/form-data":
+        query = _pairs(_javascript_parts(content_type, text))
+    else:
+        # btoa takes code points up to 255 and refuses all others
+        latin = text.encode("latin-1", "replace") if all(ord(c) < 256 for c in text) else b""
+        query = _binary(latin)
+    return _decode_uri(query)[:MAX_BODY_CHARACTERS]
+
+
+def _binary(body: bytes) -> str:
+    return "__wb_post_data=" + base64.b64encode(body).decode("ascii")
+
+
+def _pairs(pairs: Iterable[tuple[str, str | bytes]]) -> str:
+    return "&".join(f"{_quoted(name)}={_quoted(value)}" for name, value in pairs)
+
+
+def _quoted(text: str | bytes) -> str:
+    return quote_plus(_LONE_SURROGATE.sub("\ufffd", text) if isinstance(text, str) else text)
+
+
+def _numbered(leaves: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Number the repetitions of a name: ``a``, ``a.2_``, ``a.3_``."""
+    found: dict[str, str] = {}
+    repetitions: dict[str, int] = {}
+    for name, value in leaves:
+        unique = name
+        if name in found:
+            repetitions[name] = repetitions.get(name, 1) + 1
+            unique = f"{name}.{repetitions[name]}_"
+        found[unique] = value
+    return list(found.items())
+
+
+def _leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, member in value.items():
+            yield from _leaves(member, key)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _leaves(member, name)
+    elif name:
+        yield name, _python_text(value)
+
+
+def _python_text(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _javascript_leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        # JavaScript lists the names that look like indexes first, by number.
+        indexes = sorted((key for key in value if _is_array_index(key)), key=int)
+        for key in [*indexes, *(key for key in value if not _is_array_index(key))]:
+            yield from _javascript_leaves(value[key], key)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _javascript_leaves(member, name)
+    elif value != "":
+        yield name, _javascript_text(value)
+
+
+def _is_array_index(key: str) -> bool:
+    return bool(_ARRAY_INDEX.fullmatch(key)) and int(key) < 2**32 - 1
+
+
+def _javascript_text(value: object) -> str:
+    """Return a value as JavaScript's toString gives it (ECMA-262, section 6.1.6.1.20)."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            value = float(value)
+        except OverflowError:
+            return "Infinity" if value > 0 else "-Infinity"
+    if not isinstance(value, float):
+        return value if isinstance(value, str) else json.dumps(value)
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    sign = "-" if value < 0 else ""
+    # repr has the same shortest digits, in another notation
+    mantissa, _, power = repr(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    point = len(whole) + int(power or 0) - (len(whole + fraction) - len(digits))
+    digits = digits.rstrip("0")
+    if not digits:
+        return "0"
+    if len(digits) <= point <= 21:
+        return sign + digits + "0" * (point - len(digits))
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    tail = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{tail}e{point - 1:+d}"
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _parts(content_type: str, body: bytes) -> list[tuple[str, str | bytes]] | None:
+    """Return the names and contents of a multipart body (RFC 7578); None if it has no boundary."""
+    boundary = message_from_bytes(
+        b"Content-Type: " + content_type.encode("latin-1", "replace")
+    ).get_boundary()
+    if not boundary:
+        return None
+    found: list[tuple[str, str | bytes]] = []
+    for part in (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1", "replace"))[1:]:
+        if part.startswith(b"--"):
+            break
+        head, _, content = part.lstrip(b" \t").removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        fields = message_from_bytes(head)
+        name = fields.get_param("name", header="content-disposition")
+        if isinstance(name, str):
+            found.append((name, content if fields.get_filename() else content.decode("utf-8", "replace")))
+    return found
+
+
+def _javascript_parts(content_type: str, text: str) -> list[tuple[str, str]]:
+    """Return the parts as warcio.js finds them: one line of content each, the last one of a name counts."""
+    _, *boundaries = content_type.split("boundary=")
+    if not boundaries or not boundaries[0]:
+        return []
+    pairs: dict[str, str] = {}
+    for part in re.split(re.escape(boundaries[0]), text, flags=re.IGNORECASE):
+        if match := _JS_PART.search(part.strip("-").strip()):
+            pairs[match[1]] = match[2]
+    return list(pairs.items())
+
+
+def _decode_uri(text: str) -> str:
+    """Return what JavaScript's decodeURI makes of *text*; nothing where it throws, as wabac.js does."""
+    if "%" not in text:
+        return text
+    try:
+        decoded = _ESCAPES.sub(_unescape, text)
+    except UnicodeDecodeError:
+        return ""
+    return "" if re.search(r"%(?![0-9A-Fa-f]{2})", text) else decoded
+
+
+def _unescape(match: re.Match[str]) -> str:
+    data = bytes.fromhex(match[0].replace("%", ""))
+    data.decode("utf-8")
+    originals = re.findall("%..", match[0])
+    pieces, position = [], 0
+    for reserved in _ESCAPED_RESERVED.finditer(data):
+        pieces += [data[position : reserved.start()].decode("utf-8"), originals[reserved.start()]]
+        position = reserved.end()
+    return "".join([*pieces, data[position:].decode("utf-8")])

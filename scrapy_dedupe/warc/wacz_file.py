@@ -1,0 +1,194 @@
+"""The ZIP file of a WACZ while it is written: TARGET.open, until all of it is on disk.
+
+Members are stored, not compressed, and their sizes and SHA-256 are kept for the list in datapackage.json.
+The file is held with a lock, so that of two processes which pack the same WACZ one is told. What a killed
+process left under the name is used up by the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import zipfile
+from typing import IO, TYPE_CHECKING, cast
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, give_final_name, is_same_file, lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
+    from pathlib import Path
+    from typing import Self
+
+PIECE_BYTES = 1 << 20
+
+_UNUSUAL = re.compile(r"[^a-z0-9._-]+")
+
+
+class OpenWacz:
+    """The ZIP file while it is written. On leaving without `finish` it is removed."""
+
+    def __init__(self, target: Path, created: datetime) -> None:
+        self.target = target
+        self._path_open = target.with_name(target.name + OPEN_SUFFIX)
+        date = created.timetuple()
+        self._date = (date.tm_year, date.tm_mon, date.tm_mday, date.tm_hour, date.tm_min, date.tm_sec)
+        self._resources: list[dict[str, object]] = []
+        self._is_finished = False
+
+    def __enter__(self) -> Self:
+        self._sink = _Sink(self._path_open)
+        # zipfile asks for no more of a file than there is in _Sink
+        self._zip = zipfile.ZipFile(cast("IO[bytes]", self._sink), "w", zipfile.ZIP_STORED)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sink.has_failed = self._sink.has_failed or not self._is_finished
+        try:
+            self._zip.close()
+        finally:
+            if not self._is_finished:
+                with contextlib.suppress(OSError):
+                    self._path_open.unlink()
+            self._sink.close()
+
+    def add(self, path: str, pieces: Iterable[bytes], max_size: int) -> None:
+        """Add a member that is listed in datapackage.json, of at most *max_size* bytes."""
+        sha256 = hashlib.sha256()
+        size = 0
+        with self._zip.open(self._member(path, max_size), "w") as member:
+            for piece in _grouped(pieces):
+                member.write(piece)
+                sha256.update(piece)
+                size += len(piece)
+        self._resources.append(
+            {
+                "name": self._resource_name(path),
+                "path": path,
+                "hash": f"sha256:{sha256.hexdigest()}",
+                "bytes": size,
+            }
+        )
+
+    def add_datapackage(self, about: Mapping[str, object]) -> None:
+        """Add the last two members: *about* with the list of all others, and its digest."""
+        data = json_bytes({**about, "resources": self._resources})
+        digest = json_bytes(
+            {"path": "datapackage.json", "hash": f"sha256:{hashlib.sha256(data).hexdigest()}"}
+        )
+        for path, content in (("datapackage.json", data), ("datapackage-digest.json", digest)):
+            with self._zip.open(self._member(path, len(content)), "w") as member:
+                member.write(content)
+
+    def finish(self) -> tuple[str, int]:
+        """Complete the file, sync it and give it its name; return its SHA-256 in hex and its size."""
+        self._zip.close()
+        sha256, size = self._sink.digest()
+        self._sink.sync()
+        try:
+            give_final_name(self._path_open)
+        except ArchiveError:
+            raise name_is_taken(self.target) from None
+        self._is_finished = True
+        return sha256, size
+
+    def _member(self, path: str, max_size: int) -> zipfile.ZipInfo:
+        member = zipfile.ZipInfo(path, self._date)
+        member.external_attr = 0o100644 << 16
+        member.file_size = max_size  # decides whether the head of the member has room for 64 bits
+        return member
+
+    def _resource_name(self, path: str) -> str:
+        # Data packages want lower case names that differ; files of other names than ours may not.
+        name = _UNUSUAL.sub("_", path.rpartition("/")[2].lower())
+        taken = {resource["name"] for resource in self._resources}
+        number = 1
+        unique = name
+        while unique in taken:
+            number += 1
+            unique = f"{number}-{name}"
+        return unique
+
+
+class _Sink:
+    """A locked file that is written and sought in, without a buffer.
+
+    Once a write has failed, all others are passed over in silence: zipfile writes the end of the archive
+    whatever happened before, and the first failure is the one to tell.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        self.has_failed = False
+        self._fd = os.open(path, flags, 0o666)
+        if not lock(self._fd) or not is_same_file(self._fd, path):
+            os.close(self._fd)
+            raise ArchiveError(
+                f"{path} is being written by another process. Wait until that one has finished."
+            )
+        os.ftruncate(self._fd, 0)
+
+    def write(self, data: bytes) -> int:
+        rest = memoryview(data)
+        while rest and not self.has_failed:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except OSError:
+                self.has_failed = True
+                raise
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return os.lseek(self._fd, offset, whence)
+
+    def tell(self) -> int:
+        return self.seek(0, os.SEEK_CUR)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def digest(self) -> tuple[str, int]:
+        """Return the SHA-256 of the whole file and its size; heads of members are written last."""
+        sha256 = hashlib.sha256()
+        size = self.seek(0)
+        while piece := os.read(self._fd, PIECE_BYTES):
+            sha256.update(piece)
+            size += len(piece)
+        return sha256.hexdigest(), size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def json_bytes(value: object) -> bytes:
+    """Return *value* as the text of a small JSON file."""
+    return json.dumps(value, indent=2).encode() + b"\n"
+
+
+def name_is_taken(target: Path) -> ArchiveError:
+    """Return the error of a WACZ whose name another file has."""
+    return ArchiveError(
+        f"{target} is there already and is not overwritten, since revisits elsewhere may refer to it. "
+        "Choose another name or move it away."
+    )
+
+
+def _grouped(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in pieces that are worth a call of the system."""
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= PIECE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)

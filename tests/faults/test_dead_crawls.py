@@ -1,0 +1,179 @@
+"""What a killed crawl leaves for the next crawl of another id, and a crawl whose disk is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from archives import check, files_of, records_of
+from crawling import LinkSpider, crawl, crawl_test
+from webserver import Page
+
+from scrapy_dedupe.commands.console import main
+from scrapy_dedupe.crawls import open_index
+
+if TYPE_CHECKING:
+    from webserver import WebServer
+
+TESTS = Path(__file__).parent.parent
+PAGES = 40
+
+
+def start(settings: dict[str, Any], url: str, *, limit_bytes: int = 0) -> subprocess.Popen[str]:
+    """A crawl in a process of its own, in which no file may grow beyond a limit."""
+    script = str(TESTS / "faults" / "killed_crawl.py")
+    words = [sys.executable, script, json.dumps(settings), url]
+    if limit_bytes:
+        code = (
+            "import resource, runpy, signal, sys;"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+            f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}));"
+            "sys.argv = sys.argv[1:];"
+            "runpy.run_path(sys.argv[0], run_name='__main__')"
+        )
+        words = [sys.executable, "-c", code, *words[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def site(web: WebServer, on_page: Any = lambda: None, pause_s: float = 0.02) -> None:
+    links = "".join(f'<a href="/{number}">x</a>' for number in range(PAGES))
+    web.page("/", f"<title>Start</title>{links}" + "<p>All roads begin here." * 60)
+    for number in range(PAGES):
+        body = os.urandom(2_000)
+
+        def answer(handler: Any, body: bytes = body) -> Page:
+            on_page()
+            time.sleep(pause_s)
+            return Page(body, content_type="application/octet-stream")
+
+        web.pages[f"/{number}"] = answer
+
+
+def open_files(folder: Path) -> list[Path]:
+    """The files that are being written, once there is one."""
+    deadline = time.monotonic() + 30
+    while not (found := list(folder.glob("*.open"))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def alone(stored: dict[str, Any]) -> dict[str, Any]:
+    """Settings for a process of its own."""
+    return stored | {
+        "ADDONS": {"scrapy_dedupe.Addon": 500},
+        "CONCURRENT_REQUESTS": 2,
+        "DOWNLOAD_DELAY": 0,
+        "LOG_LEVEL": "INFO",
+    }
+
+
+def kill_half_way(settings: dict[str, Any], web: WebServer) -> None:
+    half_way = threading.Event()
+    asked: list[int] = []
+
+    def on_page() -> None:
+        asked.append(1)
+        if len(asked) > PAGES // 2:
+            half_way.set()
+
+    site(web, on_page)
+    process = start(settings, web.url("/"))
+    was_half_way = half_way.wait(60)
+    process.kill()
+    _, log = process.communicate()
+    assert was_half_way, log
+
+
+@crawl_test
+async def test_the_next_crawl_mends_what_a_dead_one_left(
+    alone: dict[str, Any],
+    settings: dict[str, Any],
+    web: WebServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = alone["DEDUPE_STORE_URL"]
+    kill_half_way(alone | {"DEDUPE_CRAWL_ID": "dead"}, web)
+    folder = tmp_path / "warcs"
+    (left,) = folder.glob("*.open")
+    with left.open("ab") as file:
+        file.write(b"\x1f\x8b half a member")
+    web.page("/one", "<p>one")
+    await crawl(LinkSpider, settings | {"DEDUPE_STORE_URL": store}, urls=web.url("/one"))
+    assert "The crawl dead was cut" in caplog.text
+    assert not list(folder.glob("*.open"))
+    check(folder)
+    with open_index(store) as index:
+        states = {info.id: info.state for info in index.crawls()}
+    assert states.pop("dead") == "uncommitted"
+    assert set(states.values()) == {"committed"}
+
+    assert main(["commit", "dead", "--store", store, "--warc-dir", str(folder), "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)["counts"]
+    name = left.name.removesuffix(".open")
+    for other in files_of(folder):
+        if other.name != name:
+            other.unlink()
+    principals = [r for r in records_of(folder) if r.type in ("response", "revisit")]
+    assert len(principals) > PAGES // 4
+    assert counts["totalUrls"] == len(principals)
+
+
+@crawl_test
+async def test_files_of_a_running_crawl_are_left_alone(
+    alone: dict[str, Any], settings: dict[str, Any], web: WebServer, tmp_path: Path
+) -> None:
+    begun = threading.Event()
+    site(web, begun.set, pause_s=0.1)
+    process = start(alone | {"DEDUPE_CRAWL_ID": "running"}, web.url("/"))
+    try:
+        assert begun.wait(60)
+        running = open_files(tmp_path / "warcs")
+        web.page("/one", "<p>one")
+        store = {"DEDUPE_STORE_URL": alone["DEDUPE_STORE_URL"]}
+        await crawl(LinkSpider, settings | store, urls=web.url("/one"))
+        assert open_files(tmp_path / "warcs") == running != []
+        _, log = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, log
+    check(tmp_path / "warcs")
+    with open_index(alone["DEDUPE_STORE_URL"]) as index:
+        assert {info.state for info in index.crawls()} == {"committed"}
+
+
+def test_a_full_disk_ends_the_crawl_and_leaves_whole_records(
+    alone: dict[str, Any], web: WebServer, tmp_path: Path, redis_url: str
+) -> None:
+    # The index in Redis, so that it is the archive which runs out of room.
+    alone |= {"DEDUPE_STORE_URL": redis_url, "DEDUPE_CRAWL_ID": "full", "DEDUPE_WACZ": True}
+    alone["DEDUPE_URL_STORE_URL"] = "local"
+    site(web)
+    process = start(alone, web.url("/"), limit_bytes=30_000)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 0, log
+    assert "Spider closed (dedupe_archive_error)" in log
+    assert "cannot be written to" in log
+    assert "Traceback" not in log, log
+    check(tmp_path / "warcs")
+    principals = [r for r in records_of(tmp_path / "warcs") if r.type in ("response", "revisit")]
+    assert principals
+    assert list((tmp_path / "wacz").iterdir()) == []
+    with open_index(redis_url) as index:
+        (info,) = index.crawls()
+        assert info.state == "uncommitted"
+        assert info.counts.total_urls == len(principals)
+        assert (
+            main(["commit", "full", "--store", redis_url, "--warc-dir", str(tmp_path / "warcs"), "--no-wacz"])
+            == 0
+        )
