@@ -9,6 +9,7 @@ It can be repeated: a WACZ that an earlier attempt left, and all of whose files 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import zipfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import PackedWacz, Page
 
     from .index import CrawlIndex
@@ -134,8 +137,15 @@ def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
 def drop_warc_files(index: CrawlIndex, done: PackedCrawl) -> None:
     """Delete the WARC files of a crawl that is packed and committed; the index names those in the WACZ instead.
 
-    Raises :class:`~scrapy_dedupe.errors.ArchiveError` or :class:`~scrapy_dedupe.errors.StoreError`.
+    Before that each is compared with what the WACZ has of it. Raises :class:`~scrapy_dedupe.errors.ArchiveError` or
+    :class:`~scrapy_dedupe.errors.StoreError`; the files are kept then.
     """
+    members = {member.name: member for member in files_in(done.wacz.path)}
+    for path in done.files:
+        if path.name not in members or _sum(members[path.name]) != _sum(path):
+            raise ArchiveError(
+                f"{done.wacz.path} does not hold {path} as it is on disk, so no WARC file was deleted. See to the disk."
+            )
     for path in done.files:
         index.rename_file(done.crawl, str(path), member_name(done.wacz.path, path.name))
     try:
@@ -147,6 +157,11 @@ def drop_warc_files(index: CrawlIndex, done: PackedCrawl) -> None:
         raise ArchiveError(
             f"{error.filename} is in {done.wacz.path} and could not be deleted: {error.strerror}. Delete it by hand."
         ) from error
+
+
+def _sum(file: ReadableFile) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _remove_earlier(target: Path, crawl: str, files: Sequence[Path]) -> None:

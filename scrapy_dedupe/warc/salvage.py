@@ -46,8 +46,10 @@ class Salvaged:
     cut_bytes: int
 
 
-def salvage(path_open: Path | str) -> Salvaged | None:
+def salvage(path_open: Path | str, *, dry_run: bool = False) -> Salvaged | None:
     """Mend one `.open` file; None if a running crawl holds it or it is gone.
+
+    With *dry_run* the file is left as it is, and the result is what would become of it.
 
     Raises ArchiveError if it cannot be mended: no permission, its final name is taken, or it is damaged in
     the middle; it is then left as it was.
@@ -56,7 +58,7 @@ def salvage(path_open: Path | str) -> Salvaged | None:
     if not path_open.name.endswith(OPEN_SUFFIX):
         raise ArchiveError(f"{path_open} does not end in {OPEN_SUFFIX}; only unfinished files are salvaged.")
     try:
-        fd = os.open(path_open, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        fd = os.open(path_open, (os.O_RDONLY if dry_run else os.O_RDWR) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -64,7 +66,7 @@ def salvage(path_open: Path | str) -> Salvaged | None:
     try:
         if not lock(fd) or not is_same_file(fd, path_open):
             return None
-        return _mend(fd, path_open)
+        return _mend(fd, path_open, dry_run)
     except OSError as error:
         raise _cannot(path_open, error) from error
     finally:
@@ -112,7 +114,7 @@ def salvage_folder(folder: Path | str, prefix: str | None = None, crawl: str | N
     return salvaged
 
 
-def _mend(fd: int, path_open: Path) -> Salvaged:
+def _mend(fd: int, path_open: Path, dry_run: bool) -> Salvaged:
     size = os.fstat(fd).st_size
     end, count = 0, 0
     damages: list[Damage] = []
@@ -133,9 +135,12 @@ def _mend(fd: int, path_open: Path) -> Salvaged:
             "nothing in it is of use, delete it."
         )
     if not count:
-        path_open.unlink()
+        if not dry_run:
+            path_open.unlink()
         return Salvaged(final, 0, size)
     refuse_taken_name(path_open)
+    if dry_run:
+        return Salvaged(final, count, size - end)
     if end < size:
         os.ftruncate(fd, end)
     os.fsync(fd)

@@ -119,7 +119,7 @@ def pack(
     """Pack WARC files into the WACZ *target* and return what is in it.
 
     *page_of* is asked for every response and revisit record, in the order of the files, and returns a page
-    or None. *has_text* says that pages carry text; one that does makes it true. Without *title* the crawl
+    or None; one whose request had another method than GET is left out. *has_text* says that pages carry text; one that does makes it true. Without *title* the crawl
     id is the title. *created* is aware, by default now.
 
     Raises ArchiveError if *target* exists, if it cannot be written or if a file cannot be packed, and
@@ -228,22 +228,38 @@ def _entries(
 ) -> Iterator[tuple[list[CdxLine], Page | None]]:
     """Yield the index lines and pages of a WARC file. Raises ArchiveError if not all of it can be read."""
     indexer = Indexer(file.name)
+    page: Page | None = None
+    exchange: str | None = None
     try:
         for record in read_records(file):
+            # What was not asked with GET is no page; that stands in the request, which follows.
+            if page is not None and _is_other_request(record, exchange):
+                page = None
             if record.format == "arc":
                 raise ArchiveError(
                     f"{file} is an ARC file, and a WACZ holds WARC files alone. "
                     "Convert it with scrapy-dedupe arc2warc."
                 )
-            page = page_of(record) if record.type in ("response", "revisit") else None
             yield indexer.add(record), page
-        yield indexer.finish(), None
+            page = page_of(record) if record.type in ("response", "revisit") else None
+            exchange = record.id
+        yield indexer.finish(), page
     except DamagedInput as error:
         raise ArchiveError(
             f"{file} is damaged and was not packed, since the WACZ would lack records: {error}"
         ) from error
     except OSError as error:
         raise _unreadable(file, error) from error
+
+
+def _is_other_request(record: StoredRecord, exchange: str | None) -> bool:
+    """Whether a record is the request of an exchange, with another method than GET."""
+    return (
+        record.type == "request"
+        and record.concurrent_to == exchange
+        and record.http is not None
+        and not record.http.first_line.startswith(b"GET ")
+    )
 
 
 def _size_of(file: Path) -> int:

@@ -17,7 +17,6 @@ import pytest
 from archives import check, records_of
 from webserver import Page, WebServer
 
-from scrapy_dedupe.commands.warc.preview import preview
 from scrapy_dedupe.crawls import CrawlIndex, open_index
 from scrapy_dedupe.crawls.rebuilding import rebuild
 from scrapy_dedupe.crawls.rules import RevisitRules
@@ -131,6 +130,10 @@ def test_salvage_with_dry_run_says_the_same_and_changes_nothing(
     assert call("warc", "salvage", "--store", store_url, "--json").json["files"] == foreseen
 
 
+def foresee(path: Path) -> Any:
+    return salvage(path, dry_run=True)
+
+
 def outcome(look: Callable[[Path], Any], path: Path) -> Any:
     try:
         return look(path)
@@ -139,7 +142,7 @@ def outcome(look: Callable[[Path], Any], path: Path) -> Any:
 
 
 @pytest.mark.parametrize("gzip", [True, False])
-def test_the_preview_is_what_salvage_does_wherever_a_file_was_cut(tmp_path: Path, gzip: bool) -> None:
+def test_a_dry_run_foresees_what_happens_wherever_a_file_was_cut(tmp_path: Path, gzip: bool) -> None:
     source = finished(tmp_path / "source", count=2, gzip=gzip)
     data = source.read_bytes()
     ends = [record.offset + record.length for record in read_records(source)]
@@ -147,18 +150,19 @@ def test_the_preview_is_what_salvage_does_wherever_a_file_was_cut(tmp_path: Path
     for size in sorted({*near_ends, *range(0, len(data), 97)} & set(range(len(data) + 1))):
         path = tmp_path / f"{size}.warc{'.gz' if gzip else ''}.open"
         path.write_bytes(data[:size] + bytes(size % 3))
-        foreseen = outcome(preview, path)
-        assert path.exists()
+        before = path.read_bytes()
+        foreseen = outcome(foresee, path)
+        assert path.read_bytes() == before
         assert outcome(salvage, path) == foreseen
         path.unlink(missing_ok=True)
         path.with_name(path.name.removesuffix(".open")).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("data", [b"something else", b"\x1f\x8b\x08\xff", b"WARC/1.1\r\nWARC-Type: response"])
-def test_the_preview_refuses_what_salvage_refuses(tmp_path: Path, data: bytes) -> None:
+def test_a_dry_run_refuses_what_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.warc.gz.open"
     path.write_bytes(data)
-    for look in (preview, salvage):
+    for look in (foresee, salvage):
         with pytest.raises(ArchiveError, match="no whole record"):
             look(path)
 

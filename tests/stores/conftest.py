@@ -1,10 +1,11 @@
-"""The content store of either kind."""
+"""The store of either kind, its two halves, and what is particular to Redis."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 from scrapy_dedupe.stores import open_store
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.stores.base import ContentStore, Store
+    from scrapy_dedupe.stores.base import ContentStore, IndexStore, Store
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -32,3 +33,21 @@ def store(store_url: str) -> Iterator[Store]:
 @pytest.fixture
 def content(store: Store) -> ContentStore:
     return store.content
+
+
+@pytest.fixture
+def index(store: Store) -> IndexStore:
+    return store.index
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def redis_index(redis_url: str) -> Iterator[IndexStore]:
+    store = open_store(redis_url)
+    yield store.index
+    store.close()

@@ -6,13 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import CrawlStateError
-from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts, IndexStore, Need, Original, Store
+from scrapy_dedupe.stores.base import Counts, IndexStore, Need, Original
 from scrapy_dedupe.stores.index_values import (
     container_json,
     need_order,
@@ -22,7 +20,7 @@ from scrapy_dedupe.stores.index_values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import redis
 
 ONE, TWO = "1" * 64, "2" * 64
 HASH = "ab" * 32
@@ -33,24 +31,6 @@ NEEDS = [
     Need("a", 10),
     Need("b c%20d", 1, "s3://bucket/b.warc.gz"),
 ]
-
-
-@pytest.fixture
-def index(store: Store) -> IndexStore:
-    return store.index
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def redis_index(redis_url: str) -> Iterator[IndexStore]:
-    store = open_store(redis_url)
-    yield store.index
-    store.close()
 
 
 def original(digest: str, file: str | None, crawl: str = "a") -> Original:

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import redis
@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts, IndexStore, Original, Store
+from scrapy_dedupe.stores.base import Counts, IndexStore, Original
 from scrapy_dedupe.stores.index_values import (
     digest_key,
     packed_digest,
@@ -26,10 +26,6 @@ from scrapy_dedupe.stores.index_values import (
     unpacked_digest,
     unpacked_record_id,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 
@@ -50,38 +46,6 @@ def original(digest: str = ONE, crawl: str = "a", **changes: Any) -> Original:
         offset=4321,
     )
     return replace(usual, **changes)
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis_url"))
-    return f"sqlite:///{tmp_path / 'dedupe.sqlite'}"
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    store = open_store(url)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def index(store: Store) -> IndexStore:
-    return store.index
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def redis_index(redis_url: str) -> Iterator[IndexStore]:
-    store = open_store(redis_url)
-    yield store.index
-    store.close()
 
 
 def crawl_with(index: IndexStore, crawl: str, *digests: str, counts: Counts | None = None) -> list[Original]:
@@ -467,8 +431,8 @@ def lives(machine: type[Lives], url: str, examples: int) -> None:
     )
 
 
-def test_any_lives_of_several_crawls_agree_with_a_model(url: str) -> None:
-    lives(Lives, url, 20)
+def test_any_lives_of_several_crawls_agree_with_a_model(store_url: str) -> None:
+    lives(Lives, store_url, 20)
 
 
 def test_any_lives_with_kills_between_the_steps_agree_with_a_model(redis_url: str) -> None:
@@ -649,15 +613,15 @@ def write_many(url: str, crawl: str, first: int) -> None:
     store.close()
 
 
-def test_two_processes_write_into_one_store(url: str) -> None:
+def test_two_processes_write_into_one_store(store_url: str) -> None:
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=write_many, args=(url, f"c{n}", n * 150)) for n in range(2)]
+    writers = [context.Process(target=write_many, args=(store_url, f"c{n}", n * 150)) for n in range(2)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join(60)
     assert [writer.exitcode for writer in writers] == [0, 0]
-    store = open_store(url)
+    store = open_store(store_url)
     assert store.index.totals() == Counts(400)
     assert None not in store.index.find("other", [numbered(number) for number in range(350)])
     store.close()

@@ -21,30 +21,11 @@ from scrapy_dedupe.stores.base import Counts, IndexStore, Need, Original, Store,
 from scrapy_dedupe.stores.index_values import need_order, packed_capture, read_capture, url_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 HOME, PAGE = "https://example.com/", "https://example.com/page?q=ü"
 EARLY, LATE = "20260801120000123", "20260801120000124"
-
-
-@pytest.fixture
-def index(store: Store) -> IndexStore:
-    return store.index
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def redis_index(redis_url: str) -> Iterator[IndexStore]:
-    store = open_store(redis_url)
-    yield store.index
-    store.close()
 
 
 def capture(url: str = HOME, digest: str = ONE, date: str = EARLY) -> UrlCapture:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.crawls.rebuilding import crawl_of
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
-from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.salvage import is_held
 
 if TYPE_CHECKING:
@@ -38,17 +38,6 @@ def files_at(paths: Iterable[Path], is_meant: Callable[[Path], bool]) -> list[Pa
                 f"{path} cannot be looked at: {error.strerror}. Name a file or folder that is there."
             ) from error
     return list(found)
-
-
-def crawl_of(path: Path) -> str | None:
-    """The crawl that the first record of a WARC file names; None if there is no such record, or it names none."""
-    try:
-        first = next(read_records(path, on_damage=lambda damage: None), None)
-    except OSError as error:
-        raise ArchiveError(f"{path} cannot be read: {error.strerror}.") from error
-    if first is None or first.type != "warcinfo":
-        return None
-    return first.info().get("ispartof")
 
 
 def running_crawls(folder: Path) -> set[str]:

@@ -14,7 +14,6 @@ from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.salvage import is_held, salvage
 
 from .files import crawl_of, files_at, open_index_if_any, running_crawls
-from .preview import preview
 
 if TYPE_CHECKING:
     import argparse
@@ -112,7 +111,7 @@ def _mended(path: Path, crawl: str | None, running: set[str], *, is_trial: bool)
     if crawl in running or is_held(path):
         return MendedFile(str(path), "running", crawl)
     try:
-        result = preview(path) if is_trial else salvage(path)
+        result = salvage(path, dry_run=is_trial)
     except ArchiveError as error:
         return MendedFile(str(path), "failed", crawl, reason=str(error))
     if result is None:  # it was taken, or finished, between the look and the lock
