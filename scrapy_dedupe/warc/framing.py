@@ -188,6 +188,11 @@ class _FrameReader:
 
 
 def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...]:
+    head = source.peek_head()
+    plain = _plain_fields(head)
+    if plain is not None:
+        source.skip(len(head))
+        return plain
     fields: list[tuple[str, str]] = []
     size = 0
     while True:
@@ -206,6 +211,26 @@ def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...
         if not colon:
             raise Broken(f"{_text(text[:80])!r} is no field of a record")
         fields.append((_text(head).strip(), _text(tail).strip()))
+
+
+def _plain_fields(head: bytes) -> tuple[tuple[str, str], ...] | None:
+    """The fields of a head that is as the standard wants it, in one go; None if it has to be read line by line."""
+    if not head or len(head) > MAX_HEAD_BYTES:
+        return None
+    try:
+        text = head[:-4].decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    lines = text.split("\r\n")
+    if text.count("\n") != len(lines) - 1:
+        return None
+    fields = []
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or line[0] in " \t":
+            return None
+        fields.append((name.strip(), value.strip()))
+    return tuple(fields)
 
 
 def _text(data: bytes) -> str:

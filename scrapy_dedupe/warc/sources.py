@@ -73,6 +73,11 @@ class PlainSource:
     def readline(self) -> bytes:
         return self._file.readline(MAX_HEAD_BYTES)
 
+    def peek_head(self) -> bytes:
+        """What comes next up to a blank line, if it is at hand, without taking it."""
+        at_hand = self._file.peek(1)
+        return at_hand[: at_hand.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in at_hand else b""
+
     def peek_line(self) -> bytes:
         position = self._file.tell()
         line = self._file.readline(MAX_HEAD_BYTES)
@@ -182,6 +187,11 @@ class GzipSource:
                 line = self._out[self._index : end or None]
                 self._index += len(line)
                 return line
+
+    def peek_head(self) -> bytes:
+        """What comes next up to a blank line, if it is at hand, without taking it."""
+        end = self._out.find(b"\r\n\r\n", self._index)
+        return self._out[self._index : end + 4] if end >= 0 else b""
 
     def peek_line(self) -> bytes:
         line = self.readline()

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.warc import reading, records
+from scrapy_dedupe.warc import framing, reading, records
 from scrapy_dedupe.warc.capture import Capture
 from scrapy_dedupe.warc.reading import read_record, read_records, without_chunks
 
@@ -266,6 +266,7 @@ def test_an_offset_without_a_record_is_refused(tmp_path):
             read_record(tmp_path / "a.warc", offset)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.booleans(), st.integers(0, 400))
 def test_no_bytes_make_reading_fail_in_another_way(tmp_path_factory, noise, packed, place):
     part = warc(HTTP + b"good")
@@ -275,3 +276,35 @@ def test_no_bytes_make_reading_fail_in_another_way(tmp_path_factory, noise, pack
     for record in read_records(path, on_damage=lambda damage: None):
         record.payload()
         assert record.payload_digest is None
+
+
+PIECES = [
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b" ",
+    b"\t",
+    b":",
+    b": ",
+    b"Name: value\r\n",
+    "Nämé: é\r\n".encode(),
+    b"N: \xff\r\n",
+    b"x",
+]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=8), st.booleans())
+def test_a_head_is_read_in_one_go_as_it_is_line_by_line(tmp_path_factory, pieces, packed):
+    data = b"WARC/1.1\r\n" + b"".join(pieces) + b"Content-Length: 2\r\n\r\nok\r\n\r\n"
+    path = tmp_path_factory.mktemp("head") / "a.warc"
+    path.write_bytes(gzip.compress(data) if packed else data)
+
+    def seen():
+        damages = []
+        return [(r.headers, r.block()) for r in read_records(path, on_damage=damages.append)], damages
+
+    at_once = seen()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(framing, "_plain_fields", lambda head: None)
+        assert seen() == at_once
