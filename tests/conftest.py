@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import crawling
 import pytest
+from hypothesis import settings as hypothesis_settings
 from servers import RedisServer
 from webserver import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+# How long an example takes says more about what else the machine does.
+hypothesis_settings.register_profile("any machine", deadline=None)
+hypothesis_settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:

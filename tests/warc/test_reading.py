@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import DamagedInput
@@ -266,7 +266,6 @@ def test_an_offset_without_a_record_is_refused(tmp_path):
             read_record(tmp_path / "a.warc", offset)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300), st.booleans(), st.integers(0, 400))
 def test_no_bytes_make_reading_fail_in_another_way(tmp_path_factory, noise, packed, place):
     part = warc(HTTP + b"good")
@@ -293,7 +292,6 @@ PIECES = [
 ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=8), st.booleans())
 def test_a_head_is_read_in_one_go_as_it_is_line_by_line(tmp_path_factory, pieces, packed):
     data = b"WARC/1.1\r\n" + b"".join(pieces) + b"Content-Length: 2\r\n\r\nok\r\n\r\n"
