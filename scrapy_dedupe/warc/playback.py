@@ -1,8 +1,8 @@
 """Answers from an archive: what a server once sent for a method, a URL and a body.
 
 The newest whole capture is the answer, in its crawl rather one that was asked for with the same cookies; one
-that was cut, or a range (206), answers only if there is no whole one. A URL that is not there is looked for once more in its canonical form, so that the order of its query
-does not matter.
+that was cut, or a range (206), answers only if there is no whole one. A URL that is not there is looked for once
+more in its canonical form, so that the order of its query does not matter.
 
 A revisit answers with its own HTTP head, if it has one, and the payload of its original: the record that
 WARC-Refers-To names, else the capture of WARC-Refers-To-Target-URI that is nearest in time, else any response
@@ -143,8 +143,8 @@ class Playback:
     ) -> Playable | None:
         """Return the answer to a request, None if there is none.
 
-        *cookies* is the value of its Cookie header. *is_conditional*: whether the request allows the answer that nothing was modified. Raises ArchiveError
-        and DamagedInput if a record cannot be read again.
+        *cookies* is the value of its Cookie header. *is_conditional*: whether the request allows the answer that
+        nothing was modified. Raises ArchiveError and DamagedInput if a record cannot be read again.
         """
         try:
             return self._find(method, url, body, cookies, is_conditional)
