@@ -80,9 +80,7 @@ class ArchiveEnd:
             if is_committed and self._packed is not None:
                 await self._tidy(self._packed)
         if self._uploads is not None:
-            stay = await self._uploads.finish()
-            if stay:
-                self._session.notes["storage"] = f"NOT moved: {', '.join(map(str, stay))}"
+            self._session.notes["storage"] = await self._uploads.finish()
 
     async def _commit(self) -> bool:
         # Not before: only now the stats have their last values, which are kept with the crawl.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -32,7 +33,6 @@ from .warc.url_keys import load_surt
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-    from pathlib import Path
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
@@ -83,11 +83,17 @@ class WarcPipeline:
         storage = None
         if settings.upload_url is not None:
             storage = Storage(settings.upload_url)
+            for folder in (settings.folder, session.settings.wacz.folder):
+                if storage.is_folder(folder):
+                    raise SettingError(
+                        f"The setting DEDUPE_WARC_UPLOAD_URL is {storage.shown!r}, where files are written in the first"
+                        " place. Name another folder, or leave it out."
+                    )
             storage.check()
         if session.settings.wacz.enabled:
             load_surt()
             prove_writable(session.settings.wacz.folder, "WACZ files")
-        known = {info.id for info in index.crawls()}
+        known = {info.id: info for info in index.crawls()}
         try:
             index.start(session.crawl_id)
         except CrawlStateError as error:
@@ -106,7 +112,7 @@ class WarcPipeline:
             index.add_container(crawl, container_name(crawl))
         self._uploads = Uploads(session, storage, index, crawl) if storage is not None else None
         self._recorder = Recorder(
-            self._writer(crawl),
+            self._writer(crawl, {Path(name).name for info in known.values() for name in info.files}),
             index,
             crawl,
             session.guard(settings.index_url),
@@ -114,6 +120,7 @@ class WarcPipeline:
             digest=settings.digest,
             check_files=settings.check_files,
             blackout_s=settings.blackout_s,
+            containers_only=session.settings.wacz.enabled,
         )
         self._end = ArchiveEnd(session, index, self._recorder, self._uploads)
 
@@ -136,7 +143,7 @@ class WarcPipeline:
                 salvaged.cut_bytes,
             )
 
-    def _writer(self, crawl: str) -> WarcWriter:
+    def _writer(self, crawl: str, taken: set[str]) -> WarcWriter:
         settings = self._settings
         spider_name = str(self._crawler.spider.name) if self._crawler.spider else "crawl"
         return WarcWriter(
@@ -160,6 +167,7 @@ class WarcPipeline:
             algorithm=settings.digest,
             name=settings.name,
             crawl=crawl,
+            taken=taken,
         )
 
     def _rules(self) -> RevisitRules:

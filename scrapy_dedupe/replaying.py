@@ -23,7 +23,7 @@ from .errors import DedupeError
 from .recordings import META_KEY
 from .session import Session
 from .warc.containers import find_files
-from .warc.playback import Playback
+from .warc.playback import Playback, TooLarge
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -58,6 +58,7 @@ class _Asked:
     body: bytes
     cookies: bytes
     is_conditional: bool
+    max_bytes: int
 
 
 class ReplayMiddleware:
@@ -76,6 +77,7 @@ class ReplayMiddleware:
         self._files = session.at_start(lambda: find_files(self._settings.files))
         self._playback: Playback | None = None
         self._reading: Future[None] | None = None
+        self._max_bytes = crawler.settings.getint("DOWNLOAD_MAXSIZE")
         self._damaged = 0
         self._has_told_of_missing = False
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
@@ -98,9 +100,13 @@ class ReplayMiddleware:
             request.body,
             request.headers.get(b"Cookie") or b"",
             any(name in request.headers for name in _CONDITIONS),
+            request.meta.get("download_maxsize", self._max_bytes),
         )
         try:
             found, unresolved = await self._session.on_worker(self._find, asked)
+        except TooLarge as error:
+            self._session.inc("dedupe/replay/missing")
+            raise self._refusal(request, f"{error} DOWNLOAD_MAXSIZE allows {asked.max_bytes}.") from error
         except DedupeError as error:
             self._session.error("replay", error, "The request failed; the crawl goes on.")
             raise
@@ -109,25 +115,25 @@ class ReplayMiddleware:
         if found is not None:
             self._session.inc("dedupe/replay/answered")
             request.meta[META_KEY] = provenance(found)
-            return response_of(found, request.url)
+            # As download handlers have it.
+            return response_of(found, request.url.partition("#")[0])
         self._session.inc("dedupe/replay/missing")
         if self._settings.missing == "fetch":
             return None
-        raise self._not_in_archive(request)
+        raise self._refusal(
+            request,
+            f"DEDUPE_REPLAY has no answer for {request}."
+            ' DEDUPE_REPLAY_MISSING = "fetch" gets such from the network.',
+        )
 
-    def _not_in_archive(self, request: Request) -> IgnoreRequest:
-        message = f"DEDUPE_REPLAY has no answer for {request}."
+    def _refusal(self, request: Request, message: str) -> IgnoreRequest:
         if request.callback is NO_CALLBACK:
             # Scrapy's own: for robots.txt the oldest versions take IgnoreRequest itself, and no class derived from
             # it, for a file that need not be there.
             return IgnoreRequest(message)
         if not self._has_told_of_missing:
             self._has_told_of_missing = True
-            logger.warning(
-                '%s Others like it are only counted, in dedupe/replay/missing; DEDUPE_REPLAY_MISSING = "fetch" gets'
-                " them from the network.",
-                message,
-            )
+            logger.warning("%s Others are only counted, in dedupe/replay/missing.", message)
         return NotInArchive(message)
 
     # On the worker
@@ -160,6 +166,7 @@ class ReplayMiddleware:
             asked.body,
             cookies=asked.cookies,
             is_conditional=asked.is_conditional,
+            max_bytes=asked.max_bytes,
         )
         return found, self._playback.unresolved - before
 

@@ -118,8 +118,16 @@ def file_name(value: Any) -> str:
 
 
 def file_patterns(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError  # a variable of the shell that is not set must not send a replay to the network
     names = [value] if isinstance(value, Path) else _sequence(value)
-    return tuple(str(path(name)) for name in names)
+    for name in names:
+        path(name)
+    return tuple(map(str, names))
+
+
+def storage(value: Any) -> str:
+    return str(path(value)) if isinstance(value, Path) or "://" not in str(value) else matching(r"\S+")(value)
 
 
 def per_type(read: Callable[[Any], T]) -> Callable[[Any], Mapping[str, T]]:

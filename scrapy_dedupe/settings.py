@@ -32,6 +32,7 @@ from .setting_values import (
     per_type,
     reasons,
     statuses,
+    storage,
     store,
     url_store,
 )
@@ -250,7 +251,8 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_WARC_NAME", DEFAULT_NAME, file_name,
          "letters, digits, dots, underscores, hyphens and {prefix}, {timestamp}, {serial}, {host} and {crawl}; {serial}"
          " has to be there",
-         "How files are named, without .warc.gz: {timestamp} is 17 digits of UTC time, {crawl} the crawl's id."),
+         "How files are named, without .warc.gz: {timestamp} is 17 digits of UTC time, {crawl} the crawl's id. Names that"
+         " have neither are told apart by {serial} alone, which begins anew in another index."),
     Spec("DEDUPE_WARC_FILE_SIZE", 1_000_000_000, integer(1_000), "a whole number of at least 1000",
          "From which size on a new file is begun, between two exchanges.", "bytes"),
     Spec("DEDUPE_WARC_GZIP", True, boolean, _FLAG, "Whether each record is a gzip member."),
@@ -279,10 +281,10 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_WARC_ITEM_FIELD", None, matching(r"\S+"), "the name of a field",
          'The field of items that gets what response.meta["warc"] says of the record of their response. Default:'
          " none."),
-    Spec("DEDUPE_WARC_UPLOAD_URL", None, matching(r"[A-Za-z][A-Za-z0-9+.:-]*://\S*"),
-         "a URL that fsspec knows, such as s3://bucket/folder",
-         "Where finished files are moved while the crawl goes on; a WACZ at its end. Default: they stay where they were"
-         " written. Needs the extra storage."),
+    Spec("DEDUPE_WARC_UPLOAD_URL", None, storage,
+         "a folder, or a URL that fsspec knows, such as s3://bucket/folder",
+         "Where finished files are moved while the crawl goes on; with DEDUPE_WACZ, when it is committed. Default: they"
+         " stay where they were written. Needs the extra storage."),
     # WACZ
     Spec("DEDUPE_WACZ", False, boolean, _FLAG,
          "Whether a crawl that is committed is packed as a WACZ. Needs the extra wacz."),
@@ -314,6 +316,12 @@ _KNOWN: Final = {spec.name: spec for spec in SPECS}
 def read_settings(settings: BaseSettings) -> Settings:
     """Read and check all settings. Raises :class:`SettingError` for the first wrong one."""
     values = {spec.name: _value(settings, spec) for spec in SPECS}
+    if values["DEDUPE_WARC_ITEM_FIELD"] is not None and values["DEDUPE_WARC_SCOPE"] == "items":
+        # Items come before anybody can know whether their response is to be recorded.
+        raise SettingError(
+            'The setting DEDUPE_WARC_ITEM_FIELD needs DEDUPE_WARC_SCOPE = "responses". With "items", a WarcItem has its'
+            " record in item.response.meta['warc'] once it has passed the pipeline."
+        )
     store_url = values["DEDUPE_STORE_URL"] or _default_store_url()
     jobdir = settings.get("JOBDIR")
     return Settings(

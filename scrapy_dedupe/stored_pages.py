@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from scrapy import Request, Spider, version_info
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
-from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Headers, Response, TextResponse
 from scrapy.responsetypes import responsetypes
 from scrapy.settings import Settings
@@ -47,7 +46,7 @@ class PageReader:
         """The page, or the reason for which it is not judged: ``type`` or ``encoding``."""
         try:
             response = self._decoded(url, headers, body)
-        except (IgnoreRequest, OSError, EOFError, ValueError):
+        except Exception:  # noqa: BLE001 - each decompressor has errors of its own
             return "encoding"
         coding = response.headers.get(b"Content-Encoding")
         if coding is not None and coding.lower() != b"identity":
@@ -57,7 +56,12 @@ class PageReader:
         kind = kind_of(declared)
         if kind is None or not isinstance(response, TextResponse):
             return "type"
-        return Page(url, response.text, crawl, kind, mime_of(declared), seen_ms)
+        try:
+            text = response.text
+        except (LookupError, UnicodeError):
+            # Some names of charsets are those of Python codecs which are none.
+            return "encoding"
+        return Page(url, text, crawl, kind, mime_of(declared), seen_ms)
 
     def _decoded(self, url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Response:
         values: dict[bytes, list[bytes]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from .crawls.index import CrawlIndex
     from .session import Session
     from .warc.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 
 class Uploads:
@@ -34,11 +37,21 @@ class Uploads:
         self._pending[path] = Future()
         self._mover.submit(path)
 
-    async def finish(self) -> list[Path]:
-        """Wait for all files; those that stay local."""
+    async def finish(self) -> str:
+        """Wait for all files; a sentence on where they are."""
+        waiting = sum(not future.done() for future in self._pending.values())
+        if waiting:
+            logger.info(
+                "Waiting until %d %s moved to %s.",
+                waiting,
+                "file is" if waiting == 1 else "files are",
+                self._storage.shown,
+            )
         stay = [path for path, future in self._pending.items() if not await self._session.wait_for(future)]
         self._mover.close()
-        return stay
+        moved = len(self._pending) - len(stay)
+        note = f"{moved} {'file' if moved == 1 else 'files'} moved to {self._storage.shown}"
+        return f"{note}; NOT moved: {', '.join(map(str, stay))}" if stay else note
 
     def _moved(self, path: Path, location: str) -> None:
         # On the mover's thread; the index is used on the worker's alone.
@@ -51,6 +64,11 @@ class Uploads:
         self._pending[path].set_result(True)
 
     def _failed(self, path: Path, error: Exception) -> None:
+        if not path.exists():
+            # The verb that moves files was quicker.
+            logger.info("%s was moved by another program.", path)
+            self._pending[path].set_result(True)
+            return
         self._session.loop.call(self._session.inc, "dedupe/warc/files_not_uploaded")
         self._session.error(
             "upload",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import scrapy
@@ -10,7 +11,9 @@ import scrapy
 from . import __version__
 from .crawls.captures import CrawlArchive
 from .crawls.packing import PackedCrawl, pack_crawl
+from .errors import ArchiveError
 from .page_list import PageList
+from .warc.storage import Storage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,13 +49,26 @@ def pack_by_settings(
         software=SOFTWARE,
         has_text=settings.wacz.text,
     )
-    # Where all is moved to one storage, the others are there.
-    if done is not None and done.missing and settings.warc.upload_url is None:
+    if done is None:
+        return None
+    lacking = _lacking(done.missing, settings.warc.upload_url)
+    if lacking:
         logger.warning(
-            "%s refers to records in %s, which is not in its folder. Put it there before the archive is replayed with"
-            " %s.",
+            "%s refers to records in %s, which is not beside it. Put it there before the archive is replayed with %s.",
             done.wacz.path,
-            ", ".join(done.missing),
+            ", ".join(lacking),
             done.manifest.name,
         )
-    return done
+    return replace(done, missing=lacking)
+
+
+def _lacking(names: tuple[str, ...], upload_url: str | None) -> tuple[str, ...]:
+    """Those of the containers that are not in the storage either, where the WACZ goes."""
+    if not names or upload_url is None:
+        return names
+    storage = Storage(upload_url)
+    try:
+        return tuple(name for name in names if not storage.has(name))
+    except ArchiveError as error:
+        logger.warning("%s", error)
+        return names

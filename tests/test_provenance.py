@@ -147,3 +147,12 @@ async def test_an_archived_item_tells_its_record_to_later_pipelines(
 async def test_a_wrong_field_is_refused(wrong: Any, web: WebServer, settings: dict[str, Any]) -> None:
     with pytest.raises(Exception, match="DEDUPE_WARC_ITEM_FIELD"):
         await crawl(LinkSpider, {**settings, "DEDUPE_WARC_ITEM_FIELD": wrong}, urls=web.url("/a"))
+
+
+@crawl_test
+async def test_a_field_for_items_that_come_before_anybody_knows_their_record_is_refused(
+    web: WebServer, settings: dict[str, Any]
+) -> None:
+    settings |= {"DEDUPE_WARC_ITEM_FIELD": "record", "DEDUPE_WARC_SCOPE": "items"}
+    with pytest.raises(Exception, match='needs DEDUPE_WARC_SCOPE = "responses"'):
+        await crawl(LinkSpider, settings, urls=web.url("/a"))

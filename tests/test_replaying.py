@@ -433,6 +433,43 @@ async def test_only_a_conditional_request_gets_that_nothing_was_modified(
 
 
 @crawl_test
+async def test_an_answer_is_no_larger_than_a_download_may_be(
+    settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with WebServer() as web:
+        web.page("/", "<a href=/large>x</a>" + text("home"))
+        web.page("/large", text("large") * 20)
+        files = await recorded(web, settings, tmp_path / "first")
+        url = web.url()
+    limited = replaying(settings, *files, DOWNLOAD_MAXSIZE=20_000)
+    stats, items = await run(RecordSpider, limited, urls=url)
+    assert [item["url"] for item in items] == [url]
+    assert stats["dedupe/replay/missing"] == 1
+    assert "DOWNLOAD_MAXSIZE allows 20000" in caplog.text
+
+
+@crawl_test
+async def test_the_url_of_an_answer_has_no_fragment(settings: dict[str, Any], tmp_path: Path) -> None:
+    with WebServer() as web:
+        two_pages(web)
+        files = await recorded(web, settings, tmp_path / "first")
+        url = web.url("/a")
+    _, items = await run(RecordSpider, replaying(settings, *files), urls=f"{url}#part")
+    assert [item["url"] for item in items] == [url]
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"), [("", "DEDUPE_REPLAY"), ("http://example.org/x.wacz", "is a URL")]
+)
+@crawl_test
+async def test_what_names_no_file_does_not_send_a_replay_to_the_network(
+    value: str, sentence: str, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(Exception, match=sentence):
+        await crawl(LinkSpider, settings | {"DEDUPE_REPLAY": value})
+
+
+@crawl_test
 async def test_a_body_that_was_cut_is_marked_as_cut_again(settings: dict[str, Any], tmp_path: Path) -> None:
     class Stopping(RecordSpider):
         @classmethod

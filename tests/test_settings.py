@@ -58,7 +58,7 @@ WRONG = {
     "DEDUPE_WARC_NAME": "{prefix}-{host}",
     "DEDUPE_WARC_BLACKOUT": 0,
     "DEDUPE_WARC_ITEM_FIELD": "",
-    "DEDUPE_WARC_UPLOAD_URL": "bucket/folder",
+    "DEDUPE_WARC_UPLOAD_URL": " ",
     "DEDUPE_WACZ": "perhaps",
     "DEDUPE_WACZ_DIR": "",
     "DEDUPE_WACZ_TEXT": 2,

@@ -125,6 +125,43 @@ async def test_a_304_that_nobody_can_explain_is_a_response(
 
 
 @crawl_test
+async def test_a_304_of_a_url_whose_last_record_was_a_revisit_refers_to_the_original(
+    web: WebServer, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    web.pages["/first"] = validating(text("a"), '"of the first"')
+    web.pages["/a"] = validating(text("a"), '"v1"')
+    await crawl(Asking, stored, urls=web.url("/first"))
+    await crawl(Asking, stored, urls=web.url("/a"))
+    # Put up anew: the same page with another tag.
+    web.pages["/a"] = validating(text("a"), '"v2"')
+    await crawl(Asking, stored, urls=web.url("/a"))
+    await crawl(Asking, stored, urls=web.url("/a"), headers={"If-None-Match": '"v2"'})
+    check(tmp_path / "warcs")
+    records = [r for r in records_of(tmp_path / "warcs") if r.type in ("response", "revisit")]
+    assert [(r.type, r.status) for r in records] == [
+        ("response", "200"),
+        ("revisit", "200"),
+        ("revisit", "200"),
+        ("revisit", None),
+    ]
+    assert records[-1].headers["WARC-Profile"] == NOT_MODIFIED
+    assert records[-1].headers["WARC-Refers-To"] == records[0].id
+    assert records[-1].headers["WARC-Refers-To-Target-URI"] == web.url("/first")
+
+
+@crawl_test
+async def test_a_304_refers_to_a_record_whose_file_was_moved_by_hand(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    web.pages["/a"] = validating(text("a"))
+    await crawl(Asking, settings, urls=web.url("/a"))
+    (tmp_path / "warcs").rename(tmp_path / "elsewhere")
+    settings["DEDUPE_WARC_CHECK_FILES"] = False
+    await crawl(Asking, settings, urls=web.url("/a"), headers={"If-None-Match": '"v1"'})
+    assert "revisit" in [r.type for r in records_of(tmp_path / "warcs")]
+
+
+@crawl_test
 async def test_a_304_is_a_response_where_revisits_are_turned_off(
     web: WebServer, settings: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -161,6 +161,66 @@ async def test_a_crawl_that_is_not_committed_is_packed_when_it_is(
 
 
 @crawl_test
+async def test_a_wacz_refers_to_nothing_that_could_not_be_replayed_with_it(
+    packing: dict[str, Any],
+    web: WebServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "plain", "DEDUPE_WACZ": False}, urls=web.url())
+    crawler = await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "one"}, urls=web.url())
+    assert crawler.stats.get_value("dedupe/warc/revisit") == 1, "a copy within the crawl"
+    assert "`scrapy dedupe warc pack plain` makes one" in caplog.text
+    assert "relation" not in read_json(tmp_path / "wacz" / "one.wacz", "datapackage.json")
+
+    web.page("/new", text("new"))
+    await crawl(
+        LinkSpider, packing | {"DEDUPE_CRAWL_ID": "plain-too", "DEDUPE_WACZ": False}, urls=web.url("/new")
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        words = ["warc", "pack", "plain-too", "--store", packing["DEDUPE_STORE_URL"]]
+        assert main(words) == 0
+        assert "has 1 captures" in capsys.readouterr().out
+    crawler = await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "two"}, urls=web.url("/new"))
+    assert crawler.stats.get_value("dedupe/warc/revisit") == 1
+    (needed,) = read_json(tmp_path / "wacz" / "two.wacz", "datapackage.json")["relation"]["requires"]
+    assert needed["filename"] == "plain-too.wacz"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Encoding": "gzip"},
+        {"Content-Encoding": "deflate"},
+        {"Content-Encoding": "br"},
+        {"Content-Encoding": "zstd"},
+        {"Content-Type": "text/html; charset=zlib"},
+        {"Content-Type": "text/html; charset=idna"},
+        {"Content-Type": "text/html; charset=nothing"},
+    ],
+    ids=lambda headers: next(iter(headers.values())).rpartition("=")[2],
+)
+@crawl_test
+async def test_a_page_that_nobody_can_decode_is_packed_without_a_title(
+    headers: dict[str, str], settings: dict[str, Any], web: WebServer, tmp_path: Path
+) -> None:
+    body = b"\x1f\x8b\x08\x00 <title>no such thing" + bytes(range(256)) * 8
+    content_type = headers.pop("Content-Type", "text/html")
+    web.page("/odd", body, content_type=content_type, headers=list(headers.items()))
+    web.page("/good", text("good"))
+    settings |= {"DEDUPE_WACZ": True, "DEDUPE_WACZ_TEXT": True, "DEDUPE_CRAWL_ID": "one"}
+    await crawl(LinkSpider, settings, urls=f"{web.url('/odd')} {web.url('/good')}")
+    validate(tmp_path / "wacz" / "one.wacz")
+    titles = {page["url"]: page.get("title") for page in pages_of(tmp_path / "wacz" / "one.wacz")}
+    assert titles[web.url("/good")] == "good & birds"
+    assert set(titles) == {web.url("/odd"), web.url("/good")}
+    with open_index(settings["DEDUPE_STORE_URL"]) as index:
+        assert [info.state for info in index.crawls()] == ["committed"]
+
+
+@crawl_test
 async def test_the_wacz_of_somebody_else_is_not_overwritten(
     packing: dict[str, Any], web: WebServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -177,7 +237,7 @@ async def test_the_wacz_of_somebody_else_is_not_overwritten(
 
 @crawl_test
 async def test_finished_files_are_moved_and_still_serve_as_originals(
-    stored: dict[str, Any], web: WebServer, tmp_path: Path
+    stored: dict[str, Any], web: WebServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = tmp_path / "storage"
     storage.mkdir()
@@ -188,6 +248,7 @@ async def test_finished_files_are_moved_and_still_serve_as_originals(
     for _ in range(2):
         crawler = await crawl(LinkSpider, stored, urls=" ".join(map(web.url, names)))
     assert files_of(tmp_path / "warcs") == []
+    assert "files moved to" in caplog.text
     assert len(files_of(storage)) >= 5
     assert crawler.stats.get_value("dedupe/warc/revisit") == len(names)
     with open_index(stored["DEDUPE_STORE_URL"]) as index:
@@ -213,6 +274,46 @@ async def test_a_wacz_is_moved_with_its_manifest(
     assert list((tmp_path / "wacz").iterdir()) == []
     assert crawler.stats.get_value("dedupe/warc/revisit") == 3
     validate(storage / "two.wacz")
+
+
+@crawl_test
+async def test_names_by_serial_number_alone_are_not_used_again_for_files_that_were_moved(
+    settings: dict[str, Any], web: WebServer, tmp_path: Path
+) -> None:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    settings |= {"DEDUPE_WARC_UPLOAD_URL": str(storage), "DEDUPE_WARC_NAME": "lake-{serial}"}
+    for name in ("/a", "/b"):
+        web.page(name, text(name))
+        await crawl(LinkSpider, settings, urls=web.url(name))
+    assert [path.name for path in files_of(storage)] == ["lake-00000.warc.gz", "lake-00001.warc.gz"]
+
+
+@crawl_test
+async def test_a_container_that_is_not_in_the_storage_is_told(
+    packing: dict[str, Any], web: WebServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "one"}, urls=web.url())
+    (tmp_path / "wacz").rename(tmp_path / "elsewhere")
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    packing["DEDUPE_WARC_UPLOAD_URL"] = str(storage)
+    await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "two"}, urls=web.url())
+    assert "refers to records in one.wacz, which is not beside it" in caplog.text
+    caplog.clear()
+    (tmp_path / "elsewhere" / "one.wacz").rename(storage / "one.wacz")
+    await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "three"}, urls=web.url())
+    assert "which is not beside it" not in caplog.text
+
+
+@crawl_test
+async def test_files_are_not_moved_to_where_they_are_written(
+    settings: dict[str, Any], web: WebServer, tmp_path: Path
+) -> None:
+    (tmp_path / "warcs").mkdir()
+    settings["DEDUPE_WARC_UPLOAD_URL"] = str(tmp_path / "warcs" / ".." / "warcs")
+    with pytest.raises(Exception, match="where files are written in the first place"):
+        await crawl(LinkSpider, settings, urls=web.url())
 
 
 @crawl_test

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.errors import ArchiveError, SettingError
 
 from .figures import counts_dict
 
@@ -25,7 +25,8 @@ HELP = "Commit a crawl: from then on other crawls may refer to its records. Repe
 class Committed:
     """A crawl that is committed now. ``rebuilt``: its entries were first read anew from its files.
 
-    ``wacz`` is the container that was packed first, for a crawl that was begun with DEDUPE_WACZ.
+    ``wacz`` is the container that was packed first, for a crawl that was begun with DEDUPE_WACZ. ``upload_url`` is where
+    its files are to be moved, which this verb does not do.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Committed:
     counts: dict[str, int]
     rebuilt: bool
     wacz: str | None = None
+    upload_url: str | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +71,11 @@ def run(place: Place, opts: argparse.Namespace) -> Committed:
             wacz = pack_one(index, opts.id, place, opts.warc_dir)
         index.commit(opts.id)
         info = next(info for info in index.crawls() if info.id == opts.id)
-    return Committed(info.id, info.state, info.committed, counts_dict(info.counts), is_incomplete, wacz)
+    is_changed = before is not None and before.state == "uncommitted"
+    upload_url = place.settings.warc.upload_url if is_changed and place.given_store is None else None
+    return Committed(
+        info.id, info.state, info.committed, counts_dict(info.counts), is_incomplete, wacz, upload_url
+    )
 
 
 def _lacks_wacz(index: CrawlIndex, crawl: str) -> bool:
@@ -81,7 +87,12 @@ def pack_one(index: CrawlIndex, crawl: str, place: Place, folder: Path | None) -
     """Pack a crawl as WACZ; its path, or None for a crawl without WARC files."""
     from scrapy_dedupe.wacz_packing import pack_by_settings
 
-    done = pack_by_settings(index, crawl, place.settings, place.scrapy_settings, warc_folder=folder)
+    try:
+        done = pack_by_settings(index, crawl, place.settings, place.scrapy_settings, warc_folder=folder)
+    except (ArchiveError, SettingError) as error:
+        raise type(error)(
+            f"{error} The crawl is not committed; --no-wacz commits it without a WACZ."
+        ) from error
     return None if done is None else str(done.wacz.path)
 
 
@@ -121,4 +132,7 @@ def _is_there(name: str, folder: Path) -> bool:
 def text(result: Committed) -> str:
     rebuilt = " Entries that were missing were read from its files." if result.rebuilt else ""
     packed = f" It is packed as {result.wacz}." if result.wacz else ""
-    return f"The crawl {result.id} is committed.{rebuilt}{packed}"
+    move = (
+        f" Move its files with `scrapy dedupe warc upload {result.upload_url}`." if result.upload_url else ""
+    )
+    return f"The crawl {result.id} is committed.{rebuilt}{packed}{move}"

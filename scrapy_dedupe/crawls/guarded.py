@@ -66,7 +66,7 @@ class GuardedIndex:
         self._ask(lambda: self.index.add_file(self.crawl, name))
 
     def container_of(self, original: Original) -> str | None:
-        """The name of the WACZ that an original of another crawl is in, if that crawl has any."""
+        """The name of the WACZ that an original of another crawl is in; None if that is not packed, or unknown."""
         if original.crawl == self.crawl:
             return None
         # A committed crawl gets no more containers, so one look is enough.
@@ -78,8 +78,8 @@ class GuardedIndex:
         containers = self._containers[original.crawl]
         if original.wacz_index >= len(containers):
             return None
-        name = containers[original.wacz_index].get("filename")
-        return str(name) if name else None
+        container = containers[original.wacz_index]
+        return str(container["filename"]) if container.get("filename") and container.get("hash") else None
 
     def _ask(self, call: Callable[[], T]) -> T | None:
         if self._guard.open:

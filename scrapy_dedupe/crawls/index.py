@@ -108,7 +108,12 @@ class CrawlIndex:
             for original in originals
         ]
         captures = [
-            UrlCapture(plain_url(capture.url), plain_digest(capture.digest), date_digits(capture.date))
+            replace(
+                capture,
+                url=plain_url(capture.url),
+                digest=plain_digest(capture.digest),
+                date=date_digits(capture.date),
+            )
             for capture in urls
         ]
         for need in needs:

@@ -1,7 +1,7 @@
 """The earlier records that a capture may refer to.
 
 An original is a ``response`` record with the same payload. A 304 (Not Modified) has no payload; it refers to the
-record that was last written of its URL, and only if that record's own validator (ETag, or Last-Modified) is the one
+original of what was recorded last of its URL, and only if that record had the very validator (ETag, or Last-Modified)
 that the request asked about (RFC 9110, section 13.1): a server may as well confirm an older version than the last.
 """
 
@@ -10,57 +10,55 @@ from __future__ import annotations
 import logging
 import re
 from datetime import timedelta
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.dates import date_from_digits, parse_date
-from scrapy_dedupe.warc.reading import read_record
 
-from .places import is_present, readable
+from .places import is_present
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.warc.capture import Capture, Headers
-    from scrapy_dedupe.warc.reading import HttpHead
 
     from .guarded import GuardedIndex
 
 logger = logging.getLogger(__name__)
 
 _ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
+_HASH_BYTES = 8
+_NONE = bytes(_HASH_BYTES)
 
 
 class Originals:
-    """Finds originals in an index. With ``check_files``, those whose file is gone count as not there."""
+    """Finds originals in an index.
 
-    def __init__(self, index: GuardedIndex, *, check_files: bool = True) -> None:
+    With ``check_files``, those whose file is gone count as not there; with ``containers_only``, so do those of other
+    crawls that are in no WACZ.
+    """
+
+    def __init__(
+        self, index: GuardedIndex, *, check_files: bool = True, containers_only: bool = False
+    ) -> None:
         self._index = index
         self._check_files = check_files
+        self._containers_only = containers_only
         self._has_told_of_missing_file = False
+        self._told_of_crawls: set[str] = set()
 
     def of_payload(self, digest: str) -> Original | None:
         """The original of a payload."""
         original = self._index.find(digest)
-        if original is None or original.file is None or not self._check_files or is_present(original.file):
-            return original
-        if not self._has_told_of_missing_file:
-            self._has_told_of_missing_file = True
-            logger.warning(
-                "The index names originals in %s, which is not there any more; their payloads are stored anew."
-                " If files of this index are moved after a crawl or lie on another machine, set"
-                " DEDUPE_WARC_CHECK_FILES = False.",
-                original.file,
-            )
-        return None
+        if original is None or not (self._has_its_file(original) and self._is_in_a_container(original)):
+            return None
+        return original
 
     def of_unmodified(self, capture: Capture) -> Original | None:
         """The original that a 304 confirms; None on any doubt."""
         last = self._index.find_url(capture.target_uri)
-        original = self.of_payload(last.digest) if last is not None else None
-        if original is None or original.url != capture.target_uri:
+        if last is None or not is_confirmed(capture.request_headers, last.validators):
             return None
-        head = _head_of(original)
-        return original if head is not None and _is_confirmed(capture.request_headers, head) else None
+        return self.of_payload(last.digest)
 
     def is_repeated(self, capture: Capture, digest: str, seconds: float) -> bool:
         """Whether the same payload of the same URL was recorded within so many seconds before."""
@@ -70,29 +68,68 @@ class Originals:
         age = capture.date - parse_date(date_from_digits(last.date))
         return timedelta(0) <= age < timedelta(seconds=seconds)
 
+    def _has_its_file(self, original: Original) -> bool:
+        if original.file is None or not self._check_files or is_present(original.file):
+            return True
+        if not self._has_told_of_missing_file:
+            self._has_told_of_missing_file = True
+            logger.warning(
+                "The index names originals in %s, which is not there any more; their payloads are stored anew."
+                " If files of this index are moved after a crawl or lie on another machine, set"
+                " DEDUPE_WARC_CHECK_FILES = False.",
+                original.file,
+            )
+        return False
 
-def _head_of(original: Original) -> HttpHead | None:
-    # Nobody waits for a network here.
-    path = readable(original.file, remote=False) if original.file is not None else None
-    if path is None or original.offset is None:
-        return None
-    try:
-        record = read_record(path, original.offset)
-    except (DamagedInput, OSError):
-        return None
-    return record.http if record.type == "response" and record.id == original.record_id else None
+    def _is_in_a_container(self, original: Original) -> bool:
+        if not self._containers_only or original.crawl == self._index.crawl:
+            return True
+        if self._index.container_of(original) is not None:
+            return True
+        if original.crawl not in self._told_of_crawls:
+            self._told_of_crawls.add(original.crawl)
+            logger.warning(
+                "The crawl %s has no WACZ through which its records could be replayed, so payloads that it has are"
+                " stored anew. `scrapy dedupe warc pack %s` makes one, for the crawls after this one.",
+                original.crawl,
+                original.crawl,
+            )
+        return False
 
 
-def _is_confirmed(request_headers: Headers, head: HttpHead) -> bool:
-    """Whether the request asked about the very version that a stored head describes."""
-    asked = _values(request_headers, b"if-none-match")
+def validators_of(headers: Headers) -> bytes:
+    """What is kept of ETag and Last-Modified: 8 bytes of BLAKE2b each, zeros for one that is not there.
+
+    ``headers`` are those of a response. Empty if it has neither. An ETag is taken without its mark of weakness.
+    """
+    tag = _ENTITY_TAG.fullmatch(_first(headers, b"etag").strip())
+    modified = _first(headers, b"last-modified").strip()
+    if tag is None and not modified:
+        return b""
+    return (_hash(tag[1]) if tag else _NONE) + (_hash(modified) if modified else _NONE)
+
+
+def is_confirmed(request_headers: Headers, validators: bytes) -> bool:
+    """Whether a request asked about the very version that had these validators.
+
+    If-Modified-Since is ignored beside If-None-Match, whose tags are compared weakly (RFC 9110, sections 13.1.2 and
+    13.1.3).
+
+    >>> is_confirmed(((b"If-None-Match", b'"a", W/"b"'),), validators_of(((b"ETag", b'"b"'),)))
+    True
+    """
+    tag, modified = validators[:_HASH_BYTES], validators[_HASH_BYTES:]
+    asked = [value for name, value in request_headers if name.lower() == b"if-none-match"]
     if asked:
-        # If-Modified-Since is ignored beside it; tags are compared weakly (RFC 9110, sections 13.1.2, 13.1.3).
-        tag = _ENTITY_TAG.fullmatch(head.get(b"ETag") or b"")
-        return tag is not None and any(tag[1] == match[1] for match in _ENTITY_TAG.finditer(b",".join(asked)))
-    since = _values(request_headers, b"if-modified-since")
-    return bool(since) and since[0].strip() == head.get(b"Last-Modified")
+        tags = _ENTITY_TAG.finditer(b",".join(asked))
+        return tag not in (b"", _NONE) and any(_hash(match[1]) == tag for match in tags)
+    since = _first(request_headers, b"if-modified-since").strip()
+    return bool(since) and modified == _hash(since)
 
 
-def _values(headers: Headers, name: bytes) -> list[bytes]:
-    return [value for header, value in headers if header.lower() == name]
+def _hash(value: bytes) -> bytes:
+    return blake2b(value, digest_size=_HASH_BYTES).digest()
+
+
+def _first(headers: Headers, name: bytes) -> bytes:
+    return next((value for header, value in headers if header.lower() == name), b"")

@@ -72,9 +72,9 @@ def pack_crawl(
     software: str,
     has_text: bool = False,
 ) -> PackedCrawl | None:
-    """Pack an uncommitted crawl into *folder* and note the WACZ in the index; None if it has no WARC files.
+    """Pack a crawl into *folder* and note the WACZ in the index; None if it has no WARC files.
 
-    The entries of the crawl have to be complete (see :mod:`.rebuilding`). Raises
+    The crawl is not committed, or has no WACZ yet; its entries have to be complete (see :mod:`.rebuilding`). Raises
     :class:`~scrapy_dedupe.errors.ArchiveError`, :class:`~scrapy_dedupe.errors.StoreError` or
     :class:`~scrapy_dedupe.errors.SettingError`; nothing new is then in the index.
     """
@@ -104,8 +104,9 @@ def pack_crawl(
     )
     index.set_container(crawl, target.name, wacz.sha256, wacz.size_bytes)
     manifest, missing = _write_manifest(folder, crawl, wacz, requires)
-    counts = next(info.counts for info in index.crawls() if info.id == crawl)
-    index.set_counts(crawl, replace(counts, total_crawl_size=wacz.size_bytes))
+    info = next(info for info in index.crawls() if info.id == crawl)
+    if info.state == "uncommitted":
+        index.set_counts(crawl, replace(info.counts, total_crawl_size=wacz.size_bytes))
     return PackedCrawl(crawl, wacz, manifest, tuple(files), tuple(requires), tuple(missing))
 
 

@@ -35,10 +35,10 @@ def is_remote(file: str) -> bool:
     return "://" in file
 
 
-def readable(file: str, *, remote: bool = True) -> ReadableFile | None:
+def readable(file: str) -> ReadableFile | None:
     """What the records of a file can be read from; None if it is not there. Whether a URL is, opening it shows."""
     if is_remote(file):
-        return RemoteFile(file) if remote else None
+        return RemoteFile(file)
     path = present_path(file)
     if path is not None:
         return path

@@ -18,6 +18,7 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.records import SERVER_NOT_MODIFIED
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
+from .originals import validators_of
 from .places import readable, size_of
 
 if TYPE_CHECKING:
@@ -196,7 +197,8 @@ class _Entries:
 
     def _take_url(self, record: StoredRecord, digest: str) -> None:
         if record.target_uri is not None and record.date is not None:
-            self._urls.append(UrlCapture(record.target_uri, digest, record.date))
+            validators = validators_of(record.http_headers)
+            self._urls.append(UrlCapture(record.target_uri, digest, record.date, validators))
 
     def _is_admitted(self, record: StoredRecord, method: str) -> bool:
         http = record.http

@@ -16,7 +16,7 @@ from scrapy_dedupe.warc import records
 from scrapy_dedupe.warc.dates import date_digits, date_from_digits
 
 from .guarded import GuardedIndex
-from .originals import Originals
+from .originals import Originals, validators_of
 from .rebuilding import rebuild
 from .rules import RevisitRules
 
@@ -55,7 +55,7 @@ class Recorder:
     """The archive of one crawl. Used on one thread, in the order of the exchanges.
 
     :meth:`record` raises :class:`~scrapy_dedupe.errors.ArchiveError` when the file cannot be written; errors
-    of the index go to *guard*. Within *blackout_s* seconds a payload that its URL had before is not recorded again.
+    of the index go to *guard*. With *containers_only* records of other crawls are referred to if they are in a WACZ. Within *blackout_s* seconds a payload that its URL had before is not recorded again.
     """
 
     def __init__(
@@ -69,12 +69,13 @@ class Recorder:
         digest: str = "sha256",
         check_files: bool = True,
         blackout_s: float | None = None,
+        containers_only: bool = False,
     ) -> None:
         self._writer = writer
         self._index = GuardedIndex(index, crawl, guard)
         self._crawl = crawl
         self._rules = rules or RevisitRules()
-        self._originals = Originals(self._index, check_files=check_files)
+        self._originals = Originals(self._index, check_files=check_files, containers_only=containers_only)
         self._digest = digest
         self._blackout_s = blackout_s
 
@@ -152,7 +153,8 @@ class Recorder:
         date = date_digits(principal.date)
         entries, urls, needs = [], [], []
         if admitted is not None:
-            urls.append(UrlCapture(capture.target_uri, admitted, date))
+            validators = validators_of(capture.response_headers)
+            urls.append(UrlCapture(capture.target_uri, admitted, date, validators))
             if original is None:
                 entries.append(
                     Original(

@@ -214,11 +214,14 @@ class UrlCapture:
     """The last complete GET payload that a crawl recorded of a URL, as a ``response`` or a ``revisit``.
 
     ``digest`` is the payload digest without its label, ``date`` the digits of the record's WARC-Date (14 or 17).
+    ``validators``, at most 255 bytes, are whatever the caller wants to compare when the server says that nothing has
+    changed.
     """
 
     url: str
     digest: str
     date: str
+    validators: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +302,10 @@ class IndexStore(Protocol):
         """Give the crawl a container that is not packed yet; its place among the crawl's. Idempotent."""
 
     def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
-        """Note the hash and the size in bytes of a packed container, which is added if it is new. Idempotent."""
+        """Note the hash and the size in bytes of a packed container, which is added if it is new. Idempotent.
+
+        A committed crawl that has no container, or has this one without a hash, can be given it too.
+        """
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
         """Replace the counts of a crawl by those of a recount."""

@@ -19,7 +19,7 @@ big-endian and all ones where unknown; then the packed record id, or nothing.
 probability of 10^-11 (n^2 / 2^97), so the URL itself is not kept.
 
 **What was recorded last of a URL**: 8 bytes big-endian for twice the date in 17 digits, plus one if it had that
-many and was not filled up from 14; then the packed digest. Of two such values the later capture is the greater one.
+many and was not filled up from 14; a byte for the length of the validators, and these; then the packed digest. Of two such values the later capture is the greater one.
 
 **A need**: the other crawl, the number of the container among that crawl's, and the name of the WARC file or
 nothing, with a space between them. In the crawl, which another program may have named, a space is ``%20`` and a
@@ -183,20 +183,24 @@ def packed_capture(capture: UrlCapture) -> bytes:
     """What is kept of the last capture of a URL.
 
     >>> packed_capture(UrlCapture("https://example.com/", "00" * 16, "20260801120000")).hex()
-    '008ff62ebb3eb00000000000000000000000000000000000'
+    '008ff62ebb3eb0000000000000000000000000000000000000'
     """
     date = int(capture.date.ljust(17, "0")) * 2 + (len(capture.date) == 17)
-    return date.to_bytes(8, "big") + packed_digest(capture.digest)
+    validators = len(capture.validators).to_bytes(1, "big") + capture.validators
+    return date.to_bytes(8, "big") + validators + packed_digest(capture.digest)
 
 
 def read_capture(url: str, value: bytes) -> UrlCapture | None:
     """The last capture of *url* from what is kept of it, or None if it is not one."""
     date, has_milliseconds = divmod(int.from_bytes(value[:8], "big"), 2)
     digits = f"{date:017}" if has_milliseconds else f"{date:017}"[:-3]
-    if len(value) <= 8 or not is_date(digits.encode("ascii")):
+    if len(value) <= 9 or not is_date(digits.encode("ascii")):
+        return None
+    end = 9 + value[8]
+    if len(value) <= end:
         return None
     try:
-        return UrlCapture(url, unpacked_digest(value[8:]), digits)
+        return UrlCapture(url, unpacked_digest(value[end:]), digits, value[9:end])
     except UnicodeDecodeError:
         return None
 

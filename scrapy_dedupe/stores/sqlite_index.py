@@ -190,7 +190,12 @@ class SqliteIndex:
 
     def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
         """Note the hash and the size in bytes of a packed container."""
-        with self._change(crawl, "added to") as number:
+        with self._change(crawl, "added to", allow_committed=True) as number:
+            known = crawl_files.containers_of(self._connection, number)
+            packed = {"filename": filename, "hash": sha256_hex, "size": size}
+            is_free = not known or {"filename": filename} in known or packed in known
+            if not is_free and self._state(crawl) == "committed":
+                raise CrawlStateError(state_message(crawl, "committed", "added to", self._url))
             place = crawl_files.container_number(self._connection, number, filename)
             self._connection.execute(
                 "UPDATE crawl_container SET hash = ?, size = ? WHERE crawl = ? AND number = ?",
@@ -324,11 +329,11 @@ class SqliteIndex:
             self._connection.execute("COMMIT")
 
     @contextmanager
-    def _change(self, crawl: str, action: str) -> Iterator[int]:
+    def _change(self, crawl: str, action: str, *, allow_committed: bool = False) -> Iterator[int]:
         """A transaction on an uncommitted crawl; gives its number."""
         with self._transaction():
             state = self._state(crawl)
-            if state != "uncommitted":
+            if state != "uncommitted" and not (allow_committed and state == "committed"):
                 raise CrawlStateError(state_message(crawl, state, action, self._url))
             number = self._number(crawl)
             assert number is not None

@@ -70,6 +70,8 @@ def files_in(path: Path) -> list[ReadableFile]:
 
 
 def _matches(pattern: str) -> list[Path]:
+    if "://" in pattern:
+        raise UsageError(f"{pattern!r} is a URL; files are read from this machine. Download it first.")
     # A file may have a name that looks like a pattern.
     names = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - absolute ones
     paths = [Path(name) for name in names]

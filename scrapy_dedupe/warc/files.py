@@ -44,7 +44,7 @@ except ImportError:  # no POSIX locks on this system
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -57,6 +57,7 @@ NAME_FIELDS = ("prefix", "timestamp", "serial", "host", "crawl")
 
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME = re.compile(rf"(?!\.)(?:[A-Za-z0-9._-]|\{{(?:{'|'.join(NAME_FIELDS)})\}}){{1,200}}")
+_MAX_NAME_BYTES = 255  # on all common file systems
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -82,8 +83,8 @@ class WarcWriter:
 
     *info* are the fields of every file's warcinfo. *file_size* is the size in bytes from which the next
     exchange goes to a new file; *on_new_file* is called with the final name of each file before its first
-    exchange is written, *on_finished* with the path of each file that has its final name. *name* is the template of file names, *crawl* what ``{crawl}`` stands for in it. Raises
-    ArchiveError if the folder cannot be written to, SettingError for a prefix, size, level or name that cannot be
+    exchange is written, *on_finished* with the path of each file that has its final name. *name* is the template of file names, *crawl* what ``{crawl}`` stands for in it; names in
+    *taken* are not used. Raises ArchiveError if the folder cannot be written to, SettingError for a prefix, size, level or name that cannot be
     used.
     """
 
@@ -101,6 +102,7 @@ class WarcWriter:
         algorithm: str = "sha256",
         name: str = DEFAULT_NAME,
         crawl: str = "",
+        taken: Collection[str] = (),
     ) -> None:
         if gzip_level not in range(1, MAX_GZIP_LEVEL + 1):
             raise SettingError(f"The gzip level {gzip_level!r} is not one of 1 to {MAX_GZIP_LEVEL}.")
@@ -118,12 +120,14 @@ class WarcWriter:
         self._algorithm = algorithm
         self._name = checked_name(name)
         self._crawl = _UNUSUAL.sub("_", crawl) or "crawl"
+        self._taken = frozenset(taken)
         self._host = _UNUSUAL.sub("_", socket.gethostname()) or "localhost"
         self._serial = 0
         self._next_id = new_record_id()
         self._closed = False
         self._file: _OpenFile | None = None
         prove_writable(self.folder, "WARC files")
+        self._refuse_long_names()
 
     @property
     def warcinfo_id(self) -> str:
@@ -187,22 +191,32 @@ class WarcWriter:
         self._file = file
         return file
 
-    def _create(self) -> _OpenFile:
-        suffix = ".warc.gz" if self._gzip else ".warc"
-        while True:
-            stamp = date_digits(format_date(now()))
-            name = self._name.format(
-                prefix=self.prefix,
-                timestamp=stamp,
-                serial=f"{self._serial:05d}",
-                host=self._host,
-                crawl=self._crawl,
+    def _next_path(self) -> Path:
+        name = self._name.format(
+            prefix=self.prefix,
+            timestamp=date_digits(format_date(now())),
+            serial=f"{self._serial:05d}",
+            host=self._host,
+            crawl=self._crawl,
+        )
+        return self.folder / f"{name}{'.warc.gz' if self._gzip else '.warc'}"
+
+    def _refuse_long_names(self) -> None:
+        path = self._next_path()
+        length = len(os.fsencode(path.name + OPEN_SUFFIX))
+        if length > _MAX_NAME_BYTES:
+            raise SettingError(
+                f"WARC files would have names such as {path.name}, of {length} bytes with {OPEN_SUFFIX}; at most"
+                f" {_MAX_NAME_BYTES} are possible. Choose a shorter name or prefix."
             )
-            path = self.folder / f"{name}{suffix}"
+
+    def _create(self) -> _OpenFile:
+        while True:
+            path = self._next_path()
             self._serial += 1
-            if path.exists():
-                continue
             try:
+                if path.name in self._taken or path.exists():
+                    continue
                 return _OpenFile(path, self._next_id)
             except (FileExistsError, _TakenAway):
                 continue
@@ -263,7 +277,7 @@ class _OpenFile:
                 self._cut_torn_tail()
             raise ArchiveError(
                 f"{self.path_open} cannot be written to: {error.strerror}. It ends after the last whole "
-                f"exchange, at {self.size} bytes. Free some space or choose another folder for WARC files."
+                "exchange. Free some space or choose another folder for WARC files."
             ) from error
         self.size += len(data)
 

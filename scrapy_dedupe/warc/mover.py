@@ -32,7 +32,9 @@ class Mover:
 
     Both callbacks run on that thread. ``on_moved(path, location)`` is called when the copy is verified; if it raises,
     the local file is kept and ``on_failed`` is called instead. ``on_failed(path, error)`` is called when the file stays
-    local: at once where trying again cannot help, else after one more attempt behind each of the *pauses_s*.
+    local: at once where trying again cannot help, else after one more attempt behind each of the *pauses_s*. Once a file
+    has failed in spite of all pauses, those after it have one attempt each until one of them succeeds: a storage that is
+    full or away costs the pauses once.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Mover:
         self._local: dict[Path, None] = {}
         self._state = threading.Condition()
         self._is_telling = False
+        self._is_failing = False
         self._thread: threading.Thread | None = None
         self._is_given_up = threading.Event()
         self._is_closed = False
@@ -120,12 +123,22 @@ class Mover:
                 self._state.notify_all()
 
     def _upload(self, path: Path) -> str:
-        for pause_s in self._pauses_s:
+        pauses_s = () if self._is_failing else self._pauses_s
+        for pause_s in pauses_s:
             try:
                 return self._storage.upload(path)
             except RefusedUpload:
                 raise
-            except ArchiveError:
+            except ArchiveError as error:
+                logger.info("%s It is tried again in %g seconds.", error, pause_s)
                 if self._is_given_up.wait(pause_s):
                     raise
-        return self._storage.upload(path)
+        try:
+            location = self._storage.upload(path)
+        except RefusedUpload:
+            raise
+        except ArchiveError:
+            self._is_failing = True
+            raise
+        self._is_failing = False
+        return location

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,10 @@ class Playable:
     refers_to: Reference | None
 
 
+class TooLarge(Exception):
+    """The answer has more bytes than are wanted."""
+
+
 class Playback:
     """The captures in *files*. Made, read, asked and closed on one thread.
 
@@ -89,6 +94,7 @@ class Playback:
         self._files = list(files)
         self._index = PlaybackIndex()
         self._has_told_of_original = False
+        self._max_bytes = 0
         self.unresolved = 0
         self.is_complete = False
 
@@ -118,13 +124,18 @@ class Playback:
                         shares_members = shares_members or record.length == 0
             except OSError as error:
                 raise ArchiveError(f"{file} cannot be read: {error.strerror or error}.") from error
+            except sqlite3.Error as error:
+                raise _no_room(error) from error
             if shares_members:
                 logger.warning(
                     "%s has several records in one gzip member. Each one is looked for from the beginning of its"
                     " member, which takes long in a large file; `warcio recompress` gives every record its own.",
                     file,
                 )
-        self._index.finish()
+        try:
+            self._index.finish()
+        except sqlite3.Error as error:
+            raise _no_room(error) from error
         self.is_complete = True
         return count
 
@@ -140,12 +151,15 @@ class Playback:
         *,
         cookies: bytes = b"",
         is_conditional: bool = False,
+        max_bytes: int = 0,
     ) -> Playable | None:
         """Return the answer to a request, None if there is none.
 
         *cookies* is the value of its Cookie header. *is_conditional*: whether the request allows the answer that
-        nothing was modified. Raises ArchiveError and DamagedInput if a record cannot be read again.
+        nothing was modified. Raises TooLarge for an answer of more than *max_bytes*, unless that is 0; ArchiveError
+        and DamagedInput if a record cannot be read again.
         """
+        self._max_bytes = max_bytes
         try:
             return self._find(method, url, body, cookies, is_conditional)
         except OSError as error:
@@ -215,6 +229,10 @@ class Playback:
         if status is None:
             # Not modified, and without a head: what there is to say is the status.
             status = _NOT_MODIFIED
+        if self._max_bytes and source.frame.block_length > self._max_bytes:
+            raise TooLarge(
+                f"The answer to {record.target_uri} has {source.frame.block_length} bytes with its head."
+            )
         payload = source.payload()
         has_body = method.upper() != "HEAD" and status not in _BODILESS
         headers = head.http_headers
@@ -251,6 +269,13 @@ class Playback:
             revisit.refers_to_uri or revisit.refers_to or "no URL",
             revisit.refers_to_date or "no date",
         )
+
+
+def _no_room(error: sqlite3.Error) -> ArchiveError:
+    return ArchiveError(
+        f"What the archive holds cannot be noted in a temporary file: {error}. Free some space in the temporary folder,"
+        " or name another one in the environment variable TMPDIR."
+    )
 
 
 def _has_payload(record: StoredRecord, digest: Digest) -> bool:

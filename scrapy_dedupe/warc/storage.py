@@ -127,6 +127,16 @@ class Storage:
         url = _PASSWORD.sub(r"\1@", self._url) if self._secrets else self._url
         return f"{url}/{name}"
 
+    def has(self, name: str) -> bool:
+        """Whether a file of that name is there. Raises ArchiveError if the storage does not answer."""
+        with self._told(f"{self.shown} cannot be looked at", "See to the network and the credentials."):
+            self._connect()
+            return bool(self._fs.exists(self._remote(name)))
+
+    def is_folder(self, folder: Path) -> bool:
+        """Whether the storage is a local folder, namely this one."""
+        return self._is_local and self._local_folder().resolve() == folder.resolve()
+
     def upload(self, path: Path | str) -> str:
         """Copy a finished file, verify the copy, and return where it is; the local file is left alone.
 

@@ -96,6 +96,24 @@ def test_only_an_uncommitted_crawl_gets_containers(index: IndexStore, state: str
     assert index.containers("a") == before
 
 
+def test_a_committed_crawl_without_a_container_can_be_given_one(index: IndexStore) -> None:
+    for crawl in ("none", "unpacked", "other"):
+        index.start(crawl, "stored")
+    index.add_container("unpacked", "unpacked.wacz")
+    index.add_container("other", "other.wacz")
+    for crawl in ("none", "unpacked", "other"):
+        index.commit(crawl)
+    for crawl in ("none", "unpacked"):
+        for _ in range(2):  # it is the same once more
+            index.set_container(crawl, f"{crawl}.wacz", HASH, 5)
+        assert index.containers(crawl) == [{"filename": f"{crawl}.wacz", "hash": HASH, "size": 5}]
+        with pytest.raises(CrawlStateError, match=f"The crawl {crawl} .*committed"):
+            index.set_container(crawl, f"{crawl}.wacz", HASH, 6)
+    with pytest.raises(CrawlStateError, match=r"The crawl other .*committed"):
+        index.set_container("other", "another.wacz", HASH, 5)
+    assert index.containers("other") == [{"filename": "other.wacz"}]
+
+
 def test_reset_keeps_containers_and_files_and_cancel_forgets_them(index: IndexStore) -> None:
     index.start("a", "stored")
     index.add_file("a", "a.warc.gz")

@@ -519,21 +519,26 @@ def test_any_lives_of_several_crawls_agree_with_a_model(store_url: str) -> None:
 def test_the_bytes_of_what_is_kept_of_a_url() -> None:
     assert url_hash("https://example.com/ü").hex() == "d44aa7ca6efc858133617f0d"
     assert packed_capture(capture(digest="00" * 20, date="20260801120000")) == bytes.fromhex(
-        "008ff62ebb3eb000" + "00" * 20
+        "008ff62ebb3eb000" + "00" + "00" * 20
     )
     assert packed_capture(capture(digest="A" * 32, date="20260801120000001")) == bytes.fromhex(
-        "008ff62ebb3eb003" + "20" + "00" * 20
+        "008ff62ebb3eb003" + "00" + "20" + "00" * 20
     )
+    validated = UrlCapture(HOME, "00" * 20, "20260801120000", b"\x01\x02\x03")
+    assert packed_capture(validated) == bytes.fromhex("008ff62ebb3eb000" + "03" + "010203" + "00" * 20)
 
 
 @given(
     date=st.datetimes().map(lambda time: f"{time:%Y%m%d%H%M%S}".rjust(14, "0")),
     milliseconds=st.none() | st.integers(0, 999),
     digest=st.binary(min_size=20, max_size=20) | st.binary(min_size=32, max_size=32),
+    validators=st.binary(max_size=255),
 )
-def test_a_capture_is_read_as_it_was_written(date: str, milliseconds: int | None, digest: bytes) -> None:
+def test_a_capture_is_read_as_it_was_written(
+    date: str, milliseconds: int | None, digest: bytes, validators: bytes
+) -> None:
     digits = date if milliseconds is None else f"{date}{milliseconds:03}"
-    written = UrlCapture(HOME, digest.hex(), digits)
+    written = UrlCapture(HOME, digest.hex(), digits, validators)
     assert read_capture(HOME, packed_capture(written)) == written
 
 

@@ -287,3 +287,42 @@ def test_a_prefix_must_leave_something(text):
 
 def test_a_prefix_cannot_leave_the_folder():
     assert file_prefix("../../etc/x y") == "_.._etc_x_y"
+
+
+def test_files_are_named_by_a_template(tmp_path):
+    with writer(tmp_path, name="{crawl}_{serial}.{prefix}", crawl="a crawl", file_size=1) as out:
+        for number in range(3):
+            out.write(exchange(number))
+    assert names(tmp_path) == [f"a_crawl_0000{number}.pre.warc.gz" for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "{prefix}", "{serial}/x", ".{serial}", "{serial:03d}", "{other}-{serial}", "{serial"]
+)
+def test_a_template_that_cannot_name_files_is_refused(tmp_path, name):
+    with pytest.raises(SettingError, match="cannot name WARC files"):
+        writer(tmp_path, name=name)
+
+
+def test_names_that_are_too_long_are_refused_at_the_start(tmp_path):
+    with pytest.raises(SettingError, match="at most 255"):
+        writer(tmp_path, name="{crawl}-{crawl}-{serial}", crawl="x" * 128)
+    assert names(tmp_path) == []
+
+
+def test_names_that_were_used_before_are_not_used_again(tmp_path):
+    taken = {f"0000{number}.warc.gz" for number in range(3)}
+    with writer(tmp_path, name="{serial}", taken=taken) as out:
+        out.write(exchange())
+    assert names(tmp_path) == ["00003.warc.gz"]
+
+
+def test_a_folder_that_may_not_be_looked_at_any_more_is_told_in_one_sentence(tmp_path, monkeypatch):
+    out = writer(tmp_path / "warcs")
+
+    def forbidden(path, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("scrapy_dedupe.warc.files.Path.exists", forbidden)
+    with pytest.raises(ArchiveError, match="cannot be created: Permission denied"):
+        out.write(exchange())

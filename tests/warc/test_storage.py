@@ -604,6 +604,18 @@ def test_what_fails_again_and_again_stays_local_and_is_told_once(path, away, tol
     assert path.exists()
 
 
+def test_a_storage_that_is_away_costs_the_pauses_once(path, away, told, faulty, monkeypatch):
+    monkeypatch.setattr(faulty, "fails", 1000)
+    others = [path.with_name(f"{number}.warc.gz") for number in range(3)]
+    for other in others:
+        other.write_bytes(BODY)
+    mover = Mover(Storage(f"faulty://{away}"), told.on_moved, told.on_failed, pauses_s=(0, 0, 0))
+    for file in (path, *others):
+        mover.submit(file)
+    assert mover.close(60) == [path, *others]
+    assert faulty.fails == 1000 - 4 - 3, "four attempts for the first file, one for each after it"
+
+
 def test_a_name_that_is_taken_is_not_tried_again(path, away, told):
     (away / NAME).write_bytes(b"other")
     mover = Mover(Storage(str(away)), told.on_moved, told.on_failed, pauses_s=(3600,))

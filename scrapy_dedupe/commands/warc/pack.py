@@ -1,4 +1,4 @@
-"""``warc pack ID``: make the WACZ of a crawl that is not committed."""
+"""``warc pack ID``: make the WACZ of a crawl that is not committed, or has none."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.place import Place
 
 HELP = (
-    "Pack the WARC files of an uncommitted crawl as WACZ, in DEDUPE_WACZ_DIR. The end of a crawl with DEDUPE_WACZ and the"
-    " verb commit do that by themselves."
+    "Pack the WARC files of a crawl as WACZ, in DEDUPE_WACZ_DIR, if it is not committed or has no WACZ yet. The end of a"
+    " crawl with DEDUPE_WACZ and the verb commit do that by themselves."
 )
 
 
@@ -52,9 +52,13 @@ def run(place: Place, opts: argparse.Namespace) -> Packed:
 
     with place.open_index() as index:
         info = {info.id: info for info in index.crawls()}.get(opts.id)
-        if info is None or info.state != "uncommitted":
-            state = "is not known" if info is None else f"is {info.state}"
-            raise CrawlStateError(f"The crawl {opts.id} {state}; only an uncommitted one can be packed.")
+        if info is None or info.state == "canceled":
+            state = "is not known" if info is None else "is canceled"
+            raise CrawlStateError(f"The crawl {opts.id} {state}, so it cannot be packed.")
+        if info.state == "committed" and any("hash" in container for container in index.containers(opts.id)):
+            raise CrawlStateError(
+                f"The crawl {opts.id} is committed and has its WACZ, which others may refer to. It stays as it is."
+            )
         if info.incomplete:
             settle_one(index, info, place, opts.warc_dir)
         done = pack_by_settings(
