@@ -317,7 +317,7 @@ class Storage:
             return _sum(iter(lambda: file.read(_BLOCK), b""))
 
     def _local_folder(self) -> Path:
-        return Path(self._class._strip_protocol(self._url))
+        return Path(os.path.abspath(self._class._strip_protocol(self._url)))  # noqa: PTH100 - without resolving links
 
     def _without_query(self) -> str:
         return re.split(r"[?#]", self.shown)[0]
