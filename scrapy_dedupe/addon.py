@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.settings import SETTINGS_PRIORITIES
 
-from .downloadermiddlewares import ContentDedupeMiddleware
-from .dupefilters import BloomDupeFilter
 from .errors import SettingError
-from .pipelines import WarcPipeline
-from .provenance import ProvenanceMiddleware, ProvenanceSpiderMiddleware
-from .replaying import ReplayMiddleware
 from .settings import read_settings
 
 if TYPE_CHECKING:
@@ -49,7 +44,10 @@ class Addon:
         except SettingError as error:
             logger.error("The crawl does not start. %s", error)
             raise
+        # Each layer is loaded only if it is used: together they take half a second.
         if ours.replay.files:
+            from .replaying import ReplayMiddleware
+
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ReplayMiddleware, REPLAY_PRIORITY
             )
@@ -58,13 +56,20 @@ class Addon:
             # archive of it would never be finished.
             return
         if ours.urls.enabled:
+            from .dupefilters import BloomDupeFilter
+
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
         if ours.content.enabled:
+            from .downloadermiddlewares import ContentDedupeMiddleware
+
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ContentDedupeMiddleware, MIDDLEWARE_PRIORITY
             )
         # What is answered from an archive is in one already.
         if ours.warc.enabled and not (ours.replay.files and ours.replay.missing == "fail"):
+            from .pipelines import WarcPipeline
+            from .provenance import ProvenanceMiddleware, ProvenanceSpiderMiddleware
+
             settings.setdefault_in_component_priority_dict("ITEM_PIPELINES", WarcPipeline, PIPELINE_PRIORITY)
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ProvenanceMiddleware, PROVENANCE_PRIORITY

@@ -12,10 +12,12 @@ import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import scrapy
+
+from . import __version__
 from .crawls.packing import drop_warc_files
 from .errors import CrawlStateError, DedupeError
 from .stores import parse_store_url
-from .wacz_packing import pack_by_settings
 
 if TYPE_CHECKING:
     from .crawls.index import CrawlIndex
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from .uploads import Uploads
 
 logger = logging.getLogger(__name__)
+
+SOFTWARE = f"scrapy-dedupe/{__version__} Scrapy/{scrapy.__version__}"
+"""What records and containers say they were written by."""
 
 
 class ArchiveEnd:
@@ -62,6 +67,9 @@ class ArchiveEnd:
             self._is_closed = True
 
     async def _pack(self) -> None:
+        # It brings all of the content layer with it.
+        from .wacz_packing import pack_by_settings
+
         session = self._session
         done = await session.on_worker(
             pack_by_settings, self._index, session.crawl_id, self._settings, session.crawler.settings

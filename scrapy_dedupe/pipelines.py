@@ -8,15 +8,17 @@ errors, retries, robots.txt and media included. Items pass through untouched.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
 
-from .archive_end import ArchiveEnd
+from .archive_end import SOFTWARE, ArchiveEnd
 from .crawls.index import CrawlIndex
 from .crawls.packing import container_name
 from .crawls.rebuilding import mend_others, settle
@@ -25,7 +27,6 @@ from .crawls.rules import RevisitRules
 from .errors import ArchiveError, CrawlStateError, SettingError
 from .session import Session
 from .uploads import Uploads
-from .wacz_packing import SOFTWARE
 from .warc.capture import Capture
 from .warc.files import WarcWriter, prove_writable
 from .warc.storage import Storage
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 # Scrapy's flags of a body that is not whole. "partial" is none: such a body ended with the connection, as
 # bodies without a length do.
 _TRUNCATED_BY = {"dataloss": "disconnect", "download_stopped": "length"}
+
+_TELL_SECONDS = 1.0
 
 HEAD_IS_RECONSTRUCTED = (
     "The HTTP heads are reconstructed: header values and their order are as received, the status phrase is the"
@@ -70,6 +73,8 @@ class WarcPipeline:
         self._settings = self._session.settings.warc
         self._captures: WeakKeyDictionary[Request, Capture] = WeakKeyDictionary()
         self._has_stopped_recording = False
+        self._lock = Lock()
+        self._tally: Counter[str] = Counter()
         self._session.at_start(self._start)
         crawler.signals.connect(self._response_downloaded, signal=signals.response_downloaded)
 
@@ -123,6 +128,8 @@ class WarcPipeline:
             containers_only=session.settings.wacz.enabled,
         )
         self._end = ArchiveEnd(session, index, self._recorder, self._uploads)
+        session.run_every(_TELL_SECONDS, self._tell)
+        session.at_close(self._tell)
 
     def _mend(self, index: CrawlIndex, crawl: str, rules: RevisitRules) -> None:
         """See to files that a killed run left, of this crawl and of others."""
@@ -207,18 +214,30 @@ class WarcPipeline:
             return
         future = self._session.worker.submit_weighing(capture.size_bytes, self._recorder.record, capture)
         self._session.recordings.add(request, future)
-        future.add_done_callback(lambda done: self._session.loop.call(self._account, done))
+        future.add_done_callback(self._account)
 
     def _account(self, done: Future[Recorded]) -> None:
-        session = self._session
+        """On the worker: the event loop is not woken for each record, only for errors."""
         error = done.exception()
-        if error is None:
-            recorded = done.result()
-            session.inc(f"dedupe/warc/{recorded.kind}")
-            session.inc("dedupe/warc/bytes_written", recorded.written)
-            if recorded.conserved_size:
-                session.inc("dedupe/warc/bytes_conserved", recorded.conserved_size)
+        if error is not None:
+            self._session.loop.call(self._fail, error)
             return
+        recorded = done.result()
+        with self._lock:
+            self._tally[recorded.kind] += 1
+            self._tally["bytes_written"] += recorded.written
+            self._tally["bytes_conserved"] += recorded.conserved_size
+
+    def _tell(self) -> None:
+        """Put what was counted since the last time into the stats."""
+        with self._lock:
+            tally, self._tally = self._tally, Counter()
+        for key, count in tally.items():
+            if count:
+                self._session.inc(f"dedupe/warc/{key}", count)
+
+    def _fail(self, error: BaseException) -> None:
+        session = self._session
         session.inc("dedupe/warc/not_archived")
         if isinstance(error, ArchiveError):
             if not self._has_stopped_recording:

@@ -6,9 +6,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import scrapy
-
-from . import __version__
+from .archive_end import SOFTWARE
 from .crawls.captures import CrawlArchive
 from .crawls.packing import PackedCrawl, pack_crawl
 from .errors import ArchiveError
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 logger = logging.getLogger(__name__)
-
-SOFTWARE = f"scrapy-dedupe/{__version__} Scrapy/{scrapy.__version__}"
 
 
 def pack_by_settings(

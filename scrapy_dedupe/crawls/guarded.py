@@ -1,6 +1,8 @@
 """The index as a running crawl asks it: what it says, or nothing while it is away.
 
-Whatever could not be entered is read from the crawl's own files when it ends, or before it is committed; until then
+Records are entered many at a time; those that wait are found all the same. Nobody else sees the records of a crawl
+that runs, and those that a kill keeps from being entered are read from the crawl's own files, like all that could not
+be entered because the store was away: when the crawl ends, or before it is committed. Until then
 :attr:`GuardedIndex.is_incomplete` says so.
 """
 
@@ -10,17 +12,20 @@ import logging
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from scrapy_dedupe.errors import CrawlStateError, StoreError
+from scrapy_dedupe.stores.base import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
+    from scrapy_dedupe.stores.base import Need, Original, UrlCapture
 
     from .index import CrawlIndex
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+_BATCH = 64
 
 
 class Guard(Protocol):
@@ -44,22 +49,48 @@ class GuardedIndex:
         self._guard = guard
         self._containers: dict[str, list[dict[str, object]]] = {}
         self._has_told_of_state = False
+        self._waiting = 0
+        self._originals: dict[str, Original] = {}
+        self._urls: dict[str, UrlCapture] = {}
+        self._needs: dict[Need, None] = {}
+        self._counts = Counts()
 
     def find(self, digest: str) -> Original | None:
-        """The original with a payload."""
+        """The original with a payload; ``digest`` is without label, in the one form of the index."""
+        if digest in self._originals:
+            return self._originals[digest]
         found = self._ask(lambda: self.index.find(self.crawl, [digest]))
         return found[0] if found else None
 
     def find_url(self, url: str) -> UrlCapture | None:
         """The last capture of a URL."""
+        if url in self._urls:
+            return self._urls[url]
         found = self._ask(lambda: self.index.find_urls(self.crawl, [url]))
         return found[0] if found else None
 
     def add(
         self, originals: Sequence[Original], counts: Counts, urls: Sequence[UrlCapture], needs: Sequence[Need]
     ) -> None:
-        """Enter records that are on disk."""
+        """Enter records that are on disk, with the next batch."""
+        for original in originals:
+            self._originals.setdefault(original.digest, original)
+        self._urls.update((capture.url, capture) for capture in urls)
+        self._needs.update(dict.fromkeys(needs))
+        self._counts += counts
+        self._waiting += 1
+        if self._waiting >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Enter what waits."""
+        if not self._waiting:
+            return
+        originals, urls, needs = list(self._originals.values()), list(self._urls.values()), list(self._needs)
+        counts = self._counts
         self._ask(lambda: self.index.add(self.crawl, originals, counts, urls, needs))
+        self._waiting, self._counts = 0, Counts()
+        self._originals, self._urls, self._needs = {}, {}, {}
 
     def add_file(self, name: str) -> None:
         """Note a file before its first record."""

@@ -196,6 +196,7 @@ class Recorder:
         files are closed then, and the crawl stays incomplete.
         """
         files = self._writer.close()
+        self._index.flush()
         index, crawl = self._index.index, self._crawl
         if self.is_incomplete:
             # An index that was emptied meanwhile does not know the crawl any more.

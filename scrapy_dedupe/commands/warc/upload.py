@@ -126,7 +126,9 @@ class _Upload:
             self._storage.delete_local(path)
         except (ArchiveError, StoreError) as error:
             if not path.exists():
-                return UploadedFile(str(path), "left", crawl, reason="Another program has moved it meanwhile.")
+                return UploadedFile(
+                    str(path), "left", crawl, reason="Another program has moved it meanwhile."
+                )
             return UploadedFile(str(path), "failed", crawl, reason=str(error))
         return UploadedFile(str(path), "moved", crawl, location)
 
