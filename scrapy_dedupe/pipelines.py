@@ -182,6 +182,8 @@ class WarcPipeline:
         return RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
 
     def _finished(self, path: Path) -> None:
+        # Its records are entered under this name, before it gets another one.
+        self._recorder.flush()
         # What becomes a WACZ is moved as one.
         if self._uploads is not None and not self._session.settings.wacz.enabled:
             self._uploads.submit(path)

@@ -253,7 +253,10 @@ async def test_finished_files_are_moved_and_still_serve_as_originals(
     assert crawler.stats.get_value("dedupe/warc/revisit") == len(names)
     with open_index(stored["DEDUPE_STORE_URL"]) as index:
         named = {Path(file) for info in index.crawls() for file in info.files}
+        responses = [r for path in files_of(storage) for r in read_records(path) if r.type == "response"]
+        found = index.find("another", [str(r.payload_digest) for r in responses])
     assert named == set(files_of(storage))
+    assert [entry and entry.file for entry in found] == [str(r.path) for r in responses]
 
 
 @crawl_test

@@ -188,6 +188,10 @@ class Recorder:
         """A new file was begun; note it in the index."""
         self._index.add_file(str(self._writer.folder / name))
 
+    def flush(self) -> None:
+        """Enter in the index what waits to be entered."""
+        self._index.flush()
+
     def finish(self) -> list[Path]:
         """Close the files and bring the index up to date; the paths of this run's files.
 
