@@ -36,13 +36,20 @@ class ArchiveEnd:
     """The end of one archive. ``is_broken``: something was not recorded, so the crawl is not committed."""
 
     def __init__(
-        self, session: Session, index: CrawlIndex, recorder: Recorder, uploads: Uploads | None
+        self,
+        session: Session,
+        index: CrawlIndex,
+        recorder: Recorder,
+        uploads: Uploads | None,
+        *,
+        is_packed: bool,
     ) -> None:
         self._session = session
         self._settings = session.settings
         self._index = index
         self._recorder = recorder
         self._uploads = uploads
+        self._is_packed = is_packed
         self._is_closed = False
         self._packed: PackedCrawl | None = None
         self.is_broken = False
@@ -55,7 +62,7 @@ class ArchiveEnd:
         try:
             paths = await session.on_worker(self._recorder.finish)
             session.notes["warc"] = ", ".join(map(str, paths)) or "nothing was recorded"
-            if self._settings.wacz.enabled and self._is_to_be_committed():
+            if self._is_packed and self._is_to_be_committed():
                 await self._pack()
         except CrawlStateError as error:
             session.error(
@@ -83,12 +90,14 @@ class ArchiveEnd:
         session.notes["wacz"] = f"{done.wacz.path}, to be replayed with {done.manifest.name}"
 
     async def _stop(self) -> None:
-        if self._is_closed:
-            is_committed = await self._commit()
-            if is_committed and self._packed is not None:
-                await self._tidy(self._packed)
-        if self._uploads is not None:
-            self._session.notes["storage"] = await self._uploads.finish()
+        try:
+            if self._is_closed:
+                is_committed = await self._commit()
+                if is_committed and self._packed is not None:
+                    await self._tidy(self._packed)
+        finally:
+            if self._uploads is not None:
+                self._session.notes["storage"] = await self._uploads.finish()
 
     async def _commit(self) -> bool:
         # Not before: only now the stats have their last values, which are kept with the crawl.

@@ -99,4 +99,5 @@ class EventLoop:
             future.add_done_callback(lambda _: self.call(deferred.callback, None))
             await deferred
             return future.result()
-        return await asyncio.wrap_future(future)
+        # Whoever waits may be cancelled; the work goes on.
+        return await asyncio.shield(asyncio.wrap_future(future))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .content.canonical import read
 from .content.markup import HostileMarkup
 from .content.title import title_of
-from .errors import DamagedInput
+from .errors import DedupeError
 from .stored_pages import PageReader
 from .warc.wacz import Page
 
@@ -47,7 +47,7 @@ class PageList:
             return bare
         try:
             page = self._reader.page(record.target_uri, http.headers, source.payload())
-        except (DamagedInput, OSError):
+        except (DedupeError, OSError):
             return bare
         if isinstance(page, str):
             return bare

@@ -21,7 +21,7 @@ from scrapy import signals
 from .archive_end import SOFTWARE, ArchiveEnd
 from .crawls.index import CrawlIndex
 from .crawls.packing import container_name
-from .crawls.rebuilding import mend_others, settle
+from .crawls.rebuilding import files_of, mend_others, settle
 from .crawls.recorder import Recorded, Recorder
 from .crawls.rules import RevisitRules
 from .errors import ArchiveError, CrawlStateError, SettingError
@@ -85,6 +85,13 @@ class WarcPipeline:
     def _start(self) -> None:
         session, settings = self._session, self._settings
         index = CrawlIndex(session.store(settings.index_url).index)
+        try:
+            str(settings.folder.absolute()).encode()
+        except UnicodeEncodeError as error:
+            raise SettingError(
+                f"The folder of DEDUPE_WARC_DIR has a name that is no text ({settings.folder!r}), so the index cannot"
+                " name its files. Choose another folder."
+            ) from error
         storage = None
         if settings.upload_url is not None:
             storage = Storage(settings.upload_url)
@@ -115,6 +122,8 @@ class WarcPipeline:
         index.mark_incomplete(crawl, True)
         if session.settings.wacz.enabled:
             index.add_container(crawl, container_name(crawl))
+        # A crawl that was to have a WACZ gets one with all of its files, whatever the settings of its last run are.
+        self._is_packed = bool(index.containers(crawl))
         self._uploads = Uploads(session, storage, index, crawl) if storage is not None else None
         self._recorder = Recorder(
             self._writer(crawl, {Path(name).name for info in known.values() for name in info.files}),
@@ -125,9 +134,12 @@ class WarcPipeline:
             digest=settings.digest,
             check_files=settings.check_files,
             blackout_s=settings.blackout_s,
-            containers_only=session.settings.wacz.enabled,
+            containers_only=self._is_packed,
         )
-        self._end = ArchiveEnd(session, index, self._recorder, self._uploads)
+        self._end = ArchiveEnd(session, index, self._recorder, self._uploads, is_packed=self._is_packed)
+        files = files_of(index, crawl, settings.folder) if crawl in known and storage is not None else []
+        self._earlier = [file for file in files if isinstance(file, Path)]
+        self._crawler.signals.connect(self._move_earlier, signal=signals.spider_opened)
         session.run_every(_TELL_SECONDS, self._tell)
         session.at_close(self._tell)
 
@@ -185,8 +197,14 @@ class WarcPipeline:
         # Its records are entered under this name, before it gets another one.
         self._recorder.flush()
         # What becomes a WACZ is moved as one.
-        if self._uploads is not None and not self._session.settings.wacz.enabled:
+        if self._uploads is not None and not self._is_packed:
             self._uploads.submit(path)
+
+    def _move_earlier(self) -> None:
+        """Move what an earlier run of this crawl had no time to."""
+        if self._uploads is not None and not self._is_packed:
+            for file in self._earlier:
+                self._uploads.submit(file)
 
     def _response_downloaded(self, request: Request, response: Response) -> None:
         if not response.url.startswith(("http://", "https://")):

@@ -64,6 +64,8 @@ class Uploads:
         self._pending[path].set_result(True)
 
     def _failed(self, path: Path, error: Exception) -> None:
+        if self._pending[path].done():
+            return
         if not path.exists():
             # The verb that moves files was quicker.
             logger.info("%s was moved by another program.", path)
@@ -75,5 +77,4 @@ class Uploads:
             error,
             f"The file stays where it is; move it with `scrapy dedupe warc upload {self._storage.shown}`.",
         )
-        if not self._pending[path].done():
-            self._pending[path].set_result(False)
+        self._pending[path].set_result(False)

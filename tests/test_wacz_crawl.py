@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import random
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapy
-from archives import files_of
+from archives import files_of, records_of
 from crawling import LinkSpider, crawl, crawl_test
 
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.warc.containers import files_in
+from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
@@ -158,6 +161,57 @@ async def test_a_crawl_that_is_not_committed_is_packed_when_it_is(
     with open_index(store) as index:
         (container,) = index.containers("one")
     assert container["hash"] == hashlib.sha256((tmp_path / packed["wacz"]).read_bytes()).hexdigest()
+
+
+@crawl_test
+async def test_a_wacz_that_was_made_too_early_is_made_anew_with_all_of_the_crawl(
+    packing: dict[str, Any], web: WebServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = packing["DEDUPE_STORE_URL"]
+    packing |= {"DEDUPE_CRAWL_ID": "one", "JOBDIR": str(tmp_path / "job"), "DEDUPE_URL_STORE_URL": "local"}
+    await crawl(Stopping, packing, urls=web.url())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert main(["warc", "pack", "one", "--store", store]) == 0
+        await crawl(Stopping, packing | {"DEDUPE_WACZ": False}, urls=web.url("/a"))
+        assert main(["commit", "one", "--store", store, "--json"]) == 0
+    capsys.readouterr()
+    packed = {file.name for file in files_in(tmp_path / "wacz" / "one.wacz")}
+    assert packed == {path.name for path in files_of(tmp_path / "warcs")}
+    assert len(packed) == 2
+
+
+@crawl_test
+async def test_a_wait_that_is_given_up_loses_no_record(
+    settings: dict[str, Any], web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.page("/a", text("a"))
+    write = WarcWriter.write
+
+    def slow(self: WarcWriter, records: Any) -> Any:
+        time.sleep(0.3)
+        return write(self, records)
+
+    monkeypatch.setattr(WarcWriter, "write", slow)
+
+    class Impatient(LinkSpider):
+        async def parse(self, response: Any, **kwargs: Any) -> Any:
+            request = scrapy.Request(response.urljoin("/b"), dont_filter=True)
+            loop = asyncio.get_running_loop()
+            download = getattr(self.crawler.engine, "download_async", None)
+            if download is None:
+                return
+            task = loop.create_task(download(request))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            yield {"url": response.url}
+
+    web.page("/b", text("b"))
+    settings["DEDUPE_CONTENT_ENABLED"] = False
+    crawler = await crawl(Impatient, settings, urls=web.url("/a"))
+    recorded = [record.uri for record in records_of(tmp_path / "warcs") if record.type == "response"]
+    assert recorded == [web.url(path) for path in ("/a", "/b")[: len(web.paths)]]
+    assert crawler.stats.get_value("dedupe/warc/response") == len(web.paths)
 
 
 @crawl_test

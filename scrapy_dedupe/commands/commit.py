@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.crawls.places import is_present
 from scrapy_dedupe.errors import ArchiveError, SettingError
 
 from .figures import counts_dict
@@ -26,7 +27,8 @@ class Committed:
     """A crawl that is committed now. ``rebuilt``: its entries were first read anew from its files.
 
     ``wacz`` is the container that was packed first, for a crawl that was begun with DEDUPE_WACZ. ``upload_url`` is where
-    its files are to be moved, which this verb does not do.
+    its files are to be moved, which this verb does not do. ``missing`` are files that were not there when the entries
+    were read.
     """
 
     id: str
@@ -36,6 +38,7 @@ class Committed:
     rebuilt: bool
     wacz: str | None = None
     upload_url: str | None = None
+    missing: tuple[str, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,15 +61,16 @@ def run(place: Place, opts: argparse.Namespace) -> Committed:
         before = {info.id: info for info in index.crawls()}.get(opts.id)
         if before is None:
             before = _found_again(index, opts.id, place, opts.warc_dir)
+        missing: list[str] = []
         is_incomplete = before is not None and before.state == "uncommitted" and before.incomplete
         if before is not None and is_incomplete:
-            settle_one(index, before, place, opts.warc_dir)
+            missing = settle_one(index, before, place, opts.warc_dir)
         wacz = None
         if (
             before is not None
             and before.state == "uncommitted"
             and not opts.no_wacz
-            and _lacks_wacz(index, opts.id)
+            and _has_wacz(index, opts.id)
         ):
             wacz = pack_one(index, opts.id, place, opts.warc_dir)
         index.commit(opts.id)
@@ -74,13 +78,20 @@ def run(place: Place, opts: argparse.Namespace) -> Committed:
     is_changed = before is not None and before.state == "uncommitted"
     upload_url = place.settings.warc.upload_url if is_changed and place.given_store is None else None
     return Committed(
-        info.id, info.state, info.committed, counts_dict(info.counts), is_incomplete, wacz, upload_url
+        info.id,
+        info.state,
+        info.committed,
+        counts_dict(info.counts),
+        is_incomplete,
+        wacz,
+        upload_url,
+        tuple(missing),
     )
 
 
-def _lacks_wacz(index: CrawlIndex, crawl: str) -> bool:
-    """Whether the crawl was to have a WACZ that is not packed yet."""
-    return any("filename" in container and "hash" not in container for container in index.containers(crawl))
+def _has_wacz(index: CrawlIndex, crawl: str) -> bool:
+    """Whether the crawl was to have a WACZ. One that is there may lack what was recorded since."""
+    return bool(index.containers(crawl))
 
 
 def pack_one(index: CrawlIndex, crawl: str, place: Place, folder: Path | None) -> str | None:
@@ -107,14 +118,18 @@ def _found_again(index: CrawlIndex, crawl: str, place: Place, folder: Path | Non
     return next(info for info in index.crawls() if info.id == crawl)
 
 
-def settle_one(index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path | None) -> None:
-    """Enter what the index does not know because the crawl was killed, or the store was away meanwhile."""
+def settle_one(index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path | None) -> list[str]:
+    """Enter what the index does not know because the crawl was killed, or the store was away meanwhile.
+
+    Gives the files that are not there, whose records cannot be entered.
+    """
     from scrapy_dedupe.crawls.rebuilding import settle
     from scrapy_dedupe.crawls.rules import RevisitRules
 
     settings = place.settings.warc
     folder = folder or settings.folder
-    if crawl.files and not any(_is_there(name, folder) for name in crawl.files):
+    missing = [name for name in crawl.files if not _is_there(name, folder)]
+    if crawl.files and len(missing) == len(crawl.files):
         # Reading nothing would leave a committed crawl without records.
         raise ArchiveError(
             f"The crawl {crawl.id} did not end well, so its entries have to be read from its WARC files, but none"
@@ -122,11 +137,11 @@ def settle_one(index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path |
         )
     rules = RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
     settle(index, crawl.id, folder, rules)
+    return missing
 
 
 def _is_there(name: str, folder: Path) -> bool:
-    known = Path(name)
-    return any(path.is_file() for path in (known, folder / known.name, folder / f"{known.name}.open"))
+    return is_present(name) or is_present(str(folder / Path(name).name))
 
 
 def text(result: Committed) -> str:
@@ -136,3 +151,12 @@ def text(result: Committed) -> str:
         f" Move its files with `scrapy dedupe warc upload {result.upload_url}`." if result.upload_url else ""
     )
     return f"The crawl {result.id} is committed.{rebuilt}{packed}{move}"
+
+
+def caveat(result: Committed) -> str | None:
+    if not result.missing:
+        return None
+    return (
+        f"The entries of {', '.join(result.missing)} could not be read, since the file is not there; if it held records,"
+        " nothing refers to them."
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.warc.capture import target_uri
 from scrapy_dedupe.warc.reading import read_record, read_records
 
@@ -69,7 +69,7 @@ class CrawlArchive:
             return None
         try:
             record = read_record(path, entry.offset)
-        except DamagedInput:
+        except (DedupeError, OSError):
             return None
         is_it = record.type == "response" and record.payload_digest == revisit.payload_digest
         return record if is_it else None

@@ -58,6 +58,8 @@ class Originals:
         last = self._index.find_url(capture.target_uri)
         if last is None or not is_confirmed(capture.request_headers, last.validators):
             return None
+        if not _says_nothing_else(capture, last.validators):
+            return None
         return self.of_payload(last.digest)
 
     def is_repeated(self, capture: Capture, digest: str, seconds: float) -> bool:
@@ -125,6 +127,18 @@ def is_confirmed(request_headers: Headers, validators: bytes) -> bool:
         return tag not in (b"", _NONE) and any(_hash(match[1]) == tag for match in tags)
     since = _first(request_headers, b"if-modified-since").strip()
     return bool(since) and modified == _hash(since)
+
+
+def _says_nothing_else(capture: Capture, validators: bytes) -> bool:
+    """Whether what a 304 says of itself speaks of the version with these validators.
+
+    Of several tags that were asked about, its own says which one is meant.
+    """
+    tag = validators_of(capture.response_headers)[:_HASH_BYTES]
+    if tag not in (b"", _NONE):
+        return tag == validators[:_HASH_BYTES] or validators[:_HASH_BYTES] == _NONE
+    asked = [value for name, value in capture.request_headers if name.lower() == b"if-none-match"]
+    return len(_ENTITY_TAG.findall(b",".join(asked))) <= 1
 
 
 def _hash(value: bytes) -> bytes:

@@ -120,7 +120,7 @@ def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
         known = containers[need.crawl]
         container = known[need.wacz_index] if need.wacz_index < len(known) else {}
         name, digest, size = (container.get(field) for field in ("filename", "hash", "size"))
-        if name:
+        if name and (digest or not need.file):
             requirement = Requirement(
                 str(name), need.crawl, str(digest) if digest else None, int(str(size)) if size else None
             )

@@ -247,9 +247,11 @@ def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:
         file = readable(name)
         if file is not None and not file.name.endswith(OPEN_SUFFIX):
             found[str(file)] = file
+    # A file that is being moved is there twice for a moment.
+    names = {file.name for file in found.values()}
     if folder.is_dir():
         for path in folder.absolute().glob("*.warc*"):
-            if path.suffix in (".warc", ".gz") and str(path) not in found and _is_part_of(path, crawl):
+            if path.suffix in (".warc", ".gz") and path.name not in names and _is_part_of(path, crawl):
                 found[str(path)] = path
     return sorted(found.values(), key=lambda file: file.name)
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
 from scrapy_dedupe.warc import records
+from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.dates import date_digits, date_from_digits
 
 from .guarded import GuardedIndex
@@ -119,7 +121,7 @@ class Recorder:
                 warcinfo_id=self._writer.warcinfo_id,
             )
             return self._write(capture, principal, "", None, None)
-        labelled = f"{self._digest}:{original.digest}"
+        labelled = str(parse_digest(original.digest))
         principal = records.not_modified(
             capture,
             refers_to=original.record_id,
@@ -203,11 +205,19 @@ class Recorder:
         self._index.flush()
         index, crawl = self._index.index, self._crawl
         if self.is_incomplete:
-            # An index that was emptied meanwhile does not know the crawl any more.
-            index.start(crawl)
+            state = next((info.state for info in index.crawls() if info.id == crawl), "unknown")
+            if state == "canceled":
+                raise CrawlStateError(f"The crawl {crawl} was canceled while it ran. Its files stay.")
+            if state != "uncommitted":
+                # An index that was emptied meanwhile does not know the crawl any more.
+                index.start(crawl)
+                index.mark_incomplete(crawl, True)
             rebuild(index, crawl, self._writer.folder, self._rules)
         else:
             size = sum(file.size_bytes for file in files)
             index.add(crawl, [], Counts(total_crawl_size=size))
             index.mark_incomplete(crawl, False)
+        if self._writer.has_unfinished:
+            # What is in that file has to be salvaged, and entered, before anybody commits the crawl.
+            index.mark_incomplete(crawl, True)
         return [self._writer.folder / file.file for file in files]

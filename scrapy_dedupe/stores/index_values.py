@@ -258,7 +258,7 @@ def stats_json(stats: Mapping[str, object] | None) -> str | None:
     """A crawl's statistics as JSON; times in ISO 8601, what JSON does not know as text."""
     if stats is None:
         return None
-    return json.dumps({str(name): stats[name] for name in stats}, default=_plain, ensure_ascii=False)
+    return json.dumps({str(name): stats[name] for name in stats}, default=_plain)
 
 
 def read_stats(text: str | bytes | None) -> dict[str, object] | None:

@@ -85,7 +85,7 @@ class WarcWriter:
     exchange goes to a new file; *on_new_file* is called with the final name of each file before its first
     exchange is written, *on_finished* with the path of each file that has its final name. *name* is the template of file names, *crawl* what ``{crawl}`` stands for in it; names in
     *taken* are not used. Raises ArchiveError if the folder cannot be written to, SettingError for a prefix, size, level or name that cannot be
-    used.
+    used. `has_unfinished` says whether a file could not get its final name.
     """
 
     def __init__(
@@ -126,6 +126,7 @@ class WarcWriter:
         self._next_id = new_record_id()
         self._closed = False
         self._file: _OpenFile | None = None
+        self.has_unfinished = False
         prove_writable(self.folder, "WARC files")
         self._refuse_long_names()
 
@@ -236,7 +237,11 @@ class WarcWriter:
         # Whatever goes wrong now, nothing more may be added to this file: after a failed sync nobody knows
         # what is on the disk. It keeps its .open name, and salvage reads what is there.
         self._file = None
-        file.finish()
+        try:
+            file.finish()
+        except ArchiveError:
+            self.has_unfinished = True
+            raise
         self.files.append(FinishedFile(file.path.name, file.size))
         if self._on_finished is not None:
             self._on_finished(file.path)

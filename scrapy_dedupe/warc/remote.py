@@ -5,6 +5,7 @@ Reading goes through fsspec (the extra ``storage``), in blocks; nothing is copie
 
 from __future__ import annotations
 
+import io
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -40,7 +41,7 @@ class RemoteFile:
         try:
             import fsspec
 
-            stream: BufferedReader = fsspec.open(self.url, mode).open()
+            stream = fsspec.open(self.url, mode).open()
         except ImportError as error:
             raise SettingError(
                 f'{self.url} cannot be read without a package: {error}. Run pip install "scrapy-dedupe[storage]", and'
@@ -51,7 +52,8 @@ class RemoteFile:
             raise ArchiveError(
                 f"{self.url} cannot be read: {error or type(error).__name__}. See to the network and the credentials."
             ) from error
-        return stream
+        # The files of most drivers cannot peek.
+        return stream if hasattr(stream, "peek") else io.BufferedReader(stream)
 
     def __str__(self) -> str:
         return self.url

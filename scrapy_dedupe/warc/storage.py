@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, sync_folder
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, lock, sync_folder
 from scrapy_dedupe.warc.records import new_record_id
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ class Storage:
         possible. Raises its subclass `RefusedUpload` if that will not change by trying again.
         """
         path = Path(path)
+        with _alone_with(path):
+            return self._upload(path)
+
+    def _upload(self, path: Path) -> str:
         before, local = _stat(path), _sum_of_local(path)
         name = path.name
         try:
@@ -334,6 +338,21 @@ class Storage:
             for secret in self._secrets:
                 reason = reason.replace(secret, "***")
             raise ArchiveError(f"{what}: {reason}. {remedy}") from (None if self._secrets else error)
+
+
+@contextlib.contextmanager
+def _alone_with(path: Path) -> Iterator[None]:
+    """Hold a lock on a local file, so that no other program sends it to the same place at the same time."""
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise RefusedUpload(f"{path} cannot be uploaded: {error.strerror}.") from error
+    try:
+        if not lock(fd):
+            raise RefusedUpload(f"{path} is being uploaded by another program, and is left to that one.")
+        yield
+    finally:
+        os.close(fd)
 
 
 def _secrets_of(url: str) -> tuple[str, ...]:

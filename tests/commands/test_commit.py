@@ -73,6 +73,21 @@ def test_an_incomplete_crawl_is_not_committed_without_its_files(
     assert (crawl["state"], crawl["counts"]["totalUrls"]) == ("uncommitted", 3)
 
 
+def test_a_file_that_is_not_there_is_told_when_the_others_are_read(
+    call: Callable[..., Any], incomplete: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "warcs"
+    folder.mkdir()
+    info = warc_record("warcinfo", 1, b"isPartOf: second\r\n", "Content-Type: application/warc-fields")
+    (folder / "second.warc.gz").write_bytes(info)
+    with open_index(incomplete) as index:
+        index.add_file("second", str(folder / "gone.warc.gz"))
+    called = call("commit", "second", "--store", incomplete, "--warc-dir", str(folder))
+    assert called.code == 4
+    assert "gone.warc.gz could not be read" in called.err
+    assert call("crawls", "--store", incomplete, "--json").json[1]["state"] == "committed"
+
+
 def test_an_incomplete_crawl_is_read_from_its_files(
     call: Callable[..., Any], incomplete: str, tmp_path: Path
 ) -> None:
@@ -99,6 +114,7 @@ def test_an_incomplete_crawl_is_read_from_its_files(
     assert result["rebuilt"]
     assert result["counts"]["totalUrls"] == 1
     assert not call("crawls", "--store", incomplete, "--json").json[1]["incomplete"]
+    assert result["missing"] == []
     with open_index(incomplete) as index:
         (found,) = index.find("other", [digest])
     assert found is not None

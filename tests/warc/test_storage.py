@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.warc.files import lock
 from scrapy_dedupe.warc.mover import Mover
 from scrapy_dedupe.warc.storage import RefusedUpload, Storage
 
@@ -540,6 +541,16 @@ def test_kill_9_leaves_the_file_here_or_there_and_the_move_can_be_repeated(
     assert names(folder) == [NAME]
     assert final.read_bytes() == body
     assert not file.exists()
+
+
+def test_a_file_that_another_program_uploads_is_left_to_it(path, away):
+    with path.open("rb") as held:
+        assert lock(held.fileno())
+        with pytest.raises(RefusedUpload, match="by another program"):
+            Storage(str(away)).upload(path)
+        assert names(away) == []
+    Storage(str(away)).upload(path)
+    assert names(away) == [NAME]
 
 
 # The mover
