@@ -138,7 +138,8 @@ class WarcPipeline:
         )
         self._end = ArchiveEnd(session, index, self._recorder, self._uploads, is_packed=self._is_packed)
         files = files_of(index, crawl, settings.folder) if crawl in known and storage is not None else []
-        self._earlier = [file for file in files if isinstance(file, Path)]
+        here = settings.folder.absolute()
+        self._earlier = [file for file in files if isinstance(file, Path) and file.parent == here]
         self._crawler.signals.connect(self._move_earlier, signal=signals.spider_opened)
         session.run_every(_TELL_SECONDS, self._tell)
         session.at_close(self._tell)

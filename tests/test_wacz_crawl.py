@@ -317,6 +317,29 @@ async def test_finished_files_are_moved_and_still_serve_as_originals(
 
 
 @crawl_test
+async def test_a_job_that_goes_on_moves_what_its_last_run_had_no_time_to(
+    settings: dict[str, Any], web: WebServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    settings |= {"DEDUPE_WARC_UPLOAD_URL": str(storage), "JOBDIR": str(tmp_path / "job")}
+    for number, name in enumerate(("/a", "/b", "/c")):
+        web.page(name, text(name))
+        await crawl(Stopping, settings, urls=web.url(name))
+        assert len(files_of(storage)) == number + 1
+    left = files_of(storage)[1]
+    with open_index(settings["DEDUPE_STORE_URL"]) as index:
+        (info,) = index.crawls()
+        index.rename_file(info.id, str(left), str(tmp_path / "warcs" / left.name))
+    left.rename(tmp_path / "warcs" / left.name)
+    crawler = await crawl(LinkSpider, settings, urls=web.url("/a"))
+    assert len(files_of(storage)) == 4
+    assert files_of(tmp_path / "warcs") == []
+    assert not crawler.stats.get_value("dedupe/errors/upload")
+    assert "NOT moved" not in caplog.text
+
+
+@crawl_test
 async def test_a_wacz_is_moved_with_its_manifest(
     packing: dict[str, Any], web: WebServer, tmp_path: Path
 ) -> None:
