@@ -294,7 +294,8 @@ def assert_same_request(exchange: Exchange, asked: Asked, client: str) -> None:
         assert unquote_to_bytes(exchange.request_line) == unquote_to_bytes(asked.line)
         without = () if asked.body else (b"content-length",)
     else:
-        assert exchange.request_line == asked.line
+        # With an old w3lib Scrapy leaves out the slash of an empty path, which is no HTTP.
+        assert exchange.request_line == asked.line.replace(b" ?", b" /?", 1)
     received = values_by_name(asked.headers, *without)
     assert values_by_name(exchange.request_headers, *without) == received
     assert exchange.request_body == asked.body
