@@ -8,7 +8,7 @@ errors, retries, robots.txt and media included. Items pass through untouched.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from scrapy import signals
 from .archive_end import SOFTWARE, ArchiveEnd
 from .crawls.index import CrawlIndex
 from .crawls.packing import container_name
+from .crawls.payloads import FIELD
 from .crawls.rebuilding import files_of, mend_others, settle
 from .crawls.recorder import Recorded, Recorder
 from .crawls.rules import RevisitRules
@@ -46,10 +47,17 @@ logger = logging.getLogger(__name__)
 _TRUNCATED_BY = {"dataloss": "disconnect", "download_stopped": "length"}
 
 _TELL_SECONDS = 1.0
+_LOOK_AHEAD = 64
+# Servers may invent codings.
+_MOST_REASONS = 10
 
 HEAD_IS_RECONSTRUCTED = (
     "The HTTP heads are reconstructed: header values and their order are as received, the status phrase is the"
     " standard one, header names are in title case, transfer coding is removed."
+)
+BODIES_ARE_DECODED = (
+    " Content coding is removed too, and named in X-Orig-Content-Encoding; a body that still has a Content-Encoding could"
+    " not be decoded, or is incomplete."
 )
 
 
@@ -73,6 +81,9 @@ class WarcPipeline:
         self._settings = self._session.settings.warc
         self._captures: WeakKeyDictionary[Request, Capture] = WeakKeyDictionary()
         self._has_stopped_recording = False
+        self._reasons: set[str] = set()
+        self._waiting: deque[tuple[Capture, int]] = deque()
+        self._next: deque[tuple[Capture, int]] = deque()
         self._lock = Lock()
         self._tally: Counter[str] = Counter()
         self._session.at_start(self._start)
@@ -106,16 +117,24 @@ class WarcPipeline:
             load_surt()
             prove_writable(session.settings.wacz.folder, "WACZ files")
         known = {info.id: info for info in index.crawls()}
+
+        def start(crawl: str) -> None:
+            index.start(crawl, settings.payload, concurrent=settings.concurrent)
+
         try:
-            index.start(session.crawl_id)
+            start(session.crawl_id)
         except CrawlStateError as error:
             if settings.crawl_id is not None:
                 raise SettingError(
                     f"The setting DEDUPE_CRAWL_ID is {settings.crawl_id!r}: {error} Use another id, or none."
                 ) from error
             # The job was finished and committed before; this run is another crawl.
-            index.start(session.renew_crawl_id())
+            start(session.renew_crawl_id())
         crawl, rules = session.crawl_id, self._rules()
+        # A crawl that goes on stays what it was begun as.
+        begun = known.get(crawl)
+        goes_on = begun is not None and begun.state == "uncommitted"
+        concurrent = begun.concurrent if begun is not None and goes_on else settings.concurrent
         if crawl not in known:
             session.at_refusal(lambda: index.cancel(crawl))
         self._mend(index, crawl, rules)
@@ -135,6 +154,8 @@ class WarcPipeline:
             check_files=settings.check_files,
             blackout_s=settings.blackout_s,
             containers_only=self._is_packed,
+            payload=settings.payload,
+            concurrent=concurrent,
         )
         self._end = ArchiveEnd(session, index, self._recorder, self._uploads, is_packed=self._is_packed)
         files = files_of(index, crawl, settings.folder) if crawl in known and storage is not None else []
@@ -179,8 +200,9 @@ class WarcPipeline:
                 "isPartOf": crawl,
                 "robots": "obey" if self._crawler.settings.getbool("ROBOTSTXT_OBEY") else "ignore",
                 "http-header-user-agent": str(self._crawler.settings.get("USER_AGENT")),
-                "payload": "stored",
-                "description": HEAD_IS_RECONSTRUCTED,
+                FIELD: settings.payload,
+                "description": HEAD_IS_RECONSTRUCTED
+                + (BODIES_ARE_DECODED if settings.payload == "decoded" else ""),
             },
             on_new_file=lambda name: self._recorder.add_file(name),
             on_finished=self._finished,
@@ -233,9 +255,20 @@ class WarcPipeline:
         if self._has_stopped_recording:
             self._session.inc("dedupe/warc/not_archived")
             return
-        future = self._session.worker.submit_weighing(capture.size_bytes, self._recorder.record, capture)
+        limit = self._decoded_limit(request) if self._settings.payload == "decoded" else 0
+        self._waiting.append((capture, limit))
+        future = self._session.worker.submit_weighing(capture.size_bytes, self._record_next)
         self._session.recordings.add(request, future)
         future.add_done_callback(self._account)
+
+    def _record_next(self) -> Recorded:
+        """On the worker: record what has waited longest. What waits is looked up in the index in one round trip."""
+        if not self._next:
+            while self._waiting and len(self._next) < _LOOK_AHEAD:
+                self._next.append(self._waiting.popleft())
+            if len(self._next) > 1:
+                self._recorder.look_up([capture for capture, _ in self._next])
+        return self._recorder.record(*self._next.popleft())
 
     def _account(self, done: Future[Recorded]) -> None:
         """On the worker: the event loop is not woken for each record, only for errors."""
@@ -248,6 +281,27 @@ class WarcPipeline:
             self._tally[recorded.kind] += 1
             self._tally["bytes_written"] += recorded.written
             self._tally["bytes_conserved"] += recorded.conserved_size
+            self._tally["undecodable"] += recorded.undecodable is not None
+        if recorded.undecodable is not None:
+            self._session.loop.call(self._tell_of_undecodable, recorded, recorded.undecodable)
+
+    def _tell_of_undecodable(self, recorded: Recorded, reason: str) -> None:
+        if reason in self._reasons or len(self._reasons) >= _MOST_REASONS:
+            return
+        self._reasons.add(reason)
+        logger.warning(
+            "The body of the response in %s, offset %d, could not be decoded: %s. It is stored as it came, and no"
+            " revisit refers to it. Others like it are counted in dedupe/warc/undecodable.",
+            recorded.file,
+            recorded.offset,
+            reason,
+        )
+
+    def _decoded_limit(self, request: Request) -> int:
+        """How large a decoded body may be, as HttpCompressionMiddleware has it; 0 for no limit."""
+        spider = self._crawler.spider
+        limit = getattr(spider, "download_maxsize", self._crawler.settings.getint("DOWNLOAD_MAXSIZE"))
+        return int(request.meta.get("download_maxsize", limit))
 
     def _tell(self) -> None:
         """Put what was counted since the last time into the stats."""

@@ -113,6 +113,8 @@ class WarcSettings:
     upload_url: str | None
     crawl_id: str | None
     commit_reasons: tuple[str, ...]
+    payload: str
+    concurrent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +303,12 @@ SPECS: Final[tuple[Spec, ...]] = (
          " and kept in JOBDIR."),
     Spec("DEDUPE_COMMIT_REASONS", ("finished", "closespider_*"), reasons, "a list of finish reasons, * allowed",
          "With which finish reasons a crawl is committed. Otherwise it stays uncommitted until somebody decides."),
+    Spec("DEDUPE_PAYLOAD", "stored", choice("stored", "decoded"), '"stored" or "decoded"',
+         "Whether bodies are stored, and compared, as the server sent them, or with their content coding (gzip, br)"
+         " undone, as Browsertrix does. All crawls of one index have the same."),
+    Spec("DEDUPE_CONCURRENT", False, boolean, _FLAG,
+         "Whether other crawls may refer to the records of this one as soon as they are written, and not only once it"
+         " is committed."),
     # Replay
     Spec("DEDUPE_REPLAY", (), file_patterns, "a list of file names, with the wildcards *, ? and ** if wished",
          "Answer requests from these WARC, ARC and WACZ files and multi-WACZ JSON, not from the network; see"
@@ -364,6 +372,8 @@ def read_settings(settings: BaseSettings) -> Settings:
             upload_url=values["DEDUPE_WARC_UPLOAD_URL"],
             crawl_id=values["DEDUPE_CRAWL_ID"],
             commit_reasons=tuple(values["DEDUPE_COMMIT_REASONS"]),
+            payload=values["DEDUPE_PAYLOAD"],
+            concurrent=values["DEDUPE_CONCURRENT"],
         ),
         wacz=WaczSettings(
             enabled=values["DEDUPE_WACZ"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .archive_end import SOFTWARE
 from .crawls.captures import CrawlArchive
 from .crawls.packing import PackedCrawl, pack_crawl
-from .errors import ArchiveError
+from .errors import ArchiveError, CrawlStateError
 from .page_list import PageList
 from .warc.storage import Storage
 
@@ -32,7 +32,15 @@ def pack_by_settings(
     *,
     warc_folder: Path | None = None,
 ) -> PackedCrawl | None:
-    """Pack the WARC files of *crawl*; see :func:`~scrapy_dedupe.crawls.packing.pack_crawl`."""
+    """Pack the WARC files of *crawl*; see :func:`~scrapy_dedupe.crawls.packing.pack_crawl`.
+
+    Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for a crawl that was imported.
+    """
+    if any(info.imported for info in index.crawls() if info.id == crawl):
+        raise CrawlStateError(
+            f"The crawl {crawl} was imported; its records stay in the files that it was imported from, and are not"
+            " packed."
+        )
     folder = (warc_folder or settings.warc.folder).absolute()
     archive = CrawlArchive(index, crawl, folder, lambda damage: logger.warning("Damaged: %s.", damage))
     pages = PageList(scrapy_settings, archive, with_text=settings.wacz.text)

@@ -65,6 +65,8 @@ WRONG = {
     "DEDUPE_WACZ_KEEP_WARC": "no",
     "DEDUPE_CRAWL_ID": "a crawl",
     "DEDUPE_COMMIT_REASONS": {"finished": True},
+    "DEDUPE_PAYLOAD": "encoded",
+    "DEDUPE_CONCURRENT": "sometimes",
     "DEDUPE_REPLAY": [7],
     "DEDUPE_REPLAY_MISSING": "skip",
 }

@@ -68,7 +68,7 @@ def _add_scrapy_options(parser: argparse.ArgumentParser) -> None:
         "--set",
         dest="set_after",
         action="append",
-        default=[],
+        default=argparse.SUPPRESS,
         metavar="NAME=VALUE",
         help="set/override setting (may be repeated)",
     )

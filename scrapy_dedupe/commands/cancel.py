@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.errors import CrawlStateError
+
 if TYPE_CHECKING:
     import argparse
+
+    from scrapy_dedupe.crawls import CrawlIndex
 
     from .place import Place
 
@@ -23,6 +27,9 @@ class Canceled:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
+    parser.add_argument(
+        "--force", action="store_true", help="even if revisits of other crawls refer to its records already"
+    )
 
 
 def run(place: Place, opts: argparse.Namespace) -> Canceled:
@@ -30,8 +37,28 @@ def run(place: Place, opts: argparse.Namespace) -> Canceled:
 
     with place.open_index() as index:
         refuse_running(index, opts.id, place.settings.warc.folder)
+        if not opts.force:
+            _refuse_needed(index, opts.id)
         index.cancel(opts.id)
     return Canceled(opts.id, "canceled")
+
+
+def _refuse_needed(index: CrawlIndex, crawl: str) -> None:
+    """Refuse while other crawls need one, which is possible if it is concurrent."""
+    from scrapy_dedupe.crawls.dependencies import Dependencies
+    from scrapy_dedupe.crawls.purging import listed_lines
+
+    dependencies = Dependencies(index)
+    info = dependencies.crawls.get(crawl)
+    if info is None or info.state != "uncommitted":
+        return
+    lines = [f"{other} needs {needed}" for other, needed in dependencies.dependants([crawl])]
+    if lines:
+        raise CrawlStateError(
+            f"The crawl {crawl} was not canceled, since others refer to its records already:\n"
+            f"{listed_lines(lines)}\n"
+            f"Commit it (commit {crawl}), or cancel it with --force: keep its files then, which those others need."
+        )
 
 
 def text(result: Canceled) -> str:

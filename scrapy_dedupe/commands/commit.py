@@ -62,17 +62,14 @@ def run(place: Place, opts: argparse.Namespace) -> Committed:
         if before is None:
             before = _found_again(index, opts.id, place, opts.warc_dir)
         missing: list[str] = []
-        is_incomplete = before is not None and before.state == "uncommitted" and before.incomplete
-        if before is not None and is_incomplete:
-            missing = settle_one(index, before, place, opts.warc_dir)
-        wacz = None
-        if (
-            before is not None
-            and before.state == "uncommitted"
-            and not opts.no_wacz
-            and _has_wacz(index, opts.id)
-        ):
-            wacz = pack_one(index, opts.id, place, opts.warc_dir)
+        is_rebuilt, wacz = False, None
+        # An imported crawl is not ours to read or pack; the index says what to do about one that was cut off.
+        if before is not None and before.state == "uncommitted" and not before.imported:
+            if before.incomplete:
+                missing = settle_one(index, before, place, opts.warc_dir)
+                is_rebuilt = True
+            if not opts.no_wacz and _has_wacz(index, opts.id):
+                wacz = pack_one(index, opts.id, place, opts.warc_dir)
         index.commit(opts.id)
         info = next(info for info in index.crawls() if info.id == opts.id)
     is_changed = before is not None and before.state == "uncommitted"
@@ -82,7 +79,7 @@ def run(place: Place, opts: argparse.Namespace) -> Committed:
         info.state,
         info.committed,
         counts_dict(info.counts),
-        is_incomplete,
+        is_rebuilt,
         wacz,
         upload_url,
         tuple(missing),
@@ -109,11 +106,12 @@ def pack_one(index: CrawlIndex, crawl: str, place: Place, folder: Path | None) -
 
 def _found_again(index: CrawlIndex, crawl: str, place: Place, folder: Path | None) -> CrawlInfo | None:
     """A crawl that the index has lost, because it was emptied, but whose files are there."""
-    from scrapy_dedupe.crawls.rebuilding import has_files
+    from scrapy_dedupe.crawls.payloads import payload_of_files
 
-    if not has_files(crawl, folder or place.settings.warc.folder):
+    payload = payload_of_files(crawl, folder or place.settings.warc.folder)
+    if payload is None:
         return None
-    index.start(crawl)
+    index.start(crawl, payload)
     index.mark_incomplete(crawl, True)
     return next(info for info in index.crawls() if info.id == crawl)
 

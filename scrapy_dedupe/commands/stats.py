@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.stores.base import Counts
 
-from .figures import counts_text, number_text
+from .figures import counts_text, number_text, size_text
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +35,8 @@ class CrawlStats:
 class Stats:
     """The sums over the committed crawls, and what the content layer remembers. Sizes in bytes.
 
-    ``crawls`` has the number of crawls in each state; ``per_crawl`` is None unless it was asked for.
+    ``crawls`` has the number of crawls in each state; ``removed_crawls`` are committed ones that the manifest of the
+    last import did not name, and ``removed_bytes`` their size. ``per_crawl`` is None unless it was asked for.
     """
 
     index: str
@@ -47,6 +48,8 @@ class Stats:
     size_bytes: int
     texts: int
     kept_texts: int
+    removed_crawls: int
+    removed_bytes: int
     per_crawl: list[CrawlStats] | None = None
 
 
@@ -58,6 +61,7 @@ def run(place: Place, opts: argparse.Namespace) -> Stats:
     with place.open_index() as index:
         infos = index.crawls()
         counts = index.counts
+        notes = index.import_notes
     store = place.open_content()
     try:
         texts = store.content.statistics()
@@ -76,6 +80,8 @@ def run(place: Place, opts: argparse.Namespace) -> Stats:
         size_bytes=counts.total_crawl_size,
         texts=texts["texts"],
         kept_texts=texts["kept"],
+        removed_crawls=notes.removed_crawls,
+        removed_bytes=notes.removed_size,
         per_crawl=[_crawl_stats(info) for info in infos] if opts.per_crawl else None,
     )
 
@@ -89,6 +95,11 @@ def text(stats: Stats) -> str:
         f"Archive   {counts_text(counts)}",
         f"Content   {texts} different texts, {kept} of them compared with others",
     ]
+    if stats.removed_crawls:
+        some = stats.removed_crawls
+        crawls, are = ("1 crawl", "is") if some == 1 else (f"{number_text(some)} crawls", "are")
+        size = size_text(stats.removed_bytes)
+        lines.append(f"Removed   {crawls}, {size}, {are} not in the manifest that was imported last")
     lines += [
         f"  {crawl.id} ({crawl.state}): "
         + counts_text(Counts(crawl.urls, crawl.duplicates, crawl.conserved_bytes, crawl.size_bytes))

@@ -2,8 +2,9 @@
 
 A verb is a module of this package with ``HELP``, ``add_arguments(parser)``, ``run(place, opts)``, which gives a
 dataclass or a list of them, and ``text(result)``, which formats it. ``--json`` prints the result itself. A verb with
-sub-verbs is a package of such modules, with ``HELP`` and the names in ``VERBS``. A verb whose work can be done and
-still lack something has ``caveat(result)``, which gives the sentence for exit code 4, or None.
+sub-verbs is a package of such modules, with ``HELP`` and the names in ``VERBS``; if the package has ``run`` besides, it
+is a verb of its own when no sub-verb is named. A verb whose work can be done and still lack something has
+``caveat(result)``, which gives the sentence for exit code 4, or None.
 
 Exit codes: 0 done; 1 an unexpected error, a fault of this package; 2 wrong use; 3 a store, file or lock stands in
 the way; 4 done, but some input was damaged, skipped or different. Each but 0 with one sentence on stderr.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from scrapy.settings import BaseSettings
 
-VERBS = ("stats", "crawls", "commit", "cancel", "urls", "content", "warc")
+VERBS = ("stats", "crawls", "commit", "cancel", "import", "purge", "check", "urls", "content", "warc")
 
 
 class Verb(Protocol):
@@ -66,15 +67,18 @@ def add_verbs(
         verb = verb_named(name)
         child = _add_parser(choices, name, verb)
         sub_verbs = getattr(verb, "VERBS", ())
-        if not sub_verbs:
+        stands_alone = hasattr(verb, "run")
+        if stands_alone:
             _add_arguments(child, verb, add_common)
+        if not sub_verbs:
             continue
         sub_choices = child.add_subparsers(
-            dest="sub_verb", metavar="VERB", title="verbs", prog=f"{prog} {name}", required=True
+            dest="sub_verb", metavar="VERB", title="verbs", prog=f"{prog} {name}", required=not stands_alone
         )
         for sub_name in sub_verbs:
             sub_verb = verb_named(f"{name} {sub_name}")
-            _add_arguments(_add_parser(sub_choices, sub_name, sub_verb), sub_verb, add_common)
+            sub_child = _add_parser(sub_choices, sub_name, sub_verb)
+            _add_arguments(sub_child, sub_verb, add_common, is_below=stands_alone)
 
 
 def _add_parser(choices: Any, name: str, verb: Verb) -> argparse.ArgumentParser:
@@ -85,14 +89,23 @@ def _add_parser(choices: Any, name: str, verb: Verb) -> argparse.ArgumentParser:
 
 
 def _add_arguments(
-    parser: argparse.ArgumentParser, verb: Verb, add_common: Callable[[argparse.ArgumentParser], None] | None
+    parser: argparse.ArgumentParser,
+    verb: Verb,
+    add_common: Callable[[argparse.ArgumentParser], None] | None,
+    *,
+    is_below: bool = False,
 ) -> None:
+    # What stands before a sub-verb must not be undone by what is not given behind it.
+    absent: Any = argparse.SUPPRESS if is_below else None
     parser.add_argument(
         "--store",
         metavar="URL",
+        default=absent,
         help="the store, such as sqlite:///dedupe.sqlite or redis://localhost:6379/0 (default: the settings)",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--json", action="store_true", default=absent or False, help="print the result as JSON"
+    )
     verb.add_arguments(parser)
     if add_common is not None:
         add_common(parser)

@@ -1,7 +1,7 @@
 """The index as a running crawl asks it: what it says, or nothing while it is away.
 
-Records are entered many at a time; those that wait are found all the same. Nobody else sees the records of a crawl
-that runs, and those that a kill keeps from being entered are read from the crawl's own files, like all that could not
+Records are entered many at a time; those that wait are found all the same. Those of a concurrent crawl, which others
+look for while it runs, are entered one by one. Records that a kill keeps from being entered are read from the crawl's own files, like all that could not
 be entered because the store was away: when the crawl ends, or before it is committed. Until then
 :attr:`GuardedIndex.is_incomplete` says so.
 """
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from scrapy_dedupe.errors import CrawlStateError, StoreError
 from scrapy_dedupe.stores.base import Counts
 
+from .holders import Containers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from scrapy_dedupe.stores.base import Need, Original, UrlCapture
+    from scrapy_dedupe.stores.base import CrawlInfo, Need, Original, UrlCapture
 
     from .index import CrawlIndex
 
@@ -42,14 +44,17 @@ class Guard(Protocol):
 class GuardedIndex:
     """The index for one crawl; no method but :attr:`index` raises errors of the store."""
 
-    def __init__(self, index: CrawlIndex, crawl: str, guard: Guard) -> None:
+    def __init__(self, index: CrawlIndex, crawl: str, guard: Guard, *, concurrent: bool = False) -> None:
         self.index = index
         self.crawl = crawl
         self.is_incomplete = False
         self._guard = guard
-        self._containers: dict[str, list[dict[str, object]]] = {}
+        self._batch = 1 if concurrent else _BATCH
+        self._containers: dict[str, Containers] = {}
+        self._crawls: dict[str, CrawlInfo] = {}
         self._has_told_of_state = False
         self._waiting = 0
+        self._known: dict[str, Original | None] = {}
         self._originals: dict[str, Original] = {}
         self._urls: dict[str, UrlCapture] = {}
         self._needs: dict[Need, None] = {}
@@ -59,8 +64,17 @@ class GuardedIndex:
         """The original with a payload; ``digest`` is without label, in the one form of the index."""
         if digest in self._originals:
             return self._originals[digest]
+        if digest in self._known:
+            # Once: when the payload comes again, it may have been recorded in the meantime.
+            return self._known.pop(digest)
         found = self._ask(lambda: self.index.find(self.crawl, [digest]))
         return found[0] if found else None
+
+    def look_up(self, digests: Sequence[str]) -> None:
+        """Ask for several payloads at once that :meth:`find` is about to be asked for."""
+        wanted = list(dict.fromkeys(digest for digest in digests if digest not in self._originals))
+        found = self._ask(lambda: self.index.find(self.crawl, wanted)) if wanted else None
+        self._known = {} if found is None else dict(zip(wanted, found, strict=True))
 
     def find_url(self, url: str) -> UrlCapture | None:
         """The last capture of a URL."""
@@ -79,7 +93,7 @@ class GuardedIndex:
         self._needs.update(dict.fromkeys(needs))
         self._counts += counts
         self._waiting += 1
-        if self._waiting >= _BATCH:
+        if self._waiting >= self._batch:
             self.flush()
 
     def flush(self) -> None:
@@ -97,20 +111,23 @@ class GuardedIndex:
         self._ask(lambda: self.index.add_file(self.crawl, name))
 
     def container_of(self, original: Original) -> str | None:
-        """The name of the WACZ that an original of another crawl is in; None if that is not packed, or unknown."""
+        """The name of the WACZ that an original of another crawl is in; None if there is none, or it is unknown."""
         if original.crawl == self.crawl:
             return None
-        # A committed crawl gets no more containers, so one look is enough.
+        # A crawl gets its containers before its records, so one look is enough.
         if original.crawl not in self._containers:
-            found = self._ask(lambda: self.index.containers(original.crawl))
+            found = self._ask(lambda: self._containers_of(original.crawl))
             if found is None:
                 return None
             self._containers[original.crawl] = found
-        containers = self._containers[original.crawl]
-        if original.wacz_index >= len(containers):
-            return None
-        container = containers[original.wacz_index]
-        return str(container["filename"]) if container.get("filename") and container.get("hash") else None
+        container = self._containers[original.crawl].holding(original.wacz_index, original.file)
+        return None if container is None else container.name
+
+    def _containers_of(self, crawl: str) -> Containers:
+        known = self.index.containers(crawl)
+        if known and (crawl not in self._crawls or self._crawls[crawl].state == "uncommitted"):
+            self._crawls = {info.id: info for info in self.index.crawls()}
+        return Containers(known, self._crawls.get(crawl))
 
     def _ask(self, call: Callable[[], T]) -> T | None:
         if self._guard.open:

@@ -16,25 +16,32 @@ from typing import TYPE_CHECKING, Self
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts, CrawlInfo, IndexStore, Need, Original, UrlCapture
+from scrapy_dedupe.stores.base import Counts
+
+from .values import date_digits, plain_digest, plain_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores.base import (
+        CrawlInfo,
+        ImportNotes,
+        IndexStore,
+        Need,
+        Original,
+        Source,
+        Store,
+        UrlCapture,
+        Waiting,
+    )
 
 PAYLOAD_MODES = ("stored", "decoded")
 
+REPAIR_SUFFIX = "~repair"
+"""What is appended to the id of a crawl for the one that is to replace it (see :mod:`.repairing`)."""
+
 _CRAWL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f\s\ud800-\udfff]")
-_HEX = re.compile(r"[0-9a-fA-F]+")
-_BASE32 = re.compile(r"[A-Za-z2-7]+")
-_DATE = re.compile(r"\d{14}(?:\d{3})?")
-# MD5, SHA-1, SHA-224, SHA-256, SHA-384, SHA-512.
-_HEX_LENGTHS = frozenset({32, 40, 56, 64, 96, 128})
-# SHA-1, SHA-256 and SHA-512 without padding.
-_BASE32_LENGTHS = frozenset({32, 52, 103})
 
 
 def open_index(url: str, *, timeout_s: float = 5.0, create: bool = True) -> CrawlIndex:
@@ -58,27 +65,24 @@ class CrawlIndex:
         self._store = store
         self._owned = owned
 
-    def start(self, crawl: str, payload: str = "stored") -> None:
+    def start(self, crawl: str, payload: str = "stored", *, concurrent: bool = False) -> None:
         """Begin a crawl, or go on with one that is not committed.
 
-        ``payload`` is what its digests are made of: the body as it is ``stored``, or ``decoded``.
+        ``payload`` is what its digests are made of: the body as it is ``stored``, or ``decoded``. With ``concurrent``
+        other crawls may refer to its records as soon as they are entered.
         """
-        if payload not in PAYLOAD_MODES:
-            raise SettingError(
-                f"The payload mode is {payload!r}. Allowed: stored or decoded (DEDUPE_PAYLOAD)."
-            )
-        self._store.start(checked_crawl_id(crawl), payload)
+        self._store.start(_checked_id(crawl), _checked_payload(payload), concurrent=concurrent)
 
     def find(self, crawl: str, digests: Sequence[str]) -> list[Original | None]:
         """Look up payloads: in the crawl itself first, then in committed crawls. In one round trip."""
-        return self._store.find(checked_crawl_id(crawl), [plain_digest(digest) for digest in digests])
+        return self._store.find(_checked_id(crawl), [plain_digest(digest) for digest in digests])
 
     def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
         """The last capture of each URL: that of the crawl itself, else the latest one of the committed crawls.
 
         It has the URL in the form in which it was asked for. One round trip.
         """
-        found = self._store.find_urls(checked_crawl_id(crawl), [plain_url(url) for url in urls])
+        found = self._store.find_urls(_checked_id(crawl), [plain_url(url) for url in urls])
         return [
             None if capture is None else replace(capture, url=url)
             for url, capture in zip(urls, found, strict=True)
@@ -91,46 +95,30 @@ class CrawlIndex:
         counts: Counts | None = None,
         urls: Sequence[UrlCapture] = (),
         needs: Sequence[Need] = (),
+        waiting: Sequence[Waiting] = (),
     ) -> None:
         """Enter records that are on disk, in one atomic step.
 
         The first one of ``originals`` with a payload wins, the last one of ``urls`` with a URL. ``counts`` are added
-        to those of the crawl; ``needs`` are containers of other crawls that its revisits refer to.
+        to those of the crawl; ``needs`` are containers of other crawls that its revisits refer to, ``waiting`` are
+        revisits whose originals are not in the index.
         """
-        plain = [
-            replace(
-                original,
-                digest=plain_digest(original.digest),
-                crawl=crawl,
-                date=date_digits(original.date),
-                url=plain_url(original.url),
-            )
-            for original in originals
-        ]
-        captures = [
-            replace(
-                capture,
-                url=plain_url(capture.url),
-                digest=plain_digest(capture.digest),
-                date=date_digits(capture.date),
-            )
-            for capture in urls
-        ]
-        for need in needs:
-            # The crawl may be one of another program, whose ids are not ours to judge.
-            if not need.crawl or need.wacz_index < 0:
-                raise SettingError(
-                    f"The crawl {crawl} was given {need}, which names no container of a crawl."
-                )
-        self._store.add(checked_crawl_id(crawl), plain, counts or Counts(), captures, needs)
+        self._store.add(
+            _checked_id(crawl),
+            [_plain_original(original, crawl) for original in originals],
+            counts or Counts(),
+            [_plain_capture(capture) for capture in urls],
+            _checked_needs(crawl, needs),
+            _plain_waiting(waiting),
+        )
 
     def needs(self, crawl: str) -> list[Need]:
         """What the revisits of the crawl refer to in other crawls, in order of crawl, container and file."""
-        return self._store.needs(checked_crawl_id(crawl))
+        return self._store.needs(crawl)
 
     def add_file(self, crawl: str, name: str) -> None:
         """Note a WARC file of the crawl, before its first record. Idempotent."""
-        self._store.add_file(checked_crawl_id(crawl), _checked_name(crawl, name, "WARC"))
+        self._store.add_file(_checked_id(crawl), _checked_name(crawl, name, "WARC"))
 
     def rename_file(self, crawl: str, old: str, new: str) -> None:
         """Note that a WARC file of the crawl, committed or not, is found under another path or URL now.
@@ -138,11 +126,11 @@ class CrawlIndex:
         What other crawls need of the file follows. Safe to repeat. Raises
         :class:`~scrapy_dedupe.errors.CrawlStateError` for a file that the crawl does not have.
         """
-        self._store.rename_file(checked_crawl_id(crawl), old, _checked_name(crawl, new, "WARC"))
+        self._store.rename_file(_checked_id(crawl), old, _checked_name(crawl, new, "WARC"))
 
     def add_container(self, crawl: str, filename: str) -> int:
         """Give the crawl a WACZ file that is not packed yet; its place among the crawl's. Idempotent."""
-        return self._store.add_container(checked_crawl_id(crawl), _checked_name(crawl, filename, "WACZ"))
+        return self._store.add_container(_checked_id(crawl), _checked_name(crawl, filename, "WACZ"))
 
     def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
         """Note the hash and the size in bytes of a packed WACZ file, which is added if it is new. Idempotent.
@@ -154,32 +142,144 @@ class CrawlIndex:
             raise SettingError(
                 f"The hash of the WACZ file {filename} is {sha256_hex!r}. Allowed: a SHA-256 in hex."
             )
-        self._store.set_container(
-            checked_crawl_id(crawl), _checked_name(crawl, filename, "WACZ"), digest, size
-        )
+        self._store.set_container(_checked_id(crawl), _checked_name(crawl, filename, "WACZ"), digest, size)
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
         """Replace the counts of a crawl by those of a recount."""
-        self._store.set_counts(checked_crawl_id(crawl), counts)
+        self._store.set_counts(_checked_id(crawl), counts)
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
         """Note whether records of an uncommitted crawl are on disk that are not entered yet."""
-        self._store.mark_incomplete(checked_crawl_id(crawl), flag)
+        self._store.mark_incomplete(_checked_id(crawl), flag)
 
     def reset(self, crawl: str) -> None:
         """Forget records, counts, URLs and needs of an uncommitted crawl, before they are read anew from its files.
 
         Its files and containers stay known.
         """
-        self._store.reset(checked_crawl_id(crawl))
+        self._store.reset(_checked_id(crawl))
 
     def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
-        """Make the crawl's records visible to other crawls. Safe to repeat and to resume."""
-        self._store.commit(checked_crawl_id(crawl), stats)
+        """Make the crawl's records visible to other crawls. Safe to repeat and to resume.
+
+        Revisits of other crawls that waited for an original find it now.
+        """
+        self._store.commit(_checked_id(crawl), stats)
+        self._store.resolve()
 
     def cancel(self, crawl: str) -> None:
         """Forget an uncommitted crawl. Its files stay. Safe to repeat."""
-        self._store.cancel(checked_crawl_id(crawl))
+        self._store.cancel(_checked_id(crawl))
+
+    # Import: see IndexStore for what each does and raises.
+
+    def queue_sources(self, sources: Sequence[Source]) -> int:
+        """Put sources at the end of the queue, those apart that are in it or were done; how many were put there."""
+        for source in sources:
+            checked_crawl_id(source.crawl)
+            _checked_name(source.crawl, source.name, "WACZ" if source.is_container else "source")
+        return self._store.queue_sources(sources)
+
+    def claim_source(self, lease_s: float = 300.0) -> Source | None:
+        """Take the next source of the queue for so many seconds; None if there is none."""
+        return self._store.claim_source(lease_s)
+
+    def renew_lease(self, source: Source, lease_s: float = 300.0) -> None:
+        """Keep a claimed source for so many seconds from now on."""
+        self._store.renew_lease(source, lease_s)
+
+    def release_source(self, source: Source) -> None:
+        """Take a source out of the queue that could not be imported. Safe to repeat."""
+        self._store.release_source(source)
+
+    def queue_length(self) -> tuple[int, int]:
+        """How many sources are in the queue, and how many are claimed."""
+        return self._store.queue_length()
+
+    def done_sources(self, names: Sequence[str]) -> list[bool]:
+        """Whether sources with these names were imported, or are containers of committed crawls."""
+        return self._store.done_sources(names)
+
+    def begin_source(self, source: Source, payload: str) -> int:
+        """Begin to enter a source; the place of its container among the crawl's, 0 if it is none."""
+        checked_crawl_id(source.crawl)
+        return self._store.begin_source(source, _checked_payload(payload))
+
+    def add_imported(
+        self,
+        source: Source,
+        originals: Sequence[Original],
+        urls: Sequence[UrlCapture] = (),
+        files: Sequence[str] = (),
+    ) -> None:
+        """Enter records of a source that was begun, hidden from all crawls but its own. Each has a file.
+
+        ``files`` are WARC files of the source, of which there may be nothing to enter.
+        """
+        self._store.add_imported(
+            source,
+            [_plain_original(original, source.crawl) for original in originals],
+            [_plain_capture(capture) for capture in urls],
+            [_checked_name(source.crawl, name, "WARC") for name in files],
+        )
+
+    def end_source(
+        self,
+        source: Source,
+        counts: Counts,
+        needs: Sequence[Need] = (),
+        waiting: Sequence[Waiting] = (),
+    ) -> None:
+        """End a source: its records are found from now on, and its counts are added, once."""
+        needs = _checked_needs(source.crawl, needs)
+        self._store.end_source(source, counts, needs, _plain_waiting(waiting))
+
+    def drop_source(self, source: Source) -> None:
+        """Forget what was entered of a source that has not ended. Safe to repeat."""
+        self._store.drop_source(source)
+
+    def unfinished_sources(self) -> list[Source]:
+        """Sources that were begun and have not ended."""
+        return self._store.unfinished_sources()
+
+    def resolve(self) -> int:
+        """Look for the originals of revisits that wait; how many revisits have one now."""
+        return self._store.resolve()
+
+    @property
+    def import_notes(self) -> ImportNotes:
+        """What was noted of imports."""
+        return self._store.import_notes()
+
+    def note_imports(self, notes: ImportNotes) -> None:
+        """Replace what was noted of imports."""
+        self._store.note_imports(notes)
+
+    # Removal and repair
+
+    def purge(self, crawls: Sequence[str]) -> None:
+        """Forget committed or canceled crawls. Atomic for readers, safe to repeat and to resume."""
+        self._store.purge(crawls)
+
+    def unfinished_purge(self) -> list[str]:
+        """The crawls of a purge that was cut off after it had taken effect; purging them again ends it."""
+        return self._store.unfinished_purge()
+
+    def replace(self, crawl: str, by: str) -> None:
+        """Let a committed crawl have what the uncommitted crawl ``by`` has, and forget that one."""
+        self._store.replace(crawl, by)
+
+    def merged_faults(self) -> int:
+        """In how many places the merged index differs from what the committed crawls hold."""
+        return self._store.merged_faults()
+
+    def rebuild_merged(self) -> None:
+        """Make the merged index anew beside the old one, and put it in its place."""
+        self._store.rebuild_merged()
+
+    def records(self, crawl: str) -> Iterator[Original]:
+        """The originals of a crawl, in no order."""
+        return self._store.records(crawl)
 
     def crawls(self) -> list[CrawlInfo]:
         """Every crawl, in the order of their start."""
@@ -190,7 +290,7 @@ class CrawlIndex:
 
         One that cannot be read is empty, so that each keeps its place.
         """
-        return self._store.containers(checked_crawl_id(crawl))
+        return self._store.containers(crawl)
 
     @property
     def counts(self) -> Counts:
@@ -229,57 +329,44 @@ def new_crawl_id(spider_name: str) -> str:
     return f"{name}-{datetime.now(UTC):%Y%m%d%H%M%S}-{secrets.token_hex(4)}"
 
 
-def plain_digest(digest: str) -> str:
-    """A digest as the index keeps it: without label, hex in lower case, Base32 in upper case without padding.
+def _checked_id(crawl: str) -> str:
+    """As :func:`checked_crawl_id`; a crawl that is repaired is rebuilt under an id that no user can give."""
+    return checked_crawl_id(crawl.removesuffix(REPAIR_SUFFIX)) and crawl
 
-    The length tells Base32 from hex; where both have the same one (32 characters: SHA-1 in Base32, MD5 in hex)
-    the label does, or else the letters. Raises :class:`SettingError` for what is neither.
 
-    >>> plain_digest("SHA-1:3i42h3s6nnfq2msvx7xzkyayscx5qbyj")
-    '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
-    """
-    label, _, value = digest.rpartition(":")
-    value = value.rstrip("=")
-    is_hex = len(value) in _HEX_LENGTHS and _HEX.fullmatch(value) is not None
-    if is_hex and len(value) == 32:
-        is_hex = label.lower().replace("-", "") != "sha1"
-    if is_hex:
-        return value.lower()
-    if len(value) in _BASE32_LENGTHS and _BASE32.fullmatch(value):
-        return value.upper()
-    raise SettingError(
-        f"The digest is {digest!r}. Allowed: a label such as sha256: and hex or Base32, or no label."
+def _plain_original(original: Original, crawl: str) -> Original:
+    plain = (plain_digest(original.digest), crawl, date_digits(original.date), plain_url(original.url))
+    if plain == (original.digest, original.crawl, original.date, original.url):
+        return original
+    digest, crawl, date, url = plain
+    return replace(original, digest=digest, crawl=crawl, date=date, url=url)
+
+
+def _plain_capture(capture: UrlCapture) -> UrlCapture:
+    return replace(
+        capture,
+        url=plain_url(capture.url),
+        digest=plain_digest(capture.digest),
+        date=date_digits(capture.date),
     )
 
 
-def plain_url(url: str) -> str:
-    """A URL as the index keeps it: with white space and control characters percent-encoded (UTF-8).
-
-    >>> plain_url("https://example.com/a b")
-    'https://example.com/a%20b'
-    """
-    if not url:
-        raise SettingError("A record without a URL cannot be entered in the index.")
-    return _NOT_IN_URLS.sub(_percent, url)
+def _plain_waiting(waiting: Sequence[Waiting]) -> list[Waiting]:
+    return [replace(revisit, digest=plain_digest(revisit.digest)) for revisit in waiting]
 
 
-def date_digits(date: str) -> str:
-    """A date as the index keeps it: 14 digits, or 17 with milliseconds.
+def _checked_needs(crawl: str, needs: Sequence[Need]) -> Sequence[Need]:
+    for need in needs:
+        # The crawl may be one of another program, whose ids are not ours to judge.
+        if not need.crawl or need.wacz_index < 0:
+            raise SettingError(f"The crawl {crawl} was given {need}, which names no container of a crawl.")
+    return needs
 
-    >>> date_digits("2026-08-01T12:00:00.123Z"), date_digits("2026-08-01T12:00:00Z")
-    ('20260801120000123', '20260801120000')
-    """
-    digits = re.sub(r"[-:T.Z]", "", date)
-    if _DATE.fullmatch(digits):
-        try:
-            datetime.strptime(digits[:14], "%Y%m%d%H%M%S")
-        except ValueError:
-            pass
-        else:
-            return digits
-    raise SettingError(
-        f"The date is {date!r}. Allowed: a UTC time in seconds or milliseconds, or its digits."
-    )
+
+def _checked_payload(payload: str) -> str:
+    if payload not in PAYLOAD_MODES:
+        raise SettingError(f"The payload mode is {payload!r}. Allowed: stored or decoded (DEDUPE_PAYLOAD).")
+    return payload
 
 
 def _checked_name(crawl: str, name: str, kind: str) -> str:
@@ -288,8 +375,3 @@ def _checked_name(crawl: str, name: str, kind: str) -> str:
     if "\0" in name:
         raise SettingError(f"The {kind} file {name!r} of the crawl {crawl} has a NUL in its name. Rename it.")
     return name
-
-
-def _percent(match: re.Match[str]) -> str:
-    encoded = match[0].encode("utf-8", "surrogatepass")
-    return "".join(f"%{byte:02X}" for byte in encoded)

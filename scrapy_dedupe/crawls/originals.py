@@ -18,6 +18,8 @@ from scrapy_dedupe.warc.dates import date_from_digits, parse_date
 from .places import is_present
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.warc.capture import Capture, Headers
 
@@ -33,14 +35,21 @@ _NONE = bytes(_HASH_BYTES)
 class Originals:
     """Finds originals in an index.
 
-    With ``check_files``, those whose file is gone count as not there; with ``containers_only``, so do those of other
+    Those whose status is known not to be among ``statuses`` count as not there, since replay programs may show another
+    status as 200. So do, with ``check_files``, those whose file is gone, and with ``containers_only`` those of other
     crawls that are in no WACZ.
     """
 
     def __init__(
-        self, index: GuardedIndex, *, check_files: bool = True, containers_only: bool = False
+        self,
+        index: GuardedIndex,
+        *,
+        statuses: Collection[int],
+        check_files: bool = True,
+        containers_only: bool = False,
     ) -> None:
         self._index = index
+        self._statuses = statuses
         self._check_files = check_files
         self._containers_only = containers_only
         self._has_told_of_missing_file = False
@@ -49,9 +58,9 @@ class Originals:
     def of_payload(self, digest: str) -> Original | None:
         """The original of a payload."""
         original = self._index.find(digest)
-        if original is None or not (self._has_its_file(original) and self._is_in_a_container(original)):
+        if original is None or (original.status is not None and original.status not in self._statuses):
             return None
-        return original
+        return original if self._has_its_file(original) and self._is_in_a_container(original) else None
 
     def of_unmodified(self, capture: Capture) -> Original | None:
         """The original that a 304 confirms; None on any doubt."""

@@ -22,6 +22,7 @@ from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
 
+from .holders import Containers
 from .places import WACZ_SUFFIX, member_name
 from .rebuilding import files_of
 
@@ -88,6 +89,7 @@ def pack_crawl(
         files.append(file)
     if not files:
         return None
+    info = next(info for info in index.crawls() if info.id == crawl)
     requires = requirements(index, crawl)
     folder = folder.absolute()
     try:
@@ -100,30 +102,39 @@ def pack_crawl(
     if target.exists():
         _remove_earlier(target, crawl, files)
     wacz = pack(
-        files, target, page_of=page_of, requires=requires, crawl=crawl, software=software, has_text=has_text
+        files,
+        target,
+        page_of=page_of,
+        requires=requires,
+        crawl=crawl,
+        software=software,
+        payload=info.payload,
+        has_text=has_text,
     )
     index.set_container(crawl, target.name, wacz.sha256, wacz.size_bytes)
     manifest, missing = _write_manifest(folder, crawl, wacz, requires)
-    info = next(info for info in index.crawls() if info.id == crawl)
     if info.state == "uncommitted":
         index.set_counts(crawl, replace(info.counts, total_crawl_size=wacz.size_bytes))
     return PackedCrawl(crawl, wacz, manifest, tuple(files), tuple(requires), tuple(missing))
 
 
 def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
-    """The containers that revisits of a crawl refer to: WACZ files, or WARC files where a crawl has none."""
+    """The containers that revisits of a crawl refer to: WACZ files, or WARC files where a crawl has none.
+
+    Of a crawl that is still running the WACZ is named that it will have, without hash and size.
+    """
     found: dict[tuple[str, str], Requirement] = {}
-    containers: dict[str, list[dict[str, object]]] = {}
+    crawls = {info.id: info for info in index.crawls()}
+    containers: dict[str, Containers] = {}
     for need in index.needs(crawl):
         if need.crawl not in containers:
-            containers[need.crawl] = index.containers(need.crawl)
+            containers[need.crawl] = Containers(index.containers(need.crawl), crawls.get(need.crawl))
         known = containers[need.crawl]
-        container = known[need.wacz_index] if need.wacz_index < len(known) else {}
-        name, digest, size = (container.get(field) for field in ("filename", "hash", "size"))
-        if name and (digest or not need.file):
-            requirement = Requirement(
-                str(name), need.crawl, str(digest) if digest else None, int(str(size)) if size else None
-            )
+        container = known.holding(need.wacz_index, need.file)
+        if container is None and not need.file:
+            container = known.named(need.wacz_index)
+        if container is not None:
+            requirement = Requirement(container.name, need.crawl, container.hash, container.size)
         elif need.file:
             requirement = Requirement(Path(need.file).name, need.crawl)
         else:

@@ -1,23 +1,26 @@
 """Where a WARC file that the index names is now.
 
-A file is named by its path. While it is written it has the suffix ``.open`` besides; if it was packed and not kept, it
-is named ``CRAWL.wacz/archive/NAME``, and if it was moved to a storage elsewhere, by its URL.
+A file is named by its path, or by its URL if it lies elsewhere. While it is written it has the suffix ``.open`` besides.
+If it is in a WACZ alone, it is named ``PLACE.wacz/archive/NAME``, with the path or URL of the WACZ.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import DedupeError
-from scrapy_dedupe.warc.containers import files_in
+from scrapy_dedupe.errors import ArchiveError, DedupeError
+from scrapy_dedupe.warc.containers import WACZ_SUFFIX, files_in
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
-from scrapy_dedupe.warc.remote import RemoteFile
+from scrapy_dedupe.warc.remote import RemoteFile, is_url, shown, url_path
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+    from typing import Literal
+
     from scrapy_dedupe.warc.sources import ReadableFile
 
-WACZ_SUFFIX = ".wacz"
+_FOLDER = "/archive/"
 
 
 def present_path(file: str) -> Path | None:
@@ -32,13 +35,14 @@ def is_present(file: str) -> bool:
 
 def is_remote(file: str) -> bool:
     """Whether a name is a URL."""
-    return "://" in file
+    return is_url(file)
 
 
 def readable(file: str) -> ReadableFile | None:
     """What the records of a file can be read from; None if it is not there. Whether a URL is, opening it shows."""
     if is_remote(file):
-        return RemoteFile(file)
+        url = _remote_container(file)
+        return RemoteFile(file) if url is None else RemoteMember(url, file[len(url) + 1 :])
     path = present_path(file)
     if path is not None:
         return path
@@ -61,10 +65,52 @@ def size_of(file: ReadableFile) -> int:
 
 def member_name(container: Path, name: str) -> str:
     """How a WARC file is named that is in a WACZ alone."""
-    return f"{container.absolute()}/archive/{name}"
+    return f"{container.absolute()}{_FOLDER}{name}"
+
+
+class RemoteMember:
+    """A WARC file in a WACZ at a URL. Opening raises ArchiveError if it is not there, DamagedInput for a broken WACZ."""
+
+    def __init__(self, url: str, member: str) -> None:
+        self._url = url
+        self._member = member
+        self._found: ReadableFile | None = None
+
+    @property
+    def name(self) -> str:
+        """The file name, without folders."""
+        return PurePosixPath(self._member).name
+
+    @property
+    def suffixes(self) -> list[str]:
+        """As of a path."""
+        return PurePosixPath(self._member).suffixes
+
+    def open(self, mode: Literal["rb"], /) -> BufferedReader:
+        """Return a seekable reader. The directory of the WACZ is read when this is called first."""
+        if self._found is None:
+            members = files_in(RemoteFile(self._url))
+            self._found = next((member for member in members if str(member) == str(self)), None)
+        if self._found is None:
+            raise ArchiveError(f"{shown(self._url)} has no {self._member}. Is it the WACZ that was imported?")
+        return self._found.open(mode)
+
+    def __str__(self) -> str:
+        return f"{self._url}/{self._member}"
 
 
 def _container(file: str) -> Path | None:
-    return next(
-        (parent for parent in Path(file).parents if parent.suffix == WACZ_SUFFIX and parent.is_file()), None
-    )
+    # Only a WACZ can be both a file and the folder of one.
+    return next((parent for parent in Path(file).parents if parent.is_file()), None)
+
+
+def _remote_container(file: str) -> str | None:
+    """The URL of the WACZ that a file is in; None if it is in none."""
+    at = file.find(_FOLDER)
+    while at >= 0:
+        url = file[:at]
+        # A signed URL has its parameters before the name of the member.
+        if url_path(url).lower().endswith(WACZ_SUFFIX):
+            return url
+        at = file.find(_FOLDER, at + 1)
+    return None

@@ -8,22 +8,24 @@ names a record that is not on disk, and none is missing.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput
-from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
+from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
+from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.records import SERVER_NOT_MODIFIED
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
 from .originals import validators_of
-from .places import readable, size_of
+from .places import WACZ_SUFFIX, readable, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from .rules import RevisitRules
 
 logger = logging.getLogger(__name__)
+
+CONSERVES_NOTHING = 2**40 - 1
+"""The size of a revisit that conserves nothing, whatever the size of its original: one that stands for a 304."""
 
 _BATCH = 500
 
@@ -84,157 +89,240 @@ def refuse_running(index: CrawlIndex, crawl: str, folder: Path) -> None:
             )
 
 
-def has_files(crawl: str, folder: Path) -> bool:
-    """Whether a file in *folder*, finished or not, says that it is part of *crawl*."""
-    return folder.is_dir() and any(_is_part_of(path, crawl) for path in folder.glob("*.warc*"))
-
-
 def rebuild(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) -> Counts:
-    """Enter the records of all finished files of *crawl* again; its new counts.
+    """Enter the records of all finished files of an uncommitted crawl again; its new counts.
 
     The files are those that the index names and those in *folder* whose warcinfo names the crawl. The crawl
     is not marked as incomplete afterwards. Raises :class:`~scrapy_dedupe.errors.StoreError`, and
     :class:`~scrapy_dedupe.errors.ArchiveError` if one that was moved to a storage elsewhere cannot be read.
     """
-    files = files_of(index, crawl, folder)
+    files = {str(file): file for file in files_of(index, crawl, folder)}
     index.reset(crawl)
-    sizes: dict[str, int] = {}
-    total = Counts()
-    for path in files:
-        index.add_file(crawl, str(path))
-        entries = _Entries(index, crawl, rules, sizes)
-        for record, method in _principals(path):
-            entries.take(record, method)
-            if entries.size >= _BATCH:
-                entries.enter()
-        entries.counts += Counts(total_crawl_size=size_of(path))
-        entries.enter()
-        total += entries.entered
+    total = enter_files(index, crawl, files, rules)
     index.mark_incomplete(crawl, False)
     return total
 
 
-class _Entries:
-    """What the records of a file add to the index, a batch at a time.
+def enter_files(
+    index: CrawlIndex,
+    crawl: str,
+    files: Mapping[str, ReadableFile],
+    rules: RevisitRules,
+    *,
+    in_place_of: str | None = None,
+    is_known: Callable[[str, int, str], bool] = lambda file, offset, digest: False,
+) -> Counts:
+    """Enter the records of *files*, each under its name, in an uncommitted crawl; what they add to its counts.
 
-    ``sizes`` are those of this crawl's originals so far, by digest.
+    Entries say in which of the crawl's containers their file is. With ``in_place_of`` the crawl is to replace that one:
+    the containers are those of that one, and who else has the original of a revisit is found out afterwards, since the
+    old entries are in the way (see :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`). Responses for which
+    ``is_known`` says True, given their file, offset and digest, are entered whatever the rules, which may have been
+    others when the crawl was made. Raises as :func:`rebuild`.
     """
+    containers = [str(container.get("filename", "")) for container in index.containers(in_place_of or crawl)]
+    total = Counts()
+    for name, file in files.items():
+        index.add_file(crawl, name)
+        entries = _Entries(index, crawl, rules, name, container_number(name, containers), in_place_of)
+        for record, method in _readable_principals(file):
+            digest = record.payload_digest
+            is_kept = digest is not None and is_known(name, record.offset, digest.value)
+            entries.take(record, method, is_kept=is_kept)
+            if entries.size >= _BATCH:
+                entries.enter()
+        entries.counts += Counts(total_crawl_size=size_of(file))
+        entries.enter()
+        total += entries.entered
+    return total
 
-    def __init__(self, index: CrawlIndex, crawl: str, rules: RevisitRules, sizes: dict[str, int]) -> None:
+
+def container_number(file: str, containers: Sequence[str]) -> int:
+    """The place of the WACZ that a file lies in among the crawl's; 0 if it lies in none of them.
+
+    >>> container_number("/archive/b.wacz/archive/one.warc.gz", ["a.wacz", "b.wacz"])
+    1
+    """
+    names = (parent.name for parent in PurePosixPath(file).parents if parent.suffix == WACZ_SUFFIX)
+    return next((containers.index(name) for name in names if name in containers), 0)
+
+
+def is_admitted(rules: RevisitRules, record: StoredRecord, method: str) -> bool:
+    """Whether a ``response`` record may be the original of a revisit, by the rules of its crawl."""
+    http = record.http
+    if http is None or record.id is None or record.target_uri is None or record.date is None:
+        return False
+    return rules.admit(
+        method=method,
+        status=http.status or 0,
+        content_type=(http.get(b"Content-Type") or b"").decode("latin-1"),
+        size_bytes=record.frame.block_length - http.length,
+        is_complete=not record.is_truncated,
+    )
+
+
+def principals(
+    path: ReadableFile, *, on_damage: Callable[[Damage], None] | None = None
+) -> Iterator[tuple[StoredRecord, str]]:
+    """Each record that is not a request, with the method of the request that belongs to it, or "".
+
+    The request stands behind it, or before it as some writers have it. Damage is treated as by
+    :func:`~scrapy_dedupe.warc.reading.read_records`.
+    """
+    waiting: StoredRecord | None = None
+    request: StoredRecord | None = None
+    damaged: DamagedInput | None = None
+    try:
+        for record in read_records(path, on_damage=on_damage):
+            if record.type == "request":
+                if waiting is not None:
+                    is_its_own = waiting.id is not None and record.concurrent_to == waiting.id
+                    yield waiting, _method(record) if is_its_own else ""
+                    request, waiting = None if is_its_own else record, None
+                else:
+                    request = record
+                continue
+            if waiting is not None:
+                # Its request was cut off; only GET exchanges make originals, and nobody knows of this one.
+                yield waiting, ""
+                waiting = None
+            if request is not None and _belong_together(request, record):
+                yield record, _method(request)
+            else:
+                waiting = record
+            request = None
+    except DamagedInput as error:
+        damaged = error
+    if waiting is not None:
+        yield waiting, ""
+    if damaged is not None:
+        raise damaged
+
+
+class _Entries:
+    """What the records of a file add to the index, a batch at a time."""
+
+    def __init__(
+        self,
+        index: CrawlIndex,
+        crawl: str,
+        rules: RevisitRules,
+        file: str,
+        wacz_index: int,
+        in_place_of: str | None,
+    ) -> None:
         self._index = index
         self._crawl = crawl
         self._rules = rules
-        self._sizes = sizes
-        self._originals: list[Original] = []
+        self._file = file
+        self._wacz_index = wacz_index
+        self._in_place_of = in_place_of
+        self._originals: dict[str, Original] = {}
+        self._revisits: list[tuple[str, int]] = []
         self._urls: list[UrlCapture] = []
-        self._needs: set[Need] = set()
         self.counts = Counts()
         self.entered = Counts()
 
     @property
     def size(self) -> int:
-        return len(self._urls) + len(self._needs)
+        return len(self._urls) + len(self._revisits)
 
     def enter(self) -> None:
         """Enter the batch; a kill leaves the crawl incomplete, so that it is read anew."""
-        self._index.add(
-            self._crawl,
-            self._originals,
-            self.counts,
-            self._urls,
-            sorted(self._needs, key=lambda need: (need.crawl, need.wacz_index, need.file or "")),
-        )
+        needs, waiting = self._referred_to()
+        originals = list(self._originals.values())
+        self._index.add(self._crawl, originals, self.counts, self._urls, sorted(needs, key=_order), waiting)
         self.entered += self.counts
         self.counts = Counts()
-        self._originals, self._urls, self._needs = [], [], set()
+        self._originals, self._revisits, self._urls = {}, [], []
 
-    def take(self, record: StoredRecord, method: str) -> None:
-        """Take one principal record, and the method of its request."""
+    def take(self, record: StoredRecord, method: str, *, is_kept: bool = False) -> None:
+        """Take one principal record, and the method of its request; what is kept is entered whatever the rules."""
         if record.type not in ("response", "revisit"):
             return
-        is_revisit = record.type == "revisit"
-        self.counts += Counts(total_urls=1, dupe_urls=int(is_revisit))
+        self.counts += Counts(total_urls=1, dupe_urls=int(record.type == "revisit"))
         if record.payload_digest is None:
             return
         digest = record.payload_digest.value
-        if is_revisit:
-            self._take_revisit(record, digest)
-        elif self._is_admitted(record, method):
+        if record.type == "revisit":
+            is_unmodified = record.profile == SERVER_NOT_MODIFIED
+            self._revisits.append((digest, CONSERVES_NOTHING if is_unmodified else record.length))
+            if not is_unmodified:
+                self._take_url(record, digest)
+        elif is_kept or is_admitted(self._rules, record, method):
             self._take_response(record, digest)
 
-    def _take_revisit(self, record: StoredRecord, digest: str) -> None:
-        own_size = self._sizes.get(digest)
-        size = own_size or 0
-        if own_size is None:
-            (original,) = self._index.find(self._crawl, [digest])
-            if original is not None:
-                size = original.size
-                if original.crawl != self._crawl:
-                    self._needs.add(Need(original.crawl, original.wacz_index, original.file))
-        if record.profile == SERVER_NOT_MODIFIED:
-            return
-        self.counts += Counts(conserved_size=max(0, size - record.length))
-        self._take_url(record, digest)
+    def _referred_to(self) -> tuple[set[Need], list[Waiting]]:
+        """What the revisits of the batch refer to; adds to the counts what they conserve."""
+        needs: set[Need] = set()
+        waiting: list[Waiting] = []
+        if not self._revisits:
+            return needs, waiting
+        digests = list(dict.fromkeys(digest for digest, _ in self._revisits))
+        found = dict(zip(digests, self._index.find(self._crawl, digests), strict=True))
+        conserved = 0
+        for digest, length in self._revisits:
+            original = found[digest]
+            if original is None or original.crawl != self._crawl:
+                original = self._originals.get(digest, original)
+            if original is None or (self._in_place_of and original.crawl != self._crawl):
+                waiting.append(Waiting(digest, length))
+                continue
+            if original.crawl != self._crawl:
+                needs.add(Need(original.crawl, original.wacz_index, original.file))
+            conserved += max(0, original.size - length)
+        self.counts += Counts(conserved_size=conserved)
+        return needs, waiting
 
     def _take_response(self, record: StoredRecord, digest: str) -> None:
-        self._take_url(record, digest)
-        if digest in self._sizes:
+        date = _digits(record)
+        if date is None or record.target_uri is None:
             return
-        assert record.date is not None
-        assert record.target_uri is not None
-        self._sizes[digest] = record.length
+        self._take_url(record, digest)
         original = Original(
             digest=digest,
             crawl=self._crawl,
-            date=record.date,
+            date=date,
             url=record.target_uri,
             size=record.length,
+            wacz_index=self._wacz_index,
             record_id=record.id,
-            file=str(record.path),
+            file=self._file,
             offset=record.offset,
         )
-        self._originals.append(original)
+        self._originals.setdefault(digest, original)
 
     def _take_url(self, record: StoredRecord, digest: str) -> None:
-        if record.target_uri is not None and record.date is not None:
-            validators = validators_of(record.http_headers)
-            self._urls.append(UrlCapture(record.target_uri, digest, record.date, validators))
-
-    def _is_admitted(self, record: StoredRecord, method: str) -> bool:
-        http = record.http
-        if http is None or record.id is None or record.target_uri is None or record.date is None:
-            return False
-        return self._rules.admit(
-            method=method,
-            status=http.status or 0,
-            content_type=(http.get(b"Content-Type") or b"").decode("latin-1"),
-            size_bytes=record.frame.block_length - http.length,
-            is_complete=not record.is_truncated,
-        )
+        date = _digits(record)
+        validators = validators_of(record.http_headers)
+        if record.target_uri and date is not None and validators:
+            self._urls.append(UrlCapture(record.target_uri, digest, date, validators))
 
 
-def _principals(path: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
-    """Each record that is not a request, with the method of the request that follows it."""
-    waiting: StoredRecord | None = None
-    for record in _readable(path):
-        if record.type == "request":
-            if waiting is not None:
-                is_its_own = waiting.id is not None and record.concurrent_to == waiting.id
-                method = record.http.first_line.partition(b" ")[0].decode("latin-1") if record.http else ""
-                yield waiting, method if is_its_own else ""
-                waiting = None
-            continue
-        if waiting is not None:
-            # Its request was cut off; only GET exchanges make originals, and nobody knows of this one.
-            yield waiting, ""
-        waiting = record
-    if waiting is not None:
-        yield waiting, ""
-
-
-def _readable(path: ReadableFile) -> Iterator[StoredRecord]:
+def _digits(record: StoredRecord) -> str | None:
     try:
-        yield from read_records(path)
+        return date_digits(record.date or "")
+    except ValueError:
+        return None
+
+
+def _order(need: Need) -> tuple[str, int, str]:
+    return need.crawl, need.wacz_index, need.file or ""
+
+
+def _method(request: StoredRecord) -> str:
+    return request.http.first_line.partition(b" ")[0].decode("latin-1") if request.http else ""
+
+
+def _belong_together(request: StoredRecord, principal: StoredRecord) -> bool:
+    return (principal.id is not None and request.concurrent_to == principal.id) or (
+        request.id is not None and principal.concurrent_to == request.id
+    )
+
+
+def _readable_principals(path: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
+    try:
+        yield from principals(path)
     except DamagedInput as error:
         logger.warning("%s Its other records are entered in the index.", error)
 

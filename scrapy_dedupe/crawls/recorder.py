@@ -4,25 +4,32 @@ For every capture, in this order: look the payload up, write a ``response`` or a
 ``request``, then enter the new payload in the index. A payload is never in the index before its record is in
 the file. While the index is away every payload counts as new, and the crawl is marked as incomplete: what is
 missing from the index is read from the crawl's own files before the commit.
+
+In an archive of decoded payloads each body is decoded first. One that cannot be, and an incomplete one, which nobody
+tries to decode, is written as it came, with its Content-Encoding and without a payload digest: it is no payload that
+others could have too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
-from scrapy_dedupe.warc import records
+from scrapy_dedupe.warc import codings, records
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.dates import date_digits, date_from_digits
+from scrapy_dedupe.warc.payload_modes import DECODED
 
 from .guarded import GuardedIndex
 from .originals import Originals, validators_of
 from .rebuilding import rebuild
 from .rules import RevisitRules
+from .values import formed_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from scrapy_dedupe.warc.capture import Capture
@@ -39,7 +46,8 @@ class Recorded:
 
     What was skipped was recorded a moment ago with the same payload; it has no record of its own. ``date`` is the text
     of WARC-Date, ``digest`` the payload digest with its label, empty where there is no payload. ``conserved_size`` is
-    what the revisit takes less than its original on disk; never negative.
+    what the revisit takes less than its original on disk; never negative. ``undecodable`` is the reason for which a
+    body was written as it came in an archive of decoded payloads.
     """
 
     kind: str
@@ -51,13 +59,16 @@ class Recorded:
     digest: str = ""
     conserved_size: int = 0
     refers_to: Original | None = None
+    undecodable: str | None = None
 
 
 class Recorder:
     """The archive of one crawl. Used on one thread, in the order of the exchanges.
 
     :meth:`record` raises :class:`~scrapy_dedupe.errors.ArchiveError` when the file cannot be written; errors
-    of the index go to *guard*. With *containers_only* records of other crawls are referred to if they are in a WACZ. Within *blackout_s* seconds a payload that its URL had before is not recorded again.
+    of the index go to *guard*. With *containers_only* records of other crawls are referred to if they are in a WACZ.
+    Within *blackout_s* seconds a payload that its URL had before is not recorded again. *payload* is what the digests
+    are of, ``stored`` or ``decoded``; it and *concurrent* are as the crawl was started in the index.
     """
 
     def __init__(
@@ -72,13 +83,23 @@ class Recorder:
         check_files: bool = True,
         blackout_s: float | None = None,
         containers_only: bool = False,
+        payload: str = "stored",
+        concurrent: bool = False,
     ) -> None:
         self._writer = writer
-        self._index = GuardedIndex(index, crawl, guard)
+        self._index = GuardedIndex(index, crawl, guard, concurrent=concurrent)
+        self._payload = payload
+        self._concurrent = concurrent
         self._crawl = crawl
         self._rules = rules or RevisitRules()
-        self._originals = Originals(self._index, check_files=check_files, containers_only=containers_only)
+        self._originals = Originals(
+            self._index,
+            statuses=self._rules.statuses,
+            check_files=check_files,
+            containers_only=containers_only,
+        )
         self._digest = digest
+        self._digests: dict[int, str] = {}
         self._blackout_s = blackout_s
 
     @property
@@ -86,11 +107,32 @@ class Recorder:
         """Whether the index lacks something that is in the files."""
         return self._index.is_incomplete
 
-    def record(self, capture: Capture) -> Recorded:
-        """Write one exchange."""
+    def look_up(self, captures: Sequence[Capture]) -> None:
+        """Ask the index in one round trip for the payloads of captures that are recorded next, in this order.
+
+        Those apart that have to be decoded first, since their bodies would all be held at once.
+        """
+        self._digests = {
+            id(capture): capture.payload_digest(self._digest)
+            for capture in captures
+            if self._rules.enabled
+            and self._rules.admit_capture(capture)
+            and not (self._payload == DECODED and codings.has_coding(capture))
+        }
+        self._index.look_up(list(self._digests.values()))
+
+    def record(self, capture: Capture, max_bytes: int = 0) -> Recorded:
+        """Write one exchange. A body that has more than *max_bytes* when it is decoded is not decoded; 0: no limit."""
         if capture.status == 304:
             return self._record_unmodified(capture)
-        digest = capture.payload_digest(self._digest)
+        if self._payload == DECODED and codings.has_coding(capture):
+            if not capture.is_complete:
+                return self._record_as_it_came(capture)
+            try:
+                capture = codings.decoded(capture, max_bytes)
+            except codings.Undecodable as error:
+                return replace(self._record_as_it_came(capture), undecodable=str(error))
+        digest = self._digests.pop(id(capture), "") or capture.payload_digest(self._digest)
         is_admitted = self._rules.admit_capture(capture)
         original = self._originals.of_payload(digest) if is_admitted and self._rules.enabled else None
         labelled = f"{self._digest}:{digest}" if capture.body else ""
@@ -106,9 +148,19 @@ class Recorder:
                 refers_to_uri=original.url,
                 refers_to_date=date_from_digits(original.date),
                 container=self._index.container_of(original),
+                original_digest=_text_of_digest(original),
                 warcinfo_id=self._writer.warcinfo_id,
             )
         return self._write(capture, principal, labelled, original, digest if is_admitted else None)
+
+    def _record_as_it_came(self, capture: Capture) -> Recorded:
+        principal = records.response(
+            capture,
+            digest=capture.payload_digest(self._digest),
+            has_payload_digest=False,
+            warcinfo_id=self._writer.warcinfo_id,
+        )
+        return self._write(capture, principal, "", None, None)
 
     def _record_unmodified(self, capture: Capture) -> Recorded:
         is_conditional = capture.method == "GET" and self._rules.enabled
@@ -129,6 +181,7 @@ class Recorder:
             refers_to_date=date_from_digits(original.date),
             digest=original.digest,
             container=self._index.container_of(original),
+            original_digest=_text_of_digest(original),
             warcinfo_id=self._writer.warcinfo_id,
         )
         return self._write(capture, principal, labelled, original, None)
@@ -156,7 +209,9 @@ class Recorder:
         entries, urls, needs = [], [], []
         if admitted is not None:
             validators = validators_of(capture.response_headers)
-            urls.append(UrlCapture(capture.target_uri, admitted, date, validators))
+            # Without a validator no 304 can confirm it.
+            if validators or self._blackout_s is not None:
+                urls.append(UrlCapture(capture.target_uri, admitted, date, validators))
             if original is None:
                 entries.append(
                     Original(
@@ -210,7 +265,7 @@ class Recorder:
                 raise CrawlStateError(f"The crawl {crawl} was canceled while it ran. Its files stay.")
             if state != "uncommitted":
                 # An index that was emptied meanwhile does not know the crawl any more.
-                index.start(crawl)
+                index.start(crawl, self._payload, concurrent=self._concurrent)
                 index.mark_incomplete(crawl, True)
             rebuild(index, crawl, self._writer.folder, self._rules)
         else:
@@ -221,3 +276,8 @@ class Recorder:
             # What is in that file has to be salvaged, and entered, before anybody commits the crawl.
             index.mark_incomplete(crawl, True)
         return [self._writer.folder / file.file for file in files]
+
+
+def _text_of_digest(original: Original) -> str | None:
+    """The digest as the original writes it, where that is not the usual form."""
+    return formed_digest(original.digest, original.form) if original.form else None

@@ -13,8 +13,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from .index_model import (
+    Counts,
+    CrawlInfo,
+    ImportNotes,
+    IndexStore,
+    Need,
+    Original,
+    Source,
+    UrlCapture,
+    Waiting,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "Capture",
+    "ContentStore",
+    "Counts",
+    "CrawlInfo",
+    "ImportNotes",
+    "IndexStore",
+    "NearAnswer",
+    "Need",
+    "Original",
+    "SeenText",
+    "Signature",
+    "Source",
+    "Store",
+    "UrlCapture",
+    "Waiting",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,174 +198,6 @@ class ContentStore(Protocol):
 
     def statistics(self) -> dict[str, int]:
         """``texts`` (distinct texts), ``kept`` (texts that others are compared with), ``pending``, ``templates``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Original:
-    """The ``response`` record that a revisit refers to.
-
-    ``digest`` is the payload digest without its label; ``date`` the digits of its WARC-Date (14, or 17 with
-    milliseconds); ``size`` the bytes of its compressed record; ``wacz_index`` the place of its container
-    among the crawl's. Where the record lies (``record_id`` with its angle brackets, ``file``, ``offset``) is
-    known only for records of this package.
-    """
-
-    digest: str
-    crawl: str
-    date: str
-    url: str
-    size: int
-    wacz_index: int = 0
-    record_id: str | None = None
-    file: str | None = None
-    offset: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What a crawl holds and saved. Sizes in bytes."""
-
-    total_urls: int = 0
-    dupe_urls: int = 0
-    conserved_size: int = 0
-    total_crawl_size: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.total_urls + other.total_urls,
-            self.dupe_urls + other.dupe_urls,
-            self.conserved_size + other.conserved_size,
-            self.total_crawl_size + other.total_crawl_size,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class UrlCapture:
-    """The last complete GET payload that a crawl recorded of a URL, as a ``response`` or a ``revisit``.
-
-    ``digest`` is the payload digest without its label, ``date`` the digits of the record's WARC-Date (14 or 17).
-    ``validators``, at most 255 bytes, are whatever the caller wants to compare when the server says that nothing has
-    changed.
-    """
-
-    url: str
-    digest: str
-    date: str
-    validators: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """A container of another crawl that revisits of this one refer to.
-
-    ``wacz_index`` is its place among the containers of ``crawl``, ``file`` the WARC file there, where it is known.
-    """
-
-    crawl: str
-    wacz_index: int = 0
-    file: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CrawlInfo:
-    """One crawl as the index knows it. ``state``: ``uncommitted``, ``committed`` or ``canceled``.
-
-    ``incomplete``: records of it are on disk that could not be entered yet.
-    """
-
-    id: str
-    state: str
-    payload: str
-    started: str | None
-    committed: str | None
-    counts: Counts
-    files: tuple[str, ...] = ()
-    stats: Mapping[str, object] | None = None
-    incomplete: bool = False
-
-
-class IndexStore(Protocol):
-    """The crawl index: which payloads are stored, by which crawl, and who may refer to whom."""
-
-    def start(self, crawl: str, payload: str) -> None:
-        """Begin a crawl, or go on with one that is not committed.
-
-        ``payload`` is how the crawl hashes (``stored`` or ``decoded``). Raises
-        :class:`~scrapy_dedupe.errors.CrawlStateError` for a committed id, and
-        :class:`~scrapy_dedupe.errors.StoreRefused` when the index was made with the other ``payload``.
-        """
-
-    def find(self, crawl: str, digests: Sequence[str]) -> list[Original | None]:
-        """Look up payloads: in the crawl itself first, then in committed crawls. In one round trip."""
-
-    def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
-        """Look up URLs: in the crawl itself first, else the latest capture of the committed crawls."""
-
-    def add(
-        self,
-        crawl: str,
-        originals: Sequence[Original],
-        counts: Counts,
-        urls: Sequence[UrlCapture] = (),
-        needs: Sequence[Need] = (),
-    ) -> None:
-        """Enter records that are on disk, in one atomic step.
-
-        The first one of ``originals`` with a payload wins, the last one of ``urls`` with a URL. ``counts`` are added
-        to those of the crawl.
-        """
-
-    def needs(self, crawl: str) -> list[Need]:
-        """What the revisits of the crawl refer to in other crawls, in order of crawl, container and file."""
-
-    def add_file(self, crawl: str, name: str) -> None:
-        """Note a WARC file of the crawl, before its first record. Idempotent."""
-
-    def rename_file(self, crawl: str, old: str, new: str) -> None:
-        """Note that a WARC file of the crawl is found under another path or URL now.
-
-        The crawl may be committed. What others need of the file follows. Safe to repeat. Raises
-        :class:`~scrapy_dedupe.errors.CrawlStateError` for a file that the crawl does not have.
-        """
-
-    def add_container(self, crawl: str, filename: str) -> int:
-        """Give the crawl a container that is not packed yet; its place among the crawl's. Idempotent."""
-
-    def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
-        """Note the hash and the size in bytes of a packed container, which is added if it is new. Idempotent.
-
-        A committed crawl that has no container, or has this one without a hash, can be given it too.
-        """
-
-    def set_counts(self, crawl: str, counts: Counts) -> None:
-        """Replace the counts of a crawl by those of a recount."""
-
-    def mark_incomplete(self, crawl: str, flag: bool) -> None:
-        """Note whether records of an uncommitted crawl are on disk that are not entered here yet."""
-
-    def reset(self, crawl: str) -> None:
-        """Forget records, counts, URLs and needs of an uncommitted crawl, before they are read anew from its files.
-
-        Its files and containers stay known.
-        """
-
-    def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
-        """Make the crawl's records visible to other crawls. Safe to repeat and to resume."""
-
-    def cancel(self, crawl: str) -> None:
-        """Forget an uncommitted crawl. Its files stay. Safe to repeat."""
-
-    def crawls(self) -> list[CrawlInfo]:
-        """Every crawl, in the order of their start."""
-
-    def containers(self, crawl: str) -> list[dict[str, object]]:
-        """The WACZ files of a crawl, each with its ``filename`` and, once packed, ``hash`` and ``size``.
-
-        One that cannot be read is empty, so that each keeps its place.
-        """
-
-    def totals(self) -> Counts:
-        """The sums over the committed crawls."""
 
 
 class Store(Protocol):

@@ -12,8 +12,14 @@ in use has 17, 21, 29, 33, 49 or 65 bytes.
 **A packed record id** is the 16 bytes of its UUID for ``<urn:uuid:…>``, or else the byte 0x00 and the text,
 filled up with 0x00 to at least 17 bytes.
 
+**Details of a record** are its packed record id; or nothing where that is not known; or, for an imported record that
+has an unusual status or form of digest, 3 bytes: the number of the form in :data:`FORMS`, and the HTTP status, big-endian, 0 where it is not known or 200.
+
 **The place of a record**: 3 bytes for the number of its file among the crawl's, 5 bytes for the offset, both
-big-endian and all ones where unknown; then the packed record id, or nothing.
+big-endian and all ones where unknown; then the details.
+
+**A source in the queue** is JSON with ``name``, ``url`` (a path or URL), ``crawlId``, ``hash``, ``size`` and
+``container`` (true or false).
 
 **The hash of a URL**: 12 bytes of BLAKE2b of its UTF-8. Among a thousand million URLs two have one hash with a
 probability of 10^-11 (n^2 / 2^97), so the URL itself is not kept.
@@ -40,12 +46,23 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe import __version__
 
-from .base import Need, UrlCapture
+from .base import Need, Source, UrlCapture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .base import Original
+
+FORMS = (
+    "",
+    "sha-256 hex",
+    "sha1 hex",
+    "sha-1 hex",
+    "sha-1 base32",
+    "sha256 base32",
+    "sha-256 base32",
+)
+"""The ways to write a digest that are not usual: label and alphabet. Usual are ``sha1:`` in Base32, others in hex."""
 
 UNKNOWN_OFFSET = 2**40 - 1
 UNKNOWN_FILE = 2**24 - 1
@@ -121,6 +138,18 @@ def unpacked_digest(packed: bytes) -> str:
     return packed.lstrip(_TEXT).decode("utf-8")
 
 
+def other_spelling(digest: str) -> str | None:
+    """The same digest in Base32 if it is hex, in hex if it is Base32; None for a text that is neither.
+
+    >>> other_spelling("da39a3ee5e6b4b0d3255bfef95601890afd80709")
+    '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
+    """
+    packed = packed_digest(digest)
+    if len(packed) in _HASH_SIZES:
+        return base64.b32encode(packed).rstrip(b"=").decode("ascii")
+    return packed[1:].hex() if packed[:1] == _BASE32 else None
+
+
 def digest_key(digest: str) -> bytes:
     """The first 16 bytes of a packed digest: enough to tell the records of one crawl apart.
 
@@ -153,24 +182,40 @@ def unpacked_record_id(packed: bytes) -> str | None:
         return None
 
 
+def packed_details(original: Original) -> bytes:
+    """The details of a record."""
+    status = 0 if original.status in (None, 200) else original.status
+    if status or original.form:
+        return bytes([FORMS.index(original.form)]) + int(status or 0).to_bytes(2, "big")
+    return b"" if original.record_id is None else packed_record_id(original.record_id)
+
+
+def read_details(packed: bytes) -> tuple[str | None, int | None, str]:
+    """Record id, status and form of digest, from the details of a record."""
+    if len(packed) == 3:
+        form = FORMS[packed[0]] if packed[0] < len(FORMS) else ""
+        return None, int.from_bytes(packed[1:], "big") or None, form
+    return unpacked_record_id(packed) if packed else None, None, ""
+
+
 def packed_place(original: Original) -> bytes:
     """The place of a record without the number of its file; empty if nothing is known of it."""
-    if original.record_id is None and original.file is None and original.offset is None:
+    details = packed_details(original)
+    if not details and original.file is None and original.offset is None:
         return b""
     offset = UNKNOWN_OFFSET if original.offset is None else original.offset
-    record_id = b"" if original.record_id is None else packed_record_id(original.record_id)
-    return offset.to_bytes(5, "big") + record_id
+    return offset.to_bytes(5, "big") + details
 
 
-def read_place(value: bytes) -> tuple[int | None, int | None, str | None] | None:
-    """File number, offset and record id of a place, or None if it is not one."""
+def read_place(value: bytes) -> tuple[int | None, int | None, bytes] | None:
+    """File number, offset and details of a place, or None if it is not one."""
     if len(value) < 8:
         return None
     number, offset = int.from_bytes(value[:3], "big"), int.from_bytes(value[3:8], "big")
     return (
         None if number == UNKNOWN_FILE else number,
         None if offset == UNKNOWN_OFFSET else offset,
-        unpacked_record_id(value[8:]) if len(value) > 8 else None,
+        value[8:],
     )
 
 
@@ -228,10 +273,12 @@ def need_order(need: Need) -> tuple[str, int, str]:
 
 
 def container_json(filename: str, sha256_hex: str | None = None, size: int | None = None) -> str:
-    """A container as Browsertrix lists it; ``size`` in bytes."""
+    """A container as Browsertrix lists it; ``size`` in bytes. Without a size it is not packed yet."""
     container: dict[str, object] = {"filename": filename}
     if sha256_hex is not None:
-        container |= {"hash": sha256_hex, "size": size}
+        container["hash"] = sha256_hex
+    if size is not None:
+        container["size"] = size
     return json.dumps(container, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -242,6 +289,39 @@ def read_container(value: bytes) -> dict[str, object] | None:
     except ValueError:
         return None
     return container if isinstance(container, dict) else None
+
+
+def source_json(source: Source) -> str:
+    """A source as the queue has it."""
+    entry = {
+        "name": source.name,
+        "url": source.place,
+        "crawlId": source.crawl,
+        "hash": source.hash,
+        "size": source.size,
+        "container": source.is_container,
+    }
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+
+
+def read_source(value: bytes | str) -> Source | None:
+    """The source of :func:`source_json`, or None if it is not one. One of another program is a container."""
+    try:
+        entry = json.loads(value)
+        name, place, crawl = entry["name"], entry["url"], entry["crawlId"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    digest, size, is_container = entry.get("hash"), entry.get("size"), entry.get("container", True)
+    if not all(isinstance(word, str) and word for word in (name, place, crawl)):
+        return None
+    return Source(
+        name,
+        crawl,
+        place,
+        is_container is True,
+        digest if isinstance(digest, str) else None,
+        size if isinstance(size, int) else None,
+    )
 
 
 def utc_now() -> str:
@@ -297,6 +377,13 @@ def state_message(crawl: str, state: str, action: str, url: str) -> str:
             "is being committed, or was until it was cut off",
             "Commit it once more, or start it.",
         ),
+        "importing": (
+            "was imported only in part, since that was cut off",
+            f"Import its sources again, or cancel it: cancel {crawl}.",
+        ),
+        "crawled": ("was crawled here", "What it holds is in the index already; import into another crawl."),
+        "uncommitted": ("is not committed", f"Commit it, or cancel it: cancel {crawl}."),
+        "dropped": ("does not take this source, which was not begun", "Import it again."),
         "reopened": ("was started again while it was being committed", "Commit it when it has ended."),
     }[state]
     return f"The crawl {crawl} {reason} in the index {url}, so it cannot be {action}. {remedy}"

@@ -75,5 +75,6 @@ class RedisStore:
     def close(self) -> None:
         """Close the connections. Safe to repeat."""
         self.content.close()
+        self.index.close()
         with redis_faults(self.url):
             self._client.close()

@@ -3,20 +3,22 @@
 **Commit**: the id goes into ``dedupe:committing``; the digests go into ``alldupes`` batch by batch; one script
 then moves the id to ``allcrawls`` and adds the counts. A crawl that is in ``allcrawls`` therefore has all its
 digests in ``alldupes`` and its counts in ``allcounts`` exactly once, at whatever step a process dies. Readers
-accept records of crawls in ``allcrawls`` alone. **Cancel** moves the id first, takes back what a commit
-that was cut off may have entered, and then forgets the keys; ``canceling`` stays until that is finished.
+accept records of crawls in ``allcrawls`` and ``dedupe:concurrent`` alone; the digests of the latter go into
+``alldupes`` in the script that adds them. **Cancel** moves the id first, takes back what is in ``alldupes`` of
+the crawl, and then forgets the keys; ``canceling`` stays until that is finished.
+
+Import is in :mod:`.redis_index_import`, removal and repair in :mod:`.redis_index_merged`.
 """
 
 from __future__ import annotations
 
 import secrets
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from scrapy_dedupe.errors import CrawlStateError, StoreRefused
+from scrapy_dedupe.errors import CrawlStateError
 
 from . import redis_index_keys as keys_of
-from .base import Counts, CrawlInfo, Need, Original, UrlCapture
+from .base import Counts, CrawlInfo, Need, Original, UrlCapture, Waiting
 from .faults import redis_faults
 from .index_values import (
     container_json,
@@ -28,88 +30,49 @@ from .index_values import (
     packed_place,
     read_capture,
     read_container,
-    read_entry,
     read_need,
-    read_place,
     read_stats,
     software,
-    state_message,
     stats_json,
     unknown_file_message,
     url_hash,
     utc_now,
 )
-from .redis_index_keys import (
-    CANCELED,
-    COMMITTED,
-    COMMITTING,
-    COUNTS,
-    DONE_SOURCES,
-    DUPES,
-    MARK,
-    TOTALS,
-    UNCOMMITTED,
-)
+from .redis_index_base import FORMAT, SCAN_BATCH, file_name, numbers, spellings, text_of
+from .redis_index_import import waiting_sizes
+from .redis_index_keys import CANCELED, COMMITTED, COUNTS, MARK, TOTALS, UNCOMMITTED
+from .redis_index_merged import RedisMerged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import redis
-
-FORMAT = 1
-
-# A batch holds the server for about a millisecond; releasing may have to ask every other crawl.
-_COMMIT_BATCH = 1_000
-_RELEASE_BATCH = 200
 _CRAWLS_AT_ONCE = 100
 
 
-class RedisIndex:
+class RedisIndex(RedisMerged):
     """An :class:`~.base.IndexStore` on a client with ``decode_responses=False``.
 
     ``unreadable`` counts the stored values that were passed over because they do not parse.
     """
 
-    def __init__(self, client: redis.Redis, url: str) -> None:
-        self._client = client
-        self._url = url
-        self._is_checked = False
-        self._scripts: dict[str, Any] = {}
-        self.unreadable = 0
-
     # Life of a crawl
 
-    def start(self, crawl: str, payload: str) -> None:
+    def start(self, crawl: str, payload: str, *, concurrent: bool = False) -> None:
         """Begin a crawl, or go on with one that is not committed."""
-        types = keys_of.types(crawl)
-        arguments = [crawl, payload, utc_now(), FORMAT, software(), *types.values()]
-        answer = [_text(word) for word in self._run("index_start", list(types), arguments)]
-        if answer[0] == "type":
-            raise StoreRefused(
-                f"The key {answer[1]} in the index {self._url} is a {answer[2]}, not a {answer[3]}: it is not"
-                " ours. It was left as it is; use another database number in the URL."
-            )
-        if answer[0] == "newer":
-            self._refuse_format(answer[1])
-        if answer[0] in ("payload", "foreign"):
-            whose = "was made by Browsertrix and " if answer[0] == "foreign" else ""
-            raise StoreRefused(
-                f"The index {self._url} {whose}holds digests of {answer[1]} payloads, this crawl makes those of"
-                f' {payload} ones. Set DEDUPE_PAYLOAD = "{answer[1]}", or use another index (DEDUPE_INDEX_URL).'
-            )
-        self._require(crawl, answer[0], "crawled again")
-        self._is_checked = True
+        words: list[str] = []
+        for key, kind in keys_of.types(crawl).items():
+            words += (key, kind)
+        answer = self._run(
+            "index_start", crawl, payload, utc_now(), FORMAT, software(), int(concurrent), *words
+        )
+        self._require_start(crawl, payload, answer, "crawled again")
 
     def find(self, crawl: str, digests: Sequence[str]) -> list[Original | None]:
-        """Look up payloads: in the crawl itself first, then in committed crawls. In one round trip."""
+        """Look up payloads: in the crawl itself first, then in committed and concurrent crawls. In one round trip."""
         if not digests:
             return []
         self._check()
-        arguments: list[str | bytes] = [crawl]
-        for digest in digests:
-            arguments += (digest, digest_key(digest))
-        keys = [keys_of.records(crawl), DUPES, COMMITTED, UNCOMMITTED, CANCELED]
-        answer = self._run("index_find", keys, arguments)
+        answer = self._run("index_find", crawl, *spellings(digests))
         return [
             None if found is None else self._original(digest, found)
             for digest, found in zip(digests, answer, strict=True)
@@ -120,9 +83,7 @@ class RedisIndex:
         if not urls:
             return []
         self._check()
-        answer = self._run(
-            "index_find_urls", [keys_of.urls(crawl), COMMITTED], [url_hash(url) for url in urls]
-        )
+        answer = self._run("index_find_urls", crawl, *map(url_hash, urls))
         captures = [
             None if value is None else read_capture(url, value)
             for url, value in zip(urls, answer, strict=True)
@@ -137,57 +98,42 @@ class RedisIndex:
         counts: Counts,
         urls: Sequence[UrlCapture] = (),
         needs: Sequence[Need] = (),
+        waiting: Sequence[Waiting] = (),
     ) -> None:
-        """Enter records that are on disk, URLs and needs, and add ``counts``, in one step."""
+        """Enter records that are on disk, URLs, needs and waiting revisits, and add ``counts``, in one step."""
         self._check()
-        keys = [
-            UNCOMMITTED,
-            COMMITTING,
-            keys_of.records(crawl),
-            keys_of.where(crawl),
-            keys_of.files(crawl),
-            keys_of.counts(crawl),
-            keys_of.meta(crawl),
-            COMMITTED,
-            CANCELED,
-            keys_of.urls(crawl),
-            keys_of.needs(crawl),
-        ]
-        arguments: list[Any] = [crawl, secrets.token_bytes(8), *_numbers(counts), len(originals), len(urls)]
+        words: list[str | bytes | int] = [
+            crawl, secrets.token_bytes(8), *numbers(counts), len(originals), len(urls), len(needs)
+        ]  # fmt: skip
         for original in originals:
-            arguments += (
-                original.digest,
-                digest_key(original.digest),
-                entry_text(original),
-                original.file or "",
+            words += (
+                original.digest, digest_key(original.digest), entry_text(original), original.file or "",
                 packed_place(original),
-            )
+            )  # fmt: skip
         for capture in urls:
-            arguments += (url_hash(capture.url), packed_capture(capture))
-        arguments += map(need_text, needs)
-        self._require(crawl, _text(self._run("index_add", keys, arguments)), "added to")
+            words += (url_hash(capture.url), packed_capture(capture))
+        words += map(need_text, needs)
+        for pair in waiting_sizes(waiting):
+            words += pair
+        self._require(crawl, text_of(self._run("index_add", *words)), "added to")
 
     def add_file(self, crawl: str, name: str) -> None:
         """Note a WARC file of the crawl."""
-        self._note(crawl, "added to", [keys_of.files(crawl)], "file", name)
+        self._note(crawl, "added to", "file", name)
 
     def rename_file(self, crawl: str, old: str, new: str) -> None:
         """Note that a WARC file of the crawl is found under another name."""
         self._check()
-        keys = [UNCOMMITTED, COMMITTED, CANCELED, keys_of.files(crawl)]
-        state = _text(self._run("index_rename_file", keys, [crawl, old, new]))
+        state = text_of(self._run("index_rename_file", crawl, old, new))
         if state == "no file":
             raise CrawlStateError(unknown_file_message(crawl, old, self._url))
         self._require(crawl, state, "changed")
         # A client that dies in between asks again; a need that is noted meanwhile has one of the two names.
         with redis_faults(self._url):
-            crawls = [
-                _text(other) for other in cast("set[bytes]", self._client.sunion([UNCOMMITTED, COMMITTED]))
-            ]
+            crawls = sorted(cast("set[bytes]", self._client.sunion([UNCOMMITTED, COMMITTED])))
         words = [need_text(Need(crawl)).split(" ")[0] + " ", f" {old}", f" {new}"]
         for first in range(0, len(crawls), _CRAWLS_AT_ONCE):
-            keys = [keys_of.needs(other) for other in crawls[first : first + _CRAWLS_AT_ONCE]]
-            self._run("index_rename_needs", keys, words)
+            self._run("index_rename_needs", *words, *crawls[first : first + _CRAWLS_AT_ONCE])
 
     def add_container(self, crawl: str, filename: str) -> int:
         """Give the crawl a container that is not packed yet; its place among the crawl's."""
@@ -199,70 +145,33 @@ class RedisIndex:
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
         """Replace the counts of a crawl."""
-        self._note(crawl, "counted anew", [keys_of.counts(crawl)], "counts", *_numbers(counts))
+        self._note(crawl, "counted anew", "counts", *numbers(counts))
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
         """Note whether records of the crawl are on disk that are not entered yet."""
-        self._note(crawl, "marked", [keys_of.meta(crawl)], "incomplete" if flag else "complete")
+        self._note(crawl, "marked", "incomplete" if flag else "complete")
 
     def reset(self, crawl: str) -> None:
         """Forget all of an uncommitted crawl but its files and containers."""
-        self._note(crawl, "reset", [keys_of.records(crawl)], "check")
+        self._note(crawl, "reset", "closed")
         self._release(crawl)
-        parts = (keys_of.records, keys_of.counts, keys_of.where, keys_of.urls, keys_of.needs)
-        self._note(crawl, "reset", [key_of(crawl) for key_of in parts], "reset")
+        self._note(crawl, "reset", "reset")
 
     def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
         """Make the crawl's records visible to other crawls."""
         self._check()
-        keys = [COMMITTED, UNCOMMITTED, CANCELED, COMMITTING, keys_of.meta(crawl)]
-        state = _text(self._run("index_commit_begin", keys, [crawl, stats_json(stats) or ""]))
+        state = text_of(self._run("index_commit_begin", crawl, stats_json(stats) or ""))
         if state == "committed":
             return
         self._require(crawl, state, "committed")
         cursor = b"0"
         while True:
-            keys = [keys_of.records(crawl), DUPES, COMMITTING]
-            cursor = self._run("index_commit_batch", keys, [crawl, cursor, _COMMIT_BATCH])
+            cursor = self._run("index_commit_batch", crawl, cursor, SCAN_BATCH)
             if cursor in (b"0", b""):
                 break
-        keys = [
-            UNCOMMITTED,
-            COMMITTED,
-            COMMITTING,
-            keys_of.counts(crawl),
-            TOTALS,
-            keys_of.meta(crawl),
-            keys_of.wacz(crawl),
-            DONE_SOURCES,
-        ]
-        state = _text(self._run("index_commit_end", keys, [crawl, utc_now()]))
+        state = text_of(self._run("index_commit_end", crawl, utc_now()))
         if state != "committed":
             self._require(crawl, state, "committed")
-
-    def cancel(self, crawl: str) -> None:
-        """Forget an uncommitted crawl."""
-        self._check()
-        keys = [
-            COMMITTED,
-            UNCOMMITTED,
-            CANCELED,
-            COMMITTING,
-            keys_of.meta(crawl),
-            keys_of.records(crawl),
-            keys_of.counts(crawl),
-            keys_of.wacz(crawl),
-            keys_of.where(crawl),
-            keys_of.files(crawl),
-            keys_of.urls(crawl),
-            keys_of.needs(crawl),
-        ]
-        state = _text(self._run("index_cancel", keys, [crawl, "begin"]))
-        if state == "done":
-            return
-        self._require(crawl, state, "canceled")
-        self._release(crawl)
-        self._run("index_cancel", keys, [crawl, "end"])
 
     # What the index knows
 
@@ -277,29 +186,35 @@ class RedisIndex:
             *members, payload = pipeline.execute()
             states: dict[str, str] = {}
             for state, ids in zip(("uncommitted", "committed", "canceled"), members, strict=True):
-                states.update((_text(crawl), state) for crawl in ids)
+                states.update((text_of(crawl), state) for crawl in ids)
             pipeline = self._client.pipeline(transaction=False)
             for crawl in states:
                 pipeline.hgetall(keys_of.meta(crawl))
                 pipeline.hmget(keys_of.counts(crawl), COUNTS)
                 pipeline.zrange(keys_of.files(crawl), 0, -1)
+                pipeline.hkeys(keys_of.hidden(crawl))
+                pipeline.hlen(keys_of.waiting(crawl))
             answers = pipeline.execute()
-        mode = _text(payload) if payload else "decoded"
+        mode = text_of(payload) if payload else "decoded"
         crawls = []
         for place, (crawl, state) in enumerate(states.items()):
-            raw, counts, names = answers[3 * place : 3 * place + 3]
-            meta = {_text(name): value for name, value in raw.items()}
+            raw, counts, names, hidden, waiting = answers[5 * place : 5 * place + 5]
+            meta = {text_of(name): value for name, value in raw.items()}
             crawls.append(
                 CrawlInfo(
                     id=crawl,
                     state=state,
                     payload=mode,
-                    started=_text(meta["started"]) if "started" in meta else None,
-                    committed=_text(meta["committed"]) if "committed" in meta else None,
+                    started=text_of(meta["started"]) if "started" in meta else None,
+                    committed=text_of(meta["committed"]) if "committed" in meta else None,
                     counts=self._read_counts(counts),
-                    files=tuple(dict.fromkeys(map(_file_name, names))),
+                    files=tuple(dict.fromkeys(file_name(name) for name in names if name not in hidden)),
                     stats=read_stats(meta.get("stats")),
                     incomplete="incomplete" in meta,
+                    software=text_of(meta["software"]) if "software" in meta else None,
+                    imported="imported" in meta,
+                    concurrent="concurrent" in meta,
+                    waiting=waiting,
                 )
             )
         return sorted(crawls, key=lambda info: (info.started or "", info.id))
@@ -331,92 +246,13 @@ class RedisIndex:
 
     # Helpers
 
-    def _run(self, name: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        script = self._scripts.get(name)
-        if script is None:
-            source = files(__package__).joinpath("scripts", f"{name}.lua").read_text(encoding="utf-8")
-            script = self._scripts[name] = self._client.register_script(source)
-        with redis_faults(self._url):
-            return script(keys, arguments)
-
-    def _check(self) -> None:
-        """Refuse an index with a mark that we cannot read; asked once for each open index."""
-        if self._is_checked:
-            return
-        with redis_faults(self._url):
-            found = cast("bytes | None", self._client.hget(MARK, "format"))
-        if found is not None and found != str(FORMAT).encode():
-            self._refuse_format(_text(found))
-        self._is_checked = True
-
-    def _refuse_format(self, found: str) -> None:
-        raise StoreRefused(
-            f"The index {self._url} has format {found}, this version of scrapy-dedupe reads format {FORMAT}."
-            " Upgrade scrapy-dedupe, or use another index (DEDUPE_INDEX_URL)."
-        )
-
-    def _require(self, crawl: str, state: str, action: str) -> None:
-        if state != "ok":
-            raise CrawlStateError(state_message(crawl, state, action, self._url))
-
-    def _note(self, crawl: str, action: str, changed: Sequence[str], *words: Any) -> None:
+    def _note(self, crawl: str, action: str, *words: str | int) -> None:
         self._check()
-        keys = [UNCOMMITTED, COMMITTING, COMMITTED, CANCELED, *changed]
-        self._require(crawl, _text(self._run("index_note", keys, [crawl, *words])), action)
+        self._require(crawl, text_of(self._run("index_note", crawl, *words)), action)
 
     def _note_container(self, crawl: str, filename: str, text: str, how: str) -> int:
         self._check()
-        keys = [UNCOMMITTED, COMMITTED, CANCELED, keys_of.wacz(crawl)]
-        answer = self._run("index_container", keys, [crawl, filename, text, how])
+        answer = self._run("index_container", crawl, filename, text, how)
         if not isinstance(answer, int):
-            self._require(crawl, _text(answer), "added to")
+            self._require(crawl, text_of(answer), "added to")
         return int(answer)
-
-    def _release(self, crawl: str) -> None:
-        cursor = b"0"
-        while True:
-            keys = [keys_of.records(crawl), DUPES, COMMITTED, COMMITTING]
-            cursor = self._run("index_release", keys, [crawl, cursor, _RELEASE_BATCH])
-            if cursor == b"0":
-                break
-
-    def _original(self, digest: str, found: bytes) -> Original | None:
-        """What the script found for a digest, or None, counted, if it does not parse."""
-        try:
-            crawl, entry, length, rest = found.split(b"\0", 3)
-            size_of_place = int(length)
-            parts = read_entry(entry)
-        except ValueError:
-            parts = None
-        if parts is None:
-            self.unreadable += 1
-            return None
-        wacz_index, date, url, size = parts
-        offset: int | None = None
-        record_id: str | None = None
-        file: str | None = None
-        if size_of_place:
-            known = read_place(rest[:size_of_place])
-            if known is None:
-                self.unreadable += 1
-            else:
-                _, offset, record_id = known
-                file = _file_name(rest[size_of_place:]) or None
-        return Original(digest, _text(crawl), date, url, size, wacz_index, record_id, file, offset)
-
-    def _read_counts(self, values: Sequence[bytes | None]) -> Counts:
-        self.unreadable += sum(value is not None and not value.isdigit() for value in values)
-        return Counts(*(int(value) if value is not None and value.isdigit() else 0 for value in values))
-
-
-def _numbers(counts: Counts) -> tuple[int, int, int, int]:
-    return counts.total_urls, counts.dupe_urls, counts.conserved_size, counts.total_crawl_size
-
-
-def _file_name(member: bytes) -> str:
-    return _text(member.partition(b"\0")[0])
-
-
-def _text(value: bytes) -> str:
-    # Ids and names of other programs may hold any bytes; they are shown, never looked up.
-    return value.decode("utf-8", "backslashreplace")

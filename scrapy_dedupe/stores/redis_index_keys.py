@@ -2,42 +2,92 @@
 
 Written exactly as Browsertrix does, so that both crawlers can use one index:
 
-=====================  ======  ==================================================================
-``h:{crawl}``          hash    digest without label -> entry (see :mod:`.index_values`)
-``h:{crawl}:counts``   hash    ``totalUrls``, ``dupeUrls``, ``conservedSize``, ``totalCrawlSize``
-``c:{crawl}:wacz``     list    the crawl's containers, JSON with ``filename``, ``hash``, ``size``
-``uncommittedcrawls``  set     crawl ids; ``allcrawls`` the committed ones, ``canceledcrawls``
-``alldupes``           hash    digest -> the crawl whose record is the original
-``allcounts``          hash    the sums over the committed crawls
-``src:d``              set     names of the containers of committed crawls
-=====================  ======  ==================================================================
+========================  ======  ===============================================================
+``h:{crawl}``             hash    digest without label -> entry (see :mod:`.index_values`)
+``h:{crawl}:counts``      hash    ``totalUrls``, ``dupeUrls``, ``conservedSize``, ``totalCrawlSize``
+``c:{crawl}:wacz``        list    the crawl's containers, JSON with ``filename``, ``hash``, ``size``
+``uncommittedcrawls``     set     crawl ids; ``allcrawls`` the committed ones, ``canceledcrawls``
+``alldupes``              hash    digest -> the crawl whose record is the original
+``allcounts``             hash    the sums over the committed crawls; ``updateProgress``, ``removedCrawls``,
+                                  ``removedCrawlSize``
+``src:q``                 list    sources to import, JSON (see :mod:`.index_values`); the next one is the last
+``src:qset``              set     the names of those in the queue, with us also of those claimed
+``src:d``                 set     names of imported sources and of the containers of committed crawls
+``pending:q``             list    sources that were claimed
+``pending:q:{name}``      string  there for as long as a claim lasts
+``rev:{digest}:s``        hash    crawl -> sum of the sizes of revisits that wait for an original, the digest with
+                                  its label; ``rev:{digest}:c`` their number. Read and deleted only
+``last_update_ts``        string  the time of the last import
+========================  ======  ===============================================================
 
 Beside them, what Browsertrix has no field for:
 
-========================  ======  ===============================================================
-``dedupe:index``          hash    ``format`` 1, ``payload`` ``stored`` or ``decoded``
-``dedupe:crawl:{crawl}``  hash    ``started``, ``committed``, ``software``, ``stats`` (JSON),
-                                  ``incomplete``, ``canceling``, ``token`` of the last addition
-``dedupe:files:{crawl}``  zset    WARC file -> its number from 0. Where a renaming gives two numbers one
-                                  name, that of the second is followed by 0x00 and its number
-``dedupe:where:{crawl}``  hash    first 16 bytes of the packed digest -> place of the record; empty if
-                                  two digests of the crawl should ever begin alike
-``dedupe:urls:{crawl}``   hash    hash of a URL -> what the crawl recorded last of it
-``dedupe:needs:{crawl}``  set     the containers of other crawls that its revisits refer to
-``dedupe:committing``     set     crawls with a commit that is under way or was cut off
-========================  ======  ===============================================================
+===========================  ======  ============================================================
+``dedupe:index``             hash    ``format`` 1, ``payload`` ``stored`` or ``decoded``, ``scanned``: the
+                                     ``last_update_ts`` up to which ``rev:`` keys were looked for
+``dedupe:crawl:{crawl}``     hash    ``started``, ``committed``, ``software``, ``stats`` (JSON), ``incomplete``,
+                                     ``canceling``, ``imported``, ``concurrent``, ``replaced`` (by which crawl),
+                                     ``token`` of the last addition
+``dedupe:files:{crawl}``     zset    WARC file -> its number from 0. Where a renaming gives two numbers one
+                                     name, that of the second is followed by 0x00 and its number
+``dedupe:where:{crawl}``     hash    first 16 bytes of the packed digest -> place of the record; empty if
+                                     two digests of the crawl should ever begin alike
+``dedupe:urls:{crawl}``      hash    hash of a URL -> what the crawl recorded last of it
+``dedupe:needs:{crawl}``     set     the containers of other crawls that its revisits refer to
+``dedupe:waiting:{crawl}``   hash    digest -> ``SIZE:COUNT,...`` of the revisits whose original is not known
+``dedupe:waiters``           set     the crawls that have such revisits
+``dedupe:revs``              set     digests with ``rev:`` keys of another program
+``dedupe:sources:{crawl}``   set     the names of the sources that were imported into it
+``dedupe:hidden:{crawl}``    hash    WARC file -> the source that alone has it and has not ended, or nothing if
+                                     that was dropped
+``dedupe:committing``        set     crawls with a commit that is under way or was cut off
+``dedupe:concurrent``        set     uncommitted crawls whose digests are in ``alldupes`` from the start
+===========================  ======  ============================================================
+
+Of a source that was begun and has not ended; those in ``dedupe:merging`` have ended, and their URLs and waiting
+revisits are still to be moved to those of their crawl:
+
+==========================  ======  =============================================================
+``dedupe:begun``            hash    name -> its state (``n`` being entered, ``e`` ending, ``d`` being dropped), then
+                                    ``+`` if the place of its container was added for it, else ``-``, then JSON
+``dedupe:newurls:{name}``   hash    as ``dedupe:urls``
+``dedupe:newwaits:{name}``  hash    as ``dedupe:waiting``
+``dedupe:entered:{name}``   set     the digests in ``h:{crawl}`` that are its records: no other crawl finds them
+``dedupe:spare:{name}``     hash    digest -> the record that it has too of a digest of another such source
+``dedupe:newfiles:{name}``  set     its WARC files
+``dedupe:merging``          hash    name -> crawl, of sources that have ended
+==========================  ======  =============================================================
+
+While the merged index is made anew:
+
+======================  ======  =================================================================
+``dedupe:rebuilding``   string  who makes it; it lapses with him
+``dedupe:alldupes``     hash    what ``alldupes`` will be
+``dedupe:rebuilt``      set     the crawls that are in it
+``dedupe:removing``     set     the crawls that will not be
+======================  ======  =================================================================
 """
 
 from __future__ import annotations
 
 MARK = "dedupe:index"
 COMMITTING = "dedupe:committing"
+CONCURRENT = "dedupe:concurrent"
+BEGUN = "dedupe:begun"
+REBUILDING = "dedupe:rebuilding"
+MERGING = "dedupe:merging"
+WAITERS = "dedupe:waiters"
+REVS = "dedupe:revs"
 COMMITTED = "allcrawls"
 UNCOMMITTED = "uncommittedcrawls"
 CANCELED = "canceledcrawls"
 DUPES = "alldupes"
 TOTALS = "allcounts"
+QUEUE = "src:q"
+QUEUED = "src:qset"
 DONE_SOURCES = "src:d"
+CLAIMED = "pending:q"
+LAST_IMPORT = "last_update_ts"
 
 COUNTS = ("totalUrls", "dupeUrls", "conservedSize", "totalCrawlSize")
 
@@ -82,6 +132,31 @@ def needs(crawl: str) -> str:
     return f"dedupe:needs:{crawl}"
 
 
+def waiting(crawl: str) -> str:
+    """The key of the payloads that revisits of a crawl name and that are not in the index."""
+    return f"dedupe:waiting:{crawl}"
+
+
+def hidden(crawl: str) -> str:
+    """The key of the WARC files of sources that have not ended."""
+    return f"dedupe:hidden:{crawl}"
+
+
+def sources(crawl: str) -> str:
+    """The key of the names of what was imported into a crawl."""
+    return f"dedupe:sources:{crawl}"
+
+
+def entered(name: str) -> str:
+    """The key of the digests that a source has entered."""
+    return f"dedupe:entered:{name}"
+
+
+def new_waits(name: str) -> str:
+    """The key of the waiting revisits of a source that is ending."""
+    return f"dedupe:newwaits:{name}"
+
+
 def types(crawl: str) -> dict[str, str]:
     """The keys that a crawl uses, each with the type that it has if it is there."""
     return {
@@ -91,8 +166,11 @@ def types(crawl: str) -> dict[str, str]:
         UNCOMMITTED: "set",
         CANCELED: "set",
         COMMITTING: "set",
+        CONCURRENT: "set",
         DUPES: "hash",
         TOTALS: "hash",
+        DONE_SOURCES: "set",
+        BEGUN: "hash",
         records(crawl): "hash",
         counts(crawl): "hash",
         wacz(crawl): "list",
@@ -100,4 +178,7 @@ def types(crawl: str) -> dict[str, str]:
         where(crawl): "hash",
         urls(crawl): "hash",
         needs(crawl): "set",
+        waiting(crawl): "hash",
+        hidden(crawl): "hash",
+        sources(crawl): "set",
     }

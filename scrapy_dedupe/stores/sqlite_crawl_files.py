@@ -1,57 +1,209 @@
-"""The files and containers of crawls in SQLite, and the containers of other crawls that they need.
+"""What lies under a crawl in SQLite: its records, captures of URLs, files, containers, needs, revisits that wait, and counts.
 
-Functions on a connection and the number of a crawl; a transaction around them is the caller's. The tables are
-described in :mod:`.sqlite_index_tables`.
+Functions on a connection and the number of a crawl, or of a part of one; a transaction around them is the caller's.
+The tables are described in :mod:`.sqlite_index_tables`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from .base import Need
-from .index_values import need_order
+from .base import Counts, Need
+from .index_values import need_order, packed_capture, packed_details, packed_digest, url_hash
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from .base import Original, UrlCapture, Waiting
+
+_SHIFT = 32
+
+_ADD = """
+INSERT INTO original (id, digest, wacz_index, date, url, size, record, file, "offset")
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE NOT EXISTS (
+    SELECT 1 FROM original o JOIN crawl c ON c.number = o.id >> 32
+    WHERE substr(o.digest, 1, 8) = substr(?2, 1, 8) AND o.digest = ?2
+    AND (c.number = ?10 OR (c.part_of = ?11 AND c.commit_order IS NOT NULL))
+)
+"""
+
+_ADD_URL = """
+INSERT INTO crawl_url (hash, crawl, capture) VALUES (?, ?, ?)
+ON CONFLICT (hash, crawl) DO UPDATE SET capture = excluded.capture
+"""
+
+_ADD_LATEST_URL = _ADD_URL.replace("= excluded.capture", "= max(capture, excluded.capture)")
+
+# No packed digest of five bytes begins so.
+_REFERENCE = b"\x01"
+
+_ADD_WAITING = """
+INSERT INTO crawl_waiting (crawl, digest, size, revisits) VALUES (?, ?, ?, ?)
+ON CONFLICT (crawl, digest, size) DO UPDATE SET revisits = revisits + excluded.revisits
+"""
+
+
+def add_originals(
+    connection: sqlite3.Connection, number: int, crawl: int, originals: Sequence[Original]
+) -> dict[bytes, int]:
+    """Enter records under a crawl or under a part of it, those apart whose payload it has already.
+
+    Gives the packed digests of those that were entered, with their running numbers. What another part of the crawl has counts as soon as that one has ended: until then it may still be forgotten.
+    """
+    first = number << _SHIFT
+    row = connection.execute(
+        "SELECT max(id) FROM original WHERE id BETWEEN ? AND ?", (first, ((number + 1) << _SHIFT) - 1)
+    ).fetchone()
+    following = first if row[0] is None else row[0] + 1
+    files: dict[str, int] = {}
+    entered: dict[bytes, int] = {}
+    for original in originals:
+        name = original.file
+        if name is not None and name not in files:
+            files[name] = file_number(connection, number, name)
+        digest = packed_digest(original.digest)
+        cursor = connection.execute(
+            _ADD,
+            (
+                following,
+                digest,
+                original.wacz_index,
+                int(original.date),
+                original.url,
+                original.size,
+                packed_details(original) or None,
+                None if name is None else files[name],
+                original.offset,
+                number,
+                crawl,
+            ),
+        )
+        if cursor.rowcount:
+            entered[digest] = following - first
+            following += 1
+    return entered
+
+
+def add_urls(
+    connection: sqlite3.Connection,
+    number: int,
+    urls: Sequence[UrlCapture],
+    entered: Mapping[bytes, int],
+    *,
+    latest: bool = False,
+) -> None:
+    """Enter captures of URLs: of each the last one, or with ``latest`` the one with the latest date.
+
+    ``entered`` is what :func:`add_originals` gave for the same crawl or part.
+    """
+    rows = []
+    for capture in urls:
+        value, digest = packed_capture(capture), packed_digest(capture.digest)
+        if digest in entered:
+            value = value[: -len(digest)] + _REFERENCE + entered[digest].to_bytes(4, "big")
+        rows.append((url_hash(capture.url), number, value))
+    connection.executemany(_ADD_LATEST_URL if latest else _ADD_URL, rows)
+
+
+def whole_capture(connection: sqlite3.Connection, number: int, value: bytes) -> bytes:
+    """A capture as it was packed, with its digest; without one if the record that has it is not there."""
+    end = 9 + value[8] if len(value) > 8 else 9
+    if len(value) - end != 5 or value[end : end + 1] != _REFERENCE:
+        return value
+    row = connection.execute(
+        "SELECT digest FROM original WHERE id = ?",
+        ((number << _SHIFT) + int.from_bytes(value[end + 1 :], "big"),),
+    ).fetchone()
+    return value[:end] + (b"" if row is None else row[0])
+
+
+def add_waiting(connection: sqlite3.Connection, number: int, waiting: Sequence[Waiting]) -> None:
+    """Note revisits whose originals are not in the index."""
+    revisits = Counter((revisit.digest, revisit.size) for revisit in waiting)
+    connection.executemany(
+        _ADD_WAITING,
+        [(number, packed_digest(digest), size, many) for (digest, size), many in revisits.items()],
+    )
+
+
+def add_counts(connection: sqlite3.Connection, crawl: int, counts: Counts) -> None:
+    """Add to the counts of a crawl."""
+    if counts != Counts():
+        connection.execute(
+            "UPDATE crawl SET total_urls = total_urls + ?, dupe_urls = dupe_urls + ?,"
+            " conserved_size = conserved_size + ?, total_crawl_size = total_crawl_size + ?"
+            " WHERE number = ?",
+            (*numbers_of(counts), crawl),
+        )
+
+
+def numbers_of(counts: Counts) -> tuple[int, int, int, int]:
+    """The counts in the order of their columns."""
+    return counts.total_urls, counts.dupe_urls, counts.conserved_size, counts.total_crawl_size
 
 
 def file_number(connection: sqlite3.Connection, crawl: int, name: str) -> int:
     """The number of a WARC file, which is added if it is new."""
     number = _number(connection, "crawl_file", "name", crawl, name)
     if number is None:
-        number = _count(connection, "crawl_file", crawl)
+        number = _following(connection, "crawl_file", crawl)
         connection.execute(
             "INSERT INTO crawl_file (crawl, number, name) VALUES (?, ?, ?)", (crawl, number, name)
         )
     return number
 
 
-def rename_file(connection: sqlite3.Connection, crawl: int, old: str, new: str) -> bool:
-    """Give a WARC file another name. False if the crawl has neither."""
-    renamed = connection.execute(
-        "UPDATE crawl_file SET name = ? WHERE crawl = ? AND name = ?", (new, crawl, old)
-    )
-    if not renamed.rowcount and _number(connection, "crawl_file", "name", crawl, new) is None:
-        return False
-    connection.execute(
-        "UPDATE OR REPLACE crawl_need SET file = ?"
-        " WHERE other = (SELECT id FROM crawl WHERE number = ?) AND file = ?",
-        (new, crawl, old),
-    )
-    return True
+def rename_file(
+    connection: sqlite3.Connection, crawl: str, numbers: Sequence[int], old: str, new: str
+) -> bool:
+    """Give a WARC file of the crawl, which lies under these numbers, another name. False if it has neither."""
+    is_known = False
+    for number in numbers:
+        renamed = connection.execute(
+            "UPDATE crawl_file SET name = ? WHERE crawl = ? AND name = ?", (new, number, old)
+        )
+        is_known |= (
+            bool(renamed.rowcount) or _number(connection, "crawl_file", "name", number, new) is not None
+        )
+    if is_known:
+        connection.execute(
+            "UPDATE OR REPLACE crawl_need SET file = ? WHERE other = ? AND file = ?", (new, crawl, old)
+        )
+    return is_known
 
 
 def container_number(connection: sqlite3.Connection, crawl: int, filename: str) -> int:
     """The number of a container, which is added if it is new."""
     number = _number(connection, "crawl_container", "filename", crawl, filename)
     if number is None:
-        number = _count(connection, "crawl_container", crawl)
+        number = _following(connection, "crawl_container", crawl)
         connection.execute(
             "INSERT INTO crawl_container (crawl, number, filename) VALUES (?, ?, ?)",
             (crawl, number, filename),
         )
     return number
+
+
+def set_container(
+    connection: sqlite3.Connection, crawl: int, filename: str, sha256_hex: str | None, size: int
+) -> None:
+    """Note hash and size of a container, which is added if it is new."""
+    place = container_number(connection, crawl, filename)
+    connection.execute(
+        "UPDATE crawl_container SET hash = ?, size = ? WHERE crawl = ? AND number = ?",
+        (sha256_hex, size, crawl, place),
+    )
+
+
+def drop_container(connection: sqlite3.Connection, crawl: int, filename: str) -> None:
+    """Forget a container, if it is the last one: those behind it have to keep their places."""
+    connection.execute(
+        "DELETE FROM crawl_container WHERE crawl = ?1 AND filename = ?2"
+        " AND number = (SELECT max(number) FROM crawl_container WHERE crawl = ?1)",
+        (crawl, filename),
+    )
 
 
 def containers_of(connection: sqlite3.Connection, crawl: int | None) -> list[dict[str, object]]:
@@ -60,8 +212,12 @@ def containers_of(connection: sqlite3.Connection, crawl: int | None) -> list[dic
         "SELECT filename, hash, size FROM crawl_container WHERE crawl = ? ORDER BY number", (crawl,)
     )
     return [
-        {"filename": filename} if digest is None else {"filename": filename, "hash": digest, "size": size}
-        for filename, digest, size in rows
+        {
+            name: value
+            for name, value in zip(("filename", "hash", "size"), row, strict=True)
+            if value is not None
+        }
+        for row in rows
     ]
 
 
@@ -85,6 +241,6 @@ def _number(connection: sqlite3.Connection, table: str, column: str, crawl: int,
     return None if row[0] is None else int(row[0])
 
 
-def _count(connection: sqlite3.Connection, table: str, crawl: int) -> int:
-    query = f"SELECT count(*) FROM {table} WHERE crawl = ?"  # noqa: S608 - constants
+def _following(connection: sqlite3.Connection, table: str, crawl: int) -> int:
+    query = f"SELECT coalesce(max(number) + 1, 0) FROM {table} WHERE crawl = ?"  # noqa: S608 - constants
     return int(connection.execute(query, (crawl,)).fetchone()[0])

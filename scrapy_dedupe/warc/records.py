@@ -5,7 +5,7 @@ is its principal record (``response`` or ``revisit``) followed by its ``request`
 principal's id in WARC-Concurrent-To; both carry the date of the capture.
 
 WARC-Payload-Digest is the digest of the stored body and stands only where there is one, so never on an
-empty body; WARC-Block-Digest uses the same algorithm. A ``revisit`` keeps the HTTP head as its block and
+empty body, nor on one that a digest does not identify; WARC-Block-Digest uses the same algorithm. A ``revisit`` keeps the HTTP head as its block and
 says so with WARC-Truncated; ``server-not-modified`` has no block at all, because replay programs show a
 304 status line in a block as an empty page.
 
@@ -122,11 +122,17 @@ def warcinfo(
     )
 
 
-def response(capture: Capture, *, digest: str, warcinfo_id: str | None = None) -> Record:
-    """Return the record that holds the body; *digest* is `Capture.payload_digest`, with or without label."""
+def response(
+    capture: Capture, *, digest: str, has_payload_digest: bool = True, warcinfo_id: str | None = None
+) -> Record:
+    """Return the record that holds the body; *digest* is `Capture.payload_digest`, with or without label.
+
+    Without *has_payload_digest* it is left out, so that nobody takes the body for a payload that he has: in an archive
+    of decoded payloads that is a body which could not be decoded.
+    """
     digest_field, algorithm = _labelled(digest)
     fields = _common("response", capture, warcinfo_id)
-    if capture.body:
+    if capture.body and has_payload_digest:
         fields.append(("WARC-Payload-Digest", digest_field))
     if capture.truncated:
         fields.append(("WARC-Truncated", capture.truncated))
@@ -141,6 +147,7 @@ def revisit(
     refers_to_uri: str,
     refers_to_date: str,
     container: str | None = None,
+    original_digest: str | None = None,
     warcinfo_id: str | None = None,
 ) -> Record:
     """Return the record of a payload that the original already holds (WARC 1.1, section 6.7.2).
@@ -148,7 +155,8 @@ def revisit(
     *refers_to* is the record id of the original (a ``response``), *refers_to_uri* its WARC-Target-URI and
     *refers_to_date* the text of its WARC-Date. *container* is the name of the WACZ that holds it, if that is
     another one; it becomes ``WARC-Refers-To-Container: file://NAME``, which Browsertrix writes and wabac.js reads
-    (iipc/warc-specifications#111). Raises ValueError for an empty or incomplete body, of which
+    (iipc/warc-specifications#111). *original_digest* is the text of the original's WARC-Payload-Digest, where that is
+    not the usual one: pywb compares texts. Raises ValueError for an empty or incomplete body, of which
     nobody can say that another record holds it.
     """
     if not capture.body or not capture.is_complete:
@@ -157,7 +165,7 @@ def revisit(
     fields = _common("revisit", capture, warcinfo_id)
     fields.append(("WARC-Profile", IDENTICAL_PAYLOAD))
     fields += _reference(refers_to, refers_to_uri, refers_to_date, container)
-    fields.append(("WARC-Payload-Digest", digest_field))
+    fields.append(("WARC-Payload-Digest", original_digest or digest_field))
     fields.append(("WARC-Truncated", "length"))
     return _http_record(fields, capture.response_head(), b"", algorithm, "response")
 
@@ -170,11 +178,12 @@ def not_modified(
     refers_to_date: str,
     digest: str | None = None,
     container: str | None = None,
+    original_digest: str | None = None,
     warcinfo_id: str | None = None,
 ) -> Record:
     """Return the record of a 304 whose original is known, without a block (WARC 1.1, section 6.7.3).
 
-    *digest*, if given, is the original's payload digest. Raises ValueError if the status is not 304.
+    *digest*, if given, is the original's payload digest, and *original_digest* its text, as for `revisit`. Raises ValueError if the status is not 304.
     """
     if capture.status != 304:
         raise ValueError(f"{capture.url}: status {capture.status} is not 304 (Not Modified).")
@@ -182,7 +191,7 @@ def not_modified(
     fields.append(("WARC-Profile", SERVER_NOT_MODIFIED))
     fields += _reference(refers_to, refers_to_uri, refers_to_date, container)
     if digest:
-        fields.append(("WARC-Payload-Digest", _labelled(digest)[0]))
+        fields.append(("WARC-Payload-Digest", original_digest or _labelled(digest)[0]))
     return Record(tuple(fields), b"")
 
 

@@ -1,20 +1,73 @@
-"""WARC files in a storage elsewhere, read where they are.
+"""Files of an archive that lie elsewhere, read where they are.
 
-Reading goes through fsspec (the extra ``storage``), in blocks; nothing is copied to the local disk.
+Reading goes through fsspec (the extra ``storage``), in blocks; nothing is copied to the local disk. Whatever a driver
+raises while it opens, reads or seeks becomes an ArchiveError that names the URL, without the password in it.
 """
 
 from __future__ import annotations
 
 import io
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+from urllib.request import url2pathname
 
-from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError, UsageError
 
 if TYPE_CHECKING:
     from io import BufferedReader
     from typing import Literal
+
+    from typing_extensions import Buffer
+
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+_SECRET = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
+_QUERY = re.compile(r"[?#]")
+_BUFFER_BYTES = 1 << 16
+
+
+def place_file(place: str) -> ReadableFile:
+    """The file at a path or URL: a `Path` for a path or a file:// URL, a RemoteFile for any other URL.
+
+    Raises UsageError for a file:// URL that names another machine.
+    """
+    if not is_url(place):
+        return Path(place)
+    if not place.lower().startswith("file://"):
+        return RemoteFile(place)
+    host, slash, path = place[len("file://") :].partition("/")
+    if host not in ("", "localhost"):
+        raise UsageError(
+            f"{place!r} names a file of the machine {host}. Give a path, or a URL with three slashes."
+        )
+    return Path(url2pathname(slash + path))
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is a URL and not a path."""
+    return "://" in place
+
+
+def url_path(url: str) -> str:
+    """The path in a URL, as it is written. Unlike urlsplit it takes any text.
+
+    >>> url_path("https://example.org/a%20b.wacz?sig=x")
+    '/a%20b.wacz'
+    """
+    _, slash, path = _QUERY.split(url.partition("://")[2], maxsplit=1)[0].partition("/")
+    return slash + path
+
+
+def shown(place: str) -> str:
+    """A place as messages show it: without the password of its user."""
+    return _SECRET.sub(r"\1:***@", place)
+
+
+def open_in_order(file: ReadableFile) -> BufferedReader:
+    """Open a file that is read once from its beginning: a server need not serve parts of it."""
+    return file.open_stream() if isinstance(file, RemoteFile) else file.open("rb")
 
 
 class RemoteFile:
@@ -29,7 +82,7 @@ class RemoteFile:
     @property
     def name(self) -> str:
         """The file name, without folders."""
-        return PurePosixPath(urlsplit(self.url).path).name
+        return PurePosixPath(unquote(url_path(self.url))).name
 
     @property
     def suffixes(self) -> list[str]:
@@ -38,22 +91,89 @@ class RemoteFile:
 
     def open(self, mode: Literal["rb"], /) -> BufferedReader:
         """Return a seekable reader."""
-        try:
-            import fsspec
+        return self._opened()
 
-            stream = fsspec.open(self.url, mode).open()
-        except ImportError as error:
-            raise SettingError(
-                f'{self.url} cannot be read without a package: {error}. Run pip install "scrapy-dedupe[storage]", and'
-                " install the driver of the protocol."
-            ) from error
-        except Exception as error:
-            # Each driver has errors of its own.
-            raise ArchiveError(
-                f"{self.url} cannot be read: {error or type(error).__name__}. See to the network and the credentials."
-            ) from error
-        # The files of most drivers cannot peek.
-        return stream if hasattr(stream, "peek") else io.BufferedReader(stream)
+    def open_stream(self) -> BufferedReader:
+        """Return a reader that goes forward alone, in one request where the protocol allows that."""
+        # Elsewhere no driver is known to do without parts.
+        return self._opened(**({"block_size": 0} if self._is_http else {}))
 
     def __str__(self) -> str:
         return self.url
+
+    @property
+    def _is_http(self) -> bool:
+        return self.url.lower().startswith(("http://", "https://"))
+
+    def _opened(self, **options: object) -> BufferedReader:
+        try:
+            import fsspec
+
+            stream = fsspec.open(self.url, "rb", **options).open()
+        except ImportError as error:
+            raise SettingError(
+                f"{shown(self.url)} cannot be read without a package: {error}. Run"
+                ' pip install "scrapy-dedupe[storage]", and install the driver of the protocol.'
+            ) from error
+        except Exception as error:
+            # Each driver has errors of its own.
+            if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
+                raise SettingError(
+                    f"{shown(self.url)} cannot be read: fsspec knows no protocol {self.url.partition('://')[0]}."
+                ) from error
+            raise self._unreadable(error) from error
+        return io.BufferedReader(_RemoteStream(stream, self), _BUFFER_BYTES)
+
+    def _unreadable(self, error: Exception) -> DedupeError:
+        place = shown(self.url)
+        if isinstance(error, FileNotFoundError):
+            return ArchiveError(
+                f"{place} cannot be read: it is not there, or the server does not answer. Check the URL."
+            )
+        if isinstance(error, ValueError) and self._is_http:
+            return ArchiveError(
+                f"{place} cannot be read in parts: its server does not serve HTTP ranges. Download it, and name the"
+                " copy."
+            )
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        return ArchiveError(
+            f"{place} cannot be read: {shown(reason)}. See to the network and the credentials."
+        )
+
+
+class _RemoteStream(io.RawIOBase):
+    """The file of a driver: its errors are told in one way, and a short read is no end."""
+
+    def __init__(self, stream: Any, file: RemoteFile) -> None:
+        self._stream = stream
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        with memoryview(buffer).cast("B") as view:
+            try:
+                data = self._stream.read(len(view))
+            except Exception as error:
+                raise self._file._unreadable(error) from error
+            view[: len(data)] = data
+            return len(data)
+
+    def seek(self, position: int, whence: int = 0, /) -> int:
+        try:
+            self._stream.seek(position, whence)
+            return int(self._stream.tell())
+        except Exception as error:
+            raise self._file._unreadable(error) from error
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()

@@ -2,8 +2,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from recorded_crawls import record_crawl
+
+from scrapy_dedupe.crawls import open_index
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def test_cancel_forgets_a_crawl_and_can_be_repeated(call: Callable[..., Any], store_url: str) -> None:
@@ -27,3 +32,21 @@ def test_cancel_as_json(call: Callable[..., Any], store_url: str) -> None:
         "id": "second",
         "state": "canceled",
     }
+
+
+def test_a_concurrent_crawl_that_others_need_is_canceled_only_by_force(
+    call: Callable[..., Any], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'index.sqlite'}"
+    with open_index(url) as index:
+        (file,) = record_crawl(index, tmp_path, "one", [1], commit=False, concurrent=True)
+        record_crawl(index, tmp_path, "two", [1])
+    called = call("cancel", "one", "--store", url)
+    assert (called.code, called.out) == (3, "")
+    assert f"  two needs one ({file.name})" in called.err.splitlines()
+    assert call("crawls", "show", "one", "--store", url, "--json").json["state"] == "uncommitted"
+    assert call("cancel", "one", "--force", "--store", url).code == 0
+    assert file.exists()
+    shown = call("crawls", "show", "two", "--store", url, "--json")
+    assert (shown.code, shown.json["needs"][0]["state"]) == (4, "canceled")
+    assert call("cancel", "one", "--store", url).code == 0, "repeating it does no harm"

@@ -225,3 +225,62 @@ def test_of_several_tags_the_304_says_which_is_meant(
     assert recorded.kind == kind
     assert recorded.digest == ("" if kind == "response" else f"sha256:{capture(1).payload_digest()}")
     recorder.finish()
+
+
+@pytest.mark.parametrize("payload", ["stored", "decoded"])
+def test_an_index_that_was_emptied_gets_the_crawl_back_as_it_was_begun(tmp_path: Path, payload: str) -> None:
+    # Its first index is lost with all that it says of payloads.
+    with open_index(f"sqlite:///{tmp_path / 'another.sqlite'}") as index:
+        writer = WarcWriter(tmp_path / "warcs", "test", info={"isPartOf": "one"})
+        recorder = Recorder(writer, index, "one", Guard(), payload=payload, concurrent=True)
+        recorder.record(capture(1))
+        recorder.finish()
+        (info,) = index.crawls()
+    assert (info.id, info.payload, info.concurrent) == ("one", payload, True)
+    assert info.counts.total_urls == 1
+
+
+def test_the_records_of_a_concurrent_crawl_are_entered_one_by_one(tmp_path: Path) -> None:
+    with open_index(f"sqlite:///{tmp_path / 'another.sqlite'}") as index:
+        index.start("one", concurrent=True)
+        writer = WarcWriter(tmp_path / "warcs", "test", info={"isPartOf": "one"})
+        recorder = Recorder(writer, index, "one", Guard(), concurrent=True)
+        for number in (1, 2, 3):
+            recorder.record(capture(number))
+            assert state_of(index)[2] == number
+        recorder.finish()
+
+
+def test_what_is_looked_up_at_once_becomes_what_it_would_become_one_by_one(
+    tmp_path: Path, index: CrawlIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = recorder_in(tmp_path / "warcs", index, Guard())
+    asked: list[int] = []
+    find = index.find
+    monkeypatch.setattr(
+        index, "find", lambda crawl, digests: asked.append(len(digests)) or find(crawl, digests)
+    )
+    recorder.record(capture(1))
+    recorder.flush()
+    captures = [capture(number) for number in (1, 2, 2, 3, 1, 2)]
+    asked.clear()
+    recorder.look_up(captures)
+    assert asked == [3]
+    # A payload that comes twice among them is new the first time alone; also if its record was entered in between.
+    kinds = []
+    for one in captures:
+        kinds.append(recorder.record(one).kind)
+        recorder.flush()
+    assert kinds == ["revisit", "response", "revisit", "response", "revisit", "revisit"]
+
+
+def test_what_could_not_be_looked_up_at_once_counts_as_new(tmp_path: Path, index: CrawlIndex) -> None:
+    guard = Guard()
+    recorder = recorder_in(tmp_path / "warcs", index, guard)
+    recorder.record(capture(1))
+    recorder.flush()
+    guard.open = True
+    captures = [capture(1), capture(2)]
+    recorder.look_up(captures)
+    assert [recorder.record(one).kind for one in captures] == ["response", "response"]
+    assert recorder.is_incomplete

@@ -6,19 +6,30 @@ names its folder of programs in PYWB_BIN. Without that variable the programs are
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from archives import files_of
-from crawling import crawl_test
+from crawling import LinkSpider, crawl, crawl_test
 from replay_site import DECODERS, Site
 from servers import free_port
+
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.crawls.values import digest_form
+from scrapy_dedupe.stores.base import Counts, Original, Source
+from scrapy_dedupe.warc import capture as exchanges
+from scrapy_dedupe.warc import records
+from scrapy_dedupe.warc.files import WarcWriter
+from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -130,3 +141,55 @@ async def test_the_containers_of_two_crawls_replay_like_their_files(
     assert len(containers) == 2
     replay.open(containers)
     assert_shown(replay, captures)
+
+
+@pytest.mark.parametrize("form", ["sha-256:{hex}", "sha1:{hex}"])
+@crawl_test
+async def test_a_revisit_of_an_original_with_an_unusual_digest_replays(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, replay: Replay, form: str
+) -> None:
+    body = b"<p>Reed warblers " + b"sing at night. " * 200
+    algorithm = "sha1" if form.startswith("sha1") else "sha256"
+    theirs = exchanges.Capture(
+        url="http://example.org/theirs",
+        method="GET",
+        status=200,
+        date=datetime(2026, 8, 1, tzinfo=UTC),
+        request_headers=(),
+        request_body=b"",
+        response_headers=((b"Content-Type", b"text/html"),),
+        body=body,
+    )
+    written = form.format(hex=hashlib.new(algorithm, body).hexdigest())
+    response = records.response(theirs, digest=theirs.payload_digest(algorithm))
+    fields = tuple(
+        (name, written if name == "WARC-Payload-Digest" else value) for name, value in response.headers
+    )
+    with WarcWriter(tmp_path / "theirs", "theirs", info={}) as writer:
+        (place,) = writer.write([replace(response, headers=fields)])
+    (file,) = files_of(tmp_path / "theirs")
+    (record,) = (record for record in read_records(file) if record.type == "response")
+    assert record.get("WARC-Payload-Digest") == written
+    with open_index(settings["DEDUPE_STORE_URL"]) as index:
+        source = Source(str(file), "theirs", str(file))
+        index.begin_source(source, "stored")
+        original = Original(
+            digest=written,
+            crawl="theirs",
+            date="20260801000000000",
+            url=theirs.url,
+            size=place.length,
+            file=str(file),
+            offset=place.offset,
+            form=digest_form(written),
+        )
+        index.add_imported(source, [original])
+        index.end_source(source, Counts(total_urls=1))
+    web.page("/ours", body)
+    await crawl(LinkSpider, settings | {"DEDUPE_WARC_DIGEST": algorithm}, urls=web.url("/ours"))
+    ours = files_of(tmp_path / "warcs")
+    (revisit,) = (record for path in ours for record in read_records(path) if record.type == "revisit")
+    assert revisit.get("WARC-Payload-Digest") == written
+    replay.open([file, *ours])
+    status, _, shown = replay.get(str(revisit.date).replace("-", "")[:8], web.url("/ours"))
+    assert (status, shown) == (200, body)

@@ -280,7 +280,7 @@ class Lives(RuleBasedStateMachine):
                 client.flushall()
         else:
             connection = self.index._connection  # type: ignore[attr-defined]
-            for table in ("crawl", "crawl_file", "original", "index_mark"):
+            for table in ("crawl", "crawl_file", "crawl_url", "crawl_waiting", "original", "index_mark"):
                 connection.execute(f"DELETE FROM {table}")
 
     def step(self, action: str, crawl: str, is_allowed: bool, *arguments: Any) -> bool:

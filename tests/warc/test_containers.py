@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.warc.containers import DeflatedMember, StoredMember, files_in, find_files
+from scrapy_dedupe.warc.containers import files_in, find_files
 from scrapy_dedupe.warc.reading import read_record, read_records
+from scrapy_dedupe.warc.zip_members import DeflatedMember, StoredMember
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,9 +196,19 @@ def test_a_manifest_stands_for_the_containers_below_its_folder(tmp_path):
     wacz(tmp_path / "b.wacz", {"archive/b.warc": warc(b"b")})
     inner = manifest(tmp_path / "sub" / "inner.json", {"name": "a.wacz", "path": "a.wacz"})
     outer = manifest(
-        tmp_path / "outer.json", {"path": f"sub/{inner.name}"}, {"name": "b.wacz", "hash": "sha256:00"}
+        tmp_path / "outer.json",
+        {"path": f"sub/{inner.name}"},
+        {"name": "b.wacz", "hash": "sha256:" + "0" * 64},
     )
     assert payloads(outer) == [[b"a"], [b"b"]]
+
+
+def test_containers_in_two_folders_may_have_one_name(tmp_path):
+    for folder in ("1", "2"):
+        (tmp_path / folder).mkdir()
+        wacz(tmp_path / folder / "a.wacz", {"archive/a.warc": warc(folder.encode())})
+    entries = [{"path": f"{folder}/a.wacz", "name": "any/name"} for folder in ("1", "2", "1")]
+    assert payloads(manifest(tmp_path / "m.json", *entries)) == [[b"1"], [b"2"]]
 
 
 @pytest.mark.parametrize(
@@ -224,17 +235,28 @@ def test_a_container_that_is_missing_or_another_is_told(tmp_path):
 
 
 def test_a_manifest_that_names_itself_ends(tmp_path):
-    with pytest.raises(DamagedInput, match="other manifests"):
+    with pytest.raises(DamagedInput, match="names itself"):
         files_in(manifest(tmp_path / "m.json", {"path": "m.json"}))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"resources": 1}', '{"resources": [1]}', '{"resources": [{}]}', "[" * 100_000]
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"resources": 1}', '{"resources": null}', "[" * 100_000])
 def test_what_is_no_manifest_is_told(tmp_path, text):
     (tmp_path / "m.json").write_text(text)
     with pytest.raises(DamagedInput, match="is no multi-WACZ JSON"):
         files_in(tmp_path / "m.json")
+
+
+@pytest.mark.parametrize(
+    ("resource", "wrong"),
+    [
+        (1, "names 1 as its resource 1, which is no object"),
+        ({}, "names no path in its resource 1"),
+        ({"path": "a.wacz", "hash": "sha256:00"}, "with the hash 'sha256:00', which is no SHA-256"),
+    ],
+)
+def test_an_entry_that_says_nothing_is_told(tmp_path, resource, wrong):
+    with pytest.raises(DamagedInput, match=wrong):
+        files_in(manifest(tmp_path / "m.json", resource))
 
 
 def test_an_empty_manifest_is_told(tmp_path):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.commands.ages import time_before
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.crawls.index import checked_crawl_id
-from scrapy_dedupe.errors import SettingError, UsageError
+from scrapy_dedupe.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -22,8 +22,6 @@ HELP = (
     "Forget texts. A text counts by its first capture, the URL, crawl and time at which it was new; when it comes"
     " again it is new again, even if other pages had it since."
 )
-
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([dh]?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
         raise UsageError(
             "Which texts are meant? Say it with --older-than, --crawl or both; or with --url; or with --all."
         )
-    before = None if opts.older_than is None else _time(opts.older_than, datetime.now(UTC))
+    before = None if opts.older_than is None else time_before(opts.older_than, datetime.now(UTC))
     before_ms = None if before is None else round(before.timestamp() * 1000)
     crawl = None if opts.crawl is None else checked_crawl_id(opts.crawl)
     urls = list(dict.fromkeys(opts.url))
@@ -95,29 +93,6 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
         forgotten=forgotten,
         dry_run=opts.dry_run,
     )
-
-
-def _time(age: str, now: datetime) -> datetime:
-    """The time before which a text has that age.
-
-    >>> now = datetime(2026, 3, 2, 12, tzinfo=UTC)
-    >>> [_time(age, now).isoformat()[:13] for age in ("1", "1.5d", "12h", "2026-01-01")]
-    ['2026-03-01T12', '2026-03-01T00', '2026-03-02T00', '2026-01-01T00']
-    """
-    if match := _AGE.fullmatch(age):
-        try:
-            span = timedelta(hours=float(match[1]) * (1 if match[2] == "h" else 24))
-            return now - span
-        except OverflowError as error:
-            raise SettingError(f"--older-than is {age!r}, which is before all time.") from error
-    try:
-        time = datetime.fromisoformat(age)
-    except ValueError as error:
-        raise SettingError(
-            f"--older-than is {age!r}. Allowed: days such as 30, hours such as 12h, or a day or time such as"
-            " 2026-01-01."
-        ) from error
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def _new_at(content: ContentStore, url: str) -> int:

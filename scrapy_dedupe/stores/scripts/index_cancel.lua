@@ -1,24 +1,22 @@
--- Begins (ARGV[2] = "begin") or ends ("end") the cancelling of a crawl; between them lies index_release.lua.
--- KEYS  1 allcrawls  2 uncommittedcrawls  3 canceledcrawls  4 dedupe:committing  5 dedupe:crawl:{id}
---       6... the keys of the crawl
--- ARGV  1 crawl  2 step
+-- Begins (ARGV[3] = "begin") or ends ("end") the cancelling of a crawl; between them lies index_release.lua.
+-- ARGV  2 crawl  3 step
 -- Gives "ok", "done" (nothing is left to do), "committed" or "unknown".
-local crawl = ARGV[1]
-if ARGV[2] == 'begin' then
-  if redis.call('SISMEMBER', KEYS[1], crawl) == 1 then return 'committed' end
-  if redis.call('SMOVE', KEYS[2], KEYS[3], crawl) == 1 then
-    redis.call('SREM', KEYS[4], crawl)
-    redis.call('HSET', KEYS[5], 'canceling', '1')
+local crawl = ARGV[2]
+local meta = 'dedupe:crawl:' .. crawl
+if ARGV[3] == 'begin' then
+  if has(COMMITTED, crawl) then return 'committed' end
+  if call('SMOVE', UNCOMMITTED, CANCELED, crawl) == 1 then
+    call('SREM', COMMITTING, crawl)
+    call('SREM', CONCURRENT, crawl)
+    call('HSET', meta, 'canceling', '1')
     return 'ok'
   end
-  if redis.call('HEXISTS', KEYS[5], 'canceling') == 1 then return 'ok' end
-  if redis.call('SISMEMBER', KEYS[3], crawl) == 1 then return 'done' end
+  if call('HEXISTS', meta, 'canceling') == 1 then return 'ok' end
+  if has(CANCELED, crawl) then return 'done' end
   return 'unknown'
 end
-if redis.call('HDEL', KEYS[5], 'canceling') == 1 then
-  for i = 6, #KEYS do
-    redis.call('UNLINK', KEYS[i])
-  end
-  redis.call('HDEL', KEYS[5], 'stats', 'incomplete', 'token')
+if call('HDEL', meta, 'canceling') == 1 then
+  forget_records(crawl)
+  call('HDEL', meta, 'stats', 'incomplete', 'token')
 end
 return 'ok'

@@ -1,52 +1,51 @@
--- Looks up payloads: in the crawl itself, then through alldupes in committed crawls.
--- KEYS  1 h:{own}  2 alldupes  3 allcrawls  4 uncommittedcrawls  5 canceledcrawls
--- ARGV  1 own crawl, then for each payload: digest, its short form
+-- Looks up payloads: in the crawl itself, then through alldupes in those that others may refer to.
+-- What index_common.lua has is in helpers(), which gives merged().
+-- ARGV  2 own crawl, then for each payload: digest, its short form, the digest as others may have written it or "",
+--       the short form of that
 -- Gives for each payload false, or one string, since clients read one string faster than a nested list:
 -- crawl, NUL, entry, NUL, length of the place in decimal, NUL, place, name of the file
-local states = {}
-local all = nil
+local call = redis.call
+local own = ARGV[2]
+local records = 'h:' .. own
 local answer = {}
+local committed, is_importing, merged = {}, nil, nil
 
-local function state_of(crawl)
-  if not states[crawl] then
-    if redis.call('SISMEMBER', KEYS[3], crawl) == 1 then
-      states[crawl] = 'committed'
-    elseif redis.call('SISMEMBER', KEYS[4], crawl) == 1 or redis.call('SISMEMBER', KEYS[5], crawl) == 1 then
-      states[crawl] = 'cut off'
-    else
-      states[crawl] = 'gone'
-    end
+-- Crawl and entry of a digest that alldupes gives to a crawl.
+local function of_other(digest, crawl)
+  if is_importing == nil then is_importing = call('EXISTS', 'dedupe:begun') == 1 end
+  if committed[crawl] == nil then committed[crawl] = call('SISMEMBER', 'allcrawls', crawl) == 1 end
+  if committed[crawl] and not is_importing then
+    return crawl, call('HGET', 'h:' .. crawl, digest)
   end
-  return states[crawl]
+  merged = merged or helpers()
+  return merged(digest, crawl)
 end
 
-for i = 2, #ARGV, 2 do
-  local digest = ARGV[i]
-  local crawl = ARGV[1]
-  local entry = redis.call('HGET', KEYS[1], digest)
+for i = 3, #ARGV, 4 do
+  local digest, other = ARGV[i], ARGV[i + 2]
+  local crawl, short = own, ARGV[i + 1]
+  local found = call('HMGET', records, digest, other)
+  local entry = found[1]
+  if not entry and found[2] and other ~= '' then
+    entry, short = found[2], ARGV[i + 3]
+  end
   if not entry then
-    crawl = redis.call('HGET', KEYS[2], digest)
-    local state = crawl and state_of(crawl)
-    if state == 'committed' then
-      entry = redis.call('HGET', 'h:' .. crawl, digest)
-    elseif state == 'cut off' then
-      -- A commit that is under way, or was cut off, holds the place of this digest in alldupes. A crawl that
-      -- was committed meanwhile may have it too.
-      all = all or redis.call('SMEMBERS', KEYS[3])
-      for _, other in ipairs(all) do
-        crawl = other
-        entry = redis.call('HGET', 'h:' .. other, digest)
-        if entry then break end
-      end
+    found = call('HMGET', 'alldupes', digest, other)
+    if found[1] then
+      crawl, entry = of_other(digest, found[1])
+    end
+    if not entry and found[2] and other ~= '' then
+      crawl, entry = of_other(other, found[2])
+      short = ARGV[i + 3]
     end
   end
   if entry then
-    local place = redis.call('HGET', 'dedupe:where:' .. crawl, ARGV[i + 1])
+    local place = call('HGET', 'dedupe:where:' .. crawl, short)
     local file = ''
     if place and #place >= 8 then
       local a, b, c = string.byte(place, 1, 3)
       local number = a * 65536 + b * 256 + c
-      file = redis.call('ZRANGE', 'dedupe:files:' .. crawl, number, number)[1] or ''
+      file = call('ZRANGE', 'dedupe:files:' .. crawl, number, number)[1] or ''
     end
     place = place or ''
     answer[#answer + 1] = table.concat({crawl, '\0', entry, '\0', #place, '\0', place, file})

@@ -1,29 +1,32 @@
 -- Changes what is known of an uncommitted crawl.
--- KEYS  1 uncommittedcrawls  2 dedupe:committing  3 allcrawls  4 canceledcrawls  5 the key that is changed
---       6... for "reset": more keys that are deleted
--- ARGV  1 crawl  2 what: "file", "counts", "incomplete", "complete", "check" or "reset"  3... values
+-- ARGV  2 crawl  3 what: "file", "counts", "incomplete", "complete", "closed" (before a reset) or "reset"
+--       4... values
 -- Gives "ok" or the state that does not allow it.
-local crawl, what = ARGV[1], ARGV[2]
-if redis.call('SISMEMBER', KEYS[1], crawl) == 0 then
-  if redis.call('SISMEMBER', KEYS[3], crawl) == 1 then return 'committed' end
-  if redis.call('SISMEMBER', KEYS[4], crawl) == 1 then return 'canceled' end
-  return 'unknown'
-end
+local crawl, what = ARGV[2], ARGV[3]
+local meta = 'dedupe:crawl:' .. crawl
+if not has(UNCOMMITTED, crawl) then return state_of(crawl) end
+if call('HEXISTS', meta, 'imported') == 1 then return 'importing' end
 if what == 'file' then
-  if not redis.call('ZSCORE', KEYS[5], ARGV[3]) then
-    redis.call('ZADD', KEYS[5], redis.call('ZCARD', KEYS[5]), ARGV[3])
-  end
+  file_number(crawl, ARGV[4])
 elseif what == 'counts' then
-  redis.call('HSET', KEYS[5], 'totalUrls', ARGV[3], 'dupeUrls', ARGV[4], 'conservedSize', ARGV[5],
-    'totalCrawlSize', ARGV[6])
+  call('HSET', 'h:' .. crawl .. ':counts', 'totalUrls', ARGV[4], 'dupeUrls', ARGV[5], 'conservedSize', ARGV[6],
+    'totalCrawlSize', ARGV[7])
 elseif what == 'incomplete' then
-  redis.call('HSET', KEYS[5], 'incomplete', '1')
+  call('HSET', meta, 'incomplete', '1')
 elseif what == 'complete' then
-  redis.call('HDEL', KEYS[5], 'incomplete')
+  call('HDEL', meta, 'incomplete')
+elseif what == 'closed' then
+  -- Until its digests have left alldupes nobody may refer to them, nor enter them in a new one.
+  call('SREM', COMMITTING, crawl)
+  call('SREM', CONCURRENT, crawl)
 elseif what == 'reset' then
-  redis.call('SREM', KEYS[2], crawl)
-  for i = 5, #KEYS do
-    redis.call('UNLINK', KEYS[i])
+  call('UNLINK', 'h:' .. crawl, 'h:' .. crawl .. ':counts')
+  for _, kind in ipairs({'where', 'urls', 'needs', 'waiting'}) do
+    call('UNLINK', 'dedupe:' .. kind .. ':' .. crawl)
+  end
+  call('SREM', WAITERS, crawl)
+  if call('HEXISTS', meta, 'concurrent') == 1 then
+    call('SADD', CONCURRENT, crawl)
   end
 end
 return 'ok'

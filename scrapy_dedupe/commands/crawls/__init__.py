@@ -1,25 +1,27 @@
-"""``crawls``: every crawl of the index, and its state."""
+"""``crawls``: every crawl of the index, and its state. ``crawls show ID`` and ``crawls graph`` tell more."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from .figures import counts_dict, number_text, size_text
+from scrapy_dedupe.commands.figures import counts_dict, number_text, size_text
 
 if TYPE_CHECKING:
     import argparse
 
-    from .place import Place
+    from scrapy_dedupe.commands.place import Place
 
-HELP = "List the crawls: which are committed, and which wait for a decision."
+HELP = "List the crawls: which are committed, and which wait for a decision. With a verb: what they need of each other."
+VERBS = ("show", "graph")
 
 
 @dataclass(frozen=True, slots=True)
 class Crawl:
     """One crawl. ``requires`` names the crawls whose records it refers to, as far as the index knows.
 
-    A container whose entry cannot be read is empty, so that each keeps its place.
+    A container whose entry cannot be read is empty, so that each keeps its place. ``software`` is None for a crawl of
+    another program. ``waiting`` counts the payloads of its revisits whose originals are not in the index.
     """
 
     id: str
@@ -32,6 +34,10 @@ class Crawl:
     containers: list[dict[str, object]]
     requires: list[str]
     incomplete: bool
+    software: str | None
+    imported: bool
+    concurrent: bool
+    waiting: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +58,10 @@ def run(place: Place, opts: argparse.Namespace) -> list[Crawl]:
                 containers=index.containers(info.id),
                 requires=sorted({need.crawl for need in index.needs(info.id)}),
                 incomplete=info.incomplete,
+                software=info.software,
+                imported=info.imported,
+                concurrent=info.concurrent,
+                waiting=info.waiting,
             )
             for info in index.crawls()
         ]
@@ -63,7 +73,7 @@ def text(crawls: list[Crawl]) -> str:
     rows = [
         (
             crawl.id,
-            crawl.state + (", incomplete" if crawl.incomplete else ""),
+            state_text(crawl),
             crawl.started or "",
             f"{number_text(crawl.counts['totalUrls'])} responses",
             f"{number_text(crawl.counts['dupeUrls'])} duplicates",
@@ -75,3 +85,25 @@ def text(crawls: list[Crawl]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+class HasState(Protocol):
+    """What has the state of a crawl."""
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def incomplete(self) -> bool: ...
+
+    @property
+    def imported(self) -> bool: ...
+
+    @property
+    def concurrent(self) -> bool: ...
+
+
+def state_text(crawl: HasState) -> str:
+    """The state of a crawl, and what is special about it."""
+    marks = {"incomplete": crawl.incomplete, "imported": crawl.imported, "concurrent": crawl.concurrent}
+    return ", ".join([crawl.state, *(mark for mark, is_set in marks.items() if is_set)])

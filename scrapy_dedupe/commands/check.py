@@ -1,0 +1,193 @@
+"""``check [ID…]``: compares the crawl index with the files that it speaks of, and repairs it."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.crawls.findings import KINDS, Finding, Thoroughness
+from scrapy_dedupe.errors import ArchiveError, UsageError
+
+from .figures import number_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.crawls.checking import Check, Checker
+    from scrapy_dedupe.crawls.repairing import Repair
+
+    from .place import Place
+
+HELP = (
+    "Check the crawl index against the files: every entry names its record, every revisit has an original, the counts are"
+    " right, and what crawls need is there."
+)
+
+_SHOWN = 20
+# A repair can make that visible which was hidden by what it mended.
+_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found, or is left after a repair. ``records`` were read from ``files`` in so many ``seconds``.
+
+    ``sample`` is how many entries of each crawl were compared, drawn with ``seed``; None: all. ``passed_over`` are
+    crawls that run. ``notes`` say what could not be checked. ``repairs`` say what was done, or why nothing was.
+    """
+
+    findings: list[Finding]
+    notes: list[str]
+    repairs: list[Repair]
+    crawls: list[str]
+    passed_over: list[str]
+    files: int
+    records: int
+    seconds: float
+    sample: int | None
+    seed: int | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "ids", metavar="ID", nargs="*", help="crawls to check, as the verb crawls lists them (default: all)"
+    )
+    parser.add_argument(
+        "--payloads",
+        action="store_true",
+        help="hash every payload and every WACZ file, which takes much longer, instead of comparing what records say",
+    )
+    parser.add_argument(
+        "--sample",
+        metavar="N",
+        type=int,
+        help="compare N entries of each crawl, drawn at random, and leave revisits and counts alone",
+    )
+    parser.add_argument(
+        "--seed", metavar="S", type=int, help="draw the sample that an earlier check drew with S"
+    )
+    parser.add_argument(
+        "--warc-dir",
+        metavar="DIR",
+        type=Path,
+        help="where files are looked for that are not where the index says (default: DEDUPE_WARC_DIR)",
+    )
+    parser.add_argument(
+        "--repair", action="store_true", help="make wrong entries anew from the files, then check once more"
+    )
+    parser.add_argument(
+        "--forget-missing",
+        action="store_true",
+        help="with --repair, let entries go also of a crawl none of whose files is there or answers",
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> Checked:
+    from scrapy_dedupe.crawls.checking import Checker
+    from scrapy_dedupe.crawls.rules import RevisitRules
+
+    if opts.forget_missing and not opts.repair:
+        raise UsageError("--forget-missing belongs to --repair.")
+    if opts.repair and opts.sample is not None:
+        raise UsageError(
+            "--sample looks at some entries alone, so nothing can be repaired with it. Leave one out."
+        )
+    if opts.sample is not None and opts.sample < 1:
+        raise UsageError(f"--sample {opts.sample} compares nothing. Give a number of at least 1.")
+    if opts.seed is not None and opts.sample is None:
+        raise UsageError("--seed belongs to --sample.")
+    if opts.warc_dir is not None and not opts.warc_dir.is_dir():
+        raise ArchiveError(
+            f"{opts.warc_dir} is no folder. Name the one with --warc-dir that WARC files are in."
+        )
+    seed = opts.seed if opts.seed is not None else secrets.randbelow(2**31)
+    settings = place.settings
+    warc = settings.warc
+    rules = RevisitRules(warc.revisit, warc.min_size, warc.statuses, warc.mime_types)
+    thoroughness = Thoroughness(opts.payloads, opts.sample, seed)
+    with _open_index(place, is_made=opts.repair) as index:
+        folders = [opts.warc_dir or warc.folder]
+        checker = Checker(index, rules, folders, settings.wacz.folder, thoroughness)
+        result = checker.check(opts.ids)
+        repairs: list[Repair] = []
+        if opts.repair:
+            result = _repair(checker, result, repairs, opts)
+    return Checked(
+        findings=result.findings,
+        notes=result.notes,
+        repairs=repairs,
+        crawls=[checked.id for checked in result.crawls],
+        passed_over=result.passed_over,
+        files=result.files,
+        records=result.records,
+        seconds=round(result.seconds, 3),
+        sample=opts.sample,
+        seed=None if opts.sample is None else seed,
+    )
+
+
+def _open_index(place: Place, *, is_made: bool) -> CrawlIndex:
+    """The index. A repair makes one where it was lost."""
+    return (
+        open_index(place.index_url, timeout_s=place.timeout_s, create=True) if is_made else place.open_index()
+    )
+
+
+def _repair(checker: Checker, result: Check, repairs: list[Repair], opts: argparse.Namespace) -> Check:
+    from scrapy_dedupe.crawls.repairing import repair
+
+    for _ in range(_ROUNDS):
+        if not result.findings:
+            break
+        done = repair(checker, result, forget_missing=opts.forget_missing)
+        repairs += [made for made in done if made not in repairs]
+        if not any(made.is_done for made in done):
+            break
+        result = checker.check(opts.ids)
+    return result
+
+
+def text(result: Checked) -> str:
+    lines = []
+    for kind, title in KINDS.items():
+        found = [finding for finding in result.findings if finding.kind == kind]
+        if not found:
+            continue
+        lines.append(f"{title[0].upper()}{title[1:]}: {number_text(len(found))}")
+        lines += [f"  {finding.sentence}" for finding in found[:_SHOWN]]
+        if len(found) > _SHOWN:
+            lines.append(f"  ... and {number_text(len(found) - _SHOWN)} more, which --json lists.")
+    lines += [repair.sentence for repair in result.repairs]
+    lines += [f"Not checked: {note}" for note in result.notes]
+    lines += [f"The crawl {crawl} is running and was passed over." for crawl in result.passed_over]
+    lines.append(_summary(result))
+    return "\n".join(lines)
+
+
+def _summary(result: Checked) -> str:
+    crawls = "1 crawl" if len(result.crawls) == 1 else f"{number_text(len(result.crawls))} crawls"
+    speed = f", {number_text(round(result.records / result.seconds))}/s" if result.seconds else ""
+    if result.sample is not None:
+        read = f"{number_text(result.records)} entries of {crawls}, drawn with --seed {result.seed}"
+    else:
+        files = "1 file" if result.files == 1 else f"{number_text(result.files)} files"
+        read = f"{number_text(result.records)} pages of {crawls} in {files}"
+    verdict = "nothing is wrong." if not result.findings else "1 finding."
+    if len(result.findings) > 1:
+        verdict = f"{number_text(len(result.findings))} findings."
+    return f"Checked {read}{speed}: {verdict}"
+
+
+def caveat(result: Checked) -> str | None:
+    count = len(result.findings)
+    if not count:
+        return None
+    if result.repairs:
+        left = "1 finding is" if count == 1 else f"{number_text(count)} findings are"
+        return f"{left} left after the repair."
+    things = "1 thing is" if count == 1 else f"{number_text(count)} things are"
+    return f"{things} not as the index says. --repair makes entries anew from the files."

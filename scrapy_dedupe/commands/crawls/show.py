@@ -1,0 +1,183 @@
+"""``crawls show ID``: all that the index knows of one crawl, and whether its files are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.figures import counts_dict, counts_text, number_text, size_text
+from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.stores.base import Counts
+
+from . import state_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = "Show one crawl: its files, what it needs of other crawls, what needs it, and what of that is there."
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A WARC file of the crawl. Of one at a URL, that it was moved there is taken as proof."""
+
+    name: str
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A WACZ file of the crawl. Size in bytes; ``present`` is None where nobody knows its place."""
+
+    filename: str
+    hash: str | None
+    size: int | None
+    place: str | None
+    present: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class NeedShown:
+    """A container, or a WARC file, of another crawl that revisits of this one refer to.
+
+    ``state`` is the state of the other crawl, None if the index does not have it; ``present`` as that of a :class:`Box`.
+    """
+
+    crawl: str
+    state: str | None
+    name: str | None
+    place: str | None
+    present: bool | None
+    missing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlShown:
+    """One crawl. ``needs_unknown`` says why the index may not know all that the crawl needs; None if it does.
+
+    ``waiting`` counts the payloads of its revisits whose originals are not in the index.
+    """
+
+    id: str
+    state: str
+    payload: str
+    software: str | None
+    imported: bool
+    concurrent: bool
+    incomplete: bool
+    started: str | None
+    committed: str | None
+    counts: dict[str, int]
+    files: list[File]
+    containers: list[Box]
+    needs: list[NeedShown]
+    needs_unknown: str | None
+    needed_by: list[str]
+    waiting: int
+    stats: Mapping[str, object] | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
+
+
+def run(place: Place, opts: argparse.Namespace) -> CrawlShown:
+    from scrapy_dedupe.crawls.dependencies import Dependencies
+    from scrapy_dedupe.crawls.places import is_present
+
+    with place.open_index() as index:
+        dependencies = Dependencies(index, place.settings.wacz.folder)
+        info = dependencies.crawls.get(opts.id)
+        if info is None:
+            raise CrawlStateError(
+                f"The index knows no crawl {opts.id}. The verb crawls lists those that it knows."
+            )
+        return CrawlShown(
+            id=info.id,
+            state=info.state,
+            payload=info.payload,
+            software=info.software,
+            imported=info.imported,
+            concurrent=info.concurrent,
+            incomplete=info.incomplete,
+            started=info.started,
+            committed=info.committed,
+            counts=counts_dict(info.counts),
+            files=[File(name, is_present(name)) for name in info.files],
+            containers=[
+                Box(box.filename, box.hash, box.size, box.place, box.is_present)
+                for box in dependencies.containers(info.id)
+            ],
+            needs=[
+                NeedShown(need.crawl, need.state, need.name, need.place, need.is_present, need.is_missing)
+                for need in dependencies.needs(info.id)
+            ],
+            needs_unknown=dependencies.why_unknown(info.id),
+            needed_by=dependencies.needed_by(info.id),
+            waiting=info.waiting,
+            stats=info.stats,
+        )
+
+
+def text(crawl: CrawlShown) -> str:
+    counts = Counts(
+        *(crawl.counts[name] for name in ("totalUrls", "dupeUrls", "conservedSize", "totalCrawlSize"))
+    )
+    lines = [
+        f"Crawl       {crawl.id}",
+        f"State       {state_text(crawl)}",
+        f"Software    {crawl.software or 'another program'}, payload {crawl.payload}",
+        f"Started     {crawl.started or 'not known'}",
+        f"Committed   {crawl.committed or ('not known' if crawl.state == 'committed' else 'no')}",
+        f"Counts      {counts_text(counts)}",
+        f"Files       {number_text(len(crawl.files))}",
+        *(f"  {file.name} ({_presence(file.present)})" for file in crawl.files),
+        f"Containers  {number_text(len(crawl.containers))}",
+        *(f"  {_box_text(box)}" for box in crawl.containers),
+        f"Needs       {number_text(len(crawl.needs))}",
+        *(f"  {_need_text(need)}" for need in crawl.needs),
+    ]
+    if crawl.needs_unknown is not None:
+        lines.append(f"  The crawl {crawl.needs_unknown}, so it may need more.")
+    lines.append(f"Needed by   {', '.join(crawl.needed_by) or 'none'}")
+    if crawl.waiting:
+        lines.append(
+            f"Waiting     revisits of {number_text(crawl.waiting)} payloads, whose originals are not in the index"
+        )
+    if crawl.stats is not None:
+        lines += ["Stats", *(f"  {name}: {crawl.stats[name]}" for name in sorted(crawl.stats))]
+    return "\n".join(lines)
+
+
+def caveat(crawl: CrawlShown) -> str | None:
+    missing = [need for need in crawl.needs if need.missing]
+    if not missing:
+        return None
+    names = ", ".join(f"{need.crawl} ({need.name})" if need.name else need.crawl for need in missing)
+    return f"The crawl {crawl.id} needs what is missing: {names}."
+
+
+def _need_text(need: NeedShown) -> str:
+    name = need.name or "a file that the index has no name for"
+    if need.state is None:
+        name += ", the crawl is not in the index"
+    elif need.state == "canceled":
+        name += ", the crawl was canceled"
+    return f"{need.crawl}: {name} ({_presence(need.present, need.place)})"
+
+
+def _box_text(box: Box) -> str:
+    if box.hash is None:
+        return f"{box.filename}, not packed"
+    size = "" if box.size is None else f", {size_text(box.size)}"
+    return f"{box.filename}{size}, sha256:{box.hash} ({_presence(box.present, box.place)})"
+
+
+def _presence(present: bool | None, place: str | None = None) -> str:
+    if present is None:
+        return "place not known"
+    words = "present" if present else "missing"
+    return words if place is None else f"{words}: {place}"

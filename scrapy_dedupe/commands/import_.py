@@ -1,0 +1,287 @@
+"""``import [SOURCE…]``: takes what was recorded elsewhere into the crawl index."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.crawls.importing import ImportOptions, Stopped, import_sources
+from scrapy_dedupe.crawls.index import PAYLOAD_MODES, checked_crawl_id
+from scrapy_dedupe.crawls.sources import places_of
+from scrapy_dedupe.errors import UsageError
+
+from .figures import number_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from types import FrameType, TracebackType
+    from typing import Self
+
+    from scrapy_dedupe.crawls.importing import Imported
+
+    from .place import Place
+
+HELP = (
+    "Import WACZ, WARC and CDXJ files, or those that a multi-WACZ JSON names, into the crawl index: from then on crawls"
+    " may refer to their records. Without SOURCE, go on with what an import that was cut off has left."
+)
+
+_SHOWN: Final = 10
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A source that was not imported, and why."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What was done to the index of ``store``.
+
+    ``imported`` and ``known`` name sources, ``skipped`` counts lines and records that were passed over, ``faults`` are
+    sentences on the first of them. ``captures`` and ``revisits`` were counted, ``originals`` entered; ``waiting``
+    payloads are named by revisits and not in the index. ``claimed`` sources are left to other processes. ``missing``
+    crawls are not in the manifest, ``removed`` ones were purged; ``not_removed`` says why none was.
+    """
+
+    store: str
+    imported: tuple[str, ...]
+    known: tuple[str, ...]
+    failed: tuple[Failure, ...]
+    skipped: int
+    faults: tuple[str, ...]
+    captures: int
+    originals: int
+    revisits: int
+    waiting: int
+    claimed: int
+    missing: tuple[str, ...]
+    removed: tuple[str, ...]
+    not_removed: str | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sources",
+        metavar="SOURCE",
+        nargs="*",
+        help="a WACZ, WARC, ARC or CDXJ file, a multi-WACZ JSON, a pattern such as 'folder/*.wacz', a folder with WACZ"
+        " or WARC files, or a URL",
+    )
+    parser.add_argument(
+        "--crawl-id",
+        metavar="ID",
+        help="the crawl of what no manifest gives one (default: what the file says, else its name)",
+    )
+    parser.add_argument(
+        "--payload",
+        choices=PAYLOAD_MODES,
+        help="what the digests were made of (default: what the file or its software says, else as in the index)",
+    )
+    parser.add_argument(
+        "--allow-outside",
+        action="store_true",
+        help="let a manifest name files that are not below its own folder",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare the hash of each file with that in the manifest, and not only its size",
+    )
+    parser.add_argument(
+        "--remove",
+        action="store_true",
+        help="purge the committed crawls that the manifests do not name; their files stay",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="with --remove: purge crawls also if others depend on them"
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> ImportReport:
+    if opts.crawl_id is not None:
+        checked_crawl_id(opts.crawl_id)
+    if opts.force and not opts.remove:
+        raise UsageError("--force goes with --remove: it says what to do with crawls that others depend on.")
+    options = ImportOptions(
+        crawl=opts.crawl_id,
+        payload=opts.payload,
+        new_payload=place.settings.warc.payload,
+        allow_outside=opts.allow_outside,
+        verify=opts.verify,
+        remove=opts.remove,
+        force=opts.force,
+    )
+    # A word without a file is found before a store is made.
+    for word in opts.sources:
+        places_of(word)
+    url = place.index_url
+    with _stoppable() as signals:
+        try:
+            # Going on with a queue makes no new store.
+            with (
+                open_index(url, timeout_s=place.timeout_s, create=bool(opts.sources)) as index,
+                _Watch(signals, is_shown=not opts.json and sys.stderr.isatty()) as watch,
+            ):
+                return _report(place.shown(url), import_sources(index, opts.sources, options, watch))
+        except Stopped as stopped:
+            print(f"{opts.prog} import: {stopped}", file=sys.stderr, flush=True)
+    # As a program ends that does not handle the signal.
+    signal.signal(signals[0], signal.SIG_DFL)
+    os.kill(os.getpid(), signals[0])
+    raise AssertionError("The signal did not end this process.")
+
+
+def _report(store: str, done: Imported) -> ImportReport:
+    return ImportReport(
+        store=store,
+        imported=done.imported,
+        known=done.known,
+        failed=tuple(Failure(failed.source, failed.reason) for failed in done.failed),
+        skipped=done.skipped,
+        faults=done.faults,
+        captures=done.captures,
+        originals=done.originals,
+        revisits=done.revisits,
+        waiting=done.waiting,
+        claimed=done.claimed,
+        missing=done.missing,
+        removed=done.removed,
+        not_removed=done.not_removed,
+    )
+
+
+@contextmanager
+def _stoppable() -> Iterator[list[int]]:
+    """Collect the signals that ask for an end. The second one takes effect at once, as without this."""
+    signals: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in _SIGNALS:
+        signal.signal(number, note)
+    try:
+        yield signals
+    finally:
+        for number in _SIGNALS:
+            signal.signal(number, before[signal.Signals(number)])
+
+
+class _Watch:
+    """Shows a bar on a terminal, and stops the import after a signal."""
+
+    def __init__(self, signals: list[int], *, is_shown: bool) -> None:
+        self._signals = signals
+        self._is_shown = is_shown
+        self._bar: Any = None
+
+    def check(self) -> None:
+        if self._signals:
+            raise Stopped(
+                "stopped. What is imported is in the index; import, without SOURCE, goes on with the rest."
+            )
+
+    def show(self, done: float, total: int) -> None:
+        if not self._is_shown:
+            return
+        if self._bar is None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=total,
+                unit="source",
+                file=sys.stderr,
+                bar_format="{percentage:3.0f}%|{bar}| {n:.1f} of {total:.0f} sources [{elapsed}<{remaining}]",
+                leave=False,
+            )
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
+
+    def tell(self, sentence: str) -> None:
+        if self._bar is not None:
+            self._bar.clear()
+        print(sentence, file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def text(result: ImportReport) -> str:
+    lines = [
+        f"{_counted(len(result.imported), 'source')} imported into {result.store}"
+        + (f", {number_text(len(result.known))} known already" if result.known else "")
+        + (f", {number_text(len(result.failed))} failed" if result.failed else "")
+        + "."
+    ]
+    if result.imported:
+        lines.append(
+            f"{_counted(result.captures, 'response')}, {number_text(result.revisits)} of them revisits;"
+            f" {_counted(result.originals, 'original')}."
+        )
+    if result.waiting:
+        lines.append(
+            f"The originals of {_counted(result.waiting, 'payload')} are not in the index yet; import or commit the crawls"
+            " that have them."
+        )
+    if result.claimed:
+        lines.append(
+            f"{_counted(result.claimed, 'source')} of the queue are left to another process that has claimed them."
+        )
+    if result.removed:
+        lines.append(f"Removed: {', '.join(result.removed)}.")
+    left = [crawl for crawl in result.missing if crawl not in result.removed]
+    if left:
+        lines.append(f"Not named by a manifest: {_some(left)}. --remove purges them.")
+    lines += [f"{failed.source}: NOT imported. {failed.reason}" for failed in result.failed]
+    lines += result.faults[:_SHOWN]
+    if result.skipped > _SHOWN:
+        lines.append(
+            f"and {number_text(result.skipped - _SHOWN)} more lines and records that were passed over."
+        )
+    return "\n".join(lines)
+
+
+def caveat(result: ImportReport) -> str | None:
+    parts = []
+    if result.failed:
+        parts.append(f"{_counted(len(result.failed), 'source')} could not be imported")
+    if result.skipped:
+        parts.append(f"{_counted(result.skipped, 'line or record', 'lines or records')} passed over")
+    if result.not_removed:
+        parts.append(f"nothing was removed, since {result.not_removed}")
+    if not parts:
+        return None
+    sentence = "; ".join(parts)
+    return f"{sentence[0].upper()}{sentence[1:].rstrip('.')}."
+
+
+def _counted(count: int, one: str, many: str | None = None) -> str:
+    return f"1 {one}" if count == 1 else f"{number_text(count)} {many or f'{one}s'}"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {number_text(more)} more" if more > 0 else "")

@@ -1,0 +1,436 @@
+"""Compares the crawl index with the files that it speaks of.
+
+Every entry whose file is known has to name a ``response`` record with its payload digest, URI, date and length; every
+revisit in the files has to have an original; counts have to be those of a recount; crawls have to have what they need;
+and the merged index has to say what the crawls say. What cannot be checked is told in a note, which is not a finding.
+
+Files are read once, from one end to the other. Memory is bounded but for what is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import CrawlStateError, DedupeError
+from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.remote import place_file
+
+from .comparing import Comparison, digits_of
+from .crawl_files import CrawlFiles, find_crawl_files, strays_by_crawl
+from .dependencies import Dependencies
+from .findings import Finding
+from .index import REPAIR_SUFFIX
+from .ledger import Ledger
+from .places import WACZ_SUFFIX, readable, size_of
+from .rebuilding import refuse_running
+from .recounting import Recount
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from scrapy_dedupe.stores.base import Counts, CrawlInfo
+
+    from .findings import Thoroughness
+    from .index import CrawlIndex
+    from .recounting import Revisit
+    from .rules import RevisitRules
+
+
+@dataclass(slots=True)
+class CheckedCrawl:
+    """A crawl that was checked, and its files. ``info`` is None for one that the index does not know.
+
+    ``entries`` says how many entries name each file; ``unplaced`` entries do not say where their record is.
+    """
+
+    id: str
+    info: CrawlInfo | None
+    files: CrawlFiles
+    entries: dict[str, int] = field(default_factory=dict)
+    unplaced: int = 0
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its records were imported, or entered by another program."""
+        return self.info is not None and (self.info.imported or self.info.software is None)
+
+
+@dataclass(slots=True)
+class Check:
+    """What a check found. ``records`` were read in so many ``seconds``; ``passed_over`` are running crawls."""
+
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    crawls: list[CheckedCrawl] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
+    records: int = 0
+    files: int = 0
+    seconds: float = 0.0
+
+
+class Checker:
+    """Checks an index. ``folders`` are where files are looked for that are not where the index says.
+
+    ``rules`` are those of the crawls that were made here; ``wacz_folder`` is where WACZ files are. The methods raise
+    :class:`~scrapy_dedupe.errors.StoreError`.
+    """
+
+    def __init__(
+        self,
+        index: CrawlIndex,
+        rules: RevisitRules,
+        folders: Sequence[Path],
+        wacz_folder: Path | None,
+        thoroughness: Thoroughness,
+    ) -> None:
+        self.index = index
+        self.rules = rules
+        self.folders = folders
+        self.wacz_folder = wacz_folder
+        self._thoroughness = thoroughness
+
+    def check(self, crawls: Sequence[str] = ()) -> Check:
+        """Check some crawls, or all, and the index as a whole.
+
+        Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for one that neither the index nor a file knows.
+        """
+        began = time.monotonic()
+        result = Check()
+        known = {info.id: info for info in self.index.crawls()}
+        strays = strays_by_crawl(self.folders)
+        for crawl in crawls:
+            if crawl not in known and crawl not in strays:
+                raise CrawlStateError(
+                    f"The crawl {crawl} is unknown, in the index and in {self._places()}. The verb crawls lists those that"
+                    " the index knows; --warc-dir names another folder."
+                )
+        run = _Run(self, result, Dependencies(self.index, self.wacz_folder), strays, self._thoroughness)
+        try:
+            for crawl, info in known.items():
+                if (not crawls or crawl in crawls) and info.state != "canceled":
+                    run.check_crawl(info)
+            run.check_unknown([crawl for crawl in strays if crawl not in known], crawls, is_empty=not known)
+            run.check_revisits()
+        finally:
+            run.close()
+        self._check_whole(result)
+        result.seconds = time.monotonic() - began
+        return result
+
+    def _check_whole(self, result: Check) -> None:
+        faults = self.index.merged_faults()
+        if faults:
+            places = "1 place" if faults == 1 else f"{faults} places"
+            text = f"The merged index differs in {places} from what the committed crawls hold."
+            result.findings.append(Finding("merged", None, text))
+        for source in self.index.unfinished_sources():
+            text = (
+                f"The import of {source.place} into the crawl {source.crawl} is under way, or was cut off. Import it"
+                " again to end it."
+            )
+            result.findings.append(Finding("unfinished", source.crawl, text))
+        purged = self.index.unfinished_purge()
+        if purged:
+            text = f"The removal of {', '.join(purged)} was cut off. Purge them again, or use --repair."
+            result.findings.append(Finding("unfinished", None, text))
+
+    def _places(self) -> str:
+        return ", ".join(str(folder) for folder in self.folders) or "no folder"
+
+
+class _Run:
+    """One check."""
+
+    def __init__(
+        self,
+        checker: Checker,
+        result: Check,
+        dependencies: Dependencies,
+        strays: dict[str, list[Path]],
+        thoroughness: Thoroughness,
+    ) -> None:
+        self._index = checker.index
+        self._checker = checker
+        self._result = result
+        self._dependencies = dependencies
+        self._strays = strays
+        self._thoroughness = thoroughness
+        self._ledger = Ledger()
+        self._unmet: list[tuple[str, Revisit]] = []
+        self._read: set[str] = set()
+
+    def close(self) -> None:
+        self._ledger.close()
+
+    def check_crawl(self, info: CrawlInfo) -> None:
+        crawl = info.id
+        if crawl.endswith(REPAIR_SUFFIX):
+            text = f"The repair of {crawl.removesuffix(REPAIR_SUFFIX)} was cut off. Use --repair once more."
+            self._add("unfinished", crawl, text)
+            return
+        if info.imported and info.state == "uncommitted":
+            return  # its import is told of
+        if info.state == "uncommitted" and self._is_running(crawl):
+            self._result.passed_over.append(crawl)
+            return
+        files = find_crawl_files(info, self._checker.folders, self._strays_of(info))
+        checked = CheckedCrawl(crawl, info, files)
+        self._result.crawls.append(checked)
+        if info.incomplete:
+            text = f"Not all records of the crawl {crawl} are entered. `commit {crawl}` does that, as does --repair."
+            self._add("incomplete", crawl, text)
+            return
+        self._ledger.take(self._index.records(crawl))
+        checked.entries = self._ledger.counts_by_file()
+        checked.unplaced = self._ledger.without_place()
+        self._check_files(checked)
+        comparison = Comparison(
+            crawl,
+            self._ledger,
+            self._result.findings.append,
+            is_imported=checked.is_foreign,
+            has_payloads=self._thoroughness.has_payloads,
+        )
+        if self._thoroughness.sample is not None:
+            drawn = self._ledger.sample(self._thoroughness.sample, self._thoroughness.seed)
+            comparison.compare_some(drawn, files.present)
+        else:
+            self._compare(checked, info, comparison)
+        self._result.records += comparison.records
+        self._check_needs(crawl)
+        self._check_containers(crawl)
+
+    def check_unknown(self, strays: Sequence[str], asked: Sequence[str], *, is_empty: bool) -> None:
+        """Crawls that only their files know. They may have been purged, so it takes more to call that a finding."""
+        for crawl in strays:
+            if self._is_running(crawl):
+                self._result.passed_over.append(crawl)
+                continue
+            paths = self._strays[crawl]
+            text = f"The index does not know the crawl {crawl}, of which there is {_files_text(paths)}."
+            if crawl in asked or (is_empty and not asked):
+                files = CrawlFiles(present={str(path): path for path in paths}, unnamed=list(map(str, paths)))
+                self._result.crawls.append(CheckedCrawl(crawl, None, files))
+                self._add("lost", crawl, text, str(paths[0]))
+            elif not asked:
+                self._result.notes.append(
+                    f"{text} If it was not removed on purpose, `check {crawl} --repair` enters it."
+                )
+
+    def check_revisits(self) -> None:
+        """Name the revisits that refer to nothing: neither to an entry nor to a record that was read."""
+        if not self._unmet:
+            return
+        for crawl in dict.fromkeys(crawl for crawl, _ in self._unmet):
+            self._read_needed(crawl)
+        for crawl, revisit in self._unmet:
+            if revisit.original_uri and self._ledger.has_record(revisit.original_uri, revisit.date):
+                continue
+            refers_to = revisit.original_uri or "a payload"
+            text = (
+                f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, of which"
+                " neither the index nor a file has the original."
+            )
+            self._add("revisit", crawl, text, revisit.file, revisit.offset)
+
+    def _compare(self, checked: CheckedCrawl, info: CrawlInfo, comparison: Comparison) -> None:
+        rules = None if checked.is_foreign else self._checker.rules
+        recount = Recount(self._index, checked.id, self._ledger, rules)
+        for name, file in checked.files.present.items():
+            comparison.read(name, file, recount.take)
+            self._read.add(name)
+        recount.finish()
+        self._result.files += len(checked.files.present)
+        self._result.findings += recount.lacking
+        self._unmet += [(checked.id, revisit) for revisit in recount.unmet]
+        for other in sorted(recount.needed - {need.crawl for need in self._index.needs(checked.id)}):
+            text = f"Revisits of the crawl {checked.id} refer to records of {other}, which its needs do not name."
+            self._add("needs", checked.id, text)
+        obstacle = _why_not_counted(checked, info)
+        if obstacle is None:
+            self._check_counts(checked, info, recount)
+        elif obstacle:
+            self._result.notes.append(obstacle)
+
+    def _check_counts(self, checked: CheckedCrawl, info: CrawlInfo, recount: Recount) -> None:
+        sizes, known = crawl_sizes(self._index, checked), info.counts.total_crawl_size
+        made = replace(recount.counts, total_crawl_size=known if not sizes or known in sizes else sizes[0])
+        if not recount.is_exact:
+            made = replace(made, conserved_size=info.counts.conserved_size)
+        if checked.is_foreign and not sizes and made.total_urls < info.counts.total_urls:
+            # A WARC file that was imported by itself and holds no original is not named by the index.
+            self._result.notes.append(
+                f"Of the crawl {checked.id} {made.total_urls} records were seen and {info.counts.total_urls} imported;"
+                " the index does not name files without originals."
+            )
+        elif made != info.counts:
+            text = (
+                f"The counts of the crawl {checked.id} are {_counts_text(info.counts)}, a recount gives"
+                f" {_counts_text(made)}."
+            )
+            self._add("counts", checked.id, text)
+
+    def _strays_of(self, info: CrawlInfo) -> list[Path]:
+        """The files in the folders that say they are part of a crawl; of an imported one, those that were imported."""
+        strays = self._strays.get(info.id, [])
+        if not info.imported:
+            return strays
+        done = self._index.done_sources([str(path) for path in strays])
+        return [path for path, is_done in zip(strays, done, strict=True) if is_done]
+
+    def _check_files(self, checked: CheckedCrawl) -> None:
+        crawl, files = checked.id, checked.files
+        for name in files.gone:
+            count = checked.entries.get(name, 0)
+            text = f"{name} is gone; {_entries_text(count)} of the crawl {crawl} {'names' if count == 1 else 'name'} it."
+            self._add("file", crawl, text, name)
+        for name, reason in files.unreachable.items():
+            self._add("file", crawl, f"A file of the crawl {crawl} cannot be reached. {reason}", name)
+        for name, now in files.moved.items():
+            self._add("file", crawl, f"{name} is not where the index says, but at {now}.", name)
+        for name in files.unnamed:
+            self._add(
+                "file", crawl, f"{name} is part of the crawl {crawl}, but the index does not name it.", name
+            )
+        for name in files.unfinished:
+            text = f"{name} of the crawl {crawl} has not got its final name. `warc salvage` mends it."
+            self._add("file", crawl, text, name)
+
+    def _check_needs(self, crawl: str) -> None:
+        for needed in self._dependencies.needs(crawl):
+            if needed.state not in ("committed", "uncommitted"):
+                text = f"Revisits of the crawl {crawl} refer to records of {needed.crawl}, which the index does not have."
+            elif needed.is_missing:
+                text = (
+                    f"Revisits of the crawl {crawl} refer to records of {needed.crawl} in {needed.place or needed.name},"
+                    " which is gone."
+                )
+            else:
+                continue
+            self._add("missing", crawl, text, needed.place)
+
+    def _check_containers(self, crawl: str) -> None:
+        unreadable = sum(not container.get("filename") for container in self._index.containers(crawl))
+        if unreadable:
+            self._add(
+                "container", crawl, f"{unreadable} entries of WACZ files of the crawl {crawl} cannot be read."
+            )
+        for container in self._dependencies.containers(crawl):
+            if container.place is None or not container.is_present:
+                if container.hash or container.size is not None:
+                    self._result.notes.append(f"{container.filename} of the crawl {crawl} was not found.")
+                continue
+            fault = _container_fault(
+                container.place, container.size, container.hash if self._thoroughness.has_payloads else None
+            )
+            if fault:
+                text = f"{container.place} of the crawl {crawl} {fault}."
+                self._add("container", crawl, text, container.place)
+
+    def _read_needed(self, crawl: str) -> None:
+        """Note the records of what a crawl needs, where that was not read already."""
+        for need in self._index.needs(crawl):
+            if need.file is None or need.file in self._read:
+                continue
+            self._read.add(need.file)
+            note_records(need.file, self._ledger)
+
+    def _is_running(self, crawl: str) -> bool:
+        try:
+            for folder in self._checker.folders:
+                refuse_running(self._index, crawl, folder)
+        except CrawlStateError:
+            return True
+        return False
+
+    def _add(
+        self, kind: str, crawl: str, text: str, file: str | None = None, offset: int | None = None
+    ) -> None:
+        self._result.findings.append(Finding(kind, crawl, text, file, offset))
+
+
+def _why_not_counted(checked: CheckedCrawl, info: CrawlInfo) -> str | None:
+    """Why the records of a crawl cannot be counted; empty where a finding says that already."""
+    if checked.unplaced:
+        entries, are = ("1 entry", "is") if checked.unplaced == 1 else (f"{checked.unplaced} entries", "are")
+        return (
+            f"The index does not know where the records of {entries} of the crawl {checked.id} {are}, which another"
+            " program wrote."
+        )
+    if checked.files.gone or checked.files.unreachable:
+        return ""
+    if not checked.files.present and checked.is_foreign and info.counts.total_urls:
+        return f"The index does not know the files of the crawl {checked.id}, which another program wrote."
+    return None
+
+
+def crawl_sizes(index: CrawlIndex, checked: CheckedCrawl) -> list[int]:
+    """What a crawl may be said to take on disk, the best figure first; empty if that cannot be told.
+
+    It is the size of its WACZ files, or of its WARC files where there are none, or if it was packed after its commit.
+    A CDXJ that was imported counts by the records that it names, so of such a crawl nobody can tell.
+    """
+    sizes = [container.get("size") for container in index.containers(checked.id)]
+    packed = sum(size for size in sizes if isinstance(size, int))
+    present = checked.files.present
+    if checked.is_foreign:
+        is_all_packed = all(f"{WACZ_SUFFIX}/" in name for name in present)
+        return [packed] if is_all_packed and None not in sizes else []
+    files = sum(size_of(file) for file in present.values())
+    return [packed, files] if packed else [files]
+
+
+def note_records(place: str, ledger: Ledger) -> None:
+    """Note in the ledger which responses a file holds; one that cannot be read holds none."""
+    file = readable(place)
+    if file is None:
+        return
+    try:
+        for record in read_records(file, on_damage=lambda damage: None):
+            if record.type == "response" and record.target_uri and record.date:
+                ledger.note_record(record.target_uri, digits_of(record.date))
+    except (OSError, DedupeError):
+        # That the file cannot be read is told with the crawl that it belongs to.
+        return
+
+
+def _container_fault(place: str, size: int | None, digest: str | None) -> str | None:
+    try:
+        with place_file(place).open("rb") as stream:
+            found = stream.seek(0, 2)
+            if size is not None and found != size:
+                return f"has {found} bytes, the index says {size}"
+            if digest is not None:
+                stream.seek(0)
+                made = hashlib.file_digest(stream, "sha256").hexdigest()
+                if made != digest:
+                    return f"has the SHA-256 {made}, the index says {digest}"
+    except (OSError, DedupeError) as error:
+        return f"cannot be read: {error}"
+    return None
+
+
+def _counts_text(counts: Counts) -> str:
+    return (
+        f"{counts.total_urls} responses, {counts.dupe_urls} duplicates, {counts.conserved_size} bytes saved and"
+        f" {counts.total_crawl_size} on disk"
+    )
+
+
+def _files_text(paths: Sequence[Path]) -> str:
+    more = (
+        f" and {len(paths) - 1} other files"
+        if len(paths) > 2
+        else " and another file"
+        if len(paths) == 2
+        else ""
+    )
+    return f"{paths[0]}{more}"
+
+
+def _entries_text(count: int) -> str:
+    return "no entries" if not count else "1 entry" if count == 1 else f"{count} entries"

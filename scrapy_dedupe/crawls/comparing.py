@@ -1,0 +1,243 @@
+"""Compares the records of a WARC file with the entries that name them.
+
+Both come in order of offset, so a file is read once and nothing is held but the entries of one place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_body
+from scrapy_dedupe.warc.framing import open_block
+from scrapy_dedupe.warc.reading import read_record, read_records
+
+from .exchanges import exchanges
+from .findings import Finding
+from .rebuilding import principals
+from .values import plain_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from scrapy_dedupe.warc.framing import Damage
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .ledger import Entry, Ledger
+
+_SEPARATORS = str.maketrans("", "", "-:T.Ztz ")
+_MAX_BLANK_LINES = 8
+_STREAMED_BYTES = 64 << 20
+_MAX_DECODED_BYTES = 1 << 30
+
+
+class Comparison:
+    """The records of one crawl's files beside its entries.
+
+    ``on_record`` is given every principal record with the method of its request, and whether an entry names it. With
+    ``has_payloads`` payloads are hashed. ``records`` counts what was read, requests and the like apart.
+    """
+
+    def __init__(
+        self,
+        crawl: str,
+        ledger: Ledger,
+        on_finding: Callable[[Finding], None],
+        *,
+        is_imported: bool,
+        has_payloads: bool,
+    ) -> None:
+        self.records = 0
+        self._crawl = crawl
+        self._ledger = ledger
+        self._on_finding = on_finding
+        self._is_imported = is_imported
+        self._has_payloads = has_payloads
+
+    def read(
+        self, name: str, file: ReadableFile, on_record: Callable[[str, StoredRecord, str, bool], None]
+    ) -> None:
+        """Read a file that the entries call *name*."""
+        entries = _Queue(self._ledger.of_file(name))
+        try:
+            for record, method in self._principals(name, file):
+                self.records += 1
+                for passed in entries.before(record.offset):
+                    self._add_unmet(passed)
+                is_entered = record.type == "response" and self._meets(entries, name, record)
+                if self._has_payloads and (fault := payload_fault(record)):
+                    self._add("damage", f"{name}, offset {record.offset}: {fault}", name, record.offset)
+                on_record(name, record, method, is_entered)
+        except (OSError, ArchiveError, DamagedInput) as error:
+            text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            self._add("damage", f"{name} cannot be read to its end: {text}", name)
+        for passed in entries.before(None):
+            self._add_unmet(passed)
+
+    def compare_some(self, entries: Sequence[Entry], files: dict[str, ReadableFile]) -> None:
+        """Compare entries one by one, without reading the rest of their files; those of absent files are left out."""
+        for entry in entries:
+            file = files.get(entry.file)
+            if file is None:
+                continue
+            self.records += 1
+            try:
+                record = read_record(file, entry.offset)
+            except (DamagedInput, ArchiveError, OSError):
+                self._add_unmet(entry)
+                continue
+            if record.type != "response":
+                self._add_unmet(entry)
+            elif differences := _differences(entry, record):
+                self._add_different(entry, differences)
+            elif self._has_payloads and (fault := payload_fault(record)):
+                self._add("damage", f"{entry.file}, offset {entry.offset}: {fault}", entry.file, entry.offset)
+
+    def _principals(self, name: str, file: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
+        def on_damage(damage: Damage) -> None:
+            text = f"{name}, offset {damage.offset}: {damage.reason} ({damage.length} bytes passed over)."
+            self._add("damage", text, name, damage.offset)
+
+        if self._is_imported:
+            return exchanges(read_records(file, on_damage=on_damage))
+        return principals(file, on_damage=on_damage)
+
+    def _meets(self, entries: _Queue, name: str, record: StoredRecord) -> bool:
+        """Whether an entry names this record. One that names its place and nothing else of it is told of."""
+        here = entries.at(record.offset)
+        if not here:
+            return False
+        same = next((entry for entry in here if _is_payload(entry, record)), here[0])
+        differences = _differences(same, record)
+        if differences and not record.length:
+            # It shares its gzip member with others; the entry may mean one of those.
+            return False
+        here.remove(same)
+        if differences:
+            self._add_different(same, differences)
+        return not differences
+
+    def _add_unmet(self, entry: Entry) -> None:
+        text = f"The entry of {entry.url} names {entry.file}, offset {entry.offset}, where no response record begins."
+        self._add("entry", text, entry.file, entry.offset)
+
+    def _add_different(self, entry: Entry, differences: Sequence[str]) -> None:
+        what = " and ".join(filter(None, (", ".join(differences[:-1]), differences[-1])))
+        text = f"The entry of {entry.url} names {entry.file}, offset {entry.offset}; the record there has another {what}."
+        self._add("entry", text, entry.file, entry.offset)
+
+    def _add(self, kind: str, text: str, file: str, offset: int | None = None) -> None:
+        self._on_finding(Finding(kind, self._crawl, text, file, offset))
+
+
+class _Queue:
+    """Entries in order of offset, taken place by place."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self._next = next(entries, None)
+        self._here: list[Entry] = []
+        self._offset = -1
+
+    def before(self, offset: int | None) -> Iterator[Entry]:
+        """Take those before *offset* (None: all) that nobody has taken."""
+        if offset == self._offset:
+            return
+        yield from self._here
+        self._here = []
+        while self._next is not None and (offset is None or self._next.offset < offset):
+            yield self._next
+            self._next = next(self._entries, None)
+
+    def at(self, offset: int) -> list[Entry]:
+        """Those at *offset*; who takes one removes it from the list."""
+        if offset != self._offset:
+            self._offset = offset
+            while self._next is not None and self._next.offset == offset:
+                self._here.append(self._next)
+                self._next = next(self._entries, None)
+        return self._here
+
+
+def digits_of(date: str) -> str:
+    """The digits of a WARC-Date: 14, or 17 if it has a fraction.
+
+    >>> digits_of("2026-08-01T12:00:00.1Z"), digits_of("2026-08-01T12:00:00Z")
+    ('20260801120000100', '20260801120000')
+    """
+    digits = date.translate(_SEPARATORS)
+    return digits if len(digits) == 14 else digits.ljust(17, "0")[:17]
+
+
+def payload_fault(record: StoredRecord) -> str | None:
+    """What is wrong with the payload of a response, if it is not what its digest says; else None."""
+    digest = record.payload_digest
+    if record.type != "response" or digest is None or digest.label not in hashlib.algorithms_available:
+        return None
+    try:
+        is_right = any(_has_digest(pieces, digest.label, str(digest)) for pieces in _payloads(record))
+    except DamagedInput as error:
+        return str(error)
+    return None if is_right else "the payload does not have the digest that the record gives."
+
+
+def _payloads(record: StoredRecord) -> Iterator[Iterator[bytes]]:
+    """What the digest may have been made of: the body without transfer coding, with it, or decoded."""
+    http = record.http
+    skipped = http.length if http else 0
+    codings = codings_of(record.http_headers)
+    is_framed = http is not None and http.get(b"Transfer-Encoding") is not None
+    if record.frame.block_length > _STREAMED_BYTES:
+        yield _behind(open_block(record.path, record.frame), skipped)
+        if not (codings or is_framed):
+            return
+    payload = record.payload()
+    yield iter((payload,))
+    if is_framed:
+        yield iter((record.block()[skipped:],))
+    if codings:
+        try:
+            yield iter((decoded_body(payload, codings, _MAX_DECODED_BYTES),))
+        except Undecodable:
+            return
+
+
+def _behind(pieces: Iterator[bytes], skipped: int) -> Iterator[bytes]:
+    for piece in pieces:
+        yield piece[skipped:]
+        skipped = max(0, skipped - len(piece))
+
+
+def _has_digest(pieces: Iterator[bytes], label: str, digest: str) -> bool:
+    made = hashlib.new(label, usedforsecurity=False)
+    for piece in pieces:
+        made.update(piece)
+    return str(parse_digest(f"{label}:{made.hexdigest()}")) == digest
+
+
+def _is_payload(entry: Entry, record: StoredRecord) -> bool:
+    digest = record.payload_digest
+    return digest is not None and digest.value == entry.digest
+
+
+def _differences(entry: Entry, record: StoredRecord) -> list[str]:
+    found = []
+    digest = record.payload_digest
+    # Records of old crawlers have no digest; the entry got its own from an index that was imported.
+    if digest is not None and digest.value != entry.digest:
+        found.append("payload digest")
+    url = record.target_uri or ""
+    if url != entry.url and (not url or plain_url(url) != entry.url):
+        found.append("URI")
+    date = digits_of(record.date or "")
+    count = min(len(date), len(entry.date))
+    if date[:count] != entry.date[:count]:
+        found.append("date")
+    # Writers of CDXJ do not agree whether the blank lines after an uncompressed record are part of it.
+    blank = record.length - record.frame.block_position - record.frame.block_length
+    if not 0 <= record.length - entry.size <= (blank if 0 <= blank <= _MAX_BLANK_LINES else 0):
+        found.append("length")
+    return found

@@ -1,0 +1,306 @@
+"""Enters the records of one source in the index, from the lines of its CDXJ or from its WARC files.
+
+Counted is what the crawler counts: every ``response`` and ``revisit`` over HTTP, and what revisits conserve, which is
+``max(0, size of the original - their own)``. A revisit that the server itself made (not modified) or that has no
+payload conserves nothing. Originals are responses to GET with a payload, whole ones: neither 206, 304 nor 1xx. Those
+of status 200 come before all others with the same payload, whatever the order of the lines.
+
+Revisits may come before their originals, so they wait in a temporary file until all originals are entered. Memory is
+bounded but for the revisits whose original is not in the index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self
+
+from scrapy_dedupe.errors import DamagedInput, SettingError
+from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
+from scrapy_dedupe.warc.cdxj_reading import CdxFault, read_cdxj
+from scrapy_dedupe.warc.dates import date_digits
+from scrapy_dedupe.warc.reading import read_records
+
+from .exchanges import exchanges, is_http, is_not_modified
+from .originals import validators_of
+from .rebuilding import CONSERVES_NOTHING
+from .sources import unreadable
+from .values import digest_form, plain_digest, plain_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from scrapy_dedupe.stores.base import Source
+    from scrapy_dedupe.warc.cdxj_reading import CdxCapture
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .index import CrawlIndex
+
+_BATCH = 1_000
+_SPOOL_BYTES = 4 << 20
+_NOT_WHOLE = frozenset({206, 304})
+_USUAL_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_EMPTY_BLAKE3 = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
+
+EMPTY_PAYLOADS = frozenset(
+    plain_digest(hashlib.new(name, usedforsecurity=False).hexdigest())
+    for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512")
+) | {_EMPTY_BLAKE3}
+"""The digests of a payload of no bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """What a source gave: its counts, the records that may serve as originals, and revisits without an original."""
+
+    counts: Counts
+    originals: int
+    waiting: int
+
+
+class Entering:
+    """Enters one source that was begun; a context manager that deletes its temporary files.
+
+    ``wacz_index`` is the place of its container. ``alive`` is called before every batch, ``on_fault`` with a sentence
+    for each line or record that is passed over. Raises what the index raises.
+    """
+
+    def __init__(
+        self,
+        index: CrawlIndex,
+        source: Source,
+        wacz_index: int,
+        *,
+        alive: Callable[[], None],
+        on_fault: Callable[[str], None],
+    ) -> None:
+        self._index = index
+        self._source = source
+        self._wacz_index = wacz_index
+        self._alive = alive
+        self._on_fault = on_fault
+        self._originals: list[Original] = []
+        self._urls: list[UrlCapture] = []
+        self._files: dict[str, None] = {}
+        self._total = self._dupes = 0
+        self._entered = 0
+        self._revisits = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
+        self._others = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
+
+    def take_lines(self, lines: Iterable[bytes], file_of: Callable[[str], str]) -> int:
+        """Take the lines of a CDXJ; the sum of the sizes of all records that they name.
+
+        ``file_of`` gives the place of a WARC file that a line names, and raises
+        :class:`~scrapy_dedupe.errors.DamagedInput` for one that there cannot be.
+        """
+        size = 0
+        for line in read_cdxj(lines):
+            if isinstance(line, CdxFault):
+                self._on_fault(f"line {line.line}: {line.reason}")
+                continue
+            size += line.length
+            if line.is_exchange:
+                try:
+                    self._take_capture(line, file_of)
+                except (SettingError, DamagedInput) as error:
+                    self._on_fault(f"the line of {line.url}: {error}")
+        return size
+
+    def _take_capture(self, line: CdxCapture, file_of: Callable[[str], str]) -> None:
+        digest, form = _plain(line.digest)
+        file = None if line.filename is None else file_of(line.filename)
+        if file is not None:
+            self._files[file] = None
+        if line.is_revisit:
+            self._take_revisit(digest, line.length, line.status is not None)
+            return
+        if digest is None or line.method != "GET" or not _is_whole(line.status):
+            self._total += 1
+            return
+        if digest in EMPTY_PAYLOADS:
+            self._total += 1
+            return
+        if file is None or line.offset is None:
+            raise DamagedInput("it does not say where the record is, which takes a filename and an offset.")
+        original = Original(
+            digest=digest,
+            crawl=self._source.crawl,
+            date=line.date,
+            url=line.url,
+            size=line.length,
+            wacz_index=self._wacz_index,
+            file=file,
+            offset=line.offset,
+            status=None if line.status == 200 else line.status,
+            form=form,
+        )
+        self._total += 1
+        self._take_original(original)
+
+    def take_records(self, file: ReadableFile, progress: Callable[[int], None] = lambda offset: None) -> None:
+        """Take the records of a WARC or ARC file.
+
+        ``progress`` is told the offset of each. Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a file that is
+        damaged at any place.
+        """
+        self._files[str(file)] = None
+        try:
+            for record, method in exchanges(read_records(file)):
+                progress(record.offset)
+                if is_http(record):
+                    try:
+                        self._take_record(record, method)
+                    except (SettingError, DamagedInput, ValueError) as error:
+                        self._on_fault(f"{file}, offset {record.offset}: {error}")
+        except OSError as error:
+            raise unreadable(file, error) from error
+
+    def _take_record(self, record: StoredRecord, method: str) -> None:
+        digest, form = _plain(record.get("WARC-Payload-Digest"))
+        if not record.target_uri or not record.date:
+            raise DamagedInput("the record has no WARC-Target-URI or no WARC-Date.")
+        if not record.length:
+            raise DamagedInput(
+                "the record shares a gzip member with others, so that no index can point at it. Compress every record of"
+                " the file on its own."
+            )
+        date, is_revisit, http = date_digits(record.date), record.type == "revisit", record.http
+        if is_revisit:
+            is_copy = not is_not_modified(record)
+            self._take_revisit(digest, record.length, is_copy)
+        else:
+            self._total += 1
+            is_copy = True
+        if digest is None or digest in EMPTY_PAYLOADS or http is None or method != "GET" or not is_copy:
+            return
+        if record.is_truncated or not _is_whole(http.status):
+            return
+        if http.status == 200 and (validators := validators_of(http.headers)):
+            self._urls.append(UrlCapture(plain_url(record.target_uri), digest, date, validators))
+        if is_revisit or record.frame.block_length <= http.length:
+            return
+        is_plain = http.status == 200 and not form
+        original = Original(
+            digest=digest,
+            crawl=self._source.crawl,
+            date=date,
+            url=plain_url(record.target_uri),
+            size=record.length,
+            wacz_index=self._wacz_index,
+            record_id=record.id if is_plain else None,
+            file=str(record.path),
+            offset=record.offset,
+            status=None if http.status == 200 else http.status,
+            form=form,
+        )
+        self._take_original(original)
+
+    def _take_revisit(self, digest: str | None, size: int, conserves: bool) -> None:
+        self._total += 1
+        self._dupes += 1
+        if digest is not None and digest not in EMPTY_PAYLOADS:
+            self._revisits.write(f"{digest} {size if conserves else CONSERVES_NOTHING}\n")
+
+    def _take_original(self, original: Original) -> None:
+        if original.status is not None:
+            # Another response, one of status 200, may have the same payload; that one is to serve as original.
+            self._others.write(json.dumps(_row(original)) + "\n")
+            return
+        self._originals.append(original)
+        if len(self._originals) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._originals or self._urls:
+            self._alive()
+            self._index.add_imported(self._source, self._originals, self._urls)
+        self._entered += len(self._originals)
+        self._originals, self._urls = [], []
+
+    def finish(self, size_bytes: int, needs: Iterable[Need] = ()) -> Entered:
+        """Enter the rest, look up what the revisits refer to, and end the source.
+
+        ``size_bytes`` is what the source takes on disk, ``needs`` what it says itself that it needs.
+        """
+        # Also those that hold revisits alone: a check has to find them.
+        self._index.add_imported(self._source, [], [], list(self._files))
+        self._flush()
+        self._others.seek(0)
+        for row in self._others:
+            self._originals.append(_original(json.loads(row), self._source.crawl, self._wacz_index))
+            if len(self._originals) >= _BATCH:
+                self._flush()
+        self._flush()
+        conserved, found_needs, waiting = self._resolve()
+        counts = Counts(self._total, self._dupes, conserved, size_bytes)
+        self._alive()
+        in_order = sorted(
+            {*needs, *found_needs}, key=lambda need: (need.crawl, need.wacz_index, need.file or "")
+        )
+        self._index.end_source(self._source, counts, in_order, waiting)
+        return Entered(counts, self._entered, len(waiting))
+
+    def _resolve(self) -> tuple[int, set[Need], list[Waiting]]:
+        conserved = 0
+        needs: set[Need] = set()
+        waiting: list[Waiting] = []
+        self._revisits.seek(0)
+        while rows := [row.split() for row in islice(self._revisits, _BATCH)]:
+            self._alive()
+            digests = list({row[0]: None for row in rows})
+            found = dict(zip(digests, self._index.find(self._source.crawl, digests), strict=True))
+            for digest, size in rows:
+                original = found[digest]
+                if original is None:
+                    waiting.append(Waiting(digest, int(size)))
+                    continue
+                conserved += max(0, original.size - int(size))
+                if original.crawl != self._source.crawl:
+                    needs.add(Need(original.crawl, original.wacz_index, original.file))
+        return conserved, needs, waiting
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._revisits.close()
+        self._others.close()
+
+
+def _plain(labelled: str | None) -> tuple[str | None, str]:
+    """A digest as the index keeps it, and the form in which it was written. Raises SettingError."""
+    if not labelled:
+        return None, ""
+    if usual := _USUAL_DIGEST.fullmatch(labelled):
+        return usual[1], ""
+    return plain_digest(labelled), digest_form(labelled)
+
+
+def _is_whole(status: int | None) -> bool:
+    return status is not None and status not in _NOT_WHOLE and status >= 200
+
+
+def _row(original: Original) -> list[object]:
+    return [
+        original.digest,
+        original.date,
+        original.url,
+        original.size,
+        original.file,
+        original.offset,
+        original.status,
+        original.form,
+    ]
+
+
+def _original(row: list[Any], crawl: str, wacz_index: int) -> Original:
+    digest, date, url, size, file, offset, status, form = row
+    return Original(digest, crawl, date, url, size, wacz_index, None, file, offset, status, form)

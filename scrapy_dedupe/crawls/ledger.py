@@ -1,0 +1,169 @@
+"""The entries of a crawl in the order of its files, for as long as a check takes.
+
+An index gives its entries in no order, and a crawl can have more of them than the memory holds. They are put in a
+temporary SQLite file, which is gone when the ledger is closed; from there they come file by file, in order of offset.
+
+Beside them the ledger notes which records have been read, by URL and date, since a revisit may refer to a record that
+is not in the index. 12 bytes of BLAKE2b stand for both.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapy_dedupe.errors import SettingError
+
+from .values import plain_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from scrapy_dedupe.stores.base import Original
+
+_BATCH = 1_000
+
+_SCHEMA = """
+CREATE TABLE entry (file TEXT, "offset" INTEGER, digest TEXT NOT NULL, date TEXT NOT NULL, url TEXT NOT NULL,
+    size INTEGER NOT NULL);
+CREATE TABLE record (name BLOB PRIMARY KEY) WITHOUT ROWID;
+"""
+
+
+class Entry(NamedTuple):
+    """An entry of the index. ``digest`` is in the usual form, as is the ``date`` in digits; ``size`` in bytes."""
+
+    file: str
+    offset: int
+    digest: str
+    date: str
+    url: str
+    size: int
+
+
+class Ledger:
+    """The entries of one crawl after the other (:meth:`take`), and the records read so far. Closed by :meth:`close`."""
+
+    def __init__(self) -> None:
+        # The empty name makes a temporary file that SQLite removes itself.
+        self._connection = sqlite3.connect("", isolation_level=None)
+        self._connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + _SCHEMA)
+        self._records: list[tuple[bytes]] = []
+
+    def take(self, originals: Iterable[Original]) -> None:
+        """Hold the entries of a crawl in place of those of the last one."""
+        self._connection.executescript(
+            "DROP INDEX IF EXISTS entry_place; DROP INDEX IF EXISTS entry_digest; DELETE FROM entry;"
+        )
+        self._connection.execute("BEGIN")
+        self._connection.executemany(
+            "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                (
+                    original.file,
+                    original.offset,
+                    _usual(original.digest),
+                    original.date,
+                    original.url,
+                    original.size,
+                )
+                for original in originals
+            ),
+        )
+        self._connection.execute("COMMIT")
+        self._connection.executescript(
+            'CREATE INDEX entry_place ON entry (file, "offset"); CREATE INDEX entry_digest ON entry (digest);'
+        )
+
+    def counts_by_file(self) -> dict[str, int]:
+        """How many entries name each file and an offset in it."""
+        return dict(
+            self._connection.execute(
+                'SELECT file, count(*) FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL GROUP BY file'
+            )
+        )
+
+    def without_place(self) -> int:
+        """How many entries do not say where their record is."""
+        return int(
+            self._connection.execute(
+                'SELECT count(*) FROM entry WHERE file IS NULL OR "offset" IS NULL'
+            ).fetchone()[0]
+        )
+
+    def of_file(self, name: str) -> Iterator[Entry]:
+        """The entries of a file in order of offset."""
+        rows = self._connection.execute(
+            'SELECT * FROM entry WHERE file = ? AND "offset" IS NOT NULL ORDER BY "offset"', (name,)
+        )
+        return (Entry(*row) for row in rows)
+
+    def sample(self, count: int, seed: int) -> list[Entry]:
+        """So many entries that say where their record is, drawn at random, in order of file and offset."""
+        rowids = [
+            row[0]
+            for row in self._connection.execute(
+                'SELECT rowid FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL ORDER BY digest'
+            )
+        ]
+        # Not for secrets: the seed is there to draw the same entries again.
+        drawn = random.Random(seed).sample(rowids, min(count, len(rowids)))  # noqa: S311
+        found = [
+            Entry(*self._connection.execute("SELECT * FROM entry WHERE rowid = ?", (rowid,)).fetchone())
+            for rowid in drawn
+        ]
+        return sorted(found)
+
+    def has_entry(self, file: str, offset: int, digest: str) -> bool:
+        """Whether an entry names this place for this payload."""
+        row = self._connection.execute(
+            'SELECT 1 FROM entry WHERE file = ? AND "offset" = ? AND digest = ?', (file, offset, digest)
+        ).fetchone()
+        return row is not None
+
+    def find(self, digests: Sequence[str]) -> dict[str, tuple[str, str, int]]:
+        """URL, date and size of the entries with these payloads, those that are there."""
+        found = {}
+        for digest in digests:
+            row = self._connection.execute(
+                "SELECT url, date, size FROM entry WHERE digest = ? LIMIT 1", (digest,)
+            ).fetchone()
+            if row is not None:
+                found[digest] = row
+        return found
+
+    def note_record(self, url: str, date: str) -> None:
+        """Note that a record of this URL and date (digits) was read."""
+        self._records.append((_name(url, date),))
+        if len(self._records) >= _BATCH:
+            self._write_records()
+
+    def has_record(self, url: str, date: str) -> bool:
+        """Whether such a record was read. Of dates with and without milliseconds the seconds count."""
+        self._write_records()
+        query = "SELECT 1 FROM record WHERE name = ?"
+        return self._connection.execute(query, (_name(url, date),)).fetchone() is not None
+
+    def close(self) -> None:
+        """Forget all."""
+        self._connection.close()
+
+    def _write_records(self) -> None:
+        self._connection.execute("BEGIN")
+        self._connection.executemany("INSERT OR IGNORE INTO record VALUES (?)", self._records)
+        self._connection.execute("COMMIT")
+        self._records.clear()
+
+
+def _usual(digest: str) -> str:
+    try:
+        return plain_digest(digest)
+    except SettingError:
+        # Another program's, of a form that no record has.
+        return digest
+
+
+def _name(url: str, date: str) -> bytes:
+    return blake2b(f"{date[:14]} {url}".encode("utf-8", "surrogatepass"), digest_size=12).digest()

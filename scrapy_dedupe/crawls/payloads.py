@@ -1,0 +1,43 @@
+"""How the files of a crawl say what their digests are of: the bodies as they came, or decoded.
+
+The first record of a file has the field ``dedupe-payload`` with ``stored`` or ``decoded``; without it, ``stored``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.warc.payload_modes import DECODED, STORED
+from scrapy_dedupe.warc.reading import read_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIELD = "dedupe-payload"
+
+
+def payload_of_files(crawl: str, folder: Path) -> str | None:
+    """The mode of the files in *folder*, finished or not, that say they are part of *crawl*; None if there are none.
+
+    Raises :class:`~scrapy_dedupe.errors.CrawlStateError` if they differ.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.warc*")) if folder.is_dir() else ():
+        info = _info(path)
+        if info.get("ispartof") == crawl:
+            found.setdefault(DECODED if info.get(FIELD) == DECODED else STORED, path)
+    if len(found) > 1:
+        raise CrawlStateError(
+            f"The crawl {crawl} has files with stored payloads ({found[STORED]}) and with decoded ones"
+            f" ({found[DECODED]}), and an index takes one kind. Move those of one kind to another folder."
+        )
+    return next(iter(found), None)
+
+
+def _info(path: Path) -> dict[str, str]:
+    try:
+        first = next(read_records(path, on_damage=lambda damage: None), None)
+    except OSError:
+        return {}
+    return first.info() if first is not None and first.type == "warcinfo" else {}

@@ -1,0 +1,133 @@
+"""Purges crawls: the index forgets them, their files stay.
+
+A crawl that others need is not purged, nor is any while it is not known what a kept crawl needs, unless it is forced:
+revisits without originals would be left behind. Crawls that need only each other go together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import CrawlStateError
+
+from .dependencies import Dependencies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from scrapy_dedupe.warc.manifests import Listed
+
+    from .index import CrawlIndex
+
+_MAX_LINES = 20
+
+
+def purge_crawls(index: CrawlIndex, crawls: Sequence[str], *, force: bool = False) -> list[str]:
+    """Let the index forget committed or canceled crawls; their ids, each once.
+
+    A purge that was cut off is ended first. Raises :class:`~scrapy_dedupe.errors.CrawlStateError`, having forgotten
+    none of *crawls*, for an id that is unknown or uncommitted, and, without *force*, when a kept crawl needs one of
+    them or may need one; the message lists which.
+    """
+    ended = end_unfinished(index)
+    wanted = list(dict.fromkeys(crawls))
+    left = [crawl for crawl in wanted if crawl not in ended]
+    if left:
+        check_purge(Dependencies(index), left, force=force)
+        index.purge(left)
+        _forget_removed(index)
+    return wanted
+
+
+def end_unfinished(index: CrawlIndex) -> list[str]:
+    """End a purge that was cut off, if there is one; the crawls that it was about."""
+    unfinished = index.unfinished_purge()
+    if unfinished:
+        index.purge(unfinished)
+        _forget_removed(index)
+    return unfinished
+
+
+def check_purge(dependencies: Dependencies, crawls: Sequence[str], *, force: bool = False) -> None:
+    """Raise what :func:`purge_crawls` raises for crawls that cannot be purged."""
+    known = dependencies.crawls
+    for crawl in crawls:
+        if crawl not in known:
+            raise CrawlStateError(
+                f"The index knows no crawl {crawl}, so nothing was purged. The verb crawls lists those that it knows."
+            )
+        if known[crawl].state == "uncommitted":
+            raise CrawlStateError(
+                f"The crawl {crawl} is not committed, so nothing was purged. Cancel it first: cancel {crawl}."
+            )
+    if force:
+        return
+    lines = [f"{other} needs {needed}" for other, needed in dependencies.dependants(crawls)]
+    # Of canceled crawls there is nothing left that another one could need without saying so.
+    if any(known[crawl].state == "committed" for crawl in crawls):
+        lines += [f"{other} {why}, and may need one" for other, why in dependencies.undecided(crawls)]
+    if lines:
+        raise CrawlStateError(
+            "Nothing was purged, since crawls that are kept need what would be forgotten, or may need it:\n"
+            f"{listed_lines(lines)}\n"
+            "Wait for those that run, purge the others too, or let it be done with --force."
+        )
+
+
+def listed_lines(lines: Sequence[str]) -> str:
+    """Lines of a list, indented; of a long one the first, and how many more there are."""
+    shown = [f"  {line}" for line in lines[:_MAX_LINES]]
+    if len(lines) > _MAX_LINES:
+        shown.append(f"  and {len(lines) - _MAX_LINES:,} more")
+    return "\n".join(shown)
+
+
+def missing_crawls(index: CrawlIndex, listed: Iterable[Listed]) -> list[str]:
+    """The committed crawls that a manifest does not name, in the order of their start.
+
+    An entry names the crawl of its crawl id, and every crawl that has the container: by hash where both have one, else
+    by file name. Raises :class:`~scrapy_dedupe.errors.CrawlStateError` when an entry names no crawl of either
+    kind, since then nobody can say that a crawl is missing, and when no crawl of the index is named.
+    """
+    committed = [info.id for info in index.crawls() if info.state == "committed"]
+    holders: dict[str, list[tuple[str, str | None]]] = {}
+    for crawl in committed:
+        for container in index.containers(crawl):
+            digest = container.get("hash")
+            holder = (crawl, digest if isinstance(digest, str) else None)
+            holders.setdefault(str(container.get("filename")), []).append(holder)
+            if holder[1]:
+                holders.setdefault(holder[1], []).append(holder)
+    named: set[str] = set()
+    for entry in listed:
+        found = {
+            crawl
+            for key in (entry.hash, *{PurePosixPath(name).name for name in (entry.name, entry.place)})
+            if key
+            for crawl, digest in holders.get(key, ())
+            if digest == entry.hash or digest is None or entry.hash is None
+        }
+        if entry.crawl is None and not found:
+            raise CrawlStateError(
+                f"The manifest names {entry.name} without a crawl id, and no crawl of the index has it, so nobody can say"
+                ' which crawls are missing. Give it a "crawlId", or import it.'
+            )
+        named |= found
+        if entry.crawl is not None:
+            named.add(entry.crawl)
+    missing = [crawl for crawl in committed if crawl not in named]
+    if committed and len(missing) == len(committed):
+        raise CrawlStateError(
+            f"The manifest names none of the {len(committed):,} committed crawls of the index; it seems to belong to"
+            " another one. To forget them all, name their ids."
+        )
+    return missing
+
+
+def _forget_removed(index: CrawlIndex) -> None:
+    """What the last import said of crawls that are missing does not hold any more; the next one counts them anew."""
+    notes = index.import_notes
+    if notes.removed_crawls or notes.removed_size:
+        index.note_imports(replace(notes, removed_crawls=0, removed_size=0))

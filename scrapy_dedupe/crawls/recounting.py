@@ -1,0 +1,201 @@
+"""Counts the records of a crawl once more, and looks for what the index should know of them.
+
+Each record counts as it did when it was recorded or imported: every ``response`` and ``revisit``, of an imported crawl
+those over HTTP. A revisit has an original if the crawl itself has its payload in the index, or a committed crawl, or at
+least if the record that it refers to was read. What revisits conserve can be told only if the index has the very
+originals that they refer to; after a removal it may have others of another size.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.stores.base import Counts
+from scrapy_dedupe.warc.records import SERVER_NOT_MODIFIED
+
+from .comparing import digits_of
+from .entering import EMPTY_PAYLOADS
+from .exchanges import is_http, is_not_modified
+from .findings import Finding
+from .rebuilding import is_admitted
+from .values import date_digits, plain_url
+
+if TYPE_CHECKING:
+    from scrapy_dedupe.stores.base import Original
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+    from .index import CrawlIndex
+    from .ledger import Ledger
+    from .rules import RevisitRules
+
+_BATCH = 500
+
+
+class Revisit(NamedTuple):
+    """A revisit: where it is, and what it refers to. ``date`` is that of the original, in digits."""
+
+    file: str
+    offset: int
+    uri: str
+    digest: str | None
+    size: int
+    original_uri: str
+    date: str
+    conserves: bool
+
+
+class Recount:
+    """The counts of one crawl, from its records. ``rules`` is None for an imported crawl.
+
+    ``counts`` are complete after :meth:`finish`, but for the size of the crawl; ``is_exact`` says whether what they
+    conserve can be compared. ``needed`` are the other crawls whose records are referred to, ``unmet`` the revisits whose
+    original is not in the index, ``lacking`` the records that should be in it.
+    """
+
+    def __init__(self, index: CrawlIndex, crawl: str, ledger: Ledger, rules: RevisitRules | None) -> None:
+        self.is_exact = True
+        self.needed: set[str] = set()
+        self.unmet: list[Revisit] = []
+        self.lacking: list[Finding] = []
+        self._index = index
+        self._crawl = crawl
+        self._ledger = ledger
+        self._rules = rules
+        self._total = self._dupes = self._conserved = 0
+        self._revisits: list[Revisit] = []
+        self._candidates: dict[str, Finding] = {}
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self._total, self._dupes, self._conserved)
+
+    def take(self, name: str, record: StoredRecord, method: str, is_entered: bool) -> None:
+        """Count a record of the file *name*. ``is_entered``: an entry names it."""
+        if record.type not in ("response", "revisit"):
+            return
+        is_response = record.type == "response"
+        if is_response and record.target_uri and record.date:
+            self._ledger.note_record(_plain(record.target_uri), digits_of(record.date))
+        if self._rules is None and not is_imported(record):
+            return
+        self._total += 1
+        if is_response:
+            if not is_entered:
+                self._take_response(name, record, method)
+        else:
+            self._dupes += 1
+            self._take_revisit(name, record)
+
+    def finish(self) -> None:
+        """Look up what still waits to be."""
+        self._look_up_revisits()
+        self._look_up_candidates()
+
+    def _take_response(self, name: str, record: StoredRecord, method: str) -> None:
+        digest = record.payload_digest
+        if digest is None or digest.value in self._candidates:
+            return
+        is_meant = (
+            is_imported_original(record, method)
+            if self._rules is None
+            else is_admitted(self._rules, record, method)
+        )
+        if not is_meant:
+            return
+        text = (
+            f"{name}, offset {record.offset}: the index lacks this record of {record.target_uri}, which has a payload that"
+            " no entry of the crawl has."
+        )
+        self._candidates[digest.value] = Finding("record", self._crawl, text, name, record.offset)
+        if len(self._candidates) >= _BATCH:
+            self._look_up_candidates()
+
+    def _look_up_candidates(self) -> None:
+        found = self._ledger.find(list(self._candidates))
+        self.lacking += [finding for digest, finding in self._candidates.items() if digest not in found]
+        self._candidates = {}
+
+    def _take_revisit(self, name: str, record: StoredRecord) -> None:
+        digest = record.payload_digest.value if record.payload_digest else None
+        if digest in EMPTY_PAYLOADS:
+            return
+        is_unmodified = (
+            is_not_modified(record) if self._rules is None else record.profile == SERVER_NOT_MODIFIED
+        )
+        original_uri = _plain(record.refers_to_uri or "")
+        date = digits_of(record.refers_to_date) if record.refers_to_date else ""
+        revisit = Revisit(
+            name,
+            record.offset,
+            record.target_uri or "",
+            digest,
+            record.length,
+            original_uri,
+            date,
+            not is_unmodified,
+        )
+        self._revisits.append(revisit)
+        if len(self._revisits) >= _BATCH:
+            self._look_up_revisits()
+
+    def _look_up_revisits(self) -> None:
+        revisits, self._revisits = self._revisits, []
+        digests = list(dict.fromkeys(revisit.digest for revisit in revisits if revisit.digest is not None))
+        own = self._ledger.find(digests)
+        asked = [digest for digest in digests if digest not in own]
+        others = dict(zip(asked, self._index.find(self._crawl, asked), strict=True)) if asked else {}
+        for revisit in revisits:
+            entry = own.get(revisit.digest or "")
+            other: Original | None = None if entry else others.get(revisit.digest or "")
+            if entry is not None:
+                url, date, size = entry
+            elif other is not None and other.crawl != self._crawl:
+                url, date, size = other.url, other.date, other.size
+            else:
+                self.unmet.append(revisit)
+                continue
+            is_the_one = not revisit.original_uri or (
+                revisit.original_uri == url and revisit.date[:14] == date[:14]
+            )
+            if revisit.conserves:
+                self._conserved += max(0, size - revisit.size)
+                self.is_exact = self.is_exact and is_the_one
+            if other is not None and is_the_one and revisit.original_uri:
+                self.needed.add(other.crawl)
+
+
+def is_imported(record: StoredRecord) -> bool:
+    """Whether an import counts a response or revisit, instead of telling that something is wrong with it."""
+    if not (is_http(record) and record.length and record.target_uri and record.date):
+        return False
+    if record.payload_digest is None and record.get("WARC-Payload-Digest"):
+        return False
+    try:
+        date_digits(record.date)
+    except SettingError:
+        return False
+    return True
+
+
+def is_imported_original(record: StoredRecord, method: str) -> bool:
+    """Whether an imported response has a payload that others may refer to (see :mod:`.entering`)."""
+    http, digest = record.http, record.payload_digest
+    return (
+        http is not None
+        and http.status is not None
+        and http.status >= 200
+        and http.status not in (206, 304)
+        and method == "GET"
+        and not record.is_truncated
+        and record.frame.block_length > http.length
+        and digest is not None
+        and digest.value not in EMPTY_PAYLOADS
+    )
+
+
+def _plain(url: str) -> str:
+    try:
+        return plain_url(url)
+    except SettingError:
+        return url

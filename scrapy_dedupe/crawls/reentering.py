@@ -1,0 +1,146 @@
+"""Enters the records of an imported crawl once more, from its files instead of its sources.
+
+The rules are those of the import (see :mod:`.entering`): responses over HTTP with a payload serve as originals, those of
+status 200 before all others. All revisits wait for :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`, which knows
+the originals of all files and of the other crawls.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.stores.base import Counts, Original, UrlCapture, Waiting
+from scrapy_dedupe.warc.reading import read_records
+
+from .comparing import digits_of
+from .entering import EMPTY_PAYLOADS
+from .exchanges import exchanges, is_not_modified
+from .originals import validators_of
+from .places import WACZ_SUFFIX, size_of
+from .rebuilding import CONSERVES_NOTHING, container_number
+from .recounting import is_imported, is_imported_original
+from .values import digest_form
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .index import CrawlIndex
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 500
+
+
+def enter_imported_files(
+    index: CrawlIndex, crawl: str, files: Mapping[str, ReadableFile], *, in_place_of: str
+) -> Counts:
+    """Enter the records of *files*, each under its name, in an uncommitted crawl; what they add to its counts.
+
+    The containers, and what the sources said that they need, are those of the crawl *in_place_of*.
+    """
+    containers = [str(container.get("filename", "")) for container in index.containers(in_place_of)]
+    index.add(crawl, [], needs=[need for need in index.needs(in_place_of) if need.crawl != in_place_of])
+    total = Counts()
+    has_others = False
+    for name, file in files.items():
+        index.add_file(crawl, name)
+        batch = _Batch(index, crawl, name, container_number(name, containers))
+        for record, method in _exchanges(file):
+            has_others |= batch.take(record, method)
+        size = 0 if f"{WACZ_SUFFIX}/" in name else size_of(file)
+        batch.counts += Counts(total_crawl_size=size)
+        total += batch.end()
+    for name, file in files.items() if has_others else ():
+        batch = _Batch(index, crawl, name, container_number(name, containers))
+        for record, method in _exchanges(file):
+            if record.http_status != 200 and is_imported_original(record, method):
+                batch.add_original(record)
+        batch.end()
+    return total
+
+
+class _Batch:
+    """What the records of a file add to the index, so many at a time."""
+
+    def __init__(self, index: CrawlIndex, crawl: str, file: str, wacz_index: int) -> None:
+        self.counts = Counts()
+        self._index = index
+        self._crawl = crawl
+        self._file = file
+        self._wacz_index = wacz_index
+        self._entered = Counts()
+        self._originals: list[Original] = []
+        self._urls: list[UrlCapture] = []
+        self._waiting: list[Waiting] = []
+
+    def take(self, record: StoredRecord, method: str) -> bool:
+        """Take an exchange; True if it may be an original after those of status 200."""
+        if not is_imported(record):
+            return False
+        is_revisit = record.type == "revisit"
+        self.counts += Counts(total_urls=1, dupe_urls=int(is_revisit))
+        digest = record.payload_digest
+        if digest is None or digest.value in EMPTY_PAYLOADS:
+            return False
+        if is_revisit:
+            is_copy = not is_not_modified(record)
+            self._waiting.append(Waiting(digest.value, record.length if is_copy else CONSERVES_NOTHING))
+            if is_copy and record.http_status == 200 and method == "GET" and not record.is_truncated:
+                self._add_url(record, digest.value)
+        elif is_imported_original(record, method):
+            if record.http_status != 200:
+                return True
+            self._add_url(record, digest.value)
+            self.add_original(record)
+        if len(self._urls) + len(self._waiting) >= _BATCH:
+            self.end()
+        return False
+
+    def add_original(self, record: StoredRecord) -> None:
+        """Take a response as an original."""
+        digest = record.payload_digest
+        if digest is None or not record.target_uri or not record.date:
+            return
+        form = digest_form(record.get("WARC-Payload-Digest") or "")
+        status = None if record.http_status == 200 else record.http_status
+        original = Original(
+            digest=digest.value,
+            crawl=self._crawl,
+            date=digits_of(record.date),
+            url=record.target_uri,
+            size=record.length,
+            wacz_index=self._wacz_index,
+            record_id=None if form or status else record.id,
+            file=self._file,
+            offset=record.offset,
+            status=status,
+            form=form,
+        )
+        self._originals.append(original)
+        if len(self._originals) >= _BATCH:
+            self.end()
+
+    def end(self) -> Counts:
+        """Enter what is at hand; the counts of all that was entered."""
+        self._index.add(self._crawl, self._originals, self.counts, self._urls, (), self._waiting)
+        self._entered += self.counts
+        self.counts = Counts()
+        self._originals, self._urls, self._waiting = [], [], []
+        return self._entered
+
+    def _add_url(self, record: StoredRecord, digest: str) -> None:
+        assert record.target_uri is not None
+        validators = validators_of(record.http_headers)
+        self._urls.append(UrlCapture(record.target_uri, digest, digits_of(record.date or ""), validators))
+
+
+def _exchanges(file: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
+    try:
+        yield from exchanges(read_records(file))
+    except DamagedInput as error:
+        logger.warning("%s Its other records are entered in the index.", error)

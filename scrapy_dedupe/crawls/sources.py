@@ -1,0 +1,312 @@
+"""The sources of an import: what a path, pattern, folder or URL stands for, and under which crawl it goes.
+
+What a file is, its name and its first bytes decide: a WACZ, a multi-WACZ JSON, a WARC or ARC file, or a CDXJ. A folder
+stands for its WACZ files, or else for its WARC files.
+
+The crawl of a source is the one that the manifest names, else that of the caller, else the one that the file itself
+names, if that is an id that is allowed; else it is the file's name without suffixes, with hyphens for what an id does
+not take.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, SettingError, UsageError
+from scrapy_dedupe.stores.base import Source
+from scrapy_dedupe.warc.containers import ZIP_MAGIC
+from scrapy_dedupe.warc.manifests import read_manifest
+from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.remote import is_url, place_file, shown
+from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
+from scrapy_dedupe.warc.wacz_reading import StoredWacz
+
+from .index import checked_crawl_id
+from .places import WACZ_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from scrapy_dedupe.warc.manifests import Listed
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+_WARC_NAME = re.compile(r".+\.w?arc(\.gz)?(\.open)?", re.IGNORECASE | re.DOTALL)
+_INDEX_NAME = re.compile(r".+\.cdxj?(\.gz)?", re.IGNORECASE | re.DOTALL)
+_SUFFIXES = re.compile(r"(\.(wacz|w?arc|cdxj?|gz|open))+\Z", re.IGNORECASE)
+_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._-]+")
+_MAX_ID_LENGTH = 128
+_HEAD_BYTES = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSource:
+    """A source that was not imported, and why."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSources:
+    """What the words of a call stand for.
+
+    ``crawls`` are those of all sources. ``has_manifest``: at least one manifest was read. ``doubts`` say why a manifest
+    may not have named all its crawls.
+    """
+
+    sources: tuple[Source, ...] = ()
+    failed: tuple[FailedSource, ...] = ()
+    crawls: frozenset[str] = frozenset()
+    has_manifest: bool = False
+    doubts: tuple[str, ...] = ()
+
+
+def find_sources(
+    words: Sequence[str],
+    *,
+    crawl: str | None = None,
+    allow_outside: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> FoundSources:
+    """The sources that paths, patterns, folders and URLs stand for, in their order, each once.
+
+    ``crawl`` is taken for what no manifest gives a crawl; ``allow_outside`` lets manifests name files that are not
+    below their folder; ``check`` is called before each file. Raises :class:`~scrapy_dedupe.errors.UsageError` for a word
+    without a file.
+    """
+    places = [place for word in words for place in places_of(word)]
+    search = _Search(crawl, allow_outside)
+    for place in places:
+        check()
+        search.take(place, check)
+    return FoundSources(
+        tuple(search.sources.values()),
+        tuple(search.failed),
+        frozenset(search.crawls),
+        search.has_manifest,
+        tuple(search.doubts),
+    )
+
+
+def places_of(word: str) -> list[str]:
+    """The absolute paths or URLs that a path, pattern, folder or URL stands for. Raises UsageError if there are none."""
+    if is_url(word):
+        file = place_file(word)
+        if not isinstance(file, Path):
+            return [word]
+        word = str(file)
+    # A file may have a name that looks like a pattern.
+    names = [word] if Path(word).exists() else sorted(glob.glob(word, recursive=True))  # noqa: PTH207 - absolute ones
+    places = [place for name in names for place in _files_at(Path(name), is_named=len(names) == 1)]
+    if not places:
+        wrong = (
+            "is a folder without WACZ and WARC files"
+            if Path(word).is_dir()
+            else "names no file that is there"
+        )
+        raise UsageError(
+            f"{word!r} {wrong}. Name a WACZ, WARC or CDXJ file, a multi-WACZ JSON, a pattern such as"
+            " 'folder/*.wacz', or a folder with such files."
+        )
+    return places
+
+
+def kind_of(file: ReadableFile) -> str:
+    """What a file is, by its name and first bytes: ``wacz``, ``manifest``, ``index`` or ``warc``.
+
+    Raises :class:`~scrapy_dedupe.errors.DamagedInput` for something else, and
+    :class:`~scrapy_dedupe.errors.ArchiveError` for what cannot be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(_HEAD_BYTES)
+    except OSError as error:
+        raise unreadable(file, error) from error
+    name = file.name.lower()
+    if start.startswith(ZIP_MAGIC) or name.endswith(WACZ_SUFFIX):
+        return "wacz"
+    if start.startswith(GZIP_MAGIC):
+        start = _unpacked(start)
+    line = start.partition(b"\n")[0] + b"\n"
+    if WARC_START.match(line):
+        return "warc"
+    # The lines of an old CDX look like those of an ARC file.
+    if _INDEX_NAME.fullmatch(name):
+        return "index"
+    if ARC_LINE.fullmatch(line) or _WARC_NAME.fullmatch(name):
+        return "warc"
+    if name.endswith(".json"):
+        return "manifest"
+    raise DamagedInput(
+        f"{shown(str(file))} is no WACZ, WARC, ARC or CDXJ file and no multi-WACZ JSON (*.json)."
+    )
+
+
+def first_record(file: ReadableFile) -> StoredRecord | None:
+    """The first record of a WARC or ARC file, None if it has none that can be read. Raises ArchiveError."""
+    try:
+        return next(read_records(file, on_damage=lambda damage: None), None)
+    except OSError as error:
+        raise unreadable(file, error) from error
+
+
+def unreadable(file: ReadableFile, error: OSError) -> ArchiveError:
+    """Why a file cannot be read."""
+    return ArchiveError(
+        f"{shown(str(file))} cannot be read: {error.strerror or error}. See whether it is there, and to its permissions."
+    )
+
+
+class _Search:
+    """Collects sources."""
+
+    def __init__(self, crawl: str | None, allow_outside: bool) -> None:
+        self.sources: dict[str, Source] = {}
+        self.failed: list[FailedSource] = []
+        self.crawls: set[str] = set()
+        self.doubts: list[str] = []
+        self.has_manifest = False
+        self._crawl = crawl
+        self._allow_outside = allow_outside
+
+    def take(self, place: str, check: Callable[[], None]) -> None:
+        """Take a file, or all that a manifest names."""
+        try:
+            file = place_file(place)
+            if kind_of(file) != "manifest":
+                self._add(source_at(place, crawl=self._crawl))
+                return
+        except DedupeError as error:
+            self.failed.append(FailedSource(shown(place), str(error)))
+            if place.lower().endswith(".json"):
+                self._doubt(str(error))
+            return
+        self._take_manifest(place, check)
+
+    def _take_manifest(self, place: str, check: Callable[[], None]) -> None:
+        def on_fault(sentence: str) -> None:
+            self.failed.append(FailedSource(shown(place), sentence))
+            self._doubt(sentence)
+
+        self.has_manifest = True
+        try:
+            for listed in read_manifest(place, allow_outside=self._allow_outside, on_fault=on_fault):
+                check()
+                self._take_listed(listed)
+        except DedupeError as error:
+            on_fault(str(error))
+
+    def _take_listed(self, listed: Listed) -> None:
+        if listed.crawl:
+            self.crawls.add(listed.crawl)
+        try:
+            self._add(source_at(listed.place, listed=listed, crawl=self._crawl))
+        except DedupeError as error:
+            self.failed.append(FailedSource(shown(listed.place), str(error)))
+            if not listed.crawl:
+                # Which crawl the manifest meant is not known, so none may be called missing from it.
+                self._doubt(str(error))
+
+    def _add(self, source: Source) -> None:
+        self.crawls.add(source.crawl)
+        other = self.sources.setdefault(source.name, source)
+        if other == source:
+            return
+        is_same = (source.crawl, _key(source.place)) == (other.crawl, _key(other.place))
+        for mine, known in ((source.hash, other.hash), (source.size, other.size)):
+            is_same = is_same and (mine == known or None in (mine, known))
+        if not is_same:
+            raise DamagedInput(
+                f"{shown(source.place)}, for the crawl {source.crawl}, has the name {source.name!r} of"
+                f" {shown(other.place)}, for the crawl {other.crawl}, and is not the same. Give one of them another name."
+            )
+        self.sources[source.name] = replace(
+            other, hash=other.hash or source.hash, size=source.size if other.size is None else other.size
+        )
+
+    def _doubt(self, sentence: str) -> None:
+        if sentence not in self.doubts:
+            self.doubts.append(sentence)
+
+
+def source_at(place: str, *, listed: Listed | None = None, crawl: str | None = None) -> Source:
+    """The source at a path or URL, as ``listed`` in a manifest or not; ``crawl`` is that of the caller.
+
+    Raises :class:`~scrapy_dedupe.errors.DedupeError` if it cannot be read, or its crawl id is not allowed.
+    """
+    file = place_file(place)
+    if isinstance(file, Path):
+        place = _absolute(file)
+        file = Path(place)
+    # Containers that a manifest lists with their crawl are not opened before it is their turn.
+    kind = "wacz" if file.name.lower().endswith(WACZ_SUFFIX) else kind_of(file)
+    if kind == "manifest":
+        raise DamagedInput(f"{shown(place)} is a multi-WACZ JSON where a file of an archive is expected.")
+    given = (listed.crawl if listed else None) or crawl
+    crawl = checked_crawl_id(given) if given else _own_crawl(file, kind)
+    is_container = kind == "wacz"
+    name = (listed.name if listed and listed.name else file.name) if is_container else place
+    return Source(
+        name=name,
+        crawl=crawl,
+        place=place,
+        is_container=is_container,
+        hash=listed.hash if listed else None,
+        size=listed.size if listed else None,
+    )
+
+
+def _own_crawl(file: ReadableFile, kind: str) -> str:
+    own: str | None = None
+    if kind == "wacz":
+        own = StoredWacz(file).about.crawl
+    elif kind == "warc":
+        first = first_record(file)
+        own = first.info().get("ispartof") if first is not None and first.type == "warcinfo" else None
+    try:
+        return checked_crawl_id(own or "")
+    except SettingError:
+        return crawl_id_of_name(file.name)
+
+
+def crawl_id_of_name(name: str) -> str:
+    """The crawl id that a file name gives.
+
+    >>> crawl_id_of_name("my crawl, example.com.warc.gz")
+    'my-crawl-example.com'
+    """
+    stem = _NOT_IN_IDS.sub("-", _SUFFIXES.sub("", name)).strip("-")
+    return stem[:_MAX_ID_LENGTH] or "import"
+
+
+def _files_at(path: Path, *, is_named: bool) -> Iterator[str]:
+    if not path.is_dir():
+        yield _absolute(path)
+    elif is_named:
+        files = sorted(file for file in path.iterdir() if file.is_file())
+        containers = [file for file in files if file.suffix.lower() == WACZ_SUFFIX]
+        for file in containers or [file for file in files if _WARC_NAME.fullmatch(file.name)]:
+            yield _absolute(file)
+
+
+def _key(place: str) -> str:
+    return place if is_url(place) else str(Path(place).resolve())
+
+
+def _absolute(path: Path) -> str:
+    # Unlike Path.absolute it takes out "..", so that a file has one name wherever it is named from.
+    return os.path.abspath(path)  # noqa: PTH100
+
+
+def _unpacked(start: bytes) -> bytes:
+    try:
+        return zlib.decompressobj(wbits=31).decompress(start, _HEAD_BYTES)
+    except zlib.error:
+        return b""

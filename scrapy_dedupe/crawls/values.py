@@ -1,0 +1,137 @@
+"""Digests, dates and URLs in the one form in which the crawl index keeps them.
+
+Digests are without label; SHA-1 is in upper-case Base32 without padding, everything else in lower-case hex, as the
+annotated WARC specification has them. Dates are 14 digits, or 17 with milliseconds. White space and control characters
+of URLs are percent-encoded.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from datetime import datetime
+
+from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.stores.index_values import FORMS
+
+_NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f\s\ud800-\udfff]")
+_HEX = re.compile(r"[0-9a-fA-F]+")
+_BASE32 = re.compile(r"[A-Za-z2-7]+")
+_DATE = re.compile(r"[0-9]{14}(?:[0-9]{3})?")
+_SHA1_HEX, _SHA1_BASE32 = 40, 32
+# MD5, SHA-1, SHA-224, SHA-256, SHA-384, SHA-512.
+_HEX_LENGTHS = frozenset({32, 40, 56, 64, 96, 128})
+# SHA-1, SHA-256 and SHA-512 without padding.
+_BASE32_LENGTHS = frozenset({32, 52, 103})
+
+
+def plain_digest(digest: str) -> str:
+    """A digest as the index keeps it: without label, SHA-1 in Base32, others in hex.
+
+    The length tells Base32 from hex; where both have the same one (32 characters: SHA-1 in Base32, MD5 in hex)
+    the label does, or else the letters. Raises :class:`SettingError` for what is neither.
+
+    >>> plain_digest("SHA-1:3i42h3s6nnfq2msvx7xzkyayscx5qbyj")
+    '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
+    >>> plain_digest("sha1:da39a3ee5e6b4b0d3255bfef95601890afd80709")
+    '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
+    """
+    label, _, value = digest.rpartition(":")
+    value = value.rstrip("=")
+    alphabet = _alphabet(label, value)
+    if alphabet == "hex":
+        return _base32(bytes.fromhex(value)) if len(value) == _SHA1_HEX else value.lower()
+    value = value.upper()
+    if len(value) == _SHA1_BASE32:
+        return value
+    try:
+        return base64.b32decode(value + "=" * (-len(value) % 8)).hex()
+    except binascii.Error:
+        raise _bad_digest(digest) from None
+
+
+def digest_form(digest: str) -> str:
+    """How a record writes its digest, "" for the usual way or an unknown one.
+
+    One of :data:`~scrapy_dedupe.stores.index_values.FORMS`. Raises as :func:`plain_digest`.
+
+    >>> digest_form("sha-256:" + "0" * 64), digest_form("sha256:" + "0" * 64)
+    ('sha-256 hex', '')
+    """
+    label, _, value = digest.rpartition(":")
+    form = f"{label} {_alphabet(label, value.rstrip('='))}"
+    return form if form in FORMS else ""
+
+
+def formed_digest(digest: str, form: str) -> str:
+    """A digest of the index as a record with such a form writes it, with its label.
+
+    >>> formed_digest("0" * 64, "sha-256 hex") == "sha-256:" + "0" * 64
+    True
+    """
+    label, _, alphabet = form.partition(" ")
+    is_base32 = len(digest) in _BASE32_LENGTHS
+    if alphabet == "hex" and is_base32:
+        digest = base64.b32decode(digest + "=" * (-len(digest) % 8)).hex()
+    elif alphabet == "base32" and not is_base32:
+        digest = _base32(bytes.fromhex(digest))
+    return f"{label}:{digest}"
+
+
+def plain_url(url: str) -> str:
+    """A URL as the index keeps it: with white space and control characters percent-encoded (UTF-8).
+
+    >>> plain_url("https://example.com/a b")
+    'https://example.com/a%20b'
+    """
+    if not url:
+        raise SettingError("A record without a URL cannot be entered in the index.")
+    return _NOT_IN_URLS.sub(_percent, url)
+
+
+def date_digits(date: str) -> str:
+    """A date as the index keeps it: 14 digits, or 17 with milliseconds.
+
+    >>> date_digits("2026-08-01T12:00:00.123Z"), date_digits("2026-08-01T12:00:00Z")
+    ('20260801120000123', '20260801120000')
+    """
+    digits = date if date.isdigit() else re.sub(r"[-:T.Z]", "", date)
+    if _DATE.fullmatch(digits):
+        year, month, day = int(digits[:4]), int(digits[4:6]), int(digits[6:8])
+        hour, minute, second = int(digits[8:10]), int(digits[10:12]), int(digits[12:14])
+        try:
+            datetime(year, month, day, hour, minute, second)
+        except ValueError:
+            pass
+        else:
+            return digits
+    raise SettingError(
+        f"The date is {date!r}. Allowed: a UTC time in seconds or milliseconds, or its digits."
+    )
+
+
+def _alphabet(label: str, value: str) -> str:
+    is_hex = len(value) in _HEX_LENGTHS and _HEX.fullmatch(value) is not None
+    if is_hex and len(value) == _SHA1_BASE32:
+        is_hex = label.lower().replace("-", "") != "sha1"
+    if is_hex:
+        return "hex"
+    if len(value) in _BASE32_LENGTHS and _BASE32.fullmatch(value):
+        return "base32"
+    raise _bad_digest(f"{label}:{value}" if label else value)
+
+
+def _bad_digest(digest: str) -> SettingError:
+    return SettingError(
+        f"The digest is {digest!r}. Allowed: a label such as sha256: and hex or Base32, or no label."
+    )
+
+
+def _base32(raw: bytes) -> str:
+    return base64.b32encode(raw).rstrip(b"=").decode("ascii")
+
+
+def _percent(match: re.Match[str]) -> str:
+    encoded = match[0].encode("utf-8", "surrogatepass")
+    return "".join(f"%{byte:02X}" for byte in encoded)

@@ -1,0 +1,197 @@
+"""What the parts of the crawl index in Redis share: the call of a script, and what its answer means."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, cast
+
+from scrapy_dedupe.errors import CrawlStateError, StoreRefused
+
+from .base import Counts, Original
+from .faults import redis_faults
+from .index_values import (
+    digest_key,
+    other_spelling,
+    packed_digest,
+    read_details,
+    read_entry,
+    read_place,
+    state_message,
+)
+from .redis_index_keys import MARK
+from .scripting import Script, ScriptCaller
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import redis
+
+FORMAT = 1
+
+# A batch holds the server for a millisecond or two; releasing may have to ask every other crawl.
+SCAN_BATCH = 1_000
+RELEASE_BATCH = 200
+
+_KEY = MARK.encode()
+
+# The first byte of a packed digest in Base32 (see index_values).
+_BASE32_MARK = b"\x20"
+
+# These look only.
+_LOOKING = frozenset({"index_find_urls", "index_records"})
+# This one is called for a single digest at a time, so that even making the common functions would count: it makes them
+# when it has to.
+_LAZY = "index_find"
+
+
+class IndexScript(Script):
+    """The script ``scripts/NAME.lua`` with what stands before all scripts of the crawl index."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        folder = files("scrapy_dedupe.stores").joinpath("scripts")
+        common = folder.joinpath("index_common.lua").read_bytes()
+        if name == _LAZY:
+            common = b"local function helpers()\n" + common + b"return merged\nend\n"
+        elif name not in _LOOKING:
+            common += folder.joinpath("index_changes.lua").read_bytes()
+        self.text = common + self.text
+        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+
+@cache
+def _script(name: str) -> IndexScript:
+    return IndexScript(name)
+
+
+class RedisIndexBase:
+    """An open index. ``unreadable`` counts the stored values that were passed over because they do not parse."""
+
+    def __init__(self, client: redis.Redis, url: str) -> None:
+        self._client = client
+        self._url = url
+        self._is_checked = False
+        self._scripts = ScriptCaller(client, url)
+        self.unreadable = 0
+
+    def close(self) -> None:
+        """Give the connection of the scripts back."""
+        self._scripts.close()
+
+    def _run(self, name: str, *arguments: str | bytes | int) -> Any:
+        return self._scripts.run(
+            _script(name),
+            _KEY,
+            *[word if isinstance(word, bytes) else str(word).encode() for word in arguments],
+        )
+
+    def _check(self) -> None:
+        """Refuse an index with a mark that we cannot read; asked once for each open index."""
+        if self._is_checked:
+            return
+        with redis_faults(self._url):
+            found = cast("bytes | None", self._client.hget(MARK, "format"))
+        if found is not None and found != str(FORMAT).encode():
+            self._refuse_format(text_of(found))
+        self._is_checked = True
+
+    def _refuse_format(self, found: str) -> None:
+        raise StoreRefused(
+            f"The index {self._url} has format {found}, this version of scrapy-dedupe reads format {FORMAT}."
+            " Upgrade scrapy-dedupe, or use another index (DEDUPE_INDEX_URL)."
+        )
+
+    def _require(self, crawl: str, state: str, action: str) -> None:
+        if state != "ok":
+            raise CrawlStateError(state_message(crawl, state, action, self._url))
+
+    def _require_start(self, crawl: str, payload: str, answer: Sequence[bytes], action: str) -> None:
+        """Raise what the answer of a script that begins something calls for."""
+        state, *more = (text_of(word) if isinstance(word, bytes) else str(word) for word in answer)
+        if state == "type":
+            raise StoreRefused(
+                f"The key {more[0]} in the index {self._url} is a {more[1]}, not a {more[2]}: it is not"
+                " ours. It was left as it is; use another database number in the URL."
+            )
+        if state == "newer":
+            self._refuse_format(more[0])
+        if state in ("payload", "foreign"):
+            whose = "was made by Browsertrix and " if state == "foreign" else ""
+            raise StoreRefused(
+                f"The index {self._url} {whose}holds digests of {more[0]} payloads, this crawl makes those of"
+                f' {payload} ones. Set DEDUPE_PAYLOAD = "{more[0]}", or use another index (DEDUPE_INDEX_URL).'
+            )
+        self._require(crawl, state, action)
+        self._is_checked = True
+
+    def _release(self, crawl: str) -> None:
+        cursor = b"0"
+        while True:
+            cursor = self._run("index_release", crawl, cursor, RELEASE_BATCH)
+            if cursor == b"0":
+                break
+
+    def _original(self, digest: str, found: bytes) -> Original | None:
+        """What a script found for a digest, or None, counted, if it does not parse."""
+        try:
+            crawl, entry, length, rest = found.split(b"\0", 3)
+            size_of_place = int(length)
+        except ValueError:
+            self.unreadable += 1
+            return None
+        return self._read_original(digest, text_of(crawl), entry, rest[:size_of_place], rest[size_of_place:])
+
+    def _read_original(
+        self, digest: str, crawl: str, entry: bytes, place: bytes, file: bytes
+    ) -> Original | None:
+        parts = read_entry(entry)
+        if parts is None:
+            self.unreadable += 1
+            return None
+        wacz_index, date, url, size = parts
+        known = read_place(place) if place else None
+        if known is None:
+            self.unreadable += bool(place)
+            return Original(digest, crawl, date, url, size, wacz_index)
+        _, offset, details = known
+        record_id, status, form = read_details(details)
+        name = file_name(file) or None
+        return Original(digest, crawl, date, url, size, wacz_index, record_id, name, offset, status, form)
+
+    def _read_counts(self, values: Sequence[bytes | None]) -> Counts:
+        self.unreadable += sum(value is not None and not value.isdigit() for value in values)
+        return Counts(*(int(value) if value is not None and value.isdigit() else 0 for value in values))
+
+
+def spellings(digests: Iterable[str]) -> list[str | bytes]:
+    """For each digest itself, its short form, the digest as others may have written it, and its short form."""
+    words: list[str | bytes] = []
+    for digest in digests:
+        # The short form of the other spelling follows from that of this one; decoding Base32 again takes longer than
+        # the round trip.
+        packed = packed_digest(digest)
+        other = other_spelling(digest)
+        if other is None:
+            words += (digest, digest_key(digest), b"", b"")
+        elif packed[:1] == _BASE32_MARK and len(digest) < len(other):
+            words += (digest, packed[:16], other, packed[1:17])
+        else:
+            words += (digest, packed[:16], other, (_BASE32_MARK + packed)[:16])
+    return words
+
+
+def numbers(counts: Counts) -> tuple[int, int, int, int]:
+    """The four counts in the order of their keys."""
+    return counts.total_urls, counts.dupe_urls, counts.conserved_size, counts.total_crawl_size
+
+
+def file_name(member: bytes) -> str:
+    """The name of a WARC file from its member of the sorted set."""
+    return text_of(member.partition(b"\0")[0])
+
+
+def text_of(value: bytes) -> str:
+    """Text for a user. Ids and names of other programs may hold any bytes; they are shown, never looked up."""
+    return value.decode("utf-8", "backslashreplace")

@@ -1,0 +1,346 @@
+"""Import into the crawl index in Redis: the queue, the life of a source, and revisits that wait.
+
+A source is entered into the keys of its crawl at once, and hidden by being in ``dedupe:begun``: readers of other
+crawls pass over the digests in its ``dedupe:entered``. **Ending** it enters its digests in ``alldupes`` batch by
+batch; one script then takes it out of ``dedupe:begun``, commits its crawl and adds its counts. So a source has all of
+its records in the index and its counts in the sums exactly once, at whatever step a process dies, or nothing.
+**Dropping** it takes the same digests out again, and forgets it when none is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, cast
+
+from scrapy_dedupe.errors import CrawlStateError
+
+from . import redis_index_keys as keys_of
+from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
+from .faults import redis_faults
+from .index_values import (
+    container_json,
+    digest_key,
+    entry_text,
+    need_text,
+    other_spelling,
+    packed_capture,
+    packed_place,
+    read_source,
+    software,
+    source_json,
+    state_message,
+    url_hash,
+    utc_now,
+)
+from .redis_index_base import FORMAT, RELEASE_BATCH, SCAN_BATCH, RedisIndexBase, numbers, spellings, text_of
+from .redis_index_keys import (
+    BEGUN,
+    CLAIMED,
+    DONE_SOURCES,
+    LAST_IMPORT,
+    MARK,
+    MERGING,
+    QUEUE,
+    REVS,
+    TOTALS,
+    WAITERS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class RedisImports(RedisIndexBase):
+    """The part of an :class:`~.base.IndexStore` that imports."""
+
+    # The queue
+
+    def queue_sources(self, sources: Sequence[Source]) -> int:
+        """Put sources at the end of the queue, those apart that are in it or were done; how many were put there."""
+        self._check()
+        added = 0
+        for first in range(0, len(sources), SCAN_BATCH):
+            words: list[str] = []
+            for source in sources[first : first + SCAN_BATCH]:
+                words += (source.name, source_json(source))
+            added += int(self._run("index_queue", "queue", *words))
+        return added
+
+    def claim_source(self, lease_s: float) -> Source | None:
+        """Take the next source of the queue; None if there is none."""
+        self._check()
+        while answer := self._run("index_queue", "claim", _milliseconds(lease_s)):
+            if len(answer) == 1 and (source := read_source(answer[0])) is not None:
+                return source
+            self._run("index_queue", "drop", answer[0])
+            self.unreadable += 1
+        return None
+
+    def renew_lease(self, source: Source, lease_s: float) -> None:
+        """Keep a claimed source for so many seconds from now on."""
+        self._run("index_queue", "renew", source.name, _milliseconds(lease_s))
+
+    def release_source(self, source: Source) -> None:
+        """Take a source out of the queue that could not be imported."""
+        self._run("index_queue", "release", source.name)
+
+    def queue_length(self) -> tuple[int, int]:
+        """How many sources are in the queue, and how many are claimed."""
+        with redis_faults(self._url):
+            return int(self._client.llen(QUEUE)), int(self._client.llen(CLAIMED))
+
+    def done_sources(self, names: Sequence[str]) -> list[bool]:
+        """Whether sources with these names were imported, or are containers of committed crawls."""
+        with redis_faults(self._url):
+            pipeline = self._client.pipeline(transaction=False)
+            for name in names:
+                pipeline.sismember(DONE_SOURCES, name)
+            return [bool(answer) for answer in pipeline.execute()]
+
+    # The life of a source
+
+    def begin_source(self, source: Source, payload: str) -> int:
+        """Begin to enter a source; the place of its container among the crawl's, 0 if it is none."""
+        words: list[str] = []
+        for key, kind in keys_of.types(source.crawl).items():
+            words += (key, kind)
+        container = container_json(source.name) if source.is_container else ""
+        while True:
+            answer = self._run(
+                "index_source_begin", source.crawl, source.name, source_json(source), payload, utc_now(), FORMAT,
+                software(), container, *words,
+            )  # fmt: skip
+            if answer[0] != b"leftover":
+                break
+            self.drop_source(source)
+        if answer[0] == b"done":
+            raise CrawlStateError(
+                f"The source {source.name} was imported into the index {self._url} before, so it cannot be imported"
+                f" into the crawl {source.crawl}. Purge the crawl that has it first."
+            )
+        self._require_start(
+            source.crawl, payload, answer[:1] if answer[0] == b"ok" else answer, "imported into"
+        )
+        return int(answer[1])
+
+    def add_imported(
+        self,
+        source: Source,
+        originals: Sequence[Original],
+        urls: Sequence[UrlCapture] = (),
+        files: Sequence[str] = (),
+    ) -> None:
+        """Enter records of a source that was begun, hidden from all crawls but its own."""
+        if files:
+            noted = [word for name in files for word in ("", "", "", name, "")]
+            self._require_source(
+                source, self._run("index_source_add", source.crawl, source.name, len(files), *noted)
+            )
+        for first in range(0, max(len(originals), len(urls)), SCAN_BATCH):
+            some, captures = originals[first : first + SCAN_BATCH], urls[first : first + SCAN_BATCH]
+            words: list[str | bytes | int] = [source.crawl, source.name, len(some)]
+            for original in some:
+                words += (
+                    original.digest, digest_key(original.digest), entry_text(original), original.file or "",
+                    packed_place(original),
+                )  # fmt: skip
+            for capture in captures:
+                words += (url_hash(capture.url), packed_capture(capture))
+            self._require_source(source, self._run("index_source_add", *words))
+
+    def end_source(
+        self,
+        source: Source,
+        counts: Counts,
+        needs: Sequence[Need] = (),
+        waiting: Sequence[Waiting] = (),
+    ) -> None:
+        """End a source: its records are found from now on, its crawl is committed, and its counts are added."""
+        state = b"again"
+        while state == b"again":
+            state, *_ = self._run("index_source_ending", source.crawl, source.name)
+            if state != b"ok":
+                break
+            self._stage_waiting(source, waiting)
+            self._scan_source("index_source_spare", source)
+            with redis_faults(self._url):
+                entered = int(self._client.scard(keys_of.entered(source.name)))
+            self._scan_source("index_source_enter", source)
+            container = container_json(source.name, source.hash, source.size) if source.is_container else ""
+            state = self._run(
+                "index_source_end", source.crawl, source.name, *numbers(counts), entered, container, utc_now(),
+                *map(need_text, needs),
+            )  # fmt: skip
+        if state != b"done":
+            self._require_source(source, state)
+        self._merge_source(source.name)
+
+    def drop_source(self, source: Source) -> None:
+        """Forget what was entered of a source that has not ended."""
+        answer = self._run("index_source_drop", source.name, "begin")
+        while answer:
+            crawl, cursor = answer[0], b"0"
+            while True:
+                with redis_faults(self._url):
+                    # Not a number for redis-py 5, which makes one of it.
+                    cursor, digests = cast(
+                        "tuple[bytes, list[bytes]]",
+                        self._client.execute_command(
+                            "SSCAN", keys_of.entered(source.name), cursor, "COUNT", RELEASE_BATCH
+                        ),
+                    )
+                words: list[bytes] = []
+                for digest in digests:
+                    words += (digest, digest_key(text_of(digest)))
+                if words:
+                    self._run("index_source_drop", source.name, "part", crawl, *words)
+                if int(cursor) == 0:
+                    break
+                cursor = b"%d" % int(cursor)
+            answer = self._run("index_source_drop", source.name, "end")
+            if answer != [b"again"]:
+                break
+            answer = [crawl]
+
+    def unfinished_sources(self) -> list[Source]:
+        """Sources that were begun and have not ended, in the order of their names."""
+        with redis_faults(self._url):
+            values = cast("dict[bytes, bytes]", self._client.hgetall(BEGUN))
+        found = [read_source(value[2:]) for value in values.values()]
+        self.unreadable += found.count(None)
+        return sorted((source for source in found if source is not None), key=lambda source: source.name)
+
+    # Revisits that wait
+
+    def resolve(self) -> int:
+        """Look for the originals of revisits that wait; how many revisits have one now."""
+        self._check()
+        with redis_faults(self._url):
+            merging = cast("list[bytes]", self._client.hkeys(MERGING))
+        for name in merging:
+            self._merge_source(text_of(name))
+        with redis_faults(self._url):
+            waiters = cast("set[bytes]", self._client.smembers(WAITERS))
+        resolved = sum(self._resolve_crawl(text_of(crawl)) for crawl in sorted(waiters))
+        return resolved + self._resolve_revs()
+
+    def import_notes(self) -> ImportNotes:
+        """What was noted of imports."""
+        with redis_faults(self._url):
+            progress, crawls, size = cast(
+                "list[bytes | None]",
+                self._client.hmget(TOTALS, ["updateProgress", "removedCrawls", "removedCrawlSize"]),
+            )
+            finished = cast("bytes | None", self._client.get(LAST_IMPORT))
+        return ImportNotes(
+            self._read_float(progress),
+            None if finished is None else text_of(finished),
+            int(self._read_float(crawls) or 0),
+            int(self._read_float(size) or 0),
+        )
+
+    def note_imports(self, notes: ImportNotes) -> None:
+        """Replace what was noted of imports."""
+        with redis_faults(self._url):
+            pipeline = self._client.pipeline()
+            if notes.progress is None:
+                pipeline.hdel(TOTALS, "updateProgress")
+            else:
+                pipeline.hset(TOTALS, "updateProgress", f"{notes.progress:g}")
+            pipeline.hset(
+                TOTALS,
+                mapping={"removedCrawls": notes.removed_crawls, "removedCrawlSize": notes.removed_size},
+            )
+            if notes.finished is None:
+                pipeline.delete(LAST_IMPORT)
+            else:
+                pipeline.set(LAST_IMPORT, notes.finished)
+                pipeline.hset(MARK, "scanned", notes.finished)
+            pipeline.execute()
+
+    # Helpers
+
+    def _require_source(self, source: Source, state: bytes) -> None:
+        if state != b"ok":
+            raise CrawlStateError(state_message(source.crawl, text_of(state), "added to", self._url))
+
+    def _scan_source(self, script: str, source: Source) -> None:
+        cursor = b"0"
+        while True:
+            cursor = self._run(script, source.crawl, source.name, cursor, SCAN_BATCH)
+            if cursor in (b"0", b""):
+                break
+
+    def _stage_waiting(self, source: Source, waiting: Sequence[Waiting]) -> None:
+        sizes = waiting_sizes(waiting)
+        with redis_faults(self._url):
+            for first in range(0, len(sizes), SCAN_BATCH):
+                self._client.hset(
+                    keys_of.new_waits(source.name), mapping=dict(sizes[first : first + SCAN_BATCH])
+                )
+
+    def _merge_source(self, name: str) -> None:
+        with redis_faults(self._url):
+            is_merging = self._client.hexists(MERGING, name)
+        while is_merging:
+            for kind in ("newurls", "newwaits"):
+                cursor = b"0"
+                while True:
+                    cursor = self._run("index_source_merge", name, kind, cursor, SCAN_BATCH)
+                    if cursor == b"0":
+                        break
+            with redis_faults(self._url):
+                is_merging = self._client.hexists(MERGING, name)
+
+    def _resolve_crawl(self, crawl: str) -> int:
+        resolved, cursor = 0, b"0"
+        while True:
+            with redis_faults(self._url):
+                answer = self._client.execute_command(
+                    "HSCAN", keys_of.waiting(crawl), cursor, "COUNT", RELEASE_BATCH
+                )
+            following, found = answer
+            digests = [text_of(digest) for digest in found]
+            resolved += int(self._run("index_resolve", crawl, *spellings(digests)))
+            if int(following) == 0:
+                return resolved
+            cursor = b"%d" % int(following)
+
+    def _resolve_revs(self) -> int:
+        """Resolve what Browsertrix's importer has noted; its keys are looked for once after each of its imports."""
+        with redis_faults(self._url):
+            finished = cast("bytes | None", self._client.get(LAST_IMPORT))
+            if finished is not None and finished != self._client.hget(MARK, "scanned"):
+                for key in self._client.scan_iter(match=b"rev:*:c", count=SCAN_BATCH):
+                    self._client.sadd(REVS, key[len(b"rev:") : -len(b":c")])
+                self._client.hset(MARK, "scanned", finished)
+            labels = cast("set[bytes]", self._client.smembers(REVS))
+        resolved = 0
+        for label in sorted(labels):
+            bare = text_of(label).rpartition(":")[2]
+            other = other_spelling(bare)
+            ways: Iterable[str] = (bare,) if other is None else (bare, other)
+            resolved += int(self._run("index_resolve_revs", label, *ways))
+        return resolved
+
+    def _read_float(self, value: bytes | None) -> float | None:
+        try:
+            return None if value is None else float(value)
+        except ValueError:
+            self.unreadable += 1
+            return None
+
+
+def waiting_sizes(waiting: Sequence[Waiting]) -> list[tuple[str, str]]:
+    """For each digest the sizes of the revisits that wait for it: ``SIZE:COUNT,...``."""
+    sizes: dict[str, Counter[int]] = {}
+    for revisit in waiting:
+        sizes.setdefault(revisit.digest, Counter())[revisit.size] += 1
+    return [
+        (digest, ",".join(f"{size}:{count}" for size, count in found.items()))
+        for digest, found in sizes.items()
+    ]
+
+
+def _milliseconds(lease_s: float) -> int:
+    return max(1, round(lease_s * 1000))

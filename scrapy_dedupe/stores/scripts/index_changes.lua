@@ -1,0 +1,230 @@
+-- What the scripts that change the crawl index share, after index_common.lua.
+local TOTALS, DONE, WAITERS = 'allcounts', 'src:d', 'dedupe:waiters'
+local NEW_DUPES, REBUILDING, REMOVING = 'dedupe:alldupes', 'dedupe:rebuilding', 'dedupe:removing'
+local QUEUE, QUEUED, CLAIMED = 'src:q', 'src:qset', 'pending:q'
+local COUNT_NAMES = {'totalUrls', 'dupeUrls', 'conservedSize', 'totalCrawlSize'}
+
+-- Why a crawl that is not uncommitted cannot be changed.
+local function state_of(crawl)
+  if has(COMMITTED, crawl) then return 'committed' end
+  if has(CANCELED, crawl) then return 'canceled' end
+  return 'unknown'
+end
+
+-- State, slot and JSON of a source that was begun, or nil.
+local function begun_source(name)
+  local value = call('HGET', BEGUN, name)
+  if not value then return nil end
+  local good, source = pcall(cjson.decode, string.sub(value, 3))
+  if not good then return nil end
+  return string.sub(value, 1, 1), string.sub(value, 2, 2), source, value
+end
+
+-- Crawl and entry of a digest in a committed crawl; nil if there is none.
+local function committed(digest)
+  local crawl, entry = merged(digest)
+  if not entry or has(COMMITTED, crawl) then return crawl, entry end
+  -- It belongs to a concurrent crawl, which may have been faster than one that was committed since.
+  for _, other in ipairs(each_open()) do
+    entry = has(COMMITTED, other) and call('HGET', 'h:' .. other, digest)
+    if entry and not hiding(other, digest) then return other, entry end
+  end
+  return nil
+end
+
+local is_rebuilding = nil
+local function rebuilding()
+  if is_rebuilding == nil then is_rebuilding = call('EXISTS', REBUILDING) == 1 end
+  return is_rebuilding
+end
+
+-- Enters a digest of a crawl in the merged index, and in the one that is made beside it.
+local function enter(digest, crawl)
+  call('HSETNX', DUPES, digest, crawl)
+  if rebuilding() and not has(REMOVING, crawl) then
+    call('HSETNX', NEW_DUPES, digest, crawl)
+  end
+end
+
+-- Takes a digest of a crawl out of the merged index. It goes to a crawl that has it as well, if that is open or on its
+-- way to it.
+local takers = nil
+local function leave_one(key, digest, crawl, is_new)
+  if call('HGET', key, digest) ~= crawl then return end
+  call('HDEL', key, digest)
+  takers = takers or call('SUNION', COMMITTED, CONCURRENT, COMMITTING)
+  local taker = nil
+  for _, other in ipairs(takers) do
+    if other ~= crawl and call('HEXISTS', 'h:' .. other, digest) == 1
+        and not (is_new and has(REMOVING, other)) then
+      local state = hiding(other, digest)
+      if not state then
+        taker = other
+        break
+      elseif state == 'e' then
+        taker = other
+      end
+    end
+  end
+  if taker then call('HSET', key, digest, taker) end
+end
+
+local function leave(digest, crawl)
+  leave_one(DUPES, digest, crawl, false)
+  if rebuilding() then leave_one(NEW_DUPES, digest, crawl, true) end
+end
+
+-- The number of a WARC file among the crawl's, which is given one if it has none; and whether it was.
+local function file_number(crawl, file)
+  local key = 'dedupe:files:' .. crawl
+  local number = call('ZSCORE', key, file)
+  if number then return tonumber(number), false end
+  number = call('ZCARD', key)
+  call('ZADD', key, number, file)
+  return number, true
+end
+
+local function packed_number(number)
+  return string.char(math.floor(number / 65536), math.floor(number / 256) % 256, number % 256)
+end
+
+-- Enters where a new record lies.
+local function set_place(crawl, short, place)
+  if call('HSETNX', 'dedupe:where:' .. crawl, short, place) == 0 then
+    -- Two digests with one short form: better no place at all than that of another record.
+    call('HSET', 'dedupe:where:' .. crawl, short, '')
+  end
+end
+
+-- Adds sizes, as SIZE:COUNT,..., to those of the revisits of a crawl that wait for a digest.
+local function add_waiting(crawl, digest, text)
+  local key = 'dedupe:waiting:' .. crawl
+  local known = call('HGET', key, digest)
+  if known then
+    local counts, sizes = {}, {}
+    for size, count in string.gmatch(known .. ',' .. text, '(%d+):(%d+)') do
+      if not counts[size] then sizes[#sizes + 1] = size end
+      counts[size] = (counts[size] or 0) + tonumber(count)
+    end
+    for i, size in ipairs(sizes) do
+      sizes[i] = size .. ':' .. string.format('%.0f', counts[size])
+    end
+    text = table.concat(sizes, ',')
+  end
+  call('HSET', key, digest, text)
+  call('SADD', WAITERS, crawl)
+end
+
+-- The place of a container among the crawl's, from 0, with its JSON; nil if it has none with this name.
+local function container_place(crawl, filename)
+  local items = call('LRANGE', 'c:' .. crawl .. ':wacz', 0, -1)
+  for i, item in ipairs(items) do
+    local good, container = pcall(cjson.decode, item)
+    if good and type(container) == 'table' and container.filename == filename then
+      return i - 1, container, item, #items
+    end
+  end
+  return nil, nil, nil, #items
+end
+
+local function add_counts(key, counts)
+  for i, name in ipairs(COUNT_NAMES) do
+    if counts[i] ~= '0' then call('HINCRBY', key, name, counts[i]) end
+  end
+end
+
+-- Adds the counts of a crawl that was committed this moment to the sums, its containers to what is done.
+local function count_commit(crawl)
+  for _, name in ipairs(COUNT_NAMES) do
+    local count = call('HGET', 'h:' .. crawl .. ':counts', name)
+    if count and string.match(count, '^%d+$') then
+      call('HINCRBY', TOTALS, name, count)
+    end
+  end
+end
+
+-- Forgets what a source has that did not end.
+local function forget_source(name)
+  call('HDEL', BEGUN, name)
+  for _, kind in ipairs({'newurls', 'newwaits', 'entered', 'spare', 'newfiles'}) do
+    call('UNLINK', 'dedupe:' .. kind .. ':' .. name)
+  end
+end
+
+-- Forgets all that a crawl has entered, with its files and containers.
+local function forget_records(crawl)
+  for _, key in ipairs({'h:' .. crawl, 'h:' .. crawl .. ':counts', 'c:' .. crawl .. ':wacz'}) do
+    call('UNLINK', key)
+  end
+  for _, kind in ipairs({'where', 'files', 'urls', 'needs', 'waiting', 'hidden', 'sources'}) do
+    call('UNLINK', 'dedupe:' .. kind .. ':' .. crawl)
+  end
+  call('SREM', WAITERS, crawl)
+  for _, source in ipairs(begun_of(crawl) or {}) do
+    forget_source(source[1])
+  end
+  local merging = call('HGETALL', MERGING)
+  for i = 1, #merging, 2 do
+    if merging[i + 1] == crawl then
+      call('HDEL', MERGING, merging[i])
+      forget_source(merging[i])
+    end
+  end
+end
+
+local function name_of(entry)
+  local good, source = pcall(cjson.decode, entry)
+  if good and type(source) == 'table' and type(source.name) == 'string' then return source.name end
+  return nil
+end
+
+-- Takes the entries with a name out of a list, and says whether there was one.
+local function take_out(list, name)
+  local is_found = false
+  for _, entry in ipairs(call('LRANGE', list, 0, -1)) do
+    if name_of(entry) == name then
+      call('LREM', list, 0, entry)
+      is_found = true
+    end
+  end
+  return is_found
+end
+
+-- Takes a source out of the queue, which may have been claimed, or never have been in it.
+local function unqueue(name)
+  local is_claimed = take_out(CLAIMED, name)
+  if call('SREM', QUEUED, name) == 1 and not is_claimed then
+    take_out(QUEUE, name)
+  end
+  call('DEL', CLAIMED .. ':' .. name)
+end
+
+-- What does not allow a crawl to be entered: a key of another type, a newer format, another payload mode. ARGV[first...]
+-- are keys, each with its type. Nil if all is well; the index is marked with the mode then.
+local function refusal(payload, format, first)
+  for i = first, #ARGV, 2 do
+    local found = call('TYPE', ARGV[i]).ok
+    if found ~= 'none' and found ~= ARGV[i + 1] then
+      return {'type', ARGV[i], found, ARGV[i + 1]}
+    end
+  end
+  local known = call('HGET', KEYS[1], 'format')
+  if known and tonumber(known) ~= tonumber(format) then
+    return {'newer', known}
+  end
+  local mode = call('HGET', KEYS[1], 'payload')
+  if not mode and call('EXISTS', COMMITTED, UNCOMMITTED, DUPES) > 0 then
+    -- Crawls, but no mark of ours: Browsertrix's, which hashes decoded payloads.
+    if payload ~= 'decoded' then return {'foreign', 'decoded'} end
+  elseif mode and mode ~= payload then
+    return {'payload', mode}
+  end
+  return nil
+end
+
+local function mark_index(payload, format)
+  if call('HEXISTS', KEYS[1], 'payload') == 0 then
+    call('HSET', KEYS[1], 'format', format, 'payload', payload)
+  end
+end
+

@@ -1,0 +1,87 @@
+-- What the scripts of the crawl index share; it stands before each of them. redis_index_keys.py describes the keys.
+-- All have one key, dedupe:index, for the sake of the protocol; ARGV[1] is "1" if this very call may have been run before.
+local COMMITTED, UNCOMMITTED, CANCELED = 'allcrawls', 'uncommittedcrawls', 'canceledcrawls'
+local COMMITTING, CONCURRENT, BEGUN = 'dedupe:committing', 'dedupe:concurrent', 'dedupe:begun'
+local DUPES, MERGING = 'alldupes', 'dedupe:merging'
+local call = redis.call
+
+local function has(key, member)
+  return call('SISMEMBER', key, member) == 1
+end
+
+-- Lua compares strings by the server's language.
+local function is_greater(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = string.byte(one, i), string.byte(other, i)
+    if a ~= b then return a > b end
+  end
+  return #one > #other
+end
+
+-- The names of the sources of a crawl that were begun, each with its state; nil where there is none.
+local begun_by_crawl = nil
+local function begun_of(crawl)
+  if begun_by_crawl == nil then
+    begun_by_crawl = {}
+    local found = call('HGETALL', BEGUN)
+    for i = 1, #found, 2 do
+      local good, source = pcall(cjson.decode, string.sub(found[i + 1], 3))
+      if good then
+        local names = begun_by_crawl[source.crawlId] or {}
+        names[#names + 1] = {found[i], string.sub(found[i + 1], 1, 1)}
+        begun_by_crawl[source.crawlId] = names
+      end
+    end
+  end
+  return begun_by_crawl[crawl]
+end
+
+-- State and name of the source that hides a digest of a crawl, or nil.
+local function hiding(crawl, digest)
+  local names = begun_of(crawl)
+  if not names then return nil end
+  for _, source in ipairs(names) do
+    if call('SISMEMBER', 'dedupe:entered:' .. source[1], digest) == 1 then
+      return source[2], source[1]
+    end
+  end
+  return nil
+end
+
+-- Whether others may refer to a crawl.
+local open_crawls = {}
+local function is_open(crawl)
+  if open_crawls[crawl] == nil then
+    open_crawls[crawl] = has(COMMITTED, crawl) or has(CONCURRENT, crawl)
+  end
+  return open_crawls[crawl]
+end
+
+local all_open = nil
+local function each_open()
+  if not all_open then
+    all_open = call('SUNION', COMMITTED, CONCURRENT)
+  end
+  return all_open
+end
+
+-- Crawl and entry of a digest that all may refer to, through alldupes; nil if there is none.
+local function merged(digest, crawl)
+  crawl = crawl or call('HGET', DUPES, digest)
+  if not crawl then return nil end
+  if is_open(crawl) then
+    local entry = call('HGET', 'h:' .. crawl, digest)
+    if not entry then return nil end
+    if not hiding(crawl, digest) then return crawl, entry end
+  elseif not (has(UNCOMMITTED, crawl) or has(CANCELED, crawl)) then
+    return nil
+  end
+  -- A commit or an import that is under way, or was cut off, holds the place of this digest in alldupes. A crawl
+  -- that was committed meanwhile may have it too.
+  for _, other in ipairs(each_open()) do
+    local entry = call('HGET', 'h:' .. other, digest)
+    if entry and not hiding(other, digest) then return other, entry end
+  end
+  return nil
+end
+

@@ -1,0 +1,22 @@
+-- Enters a part of a crawl's digests in the merged index that is made.
+-- ARGV  2 who  3 for how many milliseconds  4 crawl  5 the crawl whose records it has, or will have
+--       6 cursor  7 about how many
+-- Gives the next cursor; "0" after the last part, "" if another process makes it now.
+local crawl, from = ARGV[4], ARGV[5]
+if call('GET', REBUILDING) ~= ARGV[2] then return '' end
+call('PEXPIRE', REBUILDING, ARGV[3])
+local cursor = '0'
+-- What was taken back meanwhile must not come in again.
+if is_open(crawl) or has(COMMITTING, crawl) then
+  local answer = call('HSCAN', 'h:' .. from, ARGV[6], 'COUNT', ARGV[7])
+  local found = answer[2]
+  for i = 1, #found, 2 do
+    local state = hiding(from, found[i])
+    if not state or state == 'e' then
+      call('HSETNX', NEW_DUPES, found[i], crawl)
+    end
+  end
+  cursor = answer[1]
+end
+if cursor == '0' then call('SADD', 'dedupe:rebuilt', crawl) end
+return cursor

@@ -1,0 +1,42 @@
+-- Enters records of a source that was begun.
+-- ARGV  2 crawl  3 name of the source  4 how many records, then for each record: digest, its short form, entry,
+--       file name, its place as packed without the file; for each URL its hash and what was recorded.
+--       Without a digest it is only the file that is noted.
+-- Gives "ok" or "dropped".
+local crawl, name = ARGV[2], ARGV[3]
+local state, _, source = begun_source(name)
+if not state or state == 'd' or source.crawlId ~= crawl or not (has(UNCOMMITTED, crawl) or has(COMMITTED, crawl)) then
+  return 'dropped'
+end
+local records, hidden = 'h:' .. crawl, 'dedupe:hidden:' .. crawl
+local entered, spare, urls = 'dedupe:entered:' .. name, 'dedupe:spare:' .. name, 'dedupe:newurls:' .. name
+local numbers = {}
+local after_records = 5 + 5 * ARGV[4]
+for i = 5, after_records - 1, 5 do
+  local digest, file = ARGV[i], ARGV[i + 3]
+  local number = numbers[file]
+  if not number then
+    local is_new
+    number, is_new = file_number(crawl, file)
+    if is_new or call('HGET', hidden, file) == '' then
+      call('HSET', hidden, file, name)
+    end
+    call('SADD', 'dedupe:newfiles:' .. name, file)
+    numbers[file] = number
+  end
+  local place = packed_number(number) .. ARGV[i + 4]
+  if digest ~= '' and call('HSETNX', records, digest, ARGV[i + 2]) == 1 then
+    set_place(crawl, ARGV[i + 1], place)
+    call('SADD', entered, digest)
+  elseif digest ~= '' and #begun_of(crawl) > 1 and call('SISMEMBER', entered, digest) == 0 and hiding(crawl, digest) then
+    -- Another source has it, which may be dropped, or end later.
+    call('HSETNX', spare, digest, ARGV[i + 2] .. '\0' .. #ARGV[i + 1] .. '\0' .. ARGV[i + 1] .. place)
+  end
+end
+for i = after_records, #ARGV, 2 do
+  local known = call('HGET', urls, ARGV[i])
+  if not known or is_greater(ARGV[i + 1], known) then
+    call('HSET', urls, ARGV[i], ARGV[i + 1])
+  end
+end
+return 'ok'

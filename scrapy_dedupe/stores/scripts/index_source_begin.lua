@@ -1,0 +1,44 @@
+-- Begins to enter a source.
+-- ARGV  2 crawl  3 its name  4 its JSON  5 payload mode  6 time  7 our format  8 software
+--       9 the JSON of its container without hash, or "" if it is none  10... keys, each with its type
+-- Gives {"ok", place of the container}, {"leftover"} if it was begun before, {"done"}, or as index_start.lua.
+local crawl, name = ARGV[2], ARGV[3]
+local meta = 'dedupe:crawl:' .. crawl
+local refused = refusal(ARGV[5], ARGV[7], 10)
+if refused then return refused end
+local state, _, _, value = begun_source(name)
+if state then
+  -- Asked again over a new connection, it is the one that this call has begun.
+  if not (ARGV[1] == '1' and state == 'n' and string.sub(value, 3) == ARGV[4]
+      and call('SCARD', 'dedupe:entered:' .. name) == 0) then
+    return {'leftover'}
+  end
+elseif call('HEXISTS', BEGUN, name) == 1 then
+  return {'leftover'}
+end
+if has(DONE, name) then return {'done'} end
+local known = call('HMGET', meta, 'software', 'imported', 'canceling')
+if has(COMMITTED, crawl) then
+  if known[1] and not known[2] then return {'crawled'} end
+elseif has(UNCOMMITTED, crawl) then
+  if not known[2] then return {'uncommitted'} end
+else
+  if known[3] then return {'canceling'} end
+  call('SREM', CANCELED, crawl)
+  call('DEL', meta)
+  call('SADD', UNCOMMITTED, crawl)
+  call('HSET', meta, 'started', ARGV[6], 'software', ARGV[8], 'imported', '1')
+end
+mark_index(ARGV[5], ARGV[7])
+local place, slot = 0, '-'
+if ARGV[9] ~= '' then
+  place = container_place(crawl, name)
+  if not place then
+    place = call('RPUSH', 'c:' .. crawl .. ':wacz', ARGV[9]) - 1
+    slot = '+'
+  end
+end
+if not state then
+  call('HSET', BEGUN, name, 'n' .. slot .. ARGV[4])
+end
+return {'ok', place}

@@ -1,0 +1,55 @@
+-- Ends a source: its records are found from now on, its crawl is committed, and its counts are added, once.
+-- ARGV  2 crawl  3 name of the source  4-7 the four counts  8 how many digests were entered in alldupes
+--       9 the JSON of its container, or ""  10 time  11... needs
+-- Gives "ok", "again" if there are more digests now, "done" or "dropped".
+local crawl, name = ARGV[2], ARGV[3]
+local meta, hidden = 'dedupe:crawl:' .. crawl, 'dedupe:hidden:' .. crawl
+local state = begun_source(name)
+if not state and has(DONE, name) then return 'done' end
+if state ~= 'e' then return 'dropped' end
+if call('SCARD', 'dedupe:entered:' .. name) ~= tonumber(ARGV[8]) or call('EXISTS', 'dedupe:spare:' .. name) == 1 then
+  return 'again'
+end
+for _, file in ipairs(call('SMEMBERS', 'dedupe:newfiles:' .. name)) do
+  call('HDEL', hidden, file)
+end
+local counts = {ARGV[4], ARGV[5], ARGV[6], ARGV[7]}
+add_counts('h:' .. crawl .. ':counts', counts)
+if has(COMMITTED, crawl) then
+  add_counts(TOTALS, counts)
+else
+  call('SMOVE', UNCOMMITTED, COMMITTED, crawl)
+  call('SREM', COMMITTING, crawl)
+  count_commit(crawl)
+  call('HSET', meta, 'committed', ARGV[10])
+end
+if ARGV[9] ~= '' then
+  local place = container_place(crawl, name)
+  if place then
+    call('LSET', 'c:' .. crawl .. ':wacz', place, ARGV[9])
+  else
+    call('RPUSH', 'c:' .. crawl .. ':wacz', ARGV[9])
+  end
+end
+for i = 11, #ARGV do
+  call('SADD', 'dedupe:needs:' .. crawl, ARGV[i])
+end
+call('SADD', DONE, name)
+call('SADD', 'dedupe:sources:' .. crawl, name)
+call('HDEL', BEGUN, name)
+unqueue(name)
+for _, kind in ipairs({'entered', 'spare', 'newfiles'}) do
+  call('UNLINK', 'dedupe:' .. kind .. ':' .. name)
+end
+-- URLs and waiting revisits may be many; readers see them where they are until they are merged with the crawl's.
+if call('EXISTS', 'dedupe:newwaits:' .. name) == 1 and call('EXISTS', 'dedupe:waiting:' .. crawl) == 0 then
+  call('RENAME', 'dedupe:newwaits:' .. name, 'dedupe:waiting:' .. crawl)
+  call('SADD', WAITERS, crawl)
+end
+if call('EXISTS', 'dedupe:newurls:' .. name) == 1 and call('EXISTS', 'dedupe:urls:' .. crawl) == 0 then
+  call('RENAME', 'dedupe:newurls:' .. name, 'dedupe:urls:' .. crawl)
+end
+if call('EXISTS', 'dedupe:newurls:' .. name, 'dedupe:newwaits:' .. name) > 0 then
+  call('HSET', MERGING, name, crawl)
+end
+return 'ok'

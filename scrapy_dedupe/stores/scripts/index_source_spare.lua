@@ -1,0 +1,31 @@
+-- Lets a source that is ending have a part of the digests that other sources of its crawl had before it.
+-- ARGV  2 crawl  3 name of the source  4 cursor  5 about how many
+-- Gives the next cursor; "0" after the last part, "" if the source is not ending any more.
+local crawl, name = ARGV[2], ARGV[3]
+if begun_source(name) ~= 'e' then return '' end
+local records, where = 'h:' .. crawl, 'dedupe:where:' .. crawl
+local entered, spare = 'dedupe:entered:' .. name, 'dedupe:spare:' .. name
+local answer = call('HSCAN', spare, ARGV[4], 'COUNT', ARGV[5])
+local found = answer[2]
+for i = 1, #found, 2 do
+  local digest, value = found[i], found[i + 1]
+  local first = string.find(value, '\0', 1, true)
+  local second = string.find(value, '\0', first + 1, true)
+  local length = tonumber(string.sub(value, first + 1, second - 1))
+  local short, place = string.sub(value, second + 1, second + length), string.sub(value, second + length + 1)
+  local entry = call('HGET', records, digest)
+  local state, other = hiding(crawl, digest)
+  if not entry or (state and other ~= name) then
+    if entry then
+      -- They change places, so that nothing is lost whichever of them is dropped.
+      local known = call('HGET', where, short) or ''
+      call('SREM', 'dedupe:entered:' .. other, digest)
+      call('HSETNX', 'dedupe:spare:' .. other, digest, entry .. '\0' .. #short .. '\0' .. short .. known)
+    end
+    call('HSET', records, digest, string.sub(value, 1, first - 1))
+    call('HSET', where, short, place)
+    call('SADD', entered, digest)
+  end
+  call('HDEL', spare, digest)
+end
+return answer[1]

@@ -1,0 +1,244 @@
+"""What all parts of the crawl index in SQLite stand on: transactions, the rows of crawls, and forgetting.
+
+The tables are described in :mod:`.sqlite_index_tables`. Nothing of a crawl is kept in memory between two calls, since
+another process may change or purge it meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe.errors import CrawlStateError, StoreRefused
+
+from .base import Original
+from .faults import sqlite_faults
+from .index_values import is_date, read_details, software, state_message, utc_now
+from .sqlite_index_tables import LATER_COLUMNS, LATER_NAMES, LATER_SCHEMA
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+
+SHIFT = 32
+COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
+NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"
+
+_FORGOTTEN_AT_ONCE = 1_000
+_LONGEST_PAUSE_S = 0.02
+
+
+class SqliteIndexBase:
+    """An autocommit connection, used by one thread at a time.
+
+    ``unreadable`` counts the stored values that were passed over because they do not parse.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, url: str) -> None:
+        self._connection = connection
+        self._url = url
+        self.unreadable = 0
+        self._add_later_tables()
+
+    def _add_later_tables(self) -> None:
+        statements = [text for text in LATER_SCHEMA.split(";") if text.strip()]
+        with sqlite_faults(self._url):
+            if not self._lacks_tables() and not self._lacking_columns():
+                return
+        with self._transaction():
+            for statement in statements:
+                self._connection.execute(statement)
+            # Another process may have added them while this one waited for the lock.
+            for name in self._lacking_columns():
+                self._connection.execute(f"ALTER TABLE crawl ADD COLUMN {name} {LATER_COLUMNS[name]}")
+
+    def _lacks_tables(self) -> bool:
+        rows = self._connection.execute("SELECT name FROM sqlite_master").fetchall()
+        return not {name for (name,) in rows}.issuperset(LATER_NAMES)
+
+    def _lacking_columns(self) -> list[str]:
+        rows = self._connection.execute("SELECT name FROM pragma_table_info('crawl')").fetchall()
+        known = {name for (name,) in rows}
+        return [name for name in LATER_COLUMNS if name not in known]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with sqlite_faults(self._url):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _change(self, crawl: str, action: str, *, allow_committed: bool = False) -> Iterator[int]:
+        """A transaction on an uncommitted crawl; gives its number."""
+        with self._transaction():
+            number, state, imported = self._row(crawl)
+            if state == "uncommitted" and imported:
+                state = "importing"
+            if state != "uncommitted" and not (allow_committed and state == "committed"):
+                raise CrawlStateError(state_message(crawl, state, action, self._url))
+            assert number is not None
+            yield number
+
+    def _row(self, crawl: str) -> tuple[int | None, str, bool]:
+        """Number and state of a crawl, and whether it was imported."""
+        row = self._connection.execute(
+            "SELECT number, state, imported FROM crawl WHERE id = ?", (crawl,)
+        ).fetchone()
+        return (None, "unknown", False) if row is None else (int(row[0]), str(row[1]), bool(row[2]))
+
+    def _number(self, crawl: str) -> int | None:
+        row = self._connection.execute("SELECT number FROM crawl WHERE id = ?", (crawl,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _numbers(self, number: int | None) -> list[int]:
+        """The number of a crawl and those of its parts."""
+        rows = self._connection.execute(
+            "SELECT number FROM crawl WHERE number = ?1 OR part_of = ?1 ORDER BY number", (number,)
+        )
+        return [part for (part,) in rows]
+
+    def _mark(self, name: str) -> str | None:
+        row = self._connection.execute("SELECT value FROM index_mark WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def _check_payload(self, payload: str, whose: str) -> None:
+        """Note how an empty index hashes, or compare."""
+        mode = self._mark("payload")
+        if mode is None:
+            self._connection.execute("INSERT INTO index_mark VALUES ('payload', ?)", (payload,))
+        elif mode != payload:
+            raise StoreRefused(
+                f"The index {self._url} holds digests of {mode} payloads, {whose} those of {payload} ones."
+                f' Set DEDUPE_PAYLOAD = "{mode}", or use another index (DEDUPE_INDEX_URL).'
+            )
+
+    def _begin(self, crawl: str, *, imported: bool = False, concurrent: bool = False) -> int:
+        """A fresh row for a crawl that is unknown or canceled; its number."""
+        # A purge of an earlier crawl with this id that was cut off is no purge of this one.
+        self._connection.execute(
+            "UPDATE crawl SET state = 'waste' WHERE state = 'purging' AND id = ? || '/' || number", (crawl,)
+        )
+        row = self._connection.execute(
+            "INSERT INTO crawl (id, state, started, software, imported, concurrent, commit_order)"  # noqa: S608
+            f" VALUES (?1, 'uncommitted', ?2, ?3, ?4, ?5, CASE WHEN ?5 THEN {NEXT_ORDER} END)"
+            " ON CONFLICT (id) DO UPDATE SET (state, started, software, imported, concurrent, commit_order)"
+            " = (excluded.state, excluded.started, excluded.software, excluded.imported, excluded.concurrent,"
+            " excluded.commit_order) RETURNING number",
+            (crawl, utc_now(), software(), int(imported), int(concurrent)),
+        ).fetchall()
+        return int(row[0][0])
+
+    # Forgetting
+
+    def _waste(self, number: int, state: str = "waste") -> None:
+        """Take a crawl or part out of the sight of all readers, with its parts. Its id is free from then on."""
+        self._connection.execute(
+            "UPDATE crawl SET state = 'waste', commit_order = NULL, part_of = NULL WHERE part_of = ?",
+            (number,),
+        )
+        self._connection.execute(
+            "UPDATE crawl SET state = ?2, commit_order = NULL, part_of = NULL,"
+            " id = CASE WHEN part_of IS NULL THEN id || '/' || number ELSE id END WHERE number = ?1",
+            (number, state),
+        )
+        self._connection.execute("DELETE FROM source_begun WHERE crawl = ?1 OR part = ?1", (number,))
+
+    def _renew(self, number: int) -> int:
+        """Give a crawl a new row with nothing but what is told of it, and make waste of the old one."""
+        (crawl,) = self._connection.execute("SELECT id FROM crawl WHERE number = ?", (number,)).fetchone()
+        kept = "started, committed, incomplete, software, stats, imported, concurrent, commit_order, state"
+        new = self._connection.execute(
+            f"INSERT INTO crawl (id, {kept}) SELECT '/', {kept} FROM crawl WHERE number = ?",  # noqa: S608
+            (number,),
+        ).lastrowid
+        assert new is not None
+        self._waste(number)
+        self._connection.execute("UPDATE crawl SET id = ? WHERE number = ?", (crawl, new))
+        return new
+
+    def _clear(self, numbers: Sequence[int] | None = None) -> None:
+        """Delete what lies under rows that are waste, some of it at a time; under all of them without ``numbers``.
+
+        A row that is waste stays so, and its number is not used again: so two processes may do this at once, and what
+        is cut off is done by the next one.
+        """
+        with sqlite_faults(self._url):
+            rows = self._connection.execute(
+                "SELECT number FROM crawl WHERE state IN ('waste', 'purging')"
+            ).fetchall()
+        wasted = [number for (number,) in rows if numbers is None or number in numbers]
+        if not wasted:
+            return
+        for number in wasted:
+            self._delete_some(
+                "DELETE FROM original WHERE id IN (SELECT id FROM original WHERE id BETWEEN ? AND ? LIMIT ?)",
+                (number << SHIFT, ((number + 1) << SHIFT) - 1, _FORGOTTEN_AT_ONCE),
+            )
+            self._delete_some(
+                "DELETE FROM crawl_waiting WHERE (crawl, digest, size) IN"
+                " (SELECT crawl, digest, size FROM crawl_waiting WHERE crawl = ? LIMIT ?)",
+                (number, _FORGOTTEN_AT_ONCE),
+            )
+        self._delete_urls()
+        for number in wasted:
+            with self._transaction():
+                for table in ("crawl_file", "crawl_container", "crawl_need"):
+                    self._connection.execute(f"DELETE FROM {table} WHERE crawl = ?", (number,))  # noqa: S608
+                self._connection.execute("UPDATE crawl SET state = 'gone' WHERE number = ?", (number,))
+
+    def _delete_some(self, statement: str, parameters: Sequence[object]) -> None:
+        is_more = True
+        while is_more:
+            began = time.monotonic()
+            with self._transaction():
+                is_more = self._connection.execute(statement, parameters).rowcount == _FORGOTTEN_AT_ONCE
+            if is_more:
+                _let_others_write(began)
+
+    def _delete_urls(self) -> None:
+        # No index leads from a crawl to its URLs: the table is read once for all waste, outside of transactions.
+        last: tuple[bytes, int] = (b"", 0)
+        while True:
+            with sqlite_faults(self._url):
+                rows = self._connection.execute(
+                    "SELECT hash, crawl FROM crawl_url WHERE (hash, crawl) > (?, ?) AND crawl IN"
+                    " (SELECT number FROM crawl WHERE state IN ('waste', 'purging'))"
+                    " ORDER BY hash, crawl LIMIT ?",
+                    (*last, _FORGOTTEN_AT_ONCE),
+                ).fetchall()
+            if not rows:
+                return
+            last = rows[-1]
+            began = time.monotonic()
+            with self._transaction():
+                self._connection.executemany("DELETE FROM crawl_url WHERE hash = ? AND crawl = ?", rows)
+            _let_others_write(began)
+
+    # Reading
+
+    def _original(self, digest: str, row: Sequence[Any]) -> Original | None:
+        crawl, wacz_index, date, url, size, record, file, offset = row
+        digits = str(date)
+        if not (
+            is_date(digits.encode("ascii", "replace"))
+            and isinstance(url, str)
+            and url
+            and isinstance(size, int)
+            and isinstance(wacz_index, int)
+        ):
+            self.unreadable += 1
+            return None
+        record_id, status, form = read_details(record) if isinstance(record, bytes) else (None, None, "")
+        return Original(digest, crawl, digits, url, size, wacz_index, record_id, file, offset, status, form)
+
+
+def _let_others_write(began: float) -> None:
+    # SQLite has no queue of writers: one that waits for the lock looks now and then whether it is free.
+    time.sleep(min(time.monotonic() - began, _LONGEST_PAUSE_S))

@@ -1,0 +1,98 @@
+"""Removing and replacing crawls in the crawl index in SQLite.
+
+Readers find payloads by the rows of the crawls alone, so a purge takes effect in one small transaction: the payload
+that a kept crawl has too is found there from then on. What lay under the crawl is deleted afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import CrawlStateError
+
+from .faults import sqlite_faults
+from .index_values import state_message
+from .sqlite_index_base import SqliteIndexBase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class SqliteRemoval(SqliteIndexBase):
+    """The methods of :class:`~.base.IndexStore` for removal and repair."""
+
+    def purge(self, crawls: Sequence[str]) -> None:
+        """Forget committed or canceled crawls."""
+        with self._transaction():
+            rows = {crawl: self._row(crawl) for crawl in crawls}
+            for crawl, (_, state, imported) in rows.items():
+                if state == "uncommitted":
+                    state = "importing" if imported else state
+                    raise CrawlStateError(state_message(crawl, state, "purged", self._url))
+            for number, _, _ in rows.values():
+                if number is not None:
+                    self._waste(number, "purging")
+                    self._connection.execute("DELETE FROM source_done WHERE crawl = ?", (number,))
+        self._clear()
+
+    def unfinished_purge(self) -> list[str]:
+        """The crawls of a purge that was cut off after it had taken effect."""
+        with sqlite_faults(self._url):
+            rows = self._connection.execute(
+                "SELECT id FROM crawl WHERE state = 'purging' ORDER BY id"
+            ).fetchall()
+        return [crawl.rpartition("/")[0] for (crawl,) in rows]
+
+    def replace(self, crawl: str, by: str) -> None:
+        """Let a committed crawl have what the uncommitted crawl ``by`` has, and forget that one."""
+        action = f"put in the place of {crawl}"
+        with self._transaction():
+            old, state, _ = self._row(crawl)
+            new, new_state, is_import = self._row(by)
+            if state != "committed":
+                raise CrawlStateError(state_message(crawl, state, f"replaced by {by}", self._url))
+            if new_state == "uncommitted" and is_import:
+                new_state = "importing"
+            if new_state == "uncommitted":
+                assert old is not None
+                assert new is not None
+                self._replace(old, new, by)
+            elif new_state != "unknown" or not self._was_replaced(by, crawl):
+                raise CrawlStateError(state_message(by, new_state, action, self._url))
+        self._clear()
+
+    def merged_faults(self) -> int:
+        """In how many places the merged index differs: in none, since the crawls themselves are searched."""
+        return 0
+
+    def rebuild_merged(self) -> None:
+        """Make the merged index anew: there is none beside the crawls."""
+
+    def _replace(self, old: int, new: int, by: str) -> None:
+        kept = (
+            "id, state, started, committed, commit_order, incomplete, software, stats, imported, concurrent"
+        )
+        values = self._connection.execute(
+            f"SELECT {kept} FROM crawl WHERE number = ?",  # noqa: S608 - constants
+            (old,),
+        ).fetchone()
+        self._connection.execute("DELETE FROM crawl_container WHERE crawl = ?", (new,))
+        for table in ("crawl_container", "source_done"):
+            self._connection.execute(f"UPDATE {table} SET crawl = ? WHERE crawl = ?", (new, old))  # noqa: S608
+        self._waste(old)
+        marks = ", ".join("?" * len(values))
+        self._connection.execute(
+            f"UPDATE crawl SET ({kept}) = ({marks}) WHERE number = ?",  # noqa: S608 - constants
+            (*values, new),
+        )
+        # By this a repetition is told from a crawl that never was.
+        self._connection.execute(
+            "UPDATE crawl SET id = ? || '/' || ? || '/' || number WHERE number = ?", (values[0], by, old)
+        )
+
+    def _was_replaced(self, by: str, crawl: str) -> bool:
+        row = self._connection.execute(
+            "SELECT count(*) FROM crawl WHERE state IN ('waste', 'gone') AND id = ? || '/' || ? || '/' || number",
+            (crawl, by),
+        ).fetchone()
+        return bool(row[0])

@@ -1,0 +1,136 @@
+"""What the crawl index in SQLite tells of its crawls as wholes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import sqlite_crawl_files as crawl_files
+from .base import Counts, CrawlInfo, Need, Original
+from .faults import sqlite_faults
+from .index_values import read_stats, unpacked_digest
+from .sqlite_index_base import COUNTS, SHIFT, SqliteIndexBase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_READ_AT_ONCE = 1_000
+
+_FILES = """
+SELECT coalesce(c.part_of, c.number), f.name FROM crawl_file f JOIN crawl c ON c.number = f.crawl
+WHERE c.state != 'hidden' ORDER BY f.crawl, f.number
+"""
+
+_WAITING = """
+SELECT coalesce(c.part_of, c.number), count(DISTINCT w.digest)
+FROM crawl_waiting w JOIN crawl c ON c.number = w.crawl WHERE c.state != 'hidden' GROUP BY 1
+"""
+
+_RECORDS = """
+SELECT o.id, o.digest, :crawl, o.wacz_index, o.date, o.url, o.size, o.record, f.name, o."offset"
+FROM original o LEFT JOIN crawl_file f ON f.crawl = o.id >> 32 AND f.number = o.file
+WHERE o.id BETWEEN :following AND :last
+"""
+
+# Two sources may have entered a payload at once; the crawl has it from the one that was begun first.
+_NOT_TWICE = """
+AND NOT EXISTS (
+    SELECT 1 FROM original e JOIN crawl c ON c.number = e.id >> 32
+    WHERE substr(e.digest, 1, 8) = substr(o.digest, 1, 8) AND e.digest = o.digest
+    AND c.part_of = :number AND c.state = 'committed' AND c.number < o.id >> 32
+)
+"""
+
+
+class SqliteSurvey(SqliteIndexBase):
+    """The methods of :class:`~.base.IndexStore` that tell what the index knows."""
+
+    def crawls(self) -> list[CrawlInfo]:
+        """Every crawl, in the order of their start."""
+        with sqlite_faults(self._url):
+            files: dict[int, list[str]] = {}
+            for number, name in self._connection.execute(_FILES):
+                files.setdefault(number, []).append(name)
+            waiting: dict[int, int] = dict(self._connection.execute(_WAITING).fetchall())
+            payload = self._mark("payload") or "stored"
+            rows = self._connection.execute(
+                "SELECT number, id, state, started, committed, stats, incomplete, software, imported,"  # noqa: S608
+                f" concurrent, {COUNTS} FROM crawl WHERE part_of IS NULL"
+                " AND state IN ('uncommitted', 'committed', 'canceled') ORDER BY started, id"
+            ).fetchall()
+        return [
+            CrawlInfo(
+                id=crawl,
+                state=state,
+                payload=payload,
+                started=started,
+                committed=committed,
+                counts=Counts(*counts),
+                files=tuple(dict.fromkeys(files.get(number, ()))),
+                stats=read_stats(stats),
+                incomplete=bool(incomplete),
+                software=software,
+                imported=bool(imported),
+                concurrent=bool(concurrent),
+                waiting=waiting.get(number, 0),
+            )
+            for (
+                number,
+                crawl,
+                state,
+                started,
+                committed,
+                stats,
+                incomplete,
+                software,
+                imported,
+                concurrent,
+                *counts,
+            ) in rows
+        ]
+
+    def totals(self) -> Counts:
+        """The sums over the committed crawls."""
+        with sqlite_faults(self._url):
+            row = self._connection.execute(
+                "SELECT total(total_urls), total(dupe_urls), total(conserved_size), total(total_crawl_size)"
+                " FROM crawl WHERE state = 'committed'"
+            ).fetchone()
+        return Counts(*(int(number) for number in row))
+
+    def containers(self, crawl: str) -> list[dict[str, object]]:
+        """The WACZ files of a crawl."""
+        with sqlite_faults(self._url):
+            return crawl_files.containers_of(self._connection, self._number(crawl))
+
+    def needs(self, crawl: str) -> list[Need]:
+        """What the revisits of the crawl refer to in other crawls."""
+        with sqlite_faults(self._url):
+            return crawl_files.needs_of(self._connection, self._number(crawl))
+
+    def records(self, crawl: str) -> Iterator[Original]:
+        """The originals of a crawl, in batches, in no order; without those that are hidden."""
+        with sqlite_faults(self._url):
+            number = self._number(crawl)
+            rows = self._connection.execute(
+                "SELECT number FROM crawl WHERE number = ?1 OR (part_of = ?1 AND state = 'committed')"
+                " ORDER BY number",
+                (number,),
+            ).fetchall()
+        for place, (part,) in enumerate(rows):
+            # The row of the crawl itself and its first part have nothing before them.
+            yield from self._records(crawl, number, part, may_repeat=place > 1)
+
+    def _records(self, crawl: str, number: int | None, part: int, *, may_repeat: bool) -> Iterator[Original]:
+        query = f"{_RECORDS}{_NOT_TWICE if may_repeat else ''} ORDER BY o.id LIMIT {_READ_AT_ONCE}"
+        following, last = part << SHIFT, ((part + 1) << SHIFT) - 1
+        while True:
+            parameters = {"following": following, "last": last, "crawl": crawl, "number": number}
+            with sqlite_faults(self._url):
+                rows = self._connection.execute(query, parameters).fetchall()
+            if not rows:
+                return
+            following = rows[-1][0] + 1
+            for _, digest, *row in rows:
+                original = self._original(unpacked_digest(digest), row)
+                if original is not None:
+                    yield original

@@ -1,0 +1,303 @@
+r"""CDXJ as other programs write it, read line by line.
+
+A line is ``KEY TIMESTAMP JSON``; `cdxj` has the form that is written here. The object's values are texts, or numbers
+where they count; those that are not known are left out, null, empty or ``-``. The key is not looked at, since every
+program has its own; an empty line says nothing, nor does one that begins with ``!``, the head of a ZipNum index.
+
+A line that does not parse, or without which a capture cannot be found again, is a `CdxFault`: it takes nothing else
+with it. Lines are bytes and end with ``\n`` or ``\r\n``; UTF-8; a byte order mark before the first one is passed over.
+A file of them is plain or in any number of gzip members, which its first bytes tell and not its name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import reprlib
+import zlib
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.warc.remote import open_in_order, shown
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
+from scrapy_dedupe.warc.zip_members import swollen_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+MAX_LINE_BYTES = 1 << 20
+
+_REVISIT = "warc/revisit"
+_BOM = b"\xef\xbb\xbf"
+_DATE = re.compile(
+    r"(?!0000)\d{4}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:[01]\d|2[0-3])[0-5]\d[0-5]\d(?:\d{3})?",
+    re.ASCII,
+)
+_LARGEST = 2**40 - 2  # of a file, in bytes: what the place of a record can say
+_LARGEST_DIGITS = 13
+_PIECE_BYTES = 1 << 16
+_UNPACKED_BYTES = 1 << 20
+_parse = json.JSONDecoder().raw_decode  # json.loads takes half as long again
+_OLD_CDX = re.compile(rb" ?CDX [A-Za-z] ")
+
+
+@dataclass(frozen=True, slots=True)
+class CdxCapture:
+    """A line of an index. ``date`` has 14 or 17 digits, ``digest`` is as written, with its label."""
+
+    url: str
+    date: str
+    mime: str
+    status: int | None
+    digest: str | None
+    length: int
+    offset: int | None
+    filename: str | None
+    method: str = "GET"
+
+    @property
+    def is_revisit(self) -> bool:
+        """Whether the record is a ``revisit``."""
+        return self.mime == _REVISIT
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it is a ``response`` or ``revisit`` over HTTP, and no ``resource`` or ``metadata``."""
+        if self.status is None and self.mime != _REVISIT:
+            return False
+        return self.url[:8].lower().startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True, slots=True)
+class CdxFault:
+    """A line that is left out; ``line`` counts from 1, ``reason`` goes on with "the line …"."""
+
+    line: int
+    reason: str
+
+
+class _Fault(Exception):
+    """Why a line is left out."""
+
+
+def read_cdxj(lines: Iterable[bytes]) -> Iterator[CdxCapture | CdxFault]:
+    """Yield what each line says, with or without its line end."""
+    for number, line in enumerate(lines, 1):
+        if number == 1 and line.startswith(_BOM):
+            line = line[len(_BOM) :]
+        if len(line) > MAX_LINE_BYTES:
+            yield CdxFault(number, f"is longer than {MAX_LINE_BYTES} bytes")
+            continue
+        if line.startswith(b"!") or not line.strip():
+            continue
+        try:
+            yield _capture(line)
+        except _Fault as fault:
+            yield CdxFault(number, str(fault))
+
+
+def cdxj_lines(file: ReadableFile) -> Iterator[bytes]:
+    """Yield the lines of a file, plain or gzip, without their ends; of one that is too long, the beginning.
+
+    Raises ArchiveError if it cannot be read, DamagedInput if it does not unpack to its end, or is a CDX of columns.
+    """
+    where = shown(str(file))
+    is_first = True
+    for line in lines_of(unpacked(_pieces(file), where)):
+        if is_first and _OLD_CDX.match(line):
+            raise DamagedInput(
+                f"{where} is a CDX with columns, which is not read here. Make a CDXJ of the WARC files, with"
+                " cdxj-indexer."
+            )
+        is_first = False
+        yield line
+
+
+def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    r"""Yield the lines in *pieces* without ``\n``, in bounded memory.
+
+    Of a line that is longer than `MAX_LINE_BYTES`, its first bytes come out, one more than are allowed.
+    """
+    begun = bytearray()  # of the line that goes on in the next piece
+    for piece in pieces:
+        first, *others = piece.split(b"\n")
+        begun += first[: MAX_LINE_BYTES + 1 - len(begun)]
+        if others:
+            yield bytes(begun)
+            *whole, last = others
+            yield from whole
+            begun = bytearray(last)
+    if begun:
+        yield bytes(begun)
+
+
+def unpacked(pieces: Iterable[bytes], where: str, stored_bytes: int | None = None) -> Iterator[bytes]:
+    """Yield the bytes of *pieces*, unpacked if they are gzip members; *where* names the file in errors.
+
+    Raises DamagedInput if they do not unpack to their end, or to far more than *stored_bytes*, by default
+    their own number.
+    """
+    pieces = _regrouped(pieces)
+    first = next(pieces, b"")
+    if not first.startswith(GZIP_MAGIC):
+        yield first
+        yield from pieces
+        return
+    member = zlib.decompressobj(31)
+    taken = given = 0
+    is_between = False  # members
+    for piece in itertools.chain([first], pieces):
+        taken += len(piece)
+        limit = swollen_limit(taken if stored_bytes is None else stored_bytes)
+        data = piece
+        while data:
+            if is_between:
+                # Tapes and some compressors fill up with NUL.
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                member, is_between = zlib.decompressobj(31), False
+            try:
+                out = member.decompress(data, _UNPACKED_BYTES)
+            except zlib.error as error:
+                raise DamagedInput(
+                    f"{where} does not unpack: a gzip member that ends before byte {taken} is damaged ({error})."
+                ) from error
+            given += len(out)
+            if given > limit:
+                raise DamagedInput(
+                    f"{where} swells to more than {limit} bytes and is refused. Store it, or pack it with less"
+                    " repetition."
+                )
+            if out:
+                yield out
+            is_between = member.eof
+            data = member.unused_data if member.eof else member.unconsumed_tail
+    if not is_between:
+        raise DamagedInput(f"{where} is cut: it ends inside a gzip member, at byte {taken}.")
+
+
+def _regrouped(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces that are not too large to be copied for each member in them."""
+    for piece in pieces:
+        for start in range(0, len(piece), _PIECE_BYTES):
+            yield piece[start : start + _PIECE_BYTES]
+
+
+def _pieces(file: ReadableFile) -> Iterator[bytes]:
+    try:
+        with open_in_order(file) as stream:
+            while piece := stream.read(_PIECE_BYTES):
+                yield piece
+    except OSError as error:
+        raise ArchiveError(f"{shown(str(file))} cannot be read: {error.strerror or error}.") from error
+
+
+def _capture(line: bytes) -> CdxCapture:
+    start = line.find(b" {")
+    if start < 0:
+        raise _Fault("has no JSON object after its key and date")
+    date = line[:start].rpartition(b" ")[2].decode("latin-1")
+    try:
+        text = line[start + 1 :].decode("utf-8")
+        fields, end = _parse(text)
+    except UnicodeDecodeError:
+        raise _Fault("is not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise _Fault("has JSON that does not parse") from None
+    if end < len(text) and not text[end:].isspace():
+        raise _Fault("has more than one JSON object")
+    get = fields.get
+    url = get("url")
+    if not isinstance(url, str) or url in ("", "<>"):
+        raise _Fault("has no URL" if url in (None, "", "<>") else f"has a URL that is no text: {_cut(url)}")
+    if url.startswith("<") and url.endswith(">"):
+        url = url[1:-1]  # GNU Wget writes WARC-Target-URI so, and some indexers copy it
+    return CdxCapture(
+        _text(url, "URL"),
+        _date(date),
+        _optional(get("mime"), "mime") or "",
+        _status(get("status")),
+        _optional(get("digest"), "digest"),
+        _length(get("length")),
+        _number(get("offset"), "offset"),
+        _filename(get("filename")),
+        (_optional(get("method"), "method") or "GET").upper(),
+    )
+
+
+def _date(digits: str) -> str:
+    if not _DATE.fullmatch(digits):
+        raise _Fault(f"has the date {_cut(digits)}, where 14 or 17 digits are expected")
+    if digits[6:8] > "28":
+        try:
+            datetime(int(digits[:4]), int(digits[4:6]), int(digits[6:8]))
+        except ValueError:
+            raise _Fault(f"has the date {_cut(digits)}, a day that no month has") from None
+    return digits
+
+
+def _status(value: object) -> int | None:
+    if isinstance(value, str) and len(value) == 3 and value.isascii() and value.isdigit() and value >= "100":
+        return int(value)
+    if value in (None, "", "-", "0", 0) and value is not False:
+        return None
+    if type(value) is int and 100 <= value <= 999:
+        return value
+    raise _Fault(f"has the status {_cut(value)}")
+
+
+def _length(value: object) -> int:
+    length = _number(value, "length")
+    if length is None:
+        raise _Fault("has no length")
+    return length
+
+
+def _number(value: object, what: str) -> int | None:
+    if isinstance(value, str):
+        # The length comes first: int() takes long for a number of many digits.
+        if len(value) <= _LARGEST_DIGITS and value.isascii() and value.isdigit() and int(value) <= _LARGEST:
+            return int(value)
+        if value in ("", "-"):
+            return None
+    elif value is None:
+        return None
+    elif type(value) is int and 0 <= value <= _LARGEST:
+        return value
+    raise _Fault(f"has the {what} {_cut(value)}, which is no number of bytes")
+
+
+def _filename(value: object) -> str | None:
+    name = _optional(value, "file name")
+    if name is not None and "\0" in name:
+        raise _Fault(f"has the file name {_cut(name)}")
+    return name
+
+
+def _optional(value: object, what: str) -> str | None:
+    if value is None or value in ("", "-"):
+        return None
+    if not isinstance(value, str):
+        raise _Fault(f"has a {what} that is no text: {_cut(value)}")
+    return _text(value, what)
+
+
+def _text(value: str, what: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            # JSON can spell half of a character, which no file or store can.
+            raise _Fault(f"has a {what} that is no text: {_cut(value)}") from None
+    return value
+
+
+def _cut(value: object) -> str:
+    # A value can be nested as deep as Python goes.
+    return reprlib.repr(value)

@@ -1,0 +1,309 @@
+"""Multi-WACZ JSON: the list of containers that belong together.
+
+The file is an object with a list ``resources``; of each resource ``path`` is read, relative to the folder or URL of the
+file itself, or a URL, by default the name; ``name``, by default the last part of the path; ``hash``, a SHA-256 in hex with or without the
+label ``sha256:``; ``size`` or ``bytes``; and ``crawlId``. A path that ends in ``.json`` is such a file again.
+
+What a file says is not trusted: it names only what is below its own folder, and URLs of storages, unless the reader
+allows more. A file on another machine never names files of this one by that. An entry that is refused takes no other
+one with it.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import reprlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
+from scrapy_dedupe.warc.remote import is_url, open_in_order, place_file, shown, url_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SUFFIX = ".json"
+
+_MAX_BYTES = 64 << 20
+_MAX_DEPTH = 8
+_MAX_MANIFESTS = 1000
+# Where a URL in a manifest may lead; other drivers of fsspec can read local files.
+_SCHEMES = frozenset(
+    {
+        "http",
+        "https",
+        "s3",
+        "s3a",
+        "gs",
+        "gcs",
+        "abfs",
+        "abfss",
+        "az",
+        "adl",
+        "oss",
+        "obs",
+        "ftp",
+        "sftp",
+        "ssh",
+    }
+    | {"webdav", "webdavs", "hdfs", "webhdfs", "memory"}
+)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+_SHA256 = re.compile(r"(?:sha-?256:)?([0-9a-f]{64})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file that a manifest names: ``place`` is an absolute path or a URL, ``hash`` a SHA-256 in bare hex."""
+
+    name: str
+    place: str
+    hash: str | None = None
+    size: int | None = None
+    crawl: str | None = None
+
+
+class _Refused(Exception):
+    """Why an entry is left out: the end of a sentence."""
+
+
+def is_manifest(place: str) -> bool:
+    """Whether a path or URL is taken for a multi-WACZ JSON."""
+    return (url_path(place) if is_url(place) else place).lower().endswith(SUFFIX)
+
+
+def read_manifest(
+    place: str, *, allow_outside: bool = False, with_names: bool = True, on_fault: Callable[[str], None]
+) -> Iterator[Listed]:
+    """Yield what the multi-WACZ JSON at a path or URL names, in its order, with that of others which it names.
+
+    The same file, named again, comes once, and two files of one name are refused; without *with_names* the names that
+    the manifest gives do not count, and each file has the one in its path. *on_fault* gets a sentence for every entry that is left out. With
+    *allow_outside* an entry may name anything that can be read.
+
+    Raises ArchiveError if the file cannot be read, DamagedInput if it is no multi-WACZ JSON, SettingError if a
+    package for its URL is missing.
+    """
+    if not is_url(place):
+        place = str(Path(place).absolute())
+    return _Reading(allow_outside, with_names, on_fault).listed(place, _resources(place))
+
+
+class _Reading:
+    """One pass over a manifest and those that it names."""
+
+    def __init__(self, allow_outside: bool, with_names: bool, on_fault: Callable[[str], None]) -> None:
+        self._allow_outside = allow_outside
+        self._with_names = with_names
+        self._on_fault = on_fault
+        self._open: list[str] = []  # manifests that are being read, each named by the one before
+        self._read: set[str] = set()
+        self._known: dict[str, Listed] = {}  # by name, or by place where names do not count
+
+    def listed(self, place: str, resources: list[object]) -> Iterator[Listed]:
+        key = _key(place)
+        self._open.append(key)
+        self._read.add(key)
+        for number, resource in enumerate(resources, 1):
+            try:
+                entry = self._entry(place, number, resource)
+                if is_manifest(entry.place):
+                    inner = self._inner(entry)
+                    if inner is not None:
+                        yield from self.listed(entry.place, inner)
+                elif self._is_new(entry):
+                    yield entry
+            except _Refused as refused:
+                self._on_fault(f"{shown(place)} names {refused}")
+        self._open.pop()
+
+    def _entry(self, manifest: str, number: int, resource: object) -> Listed:
+        if not isinstance(resource, dict):
+            raise _Refused(f"{_cut(resource)} as its resource {number}, which is no object.")
+        name = resource.get("name")
+        path = resource.get("path") or name
+        if not path:
+            raise _Refused(f"no path in its resource {number}. Add it.")
+        place = self._place(manifest, path)
+        if not name or not self._with_names:
+            name = place_file(place).name
+        if not isinstance(name, str) or not _is_file_name(name):
+            raise _Refused(f"{_cut(path)} with the name {_cut(name)}, which is no file name.")
+        crawl = resource.get("crawlId")
+        if crawl is not None and (not isinstance(crawl, str) or not _is_text(crawl)):
+            raise _Refused(f"{_cut(path)} with the crawlId {_cut(crawl)}, which is no text.")
+        return Listed(name, place, _hash(path, resource), _size(path, resource), crawl or None)
+
+    def _place(self, manifest: str, path: object) -> str:
+        if not isinstance(path, str) or "\0" in path or not _is_text(path):
+            raise _Refused(f"{_cut(path)}, which is not below its own folder, but no path at all.")
+        place = _url(path, self._allow_outside) if is_url(path) else None
+        if place is None:
+            place = _remote_path(manifest, path) if is_url(manifest) else _local_path(manifest, path)
+        if place is None and self._allow_outside:
+            place = _outside(manifest, path)
+        if place is None:
+            raise _Refused(
+                f"{_cut(path)}, which is not below its own folder. Put the file there, or give it by name."
+            )
+        return place
+
+    def _inner(self, entry: Listed) -> list[object] | None:
+        """The resources of a manifest inside of another; None for one that was read."""
+        what, key = _cut(shown(entry.place)), _key(entry.place)
+        if key in self._open:
+            raise _Refused(f"{what}, which names itself through this one. Take one of the two entries out.")
+        if key in self._read:
+            return None
+        if len(self._open) > _MAX_DEPTH:
+            raise _Refused(
+                f"{what}, which is reached through {len(self._open)} other manifests. Give it by name."
+            )
+        if len(self._read) >= _MAX_MANIFESTS:
+            raise _Refused(f"{what}, but {_MAX_MANIFESTS} manifests were read before it. Give it by name.")
+        try:
+            return _resources(entry.place)
+        except DedupeError as error:
+            self._read.add(key)
+            raise _Refused(f"{what}, which is left out: {error}") from error
+
+    def _is_new(self, entry: Listed) -> bool:
+        known = self._known.setdefault(entry.name if self._with_names else _key(entry.place), entry)
+        if known is entry:
+            return True
+        is_same = _key(known.place) == _key(entry.place)
+        if is_same and (None in (known.hash, entry.hash) or known.hash == entry.hash):
+            return False
+        raise _Refused(
+            f"{_cut(shown(entry.place))} with the name {_cut(entry.name)}, which"
+            f" {_cut(shown(known.place))} has {'with another hash ' if is_same else ''}too. Give each file a name of"
+            " its own."
+        )
+
+
+def _resources(place: str) -> list[object]:
+    where = shown(place)
+    try:
+        with open_in_order(place_file(place)) as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ArchiveError(f"{where} cannot be read: {error.strerror or error}.") from error
+    if len(data) > _MAX_BYTES:
+        raise DamagedInput(f"{where} is too large for a multi-WACZ JSON: more than {_MAX_BYTES} bytes.")
+    try:
+        resources = json.loads(data)["resources"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _no_manifest(where, f"{type(error).__name__}: {_cut(str(error))}") from error
+    if not isinstance(resources, list):
+        raise _no_manifest(where, f"its resources are {_cut(resources)}")
+    if not resources:
+        raise DamagedInput(f"{where} names no WACZ file.")
+    return resources
+
+
+def _no_manifest(where: str, why: str) -> DamagedInput:
+    return DamagedInput(f'{where} is no multi-WACZ JSON, a list "resources" with a "path" each: {why}.')
+
+
+def _url(path: str, allow_outside: bool) -> str | None:
+    """A URL that may be named; None for one that names a file of this machine, or might."""
+    scheme = path.partition("://")[0].lower()
+    # With "::" fsspec reads one address through another, a local one as well.
+    is_plain = scheme in _SCHEMES and "::" not in path
+    return path if is_plain or (allow_outside and scheme != "file") else None
+
+
+def _local_path(manifest: str, path: str) -> str | None:
+    folder = Path(manifest).parent.resolve()
+    if path.lower().startswith("file://"):
+        path = _path_of_url(path)
+    elif _SCHEME.match(path):
+        return None
+    target = (folder / path).resolve()
+    return str(target) if folder in target.parents else None
+
+
+def _remote_path(manifest: str, path: str) -> str | None:
+    if is_url(path):
+        return None
+    origin, folder = _folder(manifest)
+    words = re.split(r"[?#]", path)[0]
+    steps = unquote(words).replace("\\", "/").split("/")
+    if ".." in steps or _SCHEME.match(path):
+        return None
+    if path.startswith("/"):
+        return origin + path if path.startswith(folder) and not path.startswith("//") else None
+    return origin + folder + path
+
+
+def _outside(manifest: str, path: str) -> str | None:
+    if path.lower().startswith("file://"):
+        return _path_of_url(path)
+    if not is_url(manifest):
+        return None if is_url(path) else str((Path(manifest).parent / path).resolve())
+    origin, folder = _folder(manifest)
+    if is_url(path) or path.startswith("//"):
+        return None
+    words = re.split(r"[?#]", path)[0]
+    return origin + posixpath.normpath(posixpath.join(folder, words)) + path[len(words) :]
+
+
+def _path_of_url(url: str) -> str:
+    try:
+        return str(place_file(url))
+    except DedupeError as error:
+        raise _Refused(f"{_cut(url)}, which is left out: {error}") from error
+
+
+def _folder(manifest: str) -> tuple[str, str]:
+    """Scheme and host of a manifest's URL, and the path of its folder with a slash at the end."""
+    scheme, _, rest = manifest.partition("://")
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    return f"{scheme}://{host}", url_path(manifest).rpartition("/")[0] + "/"
+
+
+def _key(place: str) -> str:
+    return place if is_url(place) else str(Path(place).resolve())
+
+
+def _hash(path: object, resource: dict[str, object]) -> str | None:
+    value = resource.get("hash")
+    if value is None or value == "":
+        return None
+    match = _SHA256.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise _Refused(f"{_cut(path)} with the hash {_cut(value)}, which is no SHA-256 in hex.")
+    return match[1].lower()
+
+
+def _size(path: object, resource: dict[str, object]) -> int | None:
+    size = resource.get("size")
+    if size is None:
+        size = resource.get("bytes")
+    if size is None:
+        return None
+    if type(size) is not int or not 0 <= size < 2**63:
+        raise _Refused(f"{_cut(path)} with the size {_cut(size)}, which is no number of bytes.")
+    return size
+
+
+def _is_file_name(name: str) -> bool:
+    return name not in ("", ".", "..") and not re.search(r"[/\\\x00-\x1f]", name) and _is_text(name)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a character
+        return False
+    return True
+
+
+def _cut(value: object) -> str:
+    return _SHORT.repr(value)

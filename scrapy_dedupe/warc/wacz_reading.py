@@ -1,0 +1,156 @@
+"""A WACZ as it is read: its WARC files, its index, and what its datapackage.json says of it.
+
+The file may be a path or lie elsewhere. Opening it reads its directory alone, and refuses what `zip_members` refuses;
+all else is read when it is asked for. The index is taken in whatever of its forms is there: ``indexes/NAME.cdx`` or
+``.cdxj``, plain or in gzip members (``.gz``); of several forms with one name, one is read. An index of another name is
+another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.warc.cdxj_reading import lines_of, unpacked
+from scrapy_dedupe.warc.containers import archive_names
+from scrapy_dedupe.warc.payload_modes import DECODED, STORED
+from scrapy_dedupe.warc.remote import open_in_order, shown
+from scrapy_dedupe.warc.wacz import Requirement
+from scrapy_dedupe.warc.zip_members import ZipDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+_DATAPACKAGE = "datapackage.json"
+_MAX_DATAPACKAGE_BYTES = 64 << 20
+_INDEX = re.compile(r"(indexes/.+?)(\.cdxj?)(\.gz)?", re.IGNORECASE | re.DOTALL)
+_SHA256 = re.compile(r"(?:sha-?256:)?([0-9a-f]{64})", re.IGNORECASE)
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WaczAbout:
+    """What a WACZ says of itself. ``payload`` is ``stored`` or ``decoded`` where it says so in so many words."""
+
+    crawl: str | None = None
+    software: str | None = None
+    payload: str | None = None
+    requires: tuple[Requirement, ...] = ()
+
+
+class StoredWacz:
+    """A WACZ to be read. Raises ArchiveError if it cannot be, DamagedInput if it is broken or is refused."""
+
+    def __init__(self, file: ReadableFile) -> None:
+        self.file = file
+        self._where = shown(str(file))
+        self._directory = ZipDirectory(file)
+        self._indexes = _one_of_each(self._directory.names)
+
+    @property
+    def name(self) -> str:
+        """The file name, without folders."""
+        return self.file.name
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the whole file."""
+        return self._directory.size_bytes
+
+    @property
+    def files(self) -> list[ReadableFile]:
+        """Its WARC files, in order of their names. Raises DamagedInput if there is none."""
+        return list(self._directory.members(archive_names(self._directory)))
+
+    @property
+    def has_index(self) -> bool:
+        """Whether it has an index that is read here."""
+        return bool(self._indexes)
+
+    @property
+    def about(self) -> WaczAbout:
+        """What its datapackage.json says; nothing if it has none. Raises DamagedInput for one that is broken."""
+        if _DATAPACKAGE not in self._directory.names:
+            return WaczAbout()
+        data = bytearray()
+        for piece in self._directory.pieces(_DATAPACKAGE):
+            data += piece
+            if len(data) > _MAX_DATAPACKAGE_BYTES:
+                raise self._broken(f"it is longer than {_MAX_DATAPACKAGE_BYTES} bytes")
+        try:
+            about = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise self._broken(f"it is no JSON ({error})") from error
+        if not isinstance(about, dict):
+            raise self._broken("it is no JSON object")
+        payload = about.get("dedupePayload")
+        if payload not in (None, STORED, DECODED):
+            raise self._broken(f"its dedupePayload is {str(payload)[:40]!r}, not {STORED} or {DECODED}")
+        return WaczAbout(
+            _text_or_none(about.get("crawlId")),
+            _text_or_none(about.get("software")),
+            payload,
+            tuple(self._requirements(about.get("relation"))),
+        )
+
+    def index_lines(self) -> Iterator[bytes]:
+        """Yield the lines of its index, without their ends; of one that is too long, the beginning.
+
+        Raises DamagedInput, after the lines before it, where the index does not unpack to its end.
+        """
+        for name in self._indexes:
+            packed = self._directory.packed_size(name)
+            yield from lines_of(
+                unpacked(self._directory.pieces(name), f"{self._where}/{name}", stored_bytes=packed)
+            )
+
+    def sha256(self) -> str:
+        """The SHA-256 of the whole file in bare hex."""
+        sha256 = hashlib.sha256()
+        try:
+            with open_in_order(self.file) as file:
+                while piece := file.read(_PIECE_BYTES):
+                    sha256.update(piece)
+        except OSError as error:
+            raise ArchiveError(f"{self._where} cannot be read: {error.strerror or error}.") from error
+        return sha256.hexdigest()
+
+    def _requirements(self, relation: object) -> Iterator[Requirement]:
+        if relation is None:
+            return
+        requires = relation.get("requires", []) if isinstance(relation, dict) else None
+        if not isinstance(requires, list):
+            raise self._broken("its relation has no list of what it requires")
+        for entry in requires:
+            if not isinstance(entry, dict):
+                raise self._broken("its relation requires something that is no object")
+            filename, crawl = _text_or_none(entry.get("filename")), _text_or_none(entry.get("crawlId"))
+            if filename is None or crawl is None:
+                raise self._broken("its relation requires something without filename or crawlId")
+            digest, size = entry.get("hash"), entry.get("size")
+            match = _SHA256.fullmatch(digest) if isinstance(digest, str) else None
+            yield Requirement(
+                filename, crawl, match[1].lower() if match else None, size if type(size) is int else None
+            )
+
+    def _broken(self, why: str) -> DamagedInput:
+        return DamagedInput(f"{self._where}/{_DATAPACKAGE} is broken: {why}. Pack the WACZ anew.")
+
+
+def _one_of_each(names: list[str]) -> list[str]:
+    """The indexes among the members: of those that differ in their suffixes alone, the shortest name."""
+    by_name: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        if match := _INDEX.fullmatch(name):
+            by_name.setdefault(match[1], name)
+    return sorted(by_name.values())
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,314 @@
+"""Files inside a ZIP file, read where they are.
+
+A member that is stored is to `reading` what a path is; a deflated one is copied into a temporary file when it is first
+opened. The ZIP file may be a path or lie elsewhere, as long as it can be read in parts.
+
+A ZIP file is refused whole if one of its names is absolute, leads upwards, is there twice or is a link, and if two of
+its members share bytes: whoever wrote that did not pack an archive. What a member may unpack to is limited before
+anything is unpacked (`MAX_SWELLING`), and no more than it declares is ever taken of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import stat
+import struct
+import tempfile
+import weakref
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, cast
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.warc.remote import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import IO, Literal
+
+    from typing_extensions import Buffer
+
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+ZIP_MAGIC = b"PK\x03\x04"
+MAX_SWELLING = 200
+"""How many times its stored size a packed file may have. Text of archives stays far below it."""
+SWELLING_GRACE_BYTES = 1 << 20
+"""What it may have besides: a small file can be nothing but repetition."""
+
+_LOCAL_HEAD_BYTES = 30
+_ENCRYPTED = 1
+_UTF8_NAME = 0x800
+_MAX_DIRECTORY_BYTES = 8 << 20  # some 80,000 files
+_PIECE_BYTES = 1 << 18
+# What zipfile raises for the many ways in which a file can contradict itself.
+_NO_ZIP = (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OverflowError, struct.error)
+_NOT_UNPACKED = (*_NO_ZIP, zlib.error)
+
+
+class StoredMember:
+    """A file inside a ZIP file that is stored as it is: *size* bytes from *offset* on."""
+
+    def __init__(self, container: ReadableFile, member: str, offset: int, size: int) -> None:
+        self.container = container
+        self.member = member
+        self.size_bytes = size
+        self._offset = offset
+
+    @property
+    def name(self) -> str:
+        """The file name, without folders."""
+        return PurePosixPath(self.member).name
+
+    @property
+    def suffixes(self) -> list[str]:
+        """As of a path."""
+        return PurePosixPath(self.member).suffixes
+
+    def open(self, mode: Literal["rb"], /) -> io.BufferedReader:
+        """Return a seekable reader of the member's bytes."""
+        return io.BufferedReader(_Slice(_unbuffered(self.container), self._offset, self.size_bytes))
+
+    def __str__(self) -> str:
+        return f"{self.container}/{self.member}"
+
+
+class DeflatedMember(StoredMember):
+    """A compressed file inside a ZIP file, read from a copy that is made when it is first opened.
+
+    The copy goes when this object goes. Opening raises DamagedInput if the member does not unpack,
+    ArchiveError if there is no room for the copy.
+    """
+
+    def __init__(self, directory: ZipDirectory, info: zipfile.ZipInfo) -> None:
+        super().__init__(directory.container, info.filename, 0, info.file_size)
+        self._directory = directory
+        self._copy: Path | None = None
+
+    def open(self, mode: Literal["rb"], /) -> io.BufferedReader:
+        """Return a seekable reader of the unpacked bytes."""
+        if self._copy is None:
+            self._copy = self._unpacked()
+        return self._copy.open(mode)
+
+    def _unpacked(self) -> Path:
+        folder = tempfile.gettempdir()
+        try:
+            number, name = tempfile.mkstemp(prefix="scrapy-dedupe-", suffix=f"-{self.name[-64:]}")
+            weakref.finalize(self, Path(name).unlink, missing_ok=True)
+            with os.fdopen(number, "wb") as copy:
+                copy.writelines(self._directory.pieces(self.member))
+        except OSError as error:
+            raise ArchiveError(
+                f"{shown(str(self))} cannot be copied into {folder}: {error.strerror or error}."
+            ) from error
+        return Path(name)
+
+
+class ZipDirectory:
+    """What is in a ZIP file.
+
+    Raises ArchiveError if it cannot be read, DamagedInput if it is no whole ZIP file or is refused.
+    """
+
+    def __init__(self, container: ReadableFile) -> None:
+        self.container = container
+        with _told(container), container.open("rb") as file:
+            self.size_bytes = file.seek(0, os.SEEK_END)
+            with zipfile.ZipFile(_checked(file)) as packed:
+                infos = packed.infolist()
+                end = packed.start_dir
+        _check_names(container, infos)
+        with _told(container):
+            _check_places(infos, end)
+        self._infos = {info.filename: info for info in infos if not info.is_dir()}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its files, in order of the directory."""
+        return list(self._infos)
+
+    def members(self, names: Iterable[str]) -> list[StoredMember]:
+        """The files of these names. Raises DamagedInput for one that is not packed as it should be."""
+        with _told(self.container), self.container.open("rb") as file:
+            return [self._member(self._infos[name], file) for name in names]
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The unpacked bytes of a file. Raises DamagedInput if they are not what the directory says of them."""
+        info = self._infos[name]
+        self._check(info)
+        missing = info.file_size
+        try:
+            # The wrapper is for the directory alone: a piece of a member is shorter.
+            with (
+                self.container.open("rb") as file,
+                zipfile.ZipFile(_checked(file)) as packed,
+                packed.open(info) as member,
+            ):
+                while piece := member.read(_PIECE_BYTES):
+                    missing -= len(piece)
+                    yield piece
+        except _NOT_UNPACKED as error:
+            raise DamagedInput(f"{self._shown(info)} does not unpack: {_reason(error)}.") from error
+        if missing:
+            raise DamagedInput(f"{self._shown(info)} does not unpack: it ends {missing} bytes too early.")
+
+    def packed_size(self, name: str) -> int:
+        """How many bytes of the ZIP file a file takes."""
+        return self._infos[name].compress_size
+
+    def _member(self, info: zipfile.ZipInfo, file: IO[bytes]) -> StoredMember:
+        self._check(info)
+        if info.compress_type != zipfile.ZIP_STORED:
+            return DeflatedMember(self, info)
+        # The local head has an extra field of its own length.
+        file.seek(info.header_offset)
+        head = file.read(_LOCAL_HEAD_BYTES)
+        name_bytes = int.from_bytes(head[26:28], "little")
+        if len(head) < _LOCAL_HEAD_BYTES or not head.startswith(ZIP_MAGIC):
+            raise zipfile.BadZipFile(f"{info.filename} does not begin where the directory says")
+        if file.read(name_bytes) != _name_bytes(info):
+            raise zipfile.BadZipFile(f"{info.filename} has another name where it begins")
+        offset = info.header_offset + _LOCAL_HEAD_BYTES + name_bytes + int.from_bytes(head[28:30], "little")
+        if offset + info.file_size > self.size_bytes or info.file_size != info.compress_size:
+            raise zipfile.BadZipFile(f"{info.filename} is longer than the file")
+        return StoredMember(self.container, info.filename, offset, info.file_size)
+
+    def _check(self, info: zipfile.ZipInfo) -> None:
+        where = self._shown(info)
+        if info.flag_bits & _ENCRYPTED:
+            raise DamagedInput(f"{where} is encrypted. Pack it without a password.")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise DamagedInput(
+                f"{where} is compressed with method {info.compress_type}, which is not read here. Pack it with its"
+                " WARC files stored."
+            )
+        if info.file_size > swollen_limit(info.compress_size):
+            raise DamagedInput(
+                f"{where} would swell from {info.compress_size} to {info.file_size} bytes, more than {MAX_SWELLING}"
+                " times, and is refused. Pack it with its WARC files stored."
+            )
+
+    def _shown(self, info: zipfile.ZipInfo) -> str:
+        return f"{shown(str(self.container))}/{info.filename}"
+
+
+def swollen_limit(stored_bytes: int) -> int:
+    """How many bytes a packed file of so many bytes may unpack to."""
+    return MAX_SWELLING * stored_bytes + SWELLING_GRACE_BYTES
+
+
+class _Slice(io.RawIOBase):
+    """*size* bytes of *file* from *offset* on, as a file of its own; closing it closes *file*."""
+
+    def __init__(self, file: io.FileIO | io.BufferedReader, offset: int, size: int) -> None:
+        self._file = file
+        self._offset = offset
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int, whence: int = os.SEEK_SET, /) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, base + position)
+        return self._position
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        with memoryview(buffer) as view:
+            wanted = max(0, min(len(view), self._size - self._position))
+            self._file.seek(self._offset + self._position)
+            count = self._file.readinto(view[:wanted])
+        self._position += count
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+class _DirectoryReader:
+    """A file of which zipfile never reads more at once than a directory may have."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self.seek = file.seek
+        self.tell = file.tell
+        self.seekable = file.seekable
+        self.close = file.close
+
+    def read(self, size: int | None = -1) -> bytes:
+        limit = _MAX_DIRECTORY_BYTES
+        data = self._file.read(limit + 1 if size is None or size < 0 else min(size, limit + 1))
+        if len(data) > limit:
+            raise zipfile.BadZipFile(f"its directory is longer than {limit} bytes")
+        return data
+
+
+def _checked(file: io.BufferedReader) -> IO[bytes]:
+    return cast("IO[bytes]", _DirectoryReader(file))
+
+
+def _unbuffered(container: ReadableFile) -> io.FileIO | io.BufferedReader:
+    return container.open("rb", buffering=0) if isinstance(container, Path) else container.open("rb")
+
+
+@contextlib.contextmanager
+def _told(container: ReadableFile) -> Iterator[None]:
+    place = shown(str(container))
+    try:
+        yield
+    except _NO_ZIP as error:
+        raise DamagedInput(f"{place} is no whole WACZ: {_reason(error)}.") from error
+    except OSError as error:
+        raise ArchiveError(f"{place} cannot be read: {error.strerror or error}.") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _check_names(container: ReadableFile, infos: list[zipfile.ZipInfo]) -> None:
+    seen = set()
+    for info in infos:
+        # zipfile turns backslashes into slashes on Windows and cuts names at NUL; orig_filename is what is there.
+        name = info.orig_filename
+        if "\\" in name or "\0" in name or ".." in name.split("/"):
+            wrong = "leads out of its folder"
+        elif name.startswith("/") or re.match(r"[A-Za-z]:", name):
+            wrong = "is absolute"
+        elif stat.S_ISLNK(info.external_attr >> 16):
+            wrong = "is a link"
+        elif name in seen:
+            wrong = "is there twice"
+        else:
+            seen.add(name)
+            continue
+        raise DamagedInput(
+            f"{shown(str(container))} is refused: the name {name!r} in it {wrong}. Pack it anew."
+        )
+
+
+def _check_places(infos: list[zipfile.ZipInfo], end: int) -> None:
+    """Raise BadZipFile if two members share bytes, or one shares them with the directory at *end*."""
+    for info in sorted(infos, key=lambda info: info.header_offset, reverse=True):
+        least = _LOCAL_HEAD_BYTES + len(_name_bytes(info)) + info.compress_size
+        if info.header_offset < 0 or info.header_offset + least > end:
+            raise zipfile.BadZipFile(f"{info.filename} reaches into what comes after it")
+        end = info.header_offset
+
+
+def _name_bytes(info: zipfile.ZipInfo) -> bytes:
+    return info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8_NAME else "cp437")

@@ -1,0 +1,183 @@
+"""``import``: what it says, in text and JSON, with which exit code, and how it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from import_files import line, revisit, sha256, write_manifest, write_wacz
+
+from scrapy_dedupe.crawls import open_index
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'imports.sqlite'}"
+
+
+def test_an_import_says_what_it_did(call: Callable[..., Any], url: str, tmp_path: Path) -> None:
+    path = write_wacz(tmp_path / "a.wacz", [line(1), line(2), revisit(3, 1)])
+    called = call("import", str(path), "--store", url)
+    assert (called.code, called.err) == (0, "")
+    assert called.out == (f"1 source imported into {url}.\n3 responses, 1 of them revisits; 2 originals.\n")
+    again = call("import", str(path), "--store", url)
+    assert (again.code, again.out) == (0, f"0 sources imported into {url}, 1 known already.\n")
+
+
+def test_an_import_as_json(call: Callable[..., Any], url: str, tmp_path: Path) -> None:
+    path = write_wacz(tmp_path / "a.wacz", [line(1), revisit(3, 7), line(4, url=None)])
+    called = call("import", str(path), "--store", url, "--json", "--crawl-id", "one")
+    assert called.code == 4
+    assert called.json == {
+        "store": url,
+        "imported": ["a.wacz"],
+        "known": [],
+        "failed": [],
+        "skipped": 1,
+        "faults": [f"{path}: line 3: has no URL"],
+        "captures": 2,
+        "originals": 1,
+        "revisits": 1,
+        "waiting": 1,
+        "claimed": 0,
+        "missing": [],
+        "removed": [],
+        "not_removed": None,
+    }
+    assert called.err == "scrapy-dedupe import: 1 line or record passed over.\n"
+
+
+def test_a_broken_source_gives_exit_code_4_and_the_others_are_imported(
+    call: Callable[..., Any], url: str, tmp_path: Path
+) -> None:
+    write_wacz(tmp_path / "a.wacz", [line(1)])
+    (tmp_path / "b.wacz").write_bytes(b"PK\x03\x04")
+    called = call("import", str(tmp_path / "*.wacz"), "--store", url)
+    assert (called.code, called.err) == (4, "scrapy-dedupe import: 1 source could not be imported.\n")
+    assert called.out.startswith(f"1 source imported into {url}, 1 failed.\n")
+    assert f"{tmp_path / 'b.wacz'}: NOT imported. " in called.out
+
+
+def test_payload_modes_are_not_mixed(call: Callable[..., Any], url: str, tmp_path: Path) -> None:
+    write_wacz(tmp_path / "a.wacz", [line(1)])
+    write_wacz(tmp_path / "b.wacz", [line(2)], software="Browsertrix-Crawler 1.14.1")
+    assert call("import", str(tmp_path / "a.wacz"), "--store", url).code == 0
+    called = call("import", str(tmp_path / "b.wacz"), "--store", url)
+    assert (called.code, called.out) == (3, "")
+    assert called.err.startswith("scrapy-dedupe import: ")
+    assert "DEDUPE_PAYLOAD" in called.err
+    assert call("import", str(tmp_path / "b.wacz"), "--store", url, "--payload", "stored").code == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("--force",), ("--crawl-id", "a b"), ("none.wacz",), ("--payload", "encoded")]
+)
+def test_wrong_use_is_exit_code_2_and_makes_no_store(
+    call: Callable[..., Any], url: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    path = write_wacz(tmp_path / "a.wacz", [line(1)])
+    called = call("import", str(path), *words, "--store", url)
+    assert called.code == 2
+    assert not (tmp_path / "imports.sqlite").exists()
+
+
+def test_without_a_source_the_queue_is_gone_on_with_and_no_store_is_made(
+    call: Callable[..., Any], url: str, tmp_path: Path
+) -> None:
+    called = call("import", "--store", url)
+    assert (called.code, "does not exist" in called.err) == (3, True)
+    path = write_wacz(tmp_path / "a.wacz", [line(1)])
+    from scrapy_dedupe.crawls.sources import source_at
+
+    with open_index(url) as index:
+        index.queue_sources([source_at(str(path))])
+    assert call("import", "--store", url, "--json").json["imported"] == ["a.wacz"]
+    assert call("import", "--store", url).out == f"0 sources imported into {url}.\n"
+
+
+def test_crawls_missing_from_the_manifest_are_told_and_removed_on_demand(
+    call: Callable[..., Any], url: str, tmp_path: Path
+) -> None:
+    for name in "ab":
+        write_wacz(tmp_path / f"{name}.wacz", [line(ord(name))])
+    call("import", str(tmp_path), "--store", url)
+    manifest = str(write_manifest(tmp_path / "all.json", {"path": "b.wacz"}))
+    assert "Not named by a manifest: a. --remove purges them." in call("import", manifest, "--store", url).out
+    assert "Removed: a.\n" in call("import", manifest, "--remove", "--store", url).out
+    with open_index(url) as index:
+        assert [info.id for info in index.crawls()] == ["b"]
+
+
+def test_removal_that_is_refused_is_exit_code_3(call: Callable[..., Any], url: str, tmp_path: Path) -> None:
+    write_wacz(tmp_path / "a.wacz", [line(1)])
+    write_wacz(tmp_path / "b.wacz", [revisit(2, 1)])
+    call("import", str(tmp_path), "--store", url)
+    manifest = str(write_manifest(tmp_path / "all.json", {"path": "b.wacz"}))
+    called = call("import", manifest, "--remove", "--store", url)
+    assert (called.code, called.out) == (3, "")
+    assert "b needs a" in called.err
+    assert call("import", manifest, "--remove", "--force", "--store", url).code == 0
+
+
+def test_a_fault_in_the_manifest_removes_nothing(call: Callable[..., Any], url: str, tmp_path: Path) -> None:
+    for name in "ab":
+        write_wacz(tmp_path / f"{name}.wacz", [line(ord(name))])
+    call("import", str(tmp_path), "--store", url)
+    manifest = str(write_manifest(tmp_path / "all.json", {"path": "b.wacz"}, {"path": "../x.wacz"}))
+    called = call("import", manifest, "--remove", "--store", url)
+    assert called.code == 4
+    assert "1 source could not be imported; nothing was removed, since a manifest has a fault" in called.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_import_in_one_sentence_and_the_next_one_goes_on(
+    call: Callable[..., Any], url: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    path = write_wacz(tmp_path / "a.wacz", map(line, range(20_000)))
+    with open_index(url):
+        pass
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scrapy_dedupe.commands.console", "import", str(path), "--store", url],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=tmp_path,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    with open_index(url) as index:
+        while not index.unfinished_sources():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (-number, "")
+        assert err == (
+            "scrapy-dedupe import: stopped. What is imported is in the index; import, without SOURCE, goes on with the"
+            " rest.\n"
+        )
+        assert index.find("new", [sha256(1)]) == [None]
+    # The one that was stopped has given its claim back; otherwise this one would tell that it waits.
+    called = call("import", "--store", url, "--json")
+    assert called.json["captures"] == 20_000
+    assert "claimed" not in called.err
+
+
+def test_a_bar_is_shown_on_a_terminal_alone(
+    call: Callable[..., Any], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(write_wacz(tmp_path / "a.wacz", [line(1)]))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert call("import", path, "--store", f"{url}1", "--json").err == ""
+    assert "sources" in call("import", path, "--store", f"{url}2").err
+    monkeypatch.undo()
+    assert json.loads(call("import", path, "--store", url, "--json").out)["imported"] == ["a.wacz"]

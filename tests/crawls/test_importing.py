@@ -1,0 +1,798 @@
+"""What was recorded elsewhere gets into the index whole, once, and as the crawler itself would have counted it."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from import_files import (
+    DATE,
+    WARC_NAME,
+    id_of,
+    line,
+    record,
+    request_record,
+    response_record,
+    revisit,
+    sha1_base32,
+    sha256,
+    warcinfo,
+    write_manifest,
+    write_wacz,
+)
+from recorded_crawls import record_crawl
+
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.crawls.entering import EMPTY_PAYLOADS
+from scrapy_dedupe.crawls.importing import Imported, ImportOptions, Stopped, import_sources
+from scrapy_dedupe.crawls.index import checked_crawl_id
+from scrapy_dedupe.crawls.sources import crawl_id_of_name, find_sources
+from scrapy_dedupe.errors import CrawlStateError, SettingError, StoreRefused, StoreUnavailable, UsageError
+from scrapy_dedupe.stores.base import Counts, Need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.stores.base import CrawlInfo
+
+
+class Watcher:
+    """Looks on, and ends the import after so many checks."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.checks = 0
+        self.shown: list[tuple[float, int]] = []
+        self.told: list[str] = []
+        self._stop_after = stop_after
+
+    def check(self) -> None:
+        self.checks += 1
+        if self._stop_after is not None and self.checks > self._stop_after:
+            raise Stopped("stopped.")
+
+    def show(self, done: float, total: int) -> None:
+        self.shown.append((done, total))
+
+    def tell(self, sentence: str) -> None:
+        self.told.append(sentence)
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def index_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    return f"sqlite:///{tmp_path / 'index.sqlite'}"
+
+
+@pytest.fixture
+def index(index_url: str) -> Iterator[CrawlIndex]:
+    with open_index(index_url) as index:
+        yield index
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[CrawlIndex]:
+    """An index that knows crawls because they were crawled."""
+    with open_index(f"sqlite:///{tmp_path / 'own.sqlite'}") as own:
+        yield own
+
+
+def run(index: CrawlIndex, *words: object, watch: Watcher | None = None, **options: Any) -> Imported:
+    return import_sources(index, [str(word) for word in words], ImportOptions(**options), watch or Watcher())
+
+
+def info_of(index: CrawlIndex, crawl: str) -> CrawlInfo:
+    return next(info for info in index.crawls() if info.id == crawl)
+
+
+def reason(result: Imported) -> str:
+    (failed,) = result.failed
+    return failed.reason
+
+
+# As the crawler counts
+
+
+def entries_of(index: CrawlIndex, crawl: str) -> dict[str, tuple[object, ...]]:
+    return {
+        entry.digest: (entry.date, entry.url, entry.size, entry.file, entry.offset)
+        for entry in index.records(crawl)
+    }
+
+
+@pytest.mark.parametrize("order", [("one", "two", "three"), ("three", "two", "one")])
+def test_an_import_of_wacz_files_counts_as_their_crawls_did_in_whatever_order(
+    tmp_path: Path, own: CrawlIndex, index: CrawlIndex, order: tuple[str, ...]
+) -> None:
+    pages = {"one": [1, 2, 3, 2], "two": [1, 4, 2, 4], "three": [4, 5, 1, 3, 3]}
+    for crawl, numbers in pages.items():
+        record_crawl(own, tmp_path, crawl, numbers, in_wacz=True)
+    result = run(index, *(tmp_path / f"{crawl}.wacz" for crawl in order))
+    assert (result.failed, result.skipped, result.waiting) == ((), 0, 0)
+    for crawl in pages:
+        mine, theirs = info_of(index, crawl), info_of(own, crawl)
+        assert mine.counts == theirs.counts
+        assert mine.counts.dupe_urls
+        assert (mine.state, mine.imported, mine.payload) == ("committed", True, "stored")
+        assert entries_of(index, crawl) == entries_of(own, crawl)
+        assert index.containers(crawl) == own.containers(crawl)
+        assert {need.crawl for need in index.needs(crawl)} == {need.crawl for need in own.needs(crawl)}
+        assert set(own.needs(crawl)) <= set(index.needs(crawl))
+    assert index.counts == own.counts
+    assert index.import_notes.progress == 1.0
+    assert index.import_notes.finished is not None
+
+
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+def test_an_import_of_warc_files_counts_as_their_crawls_did(
+    tmp_path: Path, own: CrawlIndex, index: CrawlIndex, order: tuple[str, ...]
+) -> None:
+    files = {
+        "one": record_crawl(own, tmp_path, "one", [1, 2, 3, 2]),
+        "two": record_crawl(own, tmp_path, "two", [1, 4, 2, 4]),
+    }
+    assert run(index, *(file for crawl in order for file in files[crawl])).failed == ()
+    for crawl in files:
+        assert info_of(index, crawl).counts == info_of(own, crawl).counts
+        assert entries_of(index, crawl) == entries_of(own, crawl)
+        assert {entry.record_id for entry in index.records(crawl)} == {
+            entry.record_id for entry in own.records(crawl)
+        }
+        assert index.needs(crawl) == own.needs(crawl)
+    assert index.find_urls("new", ["http://example.org/1"]) == own.find_urls("new", ["http://example.org/1"])
+
+
+def test_a_wacz_without_an_index_is_entered_from_its_warc_files(
+    tmp_path: Path, own: CrawlIndex, index: CrawlIndex
+) -> None:
+    (whole,) = record_crawl(own, tmp_path, "one", [1, 2, 1], in_wacz=True)
+    bare = tmp_path / "bare" / "one.wacz"
+    bare.parent.mkdir()
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(bare, "w") as target:
+        for info in source.infolist():
+            if not info.filename.startswith("indexes/"):
+                target.writestr(info, source.read(info))
+    assert run(index, bare).failed == ()
+    counts = info_of(own, "one").counts
+    assert info_of(index, "one").counts == replace(counts, total_crawl_size=bare.stat().st_size)
+    assert {entry.offset for entry in index.records("one")} == {entry.offset for entry in own.records("one")}
+    assert all(entry.file.startswith(f"{bare}/archive/") for entry in index.records("one") if entry.file)
+
+
+def test_a_revisit_by_the_server_conserves_nothing_and_is_a_need_in_either_order(
+    tmp_path: Path, index_url: str
+) -> None:
+    first = write_wacz(tmp_path / "a.wacz", [line(1)])
+    later = write_wacz(tmp_path / "b.wacz", [revisit(2, 1, status=None, length="10")])
+    with open_index(index_url) as index:
+        assert run(index, later).waiting == 1
+        assert run(index, first).waiting == 0
+        assert info_of(index, "b").counts == Counts(1, 1, 0, later.stat().st_size)
+        assert [need.crawl for need in index.needs("b")] == ["a"]
+
+
+def test_what_serves_as_original_is_a_whole_response_to_get_with_a_payload(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    empty = hashlib.sha256(b"").hexdigest()
+    lines = [
+        line(1),
+        line(2, status="206"),
+        line(3, status="304"),
+        line(4, method="POST"),
+        line(5, digest=f"sha256:{empty}"),
+        line(6, digest=None),
+        line(7, mime="warc/revisit", digest=f"sha256:{empty}", length="1"),
+        line(8, status="404"),
+        line(9, url="dns:example.com", mime="text/dns", status=None),
+        line(10, url="urn:pageinfo:x", mime="application/json"),
+    ]
+    result = run(index, write_wacz(tmp_path / "a.wacz", lines))
+    assert (result.captures, result.originals, result.revisits, result.skipped) == (8, 2, 1, 0)
+    found = {entry.digest: entry.status for entry in index.records("a")}
+    assert found == {sha256(1): None, sha256(8): 404}
+    assert result.waiting == 0
+    assert info_of(index, "a").counts.conserved_size == 0
+
+
+def test_a_page_that_was_found_is_the_original_rather_than_an_error_page_with_its_payload(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    run(index, write_wacz(tmp_path / "a.wacz", [line(1, 7, status="404"), line(2, 7)]))
+    (entry,) = index.records("a")
+    assert (entry.url, entry.status) == ("https://example.com/2", None)
+
+
+def test_a_digest_is_known_however_it_is_written_and_keeps_its_form(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    hex_sha1 = hashlib.sha1(b"2").hexdigest()
+    lines = [line(1, digest=f"sha-256:{sha256(1)}"), line(2, digest=f"sha1:{hex_sha1}")]
+    run(index, write_wacz(tmp_path / "a.wacz", lines))
+    usual, base32 = index.find("new", [sha256(1), f"sha1:{sha1_base32(2)}"])
+    assert usual is not None
+    assert base32 is not None
+    assert (usual.form, base32.form) == ("sha-256 hex", "sha1 hex")
+
+
+def test_the_place_of_the_container_is_that_of_every_original(tmp_path: Path, index: CrawlIndex) -> None:
+    for number, name in enumerate("abc"):
+        write_wacz(tmp_path / f"{name}.wacz", [line(number)], crawl="one")
+    run(index, tmp_path)
+    assert {entry.digest: entry.wacz_index for entry in index.records("one")} == {
+        sha256(0): 0,
+        sha256(1): 1,
+        sha256(2): 2,
+    }
+    assert [container["filename"] for container in index.containers("one")] == ["a.wacz", "b.wacz", "c.wacz"]
+    sizes = sum((tmp_path / f"{name}.wacz").stat().st_size for name in "abc")
+    assert info_of(index, "one").counts == Counts(3, 0, 0, sizes)
+
+
+def test_what_a_wacz_requires_is_noted(tmp_path: Path, index: CrawlIndex) -> None:
+    write_wacz(tmp_path / "a.wacz", [line(1)], crawl="one")
+    write_wacz(tmp_path / "b.wacz", [line(2)], crawl="one")
+    requires: list[dict[str, object]] = [
+        {"filename": "b.wacz", "crawlId": "one"},
+        {"filename": "x.wacz", "crawlId": "elsewhere"},
+        {"filename": "c.wacz", "crawlId": "two"},
+    ]
+    write_wacz(tmp_path / "c.wacz", [line(3)], crawl="two", requires=requires)
+    run(index, tmp_path)
+    assert index.needs("two") == [Need("elsewhere", 0, "x.wacz"), Need("one", 1)]
+
+
+@pytest.mark.parametrize("name", ["md5", "sha1", "sha256", "sha512"])
+def test_the_digests_of_nothing_are_known(name: str) -> None:
+    digest = hashlib.new(name).hexdigest()
+    plain = sha1_base32_of_nothing() if name == "sha1" else digest
+    assert plain in EMPTY_PAYLOADS
+
+
+def sha1_base32_of_nothing() -> str:
+    return "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
+
+
+# Files of other programs
+
+
+def test_a_request_may_stand_before_its_response_and_what_was_posted_is_no_original(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    bodies = [b"%d" % number * 500 for number in range(4)]
+    uris = [f"http://example.org/{number}" for number in range(4)]
+    path = tmp_path / "wget.warc.gz"
+    path.write_bytes(
+        warcinfo(software="Wget/1.21.3")
+        + request_record(100, "GET", uri=uris[0])
+        + response_record(0, bodies[0], f"WARC-Concurrent-To: {id_of(100)}")
+        + request_record(101, "POST", uri=uris[1])
+        + response_record(1, bodies[1], f"WARC-Concurrent-To: {id_of(101)}")
+        + response_record(2, bodies[2])
+        + record("metadata", 300, b"x: y\r\n", uri=uris[2])
+        + request_record(102, "POST", f"WARC-Concurrent-To: {id_of(2)}", uri=uris[2])
+        + response_record(3, bodies[3])
+        + record("response", 200, b"dns", "Content-Type: text/dns", uri="dns:example.org")
+    )
+    result = run(index, path)
+    assert (result.captures, result.originals) == (4, 2)
+    assert {entry.url for entry in index.records("wget")} == {uris[0], uris[3]}
+    assert info_of(index, "wget").counts == Counts(4, 0, 0, path.stat().st_size)
+    assert info_of(index, "wget").files == (str(path),)
+
+
+def test_what_was_cut_while_it_was_fetched_is_no_original(tmp_path: Path, index: CrawlIndex) -> None:
+    path = tmp_path / "cut.warc.gz"
+    path.write_bytes(
+        response_record(1, b"a" * 500, "WARC-Truncated: disconnect") + response_record(2, b"b" * 500)
+    )
+    assert run(index, path).originals == 1
+
+
+def test_records_without_a_digest_are_counted_and_are_no_originals(tmp_path: Path, index: CrawlIndex) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n" + b"x" * 900
+    head = b"filedesc://x.arc 0.0.0.0 20260801120000 text/plain 12\n1 0 Internet\n\n"
+    path = tmp_path / "old.arc"
+    path.write_bytes(
+        head + b"http://example.org/ 127.0.0.1 20260801120000 text/plain %d\n" % len(answer) + answer + b"\n"
+    )
+    result = run(index, path)
+    assert (result.failed, result.captures, result.originals, result.skipped) == ((), 1, 0, 0)
+    assert info_of(index, "old").counts == Counts(1, 0, 0, path.stat().st_size)
+
+
+def test_a_damaged_warc_file_leaves_nothing_behind(tmp_path: Path, index: CrawlIndex) -> None:
+    whole = warcinfo(isPartOf="one") + b"".join(response_record(n, b"%d" % n * 900) for n in range(1, 20))
+    path = tmp_path / "one.warc.gz"
+    path.write_bytes(whole[:-30])
+    assert "ends" in reason(run(index, path))
+    assert index.crawls() == []
+    assert index.queue_length() == (0, 0)
+    path.write_bytes(whole)
+    assert run(index, path).originals == 19
+    assert info_of(index, "one").state == "committed"
+
+
+def test_records_that_share_a_gzip_member_are_named_and_passed_over(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    import gzip
+
+    path = tmp_path / "shared.warc.gz"
+    both = b"".join(gzip.decompress(response_record(n, b"%d" % n * 500)) for n in (1, 2))
+    path.write_bytes(gzip.compress(both) + response_record(3, b"3" * 500))
+    result = run(index, path)
+    assert (result.captures, result.originals, result.skipped) == (1, 1, 2)
+    assert all("shares a gzip member" in fault for fault in result.faults)
+
+
+def test_a_bare_cdxj_names_warc_files_beside_it(tmp_path: Path, index: CrawlIndex) -> None:
+    path = tmp_path / "all.cdxj"
+    path.write_bytes(
+        line(1) + line(2, filename="sub/x.warc.gz") + line(3, filename="../y.warc.gz") + revisit(4, 1)
+    )
+    result = run(index, path, crawl="one")
+    assert {entry.file for entry in index.records("one")} == {
+        f"{tmp_path}/{WARC_NAME}",
+        f"{tmp_path}/sub/x.warc.gz",
+    }
+    assert (result.skipped, "'../y.warc.gz' is not below" in result.faults[0]) == (1, True)
+    assert info_of(index, "one").counts == Counts(3, 1, 4_400, 15_600)
+    assert index.containers("one") == []
+
+
+# Bad input
+
+
+def test_a_bad_line_is_named_and_passed_over_and_the_others_are_imported(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    lines = [
+        line(1),
+        line(2, url=None),
+        b"com,example)/3 20260801120000 {not json\n",
+        line(4, digest="sha256:xyz"),
+        line(5, filename=None),
+        line(6, filename="other.warc.gz"),
+        line(7),
+        line(8, url="https://example.com/a b"),
+    ]
+    result = run(index, write_wacz(tmp_path / "a.wacz", lines))
+    assert (result.imported, result.skipped, result.captures) == (("a.wacz",), 5, 3)
+    assert f"{tmp_path / 'a.wacz'}: line 2: has no URL" in result.faults
+    for words in ("line 3", "sha256:xyz", "which takes a filename", "no file 'other.warc.gz'"):
+        assert any(words in fault for fault in result.faults)
+    assert {entry.url for entry in index.records("a")} == {
+        "https://example.com/1",
+        "https://example.com/7",
+        "https://example.com/a%20b",
+    }
+
+
+def test_a_broken_source_is_named_and_leaves_the_index_as_it_was(tmp_path: Path, index: CrawlIndex) -> None:
+    write_wacz(tmp_path / "a.wacz", [line(1)])
+    write_wacz(tmp_path / "b.wacz", map(line, range(5_000)), gzipped=True, cut=40, crawl="broken")
+    (tmp_path / "c.wacz").write_bytes(b"PK\x03\x04 and no more")
+    write_wacz(tmp_path / "d.wacz", [line(2)])
+    result = run(index, tmp_path)
+    assert result.imported == ("a.wacz", "d.wacz")
+    assert {Path(failed.source).name for failed in result.failed} == {"b.wacz", "c.wacz"}
+    assert all(failed.source in failed.reason for failed in result.failed)
+    assert {info.id for info in index.crawls()} == {"a", "d"}
+    assert index.find("new", [sha256(3)]) == [None]
+    assert index.queue_length() == (0, 0)
+    assert index.unfinished_sources() == []
+
+
+def test_size_and_hash_are_those_that_the_manifest_says(tmp_path: Path, index: CrawlIndex) -> None:
+    path = write_wacz(tmp_path / "a.wacz", [line(1)])
+    entry: dict[str, object] = {"path": "a.wacz", "size": path.stat().st_size}
+    manifest = tmp_path / "all.json"
+    write_manifest(manifest, entry | {"size": 17})
+    assert "the manifest says 17: it is another file" in reason(run(index, manifest))
+    write_manifest(manifest, entry | {"hash": "sha256:" + "0" * 64})
+    assert "it is another file, or damaged" in reason(run(index, manifest, verify=True))
+    assert index.crawls() == []
+    assert run(index, manifest).imported == ("a.wacz",)
+    assert index.containers("a") == [{"filename": "a.wacz", "hash": "0" * 64, "size": entry["size"]}]
+
+
+@pytest.mark.parametrize("word", ["none.wacz", "*.wacz", "empty"])
+def test_a_word_without_a_file_is_wrong_use_and_nothing_is_done(
+    tmp_path: Path, index: CrawlIndex, word: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    path = write_wacz(tmp_path / "a.warc.wacz.keep", [line(1)])
+    with pytest.raises(UsageError, match="Name a WACZ"):
+        run(index, path, tmp_path / word)
+    assert index.queue_length() == (0, 0)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, index: CrawlIndex) -> None:
+    (tmp_path / "notes.txt").write_text("no archive")
+    assert "is no WACZ, WARC, ARC or CDXJ file" in reason(run(index, tmp_path / "notes.txt"))
+
+
+# What is known already
+
+
+def test_what_is_known_is_not_imported_again(tmp_path: Path, index: CrawlIndex) -> None:
+    wacz = write_wacz(tmp_path / "a.wacz", [line(1), revisit(2, 1)])
+    warc = tmp_path / "b.warc.gz"
+    warc.write_bytes(response_record(1, b"1" * 500))
+    cdxj = tmp_path / "c.cdxj"
+    cdxj.write_bytes(line(3))
+    run(index, wacz, warc, cdxj)
+    counts = index.counts
+    again = run(index, wacz, warc, cdxj, tmp_path / "*.wacz")
+    assert (again.imported, again.known, again.failed) == ((), ("a.wacz", str(warc), str(cdxj)), ())
+    assert index.counts == counts
+
+
+def test_the_name_of_another_crawl_or_file_is_an_error_for_that_source(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    path = write_wacz(tmp_path / "a.wacz", [line(1)])
+    run(index, path)
+    assert "under the crawl other, but the index knows a.wacz as one of the crawl a" in reason(
+        run(index, path, crawl="other")
+    )
+    write_wacz(path, [line(1), line(2)])
+    assert "It is another file" in reason(run(index, path))
+    assert info_of(index, "a").counts.total_urls == 1
+
+
+def test_two_files_of_one_name_are_not_one_source(tmp_path: Path, index: CrawlIndex) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        write_wacz(tmp_path / name / "x.wacz", [line(ord(name))])
+    result = run(index, tmp_path / "*" / "x.wacz")
+    assert result.imported == ("x.wacz",)
+    assert "has the name 'x.wacz'" in reason(result)
+
+
+def test_what_was_crawled_here_is_not_imported_into(tmp_path: Path, own: CrawlIndex) -> None:
+    (path,) = record_crawl(own, tmp_path, "one", [1, 2], in_wacz=True)
+    assert run(own, path).known == ("one.wacz",)
+    write_wacz(tmp_path / "more.wacz", [line(5)], crawl="one")
+    assert "was crawled here" in reason(run(own, tmp_path / "more.wacz"))
+    assert info_of(own, "one").counts.total_urls == 2
+
+
+# Crawl ids
+
+
+def test_the_crawl_is_that_of_the_manifest_then_of_the_caller_then_of_the_file(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    for name in "abc":
+        write_wacz(tmp_path / f"{name}.wacz", [line(ord(name))], crawl="own")
+    write_manifest(tmp_path / "all.json", {"path": "a.wacz", "crawlId": "listed"}, {"path": "b.wacz"})
+    found = find_sources([str(tmp_path / "all.json"), str(tmp_path / "c.wacz")], crawl="given")
+    assert [source.crawl for source in found.sources] == ["listed", "given", "given"]
+    found = find_sources([str(tmp_path / "all.json"), str(tmp_path / "c.wacz")])
+    assert [source.crawl for source in found.sources] == ["listed", "own", "own"]
+
+
+@pytest.mark.parametrize(("part", "crawl"), [("part-1", "part-1"), ("not an id", "file"), (None, "file")])
+def test_a_warc_file_may_say_what_it_is_part_of(tmp_path: Path, part: str | None, crawl: str) -> None:
+    path = tmp_path / "file.warc.gz"
+    path.write_bytes(warcinfo(**({"isPartOf": part} if part else {"software": "x"})))
+    (source,) = find_sources([str(path)]).sources
+    assert (source.crawl, source.name, source.is_container) == (crawl, str(path), False)
+
+
+@given(st.text(max_size=200))
+def test_every_file_name_gives_a_crawl_id(name: str) -> None:
+    assert checked_crawl_id(crawl_id_of_name(name))
+
+
+def test_an_id_that_is_not_allowed_fails_that_source_alone(tmp_path: Path, index: CrawlIndex) -> None:
+    for name in "ab":
+        write_wacz(tmp_path / f"{name}.wacz", [line(ord(name))])
+    write_manifest(tmp_path / "all.json", {"path": "a.wacz", "crawlId": "a b"}, {"path": "b.wacz"})
+    result = run(index, tmp_path / "all.json")
+    assert (result.imported, "'a b'" in reason(result)) == (("b.wacz",), True)
+
+
+# Payload mode
+
+
+def test_the_software_tells_the_mode_and_a_mixture_is_refused(tmp_path: Path, index: CrawlIndex) -> None:
+    write_wacz(tmp_path / "a.wacz", [line(1)], software="Browsertrix-Crawler 1.14.1")
+    write_wacz(tmp_path / "b.wacz", [line(2)], software="Heritrix/3.4")
+    write_wacz(tmp_path / "c.wacz", [line(3)], software=None)
+    result = run(index, tmp_path)
+    assert result.imported == ("a.wacz", "c.wacz")
+    assert "decoded" in reason(result)
+    assert {info.payload for info in index.crawls()} == {"decoded"}
+    assert index.find("new", [sha256(2)]) == [None]
+    with pytest.raises(StoreRefused, match="decoded"):
+        run(index, tmp_path / "b.wacz")
+    assert run(index, tmp_path / "b.wacz", payload="decoded").imported == ("b.wacz",)
+
+
+def test_a_new_index_gets_the_mode_of_the_settings_where_nothing_says_another(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    write_wacz(tmp_path / "c.wacz", [line(3)], software=None)
+    run(index, tmp_path / "c.wacz", new_payload="decoded")
+    assert info_of(index, "c").payload == "decoded"
+
+
+# Queue, stop and resume
+
+
+def test_an_import_that_is_stopped_at_any_moment_is_continued_and_counts_once(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    write_wacz(tmp_path / "a.wacz", [*map(line, range(2_500)), revisit(9_000, 9_999)])
+    write_wacz(tmp_path / "b.wacz", [line(9_999), *(revisit(n, n - 5_000) for n in range(5_000, 6_500))])
+    write_wacz(tmp_path / "c.wacz", [line(7_000)])
+    counting = Watcher()
+    with open_index(f"sqlite:///{tmp_path / 'plain.sqlite'}") as plain:
+        run(plain, tmp_path, watch=counting)
+        expected = {info.id: info.counts for info in plain.crawls()}
+    assert counting.checks > 12
+    with pytest.raises(Stopped):
+        run(index, tmp_path, watch=Watcher(6))
+    stops = 1
+    for after in range(3, counting.checks):
+        try:
+            result = run(index, watch=Watcher(after), lease_s=5.0)
+        except Stopped:
+            stops += 1
+        else:
+            break
+    assert stops > 3
+    assert result.claimed == 0
+    assert {info.id: info.counts for info in index.crawls()} == expected
+    assert index.queue_length() == (0, 0)
+    assert expected["a"].conserved_size == 4_400
+
+
+KILLED = """
+import os, signal, sys
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
+
+class Watch:
+    checks = 0
+    def check(self):
+        Watch.checks += 1
+        if Watch.checks > int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+    def show(self, done, total):
+        pass
+    def tell(self, sentence):
+        pass
+
+with open_index(sys.argv[1]) as index:
+    import_sources(index, [sys.argv[2]], ImportOptions(lease_s=0.5), Watch())
+"""
+
+
+@pytest.mark.parametrize("checks", [4, 7, 10])
+def test_a_killed_import_is_continued_and_counts_once(
+    tmp_path: Path, index: CrawlIndex, index_url: str, checks: int
+) -> None:
+    write_wacz(
+        tmp_path / "a.wacz", [*map(line, range(2_500)), *(revisit(n, n - 5_000) for n in range(5_000, 6_500))]
+    )
+    words = [sys.executable, "-c", KILLED, index_url, str(tmp_path / "a.wacz"), str(checks)]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    assert index.find("new", [sha256(1)]) == [None]
+    assert sum(index.queue_length()) == 1
+    watch = Watcher()
+    assert run(index, watch=watch, lease_s=0.5).imported == ("a.wacz",)
+    assert info_of(index, "a").counts == Counts(
+        4_000, 1_500, 1_500 * 4_400, (tmp_path / "a.wacz").stat().st_size
+    )
+    assert index.unfinished_sources() == []
+
+
+def test_a_source_that_is_gone_when_an_import_is_continued_is_told_and_forgotten(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    path = write_wacz(tmp_path / "a.wacz", map(line, range(2_500)))
+    with pytest.raises(Stopped):
+        run(index, path, watch=Watcher(7))
+    assert index.unfinished_sources() != []
+    path.unlink()
+    assert "cannot be read: No such file or directory" in reason(run(index, lease_s=1.0))
+    assert index.crawls() == []
+    assert index.unfinished_sources() == []
+    assert index.queue_length() == (0, 0)
+
+
+def test_two_imports_share_the_queue(tmp_path: Path, index: CrawlIndex, index_url: str) -> None:
+    for number in range(8):
+        write_wacz(tmp_path / f"{number}.wacz", map(line, range(number * 700, number * 700 + 700)))
+    results: list[Imported] = []
+
+    def work() -> None:
+        with open_index(index_url) as mine:
+            results.append(run(mine, tmp_path, lease_s=20.0))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.failed for result in results] == [(), ()]
+    names = [name for result in results for name in result.imported]
+    assert sorted(names) == [f"{number}.wacz" for number in range(8)]
+    assert index.counts.total_urls == 8 * 700
+
+
+def test_a_store_that_goes_away_keeps_what_is_not_done_in_the_queue(
+    tmp_path: Path, index: CrawlIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        write_wacz(tmp_path / f"{name}.wacz", [line(ord(name))])
+
+    def away(*args: object) -> None:
+        raise StoreUnavailable("The store is away.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "end_source", away)
+        with pytest.raises(StoreUnavailable, match=r"away\. The sources that are not done stay in the queue"):
+            run(index, tmp_path, lease_s=0.5)
+    assert sorted(run(index, lease_s=0.5).imported) == ["a.wacz", "b.wacz"]
+
+
+def test_a_source_that_waits_in_the_queue_for_another_crawl_is_told(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    path = write_wacz(tmp_path / "a.wacz", [line(1)])
+    with pytest.raises(Stopped):
+        run(index, path, crawl="first", watch=Watcher(1))
+    result = run(index, path, crawl="second", lease_s=1.0)
+    assert result.imported == ("a.wacz",)
+    assert "for the crawl first and not for second" in reason(result)
+    assert [info.id for info in index.crawls()] == ["first"]
+
+
+def test_a_line_may_name_its_file_with_folders_if_that_is_one_file(tmp_path: Path, index: CrawlIndex) -> None:
+    path = write_wacz(
+        tmp_path / "a.wacz",
+        [
+            line(1, filename=f"archive/{WARC_NAME}"),
+            line(2, filename="b/x.warc.gz"),
+            line(3, filename="x.warc.gz"),
+        ],
+    )
+    with zipfile.ZipFile(path, "a") as wacz:
+        for folder in "bc":
+            wacz.writestr(f"archive/{folder}/x.warc.gz", b"no records")
+    result = run(index, path)
+    assert {str(entry.file).rpartition("/archive/")[2] for entry in index.records("a")} == {
+        WARC_NAME,
+        "b/x.warc.gz",
+    }
+    assert (result.skipped, "several files 'x.warc.gz'" in result.faults[0]) == (1, True)
+
+
+def test_progress_never_goes_back_and_ends_at_the_end(tmp_path: Path, index: CrawlIndex) -> None:
+    for number in range(3):
+        write_wacz(tmp_path / f"{number}.wacz", map(line, range(number * 3_000, number * 3_000 + 2_500)))
+    watch = Watcher()
+    run(index, tmp_path, watch=watch)
+    done = [share for share, _ in watch.shown]
+    assert done == sorted(done)
+    assert watch.shown[-1] == (3, 3)
+    assert len(done) > 6
+
+
+# Removal
+
+
+def three_crawls(folder: Path) -> list[dict[str, object]]:
+    resources: list[dict[str, object]] = []
+    for number, name in enumerate("abc"):
+        write_wacz(folder / f"{name}.wacz", [line(number)])
+        resources.append({"path": f"{name}.wacz", "crawlId": name})
+    return resources
+
+
+def test_crawls_that_a_manifest_does_not_name_are_noted_and_purged_on_demand(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    resources = three_crawls(tmp_path)
+    manifest = tmp_path / "all.json"
+    assert run(index, write_manifest(manifest, *resources)).missing == ()
+    write_manifest(manifest, resources[0])
+    result = run(index, manifest)
+    assert (result.missing, result.removed) == (("b", "c"), ())
+    notes = index.import_notes
+    sizes = sum((tmp_path / f"{name}.wacz").stat().st_size for name in "bc")
+    assert (notes.removed_crawls, notes.removed_size) == (2, sizes)
+    assert run(index, manifest, remove=True).removed == ("b", "c")
+    assert [info.id for info in index.crawls()] == ["a"]
+    assert index.import_notes.removed_crawls == 0
+
+
+@pytest.mark.parametrize("fault", [{"path": "../../x.wacz"}, {"name": "x"}, {"path": "not-there.wacz"}])
+def test_nothing_is_removed_by_a_manifest_with_a_fault(
+    tmp_path: Path, index: CrawlIndex, fault: dict[str, object]
+) -> None:
+    resources = three_crawls(tmp_path)
+    manifest = tmp_path / "all.json"
+    run(index, write_manifest(manifest, *resources))
+    result = run(index, write_manifest(manifest, resources[0], fault), remove=True)
+    assert (result.removed, len(result.failed)) == ((), 1)
+    assert "a manifest has a fault" in (result.not_removed or "")
+    assert len(index.crawls()) == 3
+
+
+def test_a_crawl_whose_source_fails_is_not_missing(tmp_path: Path, index: CrawlIndex) -> None:
+    resources = three_crawls(tmp_path)
+    manifest = tmp_path / "all.json"
+    run(index, write_manifest(manifest, *resources))
+    resources[1] |= {"size": 1}
+    assert run(index, write_manifest(manifest, *resources[:2]), remove=True).removed == ("c",)
+
+
+def test_nothing_is_removed_without_a_manifest(tmp_path: Path, index: CrawlIndex) -> None:
+    three_crawls(tmp_path)
+    run(index, tmp_path)
+    result = run(index, tmp_path / "a.wacz", remove=True)
+    assert (result.missing, result.removed) == ((), ())
+    assert "no manifest was given" in (result.not_removed or "")
+
+
+def test_a_crawl_that_a_kept_one_needs_is_not_removed_unless_it_is_forced(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    write_wacz(tmp_path / "a.wacz", [line(1)])
+    write_wacz(tmp_path / "b.wacz", [revisit(2, 1)])
+    run(index, tmp_path)
+    manifest = write_manifest(tmp_path / "all.json", {"path": "b.wacz"})
+    with pytest.raises(CrawlStateError, match="The import is done, but nothing was removed: "):
+        run(index, manifest, remove=True)
+    assert run(index, manifest, remove=True, force=True).removed == ("a",)
+
+
+# Places elsewhere
+
+
+def test_a_manifest_and_containers_at_urls_are_imported(tmp_path: Path, index: CrawlIndex) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    path = write_wacz(tmp_path / "a.wacz", [*map(line, range(1_500)), revisit(2_000, 1)], gzipped=True)
+    manifest = write_manifest(tmp_path / "all.json", {"path": "sub/a.wacz", "crawlId": "one"})
+    for source, target in ((path, "sub/a.wacz"), (manifest, "all.json")):
+        with fsspec.open(f"memory://imports/{target}", "wb") as stream:
+            stream.write(source.read_bytes())
+    assert run(index, "memory://imports/all.json").failed == ()
+    (found,) = index.find("new", [sha256(1)])
+    assert found is not None
+    assert found.file == f"memory://imports/sub/a.wacz/archive/{WARC_NAME}"
+    assert (found.date, found.offset) == (DATE, 5_000)
+    assert info_of(index, "one").counts == Counts(1_501, 1, 4_400, path.stat().st_size)
+
+
+def test_an_index_that_cannot_be_had_fails_its_source_alone(tmp_path: Path, index: CrawlIndex) -> None:
+    write_wacz(tmp_path / "a.wacz", [line(1)])
+    pytest.importorskip("fsspec")
+    result = run(index, "memory://nowhere/x.wacz", tmp_path / "a.wacz")
+    assert result.imported == ("a.wacz",)
+    assert "memory://nowhere/x.wacz" in reason(result)
+
+
+def test_the_caller_s_own_id_is_checked(tmp_path: Path, index: CrawlIndex) -> None:
+    path = write_wacz(tmp_path / "a.wacz", [line(1)])
+    result = run(index, path, crawl="a b")
+    assert "'a b'" in reason(result)
+    with pytest.raises(SettingError):
+        checked_crawl_id("a b")

@@ -1,0 +1,389 @@
+"""The contract of removal and replacement in the crawl index, on both stores."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scrapy_dedupe.errors import CrawlStateError, StoreUnavailable
+from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.stores.base import Counts, IndexStore, Need, Original, Source, UrlCapture, Waiting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
+HOME = "https://example.com/"
+
+
+def numbered(number: int) -> str:
+    return hashlib.sha256(b"%d" % number).hexdigest()
+
+
+def record(digest: str = ONE, crawl: str = "a", **changes: Any) -> Original:
+    usual = Original(digest, crawl, "20260801120000", HOME, 1_000, file=f"{crawl}.warc.gz", offset=7)
+    return replace(usual, **changes)
+
+
+def source(name: str = "a.wacz", crawl: str = "a") -> Source:
+    return Source(name, crawl, f"/archives/{name}", is_container=True, hash="f" * 64, size=5_000)
+
+
+def enter(index: IndexStore, crawl: str, *digests: str, counts: Counts | None = None) -> None:
+    index.start(crawl, "stored")
+    url = UrlCapture(HOME, digests[0] if digests else ONE, "20260801120000", crawl.encode())
+    index.add(crawl, [record(digest, crawl) for digest in digests], counts or Counts(), [url])
+
+
+def commit(index: IndexStore, crawl: str, *digests: str, counts: Counts | None = None) -> None:
+    enter(index, crawl, *digests, counts=counts)
+    index.commit(crawl)
+
+
+def import_whole(index: IndexStore, entered: Source, *digests: str, counts: Counts | None = None) -> None:
+    index.begin_source(entered, "stored")
+    index.add_imported(entered, [record(digest, entered.crawl) for digest in digests])
+    index.end_source(entered, counts or Counts())
+
+
+def states(index: IndexStore) -> dict[str, str]:
+    return {info.id: info.state for info in index.crawls()}
+
+
+# Purge
+
+
+def test_a_payload_that_a_kept_crawl_has_too_is_that_crawls_after_the_purge(index: IndexStore) -> None:
+    for crawl in ("a", "b", "c"):
+        commit(index, crawl, ONE, *([TWO] if crawl == "a" else [THREE]))
+    assert index.find("x", [ONE, TWO, THREE]) == [record(), record(TWO), record(THREE, "b")]
+    index.purge(["a"])
+    assert index.find("x", [ONE, TWO, THREE]) == [record(ONE, "b"), None, record(THREE, "b")]
+    index.purge(["b"])
+    assert index.find("x", [ONE, TWO, THREE]) == [record(ONE, "c"), None, record(THREE, "c")]
+    assert states(index) == {"c": "committed"}
+
+
+def test_nothing_of_a_purged_crawl_is_shown_or_counted(index: IndexStore) -> None:
+    commit(index, "a", ONE, counts=Counts(1, 2, 3, 4))
+    enter(index, "b", TWO, counts=Counts(10, 20, 30, 40))
+    index.set_container("b", "b.wacz", "e" * 64, 9)
+    index.add("b", [], Counts(), needs=[Need("a", 0, "a.warc.gz")], waiting=[Waiting(THREE, 5)])
+    index.commit("b")
+    index.purge(["b"])
+    assert states(index) == {"a": "committed"}
+    assert index.totals() == Counts(1, 2, 3, 4)
+    assert index.containers("b") == index.needs("b") == list(index.records("b")) == []
+    assert index.find("b", [TWO]) == [None]
+    assert index.find_urls("b", [HOME]) == index.find_urls("x", [HOME])
+    assert index.done_sources(["b.wacz"]) == [False]
+    commit(index, "c", THREE)
+    assert index.resolve() == 0
+
+
+def test_the_captures_of_a_purged_crawl_are_forgotten(index: IndexStore) -> None:
+    commit(index, "a", ONE)
+    commit(index, "b", TWO)
+    index.purge(["b"])
+    assert index.find_urls("x", [HOME]) == [UrlCapture(HOME, ONE, "20260801120000", b"a")]
+    index.purge(["a"])
+    assert index.find_urls("x", [HOME]) == [None]
+
+
+def test_what_others_need_of_a_purged_crawl_stays_known(index: IndexStore) -> None:
+    commit(index, "a", ONE)
+    enter(index, "b")
+    index.add("b", [], Counts(), needs=[Need("a", 0, "a.warc.gz")])
+    index.commit("b")
+    index.purge(["a"])
+    assert index.needs("b") == [Need("a", 0, "a.warc.gz")]
+
+
+def test_a_purge_can_be_repeated_and_of_unknown_crawls_there_is_nothing_to_do(index: IndexStore) -> None:
+    commit(index, "a", ONE)
+    commit(index, "b", ONE, counts=Counts(1))
+    for _ in range(3):
+        index.purge(["a", "never", "a"])
+    index.purge([])
+    assert index.totals() == Counts(1)
+    assert states(index) == {"b": "committed"}
+    assert index.unfinished_purge() == []
+
+
+def test_a_purge_with_an_uncommitted_crawl_does_nothing(index: IndexStore) -> None:
+    commit(index, "a", ONE)
+    enter(index, "b", TWO)
+    index.begin_source(source("c.wacz", "c"), "stored")
+    before = index.crawls()
+    for crawl in ("b", "c"):
+        with pytest.raises(CrawlStateError, match=f"The crawl {crawl} .* cannot be purged"):
+            index.purge(["a", crawl])
+    assert index.crawls() == before
+    assert index.find("x", [ONE]) == [record()]
+    assert index.unfinished_purge() == []
+
+
+def test_a_canceled_crawl_is_shown_until_it_is_purged(index: IndexStore) -> None:
+    enter(index, "a", ONE)
+    index.cancel("a")
+    assert states(index) == {"a": "canceled"}
+    index.purge(["a"])
+    assert states(index) == {}
+
+
+def test_a_purged_id_can_be_crawled_and_imported_again(index: IndexStore) -> None:
+    commit(index, "a", ONE, TWO, counts=Counts(5))
+    index.purge(["a"])
+    commit(index, "a", TWO, counts=Counts(1))
+    assert index.find("x", [ONE, TWO]) == [None, record(TWO)]
+    assert index.totals() == Counts(1)
+    index.purge(["a"])
+    import_whole(index, source(), THREE, counts=Counts(2))
+    assert index.find("x", [ONE, TWO, THREE]) == [None, None, record(THREE)]
+    assert [(info.state, info.imported, info.counts) for info in index.crawls()] == [
+        ("committed", True, Counts(2))
+    ]
+
+
+def test_a_purged_import_can_be_imported_again(index: IndexStore) -> None:
+    import_whole(index, source(), ONE, counts=Counts(1))
+    import_whole(index, source("b.wacz"), TWO, counts=Counts(1))
+    index.purge(["a"])
+    assert index.crawls() == []
+    assert index.find("a", [ONE, TWO]) == [None, None]
+    assert index.done_sources(["a.wacz", "b.wacz"]) == [False, False]
+    assert index.queue_sources([source()]) == 1
+    import_whole(index, source(), TWO, counts=Counts(7))
+    assert index.find("x", [ONE, TWO]) == [None, record(TWO)]
+    assert index.totals() == Counts(7)
+    assert [container["filename"] for container in index.containers("a")] == ["a.wacz"]
+
+
+def test_another_connection_sees_a_purge_and_the_crawl_that_comes_after_it(store_url: str) -> None:
+    one, other = open_store(store_url), open_store(store_url)
+    commit(one.index, "a", ONE)
+    assert other.index.find("a", [ONE, TWO]) == [record(), None]
+    one.index.purge(["a"])
+    assert other.index.find("a", [ONE, TWO]) == [None, None]
+    enter(one.index, "a", TWO)
+    other.index.add("a", [record(THREE)], Counts(3))
+    assert other.index.find("a", [ONE, TWO, THREE]) == [None, record(TWO), record(THREE)]
+    assert one.index.find("a", [ONE, TWO, THREE]) == [None, record(TWO), record(THREE)]
+    one.close()
+    other.close()
+
+
+def test_a_large_crawl_is_purged_whole(index: IndexStore) -> None:
+    digests = [numbered(number) for number in range(3_000)]
+    commit(index, "a", *digests)
+    commit(index, "b", *digests[::3])
+    index.purge(["a"])
+    found = index.find("x", digests)
+    assert found[::3] == [record(digest, "b") for digest in digests[::3]]
+    assert found[1::3] == found[2::3] == [None] * 1_000
+    assert index.merged_faults() == 0
+
+
+def test_the_merged_index_agrees_with_the_crawls_and_can_be_made_anew(index: IndexStore) -> None:
+    commit(index, "a", ONE, TWO, counts=Counts(2, 0, 0, 20))
+    commit(index, "b", TWO, THREE, counts=Counts(2, 0, 0, 20))
+    import_whole(index, source("c.wacz", "c"), THREE, counts=Counts(1))
+    assert index.merged_faults() == 0
+    index.rebuild_merged()
+    assert index.merged_faults() == 0
+    assert index.find("x", [ONE, TWO, THREE]) == [record(), record(TWO), record(THREE, "b")]
+    assert index.totals() == Counts(5, 0, 0, 40)
+
+
+# Replace
+
+
+def test_a_committed_crawl_takes_over_what_the_other_one_has(index: IndexStore) -> None:
+    enter(index, "a", ONE, TWO, counts=Counts(2, 0, 0, 20))
+    index.set_container("a", "a.wacz", "e" * 64, 9)
+    index.add("a", [], Counts(), needs=[Need("z")])
+    index.commit("a", {"pages": 3})
+    commit(index, "b", ONE, TWO)
+    (before,) = (info for info in index.crawls() if info.id == "a")
+    enter(index, "new", TWO, THREE, counts=Counts(7, 1, 5, 70))
+    index.add_file("new", "new.warc.gz")
+    index.add("new", [], Counts(), needs=[Need("y", 1, "y.warc.gz")])
+    index.replace("a", "new")
+    taken = [record(digest, "a", file="new.warc.gz") for digest in (TWO, THREE)]
+    assert index.find("x", [ONE, TWO, THREE]) == [record(ONE, "b"), *taken]
+    assert sorted(index.records("a"), key=lambda found: found.digest) == taken
+    assert index.find_urls("a", [HOME]) == [UrlCapture(HOME, TWO, "20260801120000", b"new")]
+    assert index.needs("a") == [Need("y", 1, "y.warc.gz")]
+    assert index.containers("a") == [{"filename": "a.wacz", "hash": "e" * 64, "size": 9}]
+    (after,) = (info for info in index.crawls() if info.id == "a")
+    assert after == replace(before, counts=Counts(7, 1, 5, 70), files=("new.warc.gz",))
+    assert "new" not in states(index)
+    assert index.find("new", [THREE]) == [taken[1]]
+    assert index.totals() == Counts(7, 1, 5, 70)
+    assert index.merged_faults() == 0
+
+
+def test_a_replacement_can_be_repeated(index: IndexStore) -> None:
+    commit(index, "a", ONE, counts=Counts(1))
+    enter(index, "new", TWO, counts=Counts(2))
+    for _ in range(3):
+        index.replace("a", "new")
+    assert states(index) == {"a": "committed"}
+    assert index.find("x", [ONE, TWO]) == [None, record(TWO, file="new.warc.gz")]
+    assert index.totals() == Counts(2)
+    assert index.unfinished_purge() == []
+
+
+def test_an_id_is_free_after_it_took_the_place_of_another(index: IndexStore) -> None:
+    commit(index, "a", ONE)
+    enter(index, "new", TWO)
+    index.replace("a", "new")
+    commit(index, "new", THREE)
+    assert index.find("x", [ONE, TWO, THREE]) == [
+        None,
+        record(TWO, file="new.warc.gz"),
+        record(THREE, "new"),
+    ]
+    enter(index, "newer", ONE)
+    index.replace("a", "newer")
+    assert index.find("x", [ONE, TWO, THREE]) == [
+        record(file="newer.warc.gz"),
+        None,
+        record(THREE, "new"),
+    ]
+
+
+def test_an_imported_crawl_can_be_replaced(index: IndexStore) -> None:
+    import_whole(index, source(), ONE, counts=Counts(1))
+    import_whole(index, source("b.wacz"), TWO, counts=Counts(1))
+    enter(index, "new", TWO, THREE, counts=Counts(9))
+    index.replace("a", "new")
+    files = {"file": "new.warc.gz"}
+    assert index.find("x", [ONE, TWO, THREE]) == [None, record(TWO, **files), record(THREE, **files)]
+    assert [container["filename"] for container in index.containers("a")] == ["a.wacz", "b.wacz"]
+    assert index.done_sources(["a.wacz", "b.wacz"]) == [True, True]
+    assert [(info.imported, info.counts) for info in index.crawls()] == [(True, Counts(9))]
+    import_whole(index, source("c.wacz"), ONE, counts=Counts(1))
+    assert index.find("x", [ONE]) == [record()]
+    assert index.totals() == Counts(10)
+
+
+@pytest.mark.parametrize(("crawl", "by"), [("a", "unknown"), ("a", "b"), ("c", "d"), ("unknown", "c")])
+def test_only_an_uncommitted_crawl_takes_the_place_of_a_committed_one(
+    index: IndexStore, crawl: str, by: str
+) -> None:
+    commit(index, "a", ONE)
+    commit(index, "b", TWO)
+    enter(index, "c", THREE)
+    enter(index, "d", THREE)
+    before = index.crawls()
+    with pytest.raises(CrawlStateError):
+        index.replace(crawl, by)
+    assert index.crawls() == before
+    assert index.find("x", [ONE, TWO, THREE]) == [record(), record(TWO, "b"), None]
+
+
+# SQLite alone: what is cut off
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'index.sqlite'}"
+
+
+def cut_off(index: Any, after: int) -> None:
+    """Let the connection die after so many transactions."""
+    transaction, left = index._transaction, after
+
+    def dying() -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StoreUnavailable("killed")
+        return transaction()
+
+    index._transaction = dying
+
+
+def left_over(index: Any) -> dict[str, int]:
+    tables = ("original", "crawl_url", "crawl_file", "crawl_container", "crawl_need", "crawl_waiting")
+    query = "SELECT count(*) FROM {}"
+    rows = {table: index._connection.execute(query.format(table)).fetchone()[0] for table in tables}
+    return {table: rows[table] for table in tables if rows[table]}
+
+
+@pytest.mark.parametrize("after", range(1, 9))
+def test_a_purge_that_was_cut_off_has_taken_effect_and_is_ended_later(sqlite_url: str, after: int) -> None:
+    store = open_store(sqlite_url)
+    digests = [numbered(number) for number in range(2_500)]
+    enter(store.index, "a", *digests)
+    store.index.add("a", [], Counts(1), needs=[Need("z")], waiting=[Waiting(ONE, 1)])
+    store.index.commit("a")
+    cut_off(store.index, after)
+    try:
+        store.index.purge(["a"])
+        ended = True
+    except StoreUnavailable:
+        ended = False
+    store.close()
+    store = open_store(sqlite_url)
+    assert store.index.unfinished_purge() == ([] if ended else ["a"])
+    assert store.index.find("a", digests) == [None] * 2_500
+    assert store.index.find_urls("x", [HOME]) == [None]
+    assert (store.index.crawls(), store.index.totals()) == ([], Counts())
+    store.index.purge(["a"])
+    assert store.index.unfinished_purge() == []
+    assert left_over(store.index) == {}
+    store.close()
+
+
+def test_a_purge_that_was_cut_off_does_not_touch_a_crawl_that_was_begun_since(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    commit(store.index, "a", ONE, TWO)
+    cut_off(store.index, 1)
+    with pytest.raises(StoreUnavailable):
+        store.index.purge(["a"])
+    store.close()
+    store = open_store(sqlite_url)
+    commit(store.index, "a", THREE, counts=Counts(1))
+    assert store.index.unfinished_purge() == []
+    store.index.purge(["another"])
+    assert store.index.find("x", [ONE, TWO, THREE]) == [None, None, record(THREE)]
+    assert left_over(store.index) == {"original": 1, "crawl_url": 1, "crawl_file": 1}
+    store.close()
+
+
+@pytest.mark.parametrize("action", ["cancel", "reset", "drop_source", "begin_source", "replace"])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_what_was_cut_off_while_it_forgot_is_ended_by_the_next_purge(
+    sqlite_url: str, action: str, after: int
+) -> None:
+    store = open_store(sqlite_url)
+    index = store.index
+    enter(index, "a", ONE)
+    index.begin_source(source("b.wacz", "b"), "stored")
+    index.add_imported(source("b.wacz", "b"), [record(TWO, "b")])
+    arguments: dict[str, tuple[Any, ...]] = {
+        "cancel": ("a",),
+        "reset": ("a",),
+        "drop_source": (source("b.wacz", "b"),),
+        "begin_source": (source("b.wacz", "b"), "stored"),
+        "replace": ("c", "a"),
+    }
+    commit(index, "c", THREE)
+    cut_off(index, after)
+    with pytest.raises(StoreUnavailable):
+        getattr(index, action)(*arguments[action])
+    store.close()
+    store = open_store(sqlite_url)
+    gone = {"replace": THREE, "cancel": ONE, "reset": ONE}.get(action, TWO)
+    crawl = {"replace": "c", "cancel": "a", "reset": "a"}.get(action, "b")
+    assert store.index.find(crawl, [gone]) == [None]
+    assert store.index.unfinished_purge() == []
+    store.index.purge([])
+    kept = store.index._connection.execute("SELECT count(*) FROM original")  # type: ignore[attr-defined]
+    assert kept.fetchone() == (2,)
+    store.close()
