@@ -83,6 +83,8 @@ class Hidden:
     place: int | None
     records: dict[str, Original] = field(default_factory=dict)
     urls: list[UrlCapture] = field(default_factory=list)
+    # What another source had first: until this one ends its crawl itself need not find it.
+    second: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -187,7 +189,11 @@ def _payloads(index: IndexStore, model: Model, dirty: frozenset[str]) -> Iterato
                 if digest in model.hidden[source.name].records
             ]
             allowed: list[Original | None] = [*own.get(digest, ()), *hidden]
-            if not allowed or (hidden and reader in dirty and digest not in own):
+            is_second = not any(
+                digest in model.hidden[source.name].records.keys() - model.hidden[source.name].second
+                for source in model.begun(reader)
+            )
+            if not allowed or (hidden and (reader in dirty or is_second) and digest not in own):
                 others = model.visible(digest, reader)
                 allowed += others
                 # What a concurrent crawl forgets goes bit by bit.
@@ -785,6 +791,8 @@ class AddImported(OnSource):
         known = model.crawls[crawl].records
         for original in self._originals(model):
             if original.digest not in known:
+                if any(original.digest in model.hidden[other.name].records for other in model.begun(crawl)):
+                    hidden.second.add(original.digest)
                 hidden.records.setdefault(original.digest, original)
         hidden.urls += self._urls()
 

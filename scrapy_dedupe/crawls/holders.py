@@ -49,7 +49,9 @@ class Containers:
         container = self.named(place)
         if container is None or not container.name.endswith(WACZ_SUFFIX):
             return None
-        if self._is_imported and file is not None and f"{WACZ_SUFFIX}/" not in file:
+        # A need may name the container itself, before its crawl was known.
+        is_loose = file is not None and f"{WACZ_SUFFIX}/" not in file and not file.endswith(WACZ_SUFFIX)
+        if self._is_imported and is_loose:
             return None
         is_packed = container.hash is not None or container.size is not None
         return container if is_packed or self._is_to_be_packed else None
