@@ -242,6 +242,9 @@ class RedisImports(RedisIndexBase):
     def note_imports(self, notes: ImportNotes) -> None:
         """Replace what was noted of imports."""
         with redis_faults(self._url):
+            last = self._client.get(LAST_IMPORT)
+            # What another program has noted since our last look says that its revisits are to be looked at.
+            is_looked_at = last is None or last == self._client.hget(MARK, "scanned")
             pipeline = self._client.pipeline()
             if notes.progress is None:
                 pipeline.hdel(TOTALS, "updateProgress")
@@ -255,7 +258,8 @@ class RedisImports(RedisIndexBase):
                 pipeline.delete(LAST_IMPORT)
             else:
                 pipeline.set(LAST_IMPORT, notes.finished)
-                pipeline.hset(MARK, "scanned", notes.finished)
+                if is_looked_at:
+                    pipeline.hset(MARK, "scanned", notes.finished)
             pipeline.execute()
 
     # Helpers
