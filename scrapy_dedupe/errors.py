@@ -43,6 +43,10 @@ class CrawlStateError(StoreError):
     """The crawl is not in a state that allows this: unknown, already committed, canceled."""
 
 
+class TakenOver(CrawlStateError):
+    """Another process has taken over a source that this one did not renew its claim of in time."""
+
+
 class ArchiveError(DedupeError):
     """A folder or file of the archive cannot be used: not writable, in use, in the way."""
 

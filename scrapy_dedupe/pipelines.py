@@ -232,12 +232,15 @@ class WarcPipeline:
     def _response_downloaded(self, request: Request, response: Response) -> None:
         if not response.url.startswith(("http://", "https://")):
             return
-        # HttpCompression changes the headers of this very object later on, so everything is copied now.
-        capture = capture_of(request, response)
-        if self._settings.scope == "items":
-            self._captures[request] = capture
-        else:
-            self._record(request, capture)
+        try:
+            # HttpCompression changes the headers of this very object later on, so everything is copied now.
+            capture = capture_of(request, response)
+            if self._settings.scope == "items":
+                self._captures[request] = capture
+            else:
+                self._record(request, capture)
+        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and nobody would count what is missing
+            self._fail(error)
 
     async def process_item(self, item: Any, spider: Spider | None = None) -> Any:
         if isinstance(item, WarcItem) and self._settings.scope == "items":
@@ -267,8 +270,16 @@ class WarcPipeline:
             while self._waiting and len(self._next) < _LOOK_AHEAD:
                 self._next.append(self._waiting.popleft())
             if len(self._next) > 1:
-                self._recorder.look_up([capture for capture, _ in self._next])
+                self._look_up()
         return self._recorder.record(*self._next.popleft())
+
+    def _look_up(self) -> None:
+        try:
+            self._recorder.look_up([capture for capture, _ in self._next])
+        except Exception:
+            # Each of those that follow is to be recorded by its own call.
+            self._next.popleft()
+            raise
 
     def _account(self, done: Future[Recorded]) -> None:
         """On the worker: the event loop is not woken for each record, only for errors."""
@@ -301,7 +312,7 @@ class WarcPipeline:
         """How large a decoded body may be, as HttpCompressionMiddleware has it; 0 for no limit."""
         spider = self._crawler.spider
         limit = getattr(spider, "download_maxsize", self._crawler.settings.getint("DOWNLOAD_MAXSIZE"))
-        return int(request.meta.get("download_maxsize", limit))
+        return int(request.meta.get("download_maxsize", limit) or 0)
 
     def _tell(self) -> None:
         """Put what was counted since the last time into the stats."""

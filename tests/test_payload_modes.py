@@ -173,6 +173,24 @@ async def test_a_request_can_have_a_limit_of_its_own(
 
 
 @crawl_test
+async def test_no_limit_at_all_is_no_error(web: WebServer, decoded: dict[str, Any], tmp_path: Path) -> None:
+    web.page("/unlimited", PLAIN)
+
+    class Unlimited(scrapy.Spider):
+        name = "unlimited"
+
+        async def start(self) -> Any:
+            yield scrapy.Request(web.url("/unlimited"), meta={"download_maxsize": None})
+
+        def parse(self, response: Any) -> None:
+            pass
+
+    crawler = await crawl(Unlimited, decoded)
+    assert principals(web, tmp_path / "warcs")["/unlimited"].payload == PLAIN
+    assert crawler.stats.get_value("dedupe/warc/not_archived") is None
+
+
+@crawl_test
 async def test_bodies_that_are_cut_or_empty_or_ranges_are_not_decoded(
     web: WebServer, decoded: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ class Source:
 
     ``name`` is unique in the index: the file name of a container, the path or URL of anything else. ``place`` is where
     it is read, a path or URL; ``crawl`` the crawl that its records are entered under. ``hash`` (SHA-256 in hex, bare)
-    and ``size`` in bytes are those of a container, where they are known.
+    and ``size`` in bytes are those of a container, where they are known. ``token`` tells one claim of a source from
+    the next one; it is empty for a source that was not claimed.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Source:
     is_container: bool = False
     hash: str | None = None
     size: int | None = None
+    token: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +233,16 @@ class IndexStore(Protocol):
     def claim_source(self, lease_s: float) -> Source | None:
         """Take the next source of the queue; None if there is none.
 
-        It is this process's for so many seconds (see :meth:`renew_lease`); then it is given to the next who asks,
+        It has a new ``token``, and is this process's for so many seconds (see :meth:`renew_lease`); then it is given to the next who asks,
         before what is still in the queue. An entry of the queue that does not parse is dropped and counted as unreadable.
         """
 
     def renew_lease(self, source: Source, lease_s: float) -> None:
-        """Keep a claimed source for so many seconds from now on."""
+        """Keep a claimed source for so many seconds from now on.
+
+        This and all that follows raise :class:`~scrapy_dedupe.errors.TakenOver`, having changed nothing, when another process
+        has claimed or begun the source since, with another ``token``.
+        """
 
     def release_source(self, source: Source) -> None:
         """Take a source out of the queue that could not be imported. Safe to repeat."""

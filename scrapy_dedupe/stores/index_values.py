@@ -384,6 +384,18 @@ def state_message(crawl: str, state: str, action: str, url: str) -> str:
         "crawled": ("was crawled here", "What it holds is in the index already; import into another crawl."),
         "uncommitted": ("is not committed", f"Commit it, or cancel it: cancel {crawl}."),
         "dropped": ("does not take this source, which was not begun", "Import it again."),
+        "taken": (
+            "has a source that another process took over, since this one was silent for too long",
+            "Leave it to that process.",
+        ),
         "reopened": ("was started again while it was being committed", "Commit it when it has ended."),
     }[state]
     return f"The crawl {crawl} {reason} in the index {url}, so it cannot be {action}. {remedy}"
+
+
+def payload_message(name: str, payload: str, mode: str, url: str) -> str:
+    """Why a source with digests of *payload* cannot be imported into an index with those of *mode*, and what to do."""
+    return (
+        f"The source {name} holds digests of {payload} payloads, the index {url} of {mode} ones. Import it into another"
+        f" index (DEDUPE_INDEX_URL, --store), or say --payload {mode} if the file is wrong about itself."
+    )
