@@ -186,7 +186,7 @@ async def test_no_limit_at_all_is_no_error(web: WebServer, decoded: dict[str, An
             pass
 
     crawler = await crawl(Unlimited, decoded)
-    assert principals(web, tmp_path / "warcs")["/unlimited"].payload == PLAIN
+    assert principals(web, tmp_path / "warcs")["/unlimited"].payload == PLAIN.encode()
     assert crawler.stats.get_value("dedupe/warc/not_archived") is None
 
 
