@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.warc.dates import date_from_digits, parse_date
 
-from .places import is_present
+from .known_files import KnownFiles
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,8 +36,8 @@ class Originals:
     """Finds originals in an index.
 
     Those whose status is known not to be among ``statuses`` count as not there, since replay programs may show another
-    status as 200. So do, with ``check_files``, those whose file is gone, and with ``containers_only`` those of other
-    crawls that are in no WACZ.
+    status as 200. So do, with ``check_files``, those whose file is gone or is another one now, and with
+    ``containers_only`` those of other crawls that are in no WACZ.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Originals:
     ) -> None:
         self._index = index
         self._statuses = statuses
-        self._check_files = check_files
+        self._files = KnownFiles(index.crawl) if check_files else None
         self._containers_only = containers_only
         self._has_told_of_missing_file = False
         self._told_of_crawls: set[str] = set()
@@ -80,12 +80,13 @@ class Originals:
         return timedelta(0) <= age < timedelta(seconds=seconds)
 
     def _has_its_file(self, original: Original) -> bool:
-        if original.file is None or not self._check_files or is_present(original.file):
+        if self._files is None or self._files.hold(original):
             return True
         if not self._has_told_of_missing_file:
             self._has_told_of_missing_file = True
             logger.warning(
-                "The index names originals in %s, which is not there any more; their payloads are stored anew."
+                "The index names originals in %s, which is not there any more, or holds something else; their payloads are"
+                " stored anew."
                 " If files of this index are moved after a crawl or lie on another machine, set"
                 " DEDUPE_WARC_CHECK_FILES = False.",
                 original.file,
