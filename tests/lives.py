@@ -66,6 +66,9 @@ class Life:
     # What containers are known to be at which place; at other places there may be what was dropped.
     containers: dict[int, dict[str, object]] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
+    # How many sources had ended when it was started, and when the last one of its own did.
+    ends_before: int = 0
+    last_end: int = 0
 
     @property
     def is_visible(self) -> bool:
@@ -85,6 +88,7 @@ class Hidden:
     urls: list[UrlCapture] = field(default_factory=list)
     # What another source had first: until this one ends its crawl itself need not find it.
     second: set[str] = field(default_factory=set)
+    token: str = ""
 
 
 @dataclass
@@ -96,6 +100,16 @@ class Model:
     done: set[str] = field(default_factory=set)
     queue: list[str] = field(default_factory=list)
     claimed: list[str] = field(default_factory=list)
+    # Of the last claim of each source; None for one that was cut off, which nobody can use.
+    tokens: dict[str, str | None] = field(default_factory=dict)
+    ends: int = 0
+
+    def held(self, source: Source) -> Source:
+        """A source as its last claimer has it."""
+        return replace(source, token=self.tokens.get(source.name) or "")
+
+    def is_held(self, source: Source) -> bool:
+        return self.tokens.get(source.name, "") is not None
 
     def state_of(self, crawl: str) -> str:
         return self.crawls[crawl].state if crawl in self.crawls else "unknown"
@@ -384,7 +398,7 @@ class Start(OnCrawl):
     def change(self, model: Model, answer: Any) -> None:
         if model.open(self.crawl) is None:
             model.crawls.pop(self.crawl, None)
-            model.crawls[self.crawl] = Life("uncommitted", self.is_concurrent)
+            model.crawls[self.crawl] = Life("uncommitted", self.is_concurrent, ends_before=model.ends)
 
 
 @dataclass(frozen=True)
@@ -608,6 +622,7 @@ class Replace(Step):
             and by is not None
             and not by.is_concurrent
             and not model.begun(self.crawl)
+            and model.crawls[self.crawl].last_end <= by.ends_before
             and self.crawl not in {need.crawl for need in by.needs}
         )
 
@@ -725,20 +740,25 @@ class OnSource(Step):
         return (self.source.crawl,)
 
     def is_offered(self, model: Model) -> bool:
-        return self.source.name in model.hidden
+        hidden = model.hidden.get(self.source.name)
+        return (
+            hidden is not None
+            and model.is_held(self.source)
+            and hidden.token == model.tokens.get(self.source.name, "")
+        )
 
 
 @dataclass(frozen=True)
 class Begin(OnSource):
     def is_offered(self, model: Model) -> bool:
-        return self.source.name not in model.done
+        return self.source.name not in model.done and model.is_held(self.source)
 
     def is_allowed(self, model: Model) -> bool:
         life = model.crawls.get(self.source.crawl)
         return life is None or life.state == "canceled" or life.is_imported
 
     def call(self, index: IndexStore, model: Model) -> int:
-        return index.begin_source(self.source, "stored")
+        return index.begin_source(model.held(self.source), "stored")
 
     def change(self, model: Model, answer: Any) -> None:
         crawl = self.source.crawl
@@ -746,7 +766,7 @@ class Begin(OnSource):
         if model.state_of(crawl) in ("unknown", "canceled"):
             model.crawls[crawl] = Life("uncommitted", is_imported=True)
         life = model.crawls[crawl]
-        model.hidden[self.source.name] = Hidden(answer)
+        model.hidden[self.source.name] = Hidden(answer, token=model.held(self.source).token)
         if answer is not None and self.source.is_container:
             assert answer not in life.containers, f"{self.source.name} got the place {answer} of another one"
             life.containers[answer] = {"filename": self.source.name}
@@ -783,7 +803,7 @@ class AddImported(OnSource):
         return [] if self.url is None else [capture_of(self.url, self.serial)]
 
     def call(self, index: IndexStore, model: Model) -> None:
-        index.add_imported(self.source, self._originals(model), self._urls())
+        index.add_imported(model.held(self.source), self._originals(model), self._urls())
 
     def change(self, model: Model, answer: Any) -> None:
         crawl, hidden = self.source.crawl, model.hidden[self.source.name]
@@ -815,7 +835,7 @@ class End(OnSource):
         return super().is_offered(model) or self.source.name in model.done
 
     def call(self, index: IndexStore, model: Model) -> None:
-        index.end_source(self.source, *self._parts())
+        index.end_source(model.held(self.source), *self._parts())
 
     def change(self, model: Model, answer: Any) -> None:
         if self.source.name in model.done:
@@ -823,6 +843,8 @@ class End(OnSource):
         counts, needs, waiting = self._parts()
         hidden, life = model.hidden.pop(self.source.name), model.crawls[self.source.crawl]
         life.state = "committed"
+        model.ends += 1
+        life.last_end = model.ends
         for digest, original in hidden.records.items():
             life.records.setdefault(digest, []).append(original)
         for capture in hidden.urls:
@@ -847,10 +869,10 @@ class End(OnSource):
 @dataclass(frozen=True)
 class Drop(OnSource):
     def is_offered(self, model: Model) -> bool:
-        return self.source.name not in model.done
+        return self.source.name not in model.done and model.is_held(self.source)
 
     def call(self, index: IndexStore, model: Model) -> None:
-        index.drop_source(self.source)
+        index.drop_source(model.held(self.source))
 
     def change(self, model: Model, answer: Any) -> None:
         model.drop(self.source)
@@ -903,6 +925,7 @@ class Claim(Step):
             return
         name = model.queue.pop(0)
         model.claimed.append(name)
+        model.tokens[name] = None if answer is None else answer.token
         assert answer is None or answer in SOURCES
 
     def instead(self, model: Model) -> list[Step]:
@@ -919,8 +942,11 @@ class Release(Step):
     def crawls(self) -> tuple[str, ...]:
         return ()
 
+    def is_offered(self, model: Model) -> bool:
+        return model.is_held(SOURCES[self.number])
+
     def call(self, index: IndexStore, model: Model) -> None:
-        index.release_source(SOURCES[self.number])
+        index.release_source(model.held(SOURCES[self.number]))
 
     def change(self, model: Model, answer: Any) -> None:
         _leave_queue(model, SOURCES[self.number].name)

@@ -28,7 +28,9 @@ class Canceled:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
     parser.add_argument(
-        "--force", action="store_true", help="even if revisits of other crawls refer to its records already"
+        "--force",
+        action="store_true",
+        help="even if revisits of other crawls refer to its records already, or may",
     )
 
 
@@ -44,7 +46,7 @@ def run(place: Place, opts: argparse.Namespace) -> Canceled:
 
 
 def _refuse_needed(index: CrawlIndex, crawl: str) -> None:
-    """Refuse while other crawls need one, which is possible if it is concurrent."""
+    """Refuse while other crawls need one or may need it, which is possible if it is concurrent."""
     from scrapy_dedupe.crawls.dependencies import Dependencies
     from scrapy_dedupe.crawls.purging import listed_lines
 
@@ -53,11 +55,15 @@ def _refuse_needed(index: CrawlIndex, crawl: str) -> None:
     if info is None or info.state != "uncommitted":
         return
     lines = [f"{other} needs {needed}" for other, needed in dependencies.dependants([crawl])]
+    if info.concurrent:
+        # What a running crawl refers to is entered in batches, so the index does not know it all.
+        lines += [f"{other} {why}, and may need it" for other, why in dependencies.undecided([crawl])]
     if lines:
         raise CrawlStateError(
-            f"The crawl {crawl} was not canceled, since others refer to its records already:\n"
+            f"The crawl {crawl} was not canceled, since others refer to its records already, or may:\n"
             f"{listed_lines(lines)}\n"
-            f"Commit it (commit {crawl}), or cancel it with --force: keep its files then, which those others need."
+            f"Wait for those that run; or commit it (commit {crawl}), or cancel it with --force: keep its files then, which"
+            " those others need."
         )
 
 

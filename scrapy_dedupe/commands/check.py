@@ -162,7 +162,7 @@ def text(result: Checked) -> str:
         if len(found) > _SHOWN:
             lines.append(f"  ... and {number_text(len(found) - _SHOWN)} more, which --json lists.")
     lines += [repair.sentence for repair in result.repairs]
-    lines += [f"Not checked: {note}" for note in result.notes]
+    lines += [f"Note: {note}" for note in result.notes]
     lines += [f"The crawl {crawl} is running and was passed over." for crawl in result.passed_over]
     lines.append(_summary(result))
     return "\n".join(lines)

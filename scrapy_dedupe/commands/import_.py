@@ -50,9 +50,9 @@ class ImportReport:
     """What was done to the index of ``store``.
 
     ``imported`` and ``known`` name sources, ``skipped`` counts lines and records that were passed over, ``faults`` are
-    sentences on the first of them. ``captures`` and ``revisits`` were counted, ``originals`` entered; ``waiting``
+    sentences on the first of them, ``absent`` ones on CDXJ whose WARC files are not there. ``captures`` and ``revisits`` were counted, ``originals`` entered; ``waiting``
     payloads are named by revisits and not in the index. ``claimed`` sources are left to other processes. ``missing``
-    crawls are not in the manifest, ``removed`` ones were purged; ``not_removed`` says why none was.
+    crawls are not in the manifest, ``removed`` ones were purged; ``not_removed`` says in sentences why none was.
     """
 
     store: str
@@ -61,6 +61,7 @@ class ImportReport:
     failed: tuple[Failure, ...]
     skipped: int
     faults: tuple[str, ...]
+    absent: tuple[str, ...]
     captures: int
     originals: int
     revisits: int
@@ -151,6 +152,7 @@ def _report(store: str, done: Imported) -> ImportReport:
         failed=tuple(Failure(failed.source, failed.reason) for failed in done.failed),
         skipped=done.skipped,
         faults=done.faults,
+        absent=done.absent,
         captures=done.captures,
         originals=done.originals,
         revisits=done.revisits,
@@ -255,9 +257,16 @@ def text(result: ImportReport) -> str:
     left = [crawl for crawl in result.missing if crawl not in result.removed]
     if left:
         lines.append(f"Not named by a manifest: {_some(left)}. --remove purges them.")
+    # Containers have a file name, all else a path or URL; what is at that now is not compared with what was imported.
+    if any("/" in name for name in result.known):
+        lines.append(
+            "Known WARC files and CDXJ are not read again: if one has changed since, purge its crawl and import it, or use"
+            " check --repair."
+        )
     lines += [f"{failed.source}: NOT imported. {failed.reason}" for failed in result.failed]
+    lines += result.absent
     lines += result.faults[:_SHOWN]
-    if result.skipped > _SHOWN:
+    if len(result.faults) > _SHOWN:
         lines.append(
             f"and {number_text(result.skipped - _SHOWN)} more lines and records that were passed over."
         )
@@ -270,12 +279,14 @@ def caveat(result: ImportReport) -> str | None:
         parts.append(f"{_counted(len(result.failed), 'source')} could not be imported")
     if result.skipped:
         parts.append(f"{_counted(result.skipped, 'line or record', 'lines or records')} passed over")
+    if result.absent:
+        parts.append(
+            f"WARC files that {_counted(len(result.absent), 'CDXJ names', 'CDXJ name')} are not there"
+        )
+    sentences = [f"{'; '.join(parts)}."] if parts else []
     if result.not_removed:
-        parts.append(f"nothing was removed, since {result.not_removed}")
-    if not parts:
-        return None
-    sentence = "; ".join(parts)
-    return f"{sentence[0].upper()}{sentence[1:].rstrip('.')}."
+        sentences.append(result.not_removed)
+    return " ".join(sentences) or None
 
 
 def _counted(count: int, one: str, many: str | None = None) -> str:

@@ -91,8 +91,11 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
     from scrapy_dedupe.crawls.dependencies import Dependencies
     from scrapy_dedupe.crawls.purging import check_purge, end_unfinished, purge_crawls
 
-    if bool(opts.ids) + (opts.missing_from is not None) + (opts.older_than is not None) != 1:
+    ways = bool(opts.ids) + (opts.missing_from is not None) + (opts.older_than is not None)
+    if not ways:
         raise UsageError("Which crawls are meant? Name their ids, or use --missing-from, or --older-than.")
+    if ways > 1:
+        raise UsageError("Ids, --missing-from and --older-than do not go together. Use one of them.")
     before = None if opts.older_than is None else time_before(opts.older_than, datetime.now(UTC))
     with place.open_index() as index:
         ended = [] if opts.dry_run else end_unfinished(index)
@@ -194,7 +197,8 @@ def text(result: Purged) -> str:
         files = sum(len(crawl.files) + len(crawl.containers) for crawl in result.crawls)
         stay = "stay" if result.dry_run else "were left"
         lines.append(
-            f"Their files {stay} where they are; {number_text(files)} are needed no more, see --json."
+            f"Their files {stay} where they are; {number_text(files)} {'is' if files == 1 else 'are'} needed no more,"
+            " see --json."
         )
     elif not result.ended:
         lines.append("No crawl is to be purged.")

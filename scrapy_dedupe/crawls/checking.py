@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, DedupeError
-from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import place_file
 
-from .comparing import Comparison, digits_of
-from .crawl_files import CrawlFiles, find_crawl_files, strays_by_crawl
+from .backing import Unmet, missing_needs
+from .comparing import Comparison
+from .crawl_files import CrawlFiles, Recognition, find_crawl_files, strays_by_crawl
 from .dependencies import Dependencies
 from .findings import Finding
 from .index import REPAIR_SUFFIX
 from .ledger import Ledger
-from .places import WACZ_SUFFIX, readable, size_of
+from .places import WACZ_SUFFIX, size_of
 from .rebuilding import refuse_running
 from .recounting import Recount
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from .findings import Thoroughness
     from .index import CrawlIndex
-    from .recounting import Revisit
     from .rules import RevisitRules
 
 
@@ -100,7 +99,9 @@ class Checker:
         """
         began = time.monotonic()
         result = Check()
+        before = unreadable_values(self.index)
         known = {info.id: info for info in self.index.crawls()}
+        unreadable = unreadable_values(self.index) - before
         strays = strays_by_crawl(self.folders)
         for crawl in crawls:
             if crawl not in known and crawl not in strays:
@@ -117,6 +118,9 @@ class Checker:
             run.check_revisits()
         finally:
             run.close()
+        if unreadable:
+            text = f"{_values_text(unreadable)} of the list of crawls cannot be read."
+            result.findings.append(Finding("unreadable", None, text))
         self._check_whole(result)
         result.seconds = time.monotonic() - began
         return result
@@ -158,10 +162,14 @@ class _Run:
         self._result = result
         self._dependencies = dependencies
         self._strays = strays
+        self._owners = {
+            name: info.id.removesuffix(REPAIR_SUFFIX)
+            for info in dependencies.crawls.values()
+            for name in info.files
+        }
         self._thoroughness = thoroughness
         self._ledger = Ledger()
-        self._unmet: list[tuple[str, Revisit]] = []
-        self._read: set[str] = set()
+        self._unmet = Unmet(self._index, self._ledger, checker.folders)
 
     def close(self) -> None:
         self._ledger.close()
@@ -177,16 +185,18 @@ class _Run:
         if info.state == "uncommitted" and self._is_running(crawl):
             self._result.passed_over.append(crawl)
             return
-        files = find_crawl_files(info, self._checker.folders, self._strays_of(info))
+        self._take_entries(crawl)
+        is_the_same = Recognition(info, self._ledger, self._index.containers(crawl), self._owners)
+        files = find_crawl_files(info, self._checker.folders, self._strays_of(info), is_the_same)
         checked = CheckedCrawl(crawl, info, files)
         self._result.crawls.append(checked)
         if info.incomplete:
             text = f"Not all records of the crawl {crawl} are entered. `commit {crawl}` does that, as does --repair."
             self._add("incomplete", crawl, text)
             return
-        self._ledger.take(self._index.records(crawl))
         checked.entries = self._ledger.counts_by_file()
         checked.unplaced = self._ledger.without_place()
+        self._check_emptiness(checked, info)
         self._check_files(checked)
         comparison = Comparison(
             crawl,
@@ -201,7 +211,7 @@ class _Run:
         else:
             self._compare(checked, info, comparison)
         self._result.records += comparison.records
-        self._check_needs(crawl)
+        self._result.findings += missing_needs(crawl, self._dependencies.needs(crawl))
         self._check_containers(crawl)
 
     def check_unknown(self, strays: Sequence[str], asked: Sequence[str], *, is_empty: bool) -> None:
@@ -222,31 +232,51 @@ class _Run:
                 )
 
     def check_revisits(self) -> None:
-        """Name the revisits that refer to nothing: neither to an entry nor to a record that was read."""
-        if not self._unmet:
-            return
-        for crawl in dict.fromkeys(crawl for crawl, _ in self._unmet):
-            self._read_needed(crawl)
-        for crawl, revisit in self._unmet:
-            if revisit.original_uri and self._ledger.has_record(revisit.original_uri, revisit.date):
+        """Name the revisits whose originals are not in the index, where nothing else says that already."""
+        self._result.findings += self._unmet.findings(self._dependencies.crawls)
+        told = {
+            found.crawl for found in self._result.findings if found.kind in ("revisit", "waiting", "missing")
+        }
+        for info in (checked.info for checked in self._result.crawls):
+            if info is None or not info.waiting or info.id in told or self._thoroughness.sample is not None:
                 continue
-            refers_to = revisit.original_uri or "a payload"
+            payloads = "1 payload" if info.waiting == 1 else f"{info.waiting} payloads"
             text = (
-                f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, of which"
-                " neither the index nor a file has the original."
+                f"Revisits of the crawl {info.id} wait for {payloads} whose originals are not in the index. Import or"
+                " commit what has them."
             )
-            self._add("revisit", crawl, text, revisit.file, revisit.offset)
+            self._result.notes.append(text)
+
+    def _take_entries(self, crawl: str) -> None:
+        before = unreadable_values(self._index)
+        self._ledger.take(self._index.records(crawl))
+        self._index.needs(crawl)
+        count = unreadable_values(self._index) - before
+        if count:
+            self._add("unreadable", crawl, f"{_values_text(count)} of the crawl {crawl} cannot be read.")
+
+    def _check_emptiness(self, checked: CheckedCrawl, info: CrawlInfo) -> None:
+        has_entries = checked.unplaced or checked.entries
+        if info.state != "committed" or info.files or has_entries or info.counts.total_urls:
+            return
+        text = f"The crawl {info.id} is committed, and the index has no file and no record of it."
+        if info.imported:
+            text += " When its files are there, purge it and import them again."
+            self._add("empty", info.id, text)
+        else:
+            # A crawl can end well that got no page.
+            self._result.notes.append(text)
 
     def _compare(self, checked: CheckedCrawl, info: CrawlInfo, comparison: Comparison) -> None:
         rules = None if checked.is_foreign else self._checker.rules
         recount = Recount(self._index, checked.id, self._ledger, rules)
         for name, file in checked.files.present.items():
             comparison.read(name, file, recount.take)
-            self._read.add(name)
+            self._unmet.read |= {name, str(file)}
         recount.finish()
         self._result.files += len(checked.files.present)
         self._result.findings += recount.lacking
-        self._unmet += [(checked.id, revisit) for revisit in recount.unmet]
+        self._unmet.take(checked.id, recount.unmet)
         for other in sorted(recount.needed - {need.crawl for need in self._index.needs(checked.id)}):
             text = f"Revisits of the crawl {checked.id} refer to records of {other}, which its needs do not name."
             self._add("needs", checked.id, text)
@@ -300,19 +330,6 @@ class _Run:
             text = f"{name} of the crawl {crawl} has not got its final name. `warc salvage` mends it."
             self._add("file", crawl, text, name)
 
-    def _check_needs(self, crawl: str) -> None:
-        for needed in self._dependencies.needs(crawl):
-            if needed.state not in ("committed", "uncommitted"):
-                text = f"Revisits of the crawl {crawl} refer to records of {needed.crawl}, which the index does not have."
-            elif needed.is_missing:
-                text = (
-                    f"Revisits of the crawl {crawl} refer to records of {needed.crawl} in {needed.place or needed.name},"
-                    " which is gone."
-                )
-            else:
-                continue
-            self._add("missing", crawl, text, needed.place)
-
     def _check_containers(self, crawl: str) -> None:
         unreadable = sum(not container.get("filename") for container in self._index.containers(crawl))
         if unreadable:
@@ -330,14 +347,6 @@ class _Run:
             if fault:
                 text = f"{container.place} of the crawl {crawl} {fault}."
                 self._add("container", crawl, text, container.place)
-
-    def _read_needed(self, crawl: str) -> None:
-        """Note the records of what a crawl needs, where that was not read already."""
-        for need in self._index.needs(crawl):
-            if need.file is None or need.file in self._read:
-                continue
-            self._read.add(need.file)
-            note_records(need.file, self._ledger)
 
     def _is_running(self, crawl: str) -> bool:
         try:
@@ -384,18 +393,9 @@ def crawl_sizes(index: CrawlIndex, checked: CheckedCrawl) -> list[int]:
     return [packed, files] if packed else [files]
 
 
-def note_records(place: str, ledger: Ledger) -> None:
-    """Note in the ledger which responses a file holds; one that cannot be read holds none."""
-    file = readable(place)
-    if file is None:
-        return
-    try:
-        for record in read_records(file, on_damage=lambda damage: None):
-            if record.type == "response" and record.target_uri and record.date:
-                ledger.note_record(record.target_uri, digits_of(record.date))
-    except (OSError, DedupeError):
-        # That the file cannot be read is told with the crawl that it belongs to.
-        return
+def unreadable_values(index: CrawlIndex) -> int:
+    """How many values of an open index were passed over so far because they cannot be read."""
+    return int(getattr(index._store, "unreadable", 0))
 
 
 def _container_fault(place: str, size: int | None, digest: str | None) -> str | None:
@@ -434,3 +434,7 @@ def _files_text(paths: Sequence[Path]) -> str:
 
 def _entries_text(count: int) -> str:
     return "no entries" if not count else "1 entry" if count == 1 else f"{count} entries"
+
+
+def _values_text(count: int) -> str:
+    return "1 value" if count == 1 else f"{count} values"

@@ -6,11 +6,13 @@ Both come in order of offset, so a file is read once and nothing is held but the
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_body
+from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.reading import read_record, read_records
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
     from .ledger import Entry, Ledger
 
-_SEPARATORS = str.maketrans("", "", "-:T.Ztz ")
 _MAX_BLANK_LINES = 8
 _STREAMED_BYTES = 64 << 20
 _MAX_DECODED_BYTES = 1 << 30
@@ -38,7 +39,7 @@ class Comparison:
     """The records of one crawl's files beside its entries.
 
     ``on_record`` is given every principal record with the method of its request, and whether an entry names it. With
-    ``has_payloads`` payloads are hashed. ``records`` counts what was read, requests and the like apart.
+    ``has_payloads`` payloads are hashed. ``records`` counts the responses and revisits that were read.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Comparison:
         entries = _Queue(self._ledger.of_file(name))
         try:
             for record, method in self._principals(name, file):
-                self.records += 1
+                self.records += record.type in ("response", "revisit")
                 for passed in entries.before(record.offset):
                     self._add_unmet(passed)
                 is_entered = record.type == "response" and self._meets(entries, name, record)
@@ -91,8 +92,8 @@ class Comparison:
                 continue
             if record.type != "response":
                 self._add_unmet(entry)
-            elif differences := _differences(entry, record):
-                self._add_different(entry, differences)
+            elif found := differences(entry, record):
+                self._add_different(entry, found)
             elif self._has_payloads and (fault := payload_fault(record)):
                 self._add("damage", f"{entry.file}, offset {entry.offset}: {fault}", entry.file, entry.offset)
 
@@ -111,21 +112,21 @@ class Comparison:
         if not here:
             return False
         same = next((entry for entry in here if _is_payload(entry, record)), here[0])
-        differences = _differences(same, record)
-        if differences and not record.length:
+        found = differences(same, record)
+        if found and not record.length:
             # It shares its gzip member with others; the entry may mean one of those.
             return False
         here.remove(same)
-        if differences:
-            self._add_different(same, differences)
-        return not differences
+        if found:
+            self._add_different(same, found)
+        return not found
 
     def _add_unmet(self, entry: Entry) -> None:
         text = f"The entry of {entry.url} names {entry.file}, offset {entry.offset}, where no response record begins."
         self._add("entry", text, entry.file, entry.offset)
 
-    def _add_different(self, entry: Entry, differences: Sequence[str]) -> None:
-        what = " and ".join(filter(None, (", ".join(differences[:-1]), differences[-1])))
+    def _add_different(self, entry: Entry, found: Sequence[str]) -> None:
+        what = " and ".join(filter(None, (", ".join(found[:-1]), found[-1])))
         text = f"The entry of {entry.url} names {entry.file}, offset {entry.offset}; the record there has another {what}."
         self._add("entry", text, entry.file, entry.offset)
 
@@ -162,14 +163,17 @@ class _Queue:
         return self._here
 
 
+@lru_cache(1_000)  # the date of a record is asked for several times in a row
 def digits_of(date: str) -> str:
-    """The digits of a WARC-Date: 14, or 17 if it has a fraction.
+    """The digits of a WARC-Date, as an import has them: 14, or 17 if it has a fraction; empty if it is none.
 
-    >>> digits_of("2026-08-01T12:00:00.1Z"), digits_of("2026-08-01T12:00:00Z")
-    ('20260801120000100', '20260801120000')
+    >>> digits_of("2026-08-01T12:00:00.1Z"), digits_of("2026-08-01T12:00:00Z"), digits_of("now")
+    ('20260801120000100', '20260801120000', '')
     """
-    digits = date.translate(_SEPARATORS)
-    return digits if len(digits) == 14 else digits.ljust(17, "0")[:17]
+    try:
+        return date_digits(date)
+    except ValueError:
+        return ""
 
 
 def payload_fault(record: StoredRecord) -> str | None:
@@ -223,7 +227,8 @@ def _is_payload(entry: Entry, record: StoredRecord) -> bool:
     return digest is not None and digest.value == entry.digest
 
 
-def _differences(entry: Entry, record: StoredRecord) -> list[str]:
+def differences(entry: Entry, record: StoredRecord) -> list[str]:
+    """What an entry says otherwise than the record at its place."""
     found = []
     digest = record.payload_digest
     # Records of old crawlers have no digest; the entry got its own from an index that was imported.
@@ -234,7 +239,7 @@ def _differences(entry: Entry, record: StoredRecord) -> list[str]:
         found.append("URI")
     date = digits_of(record.date or "")
     count = min(len(date), len(entry.date))
-    if date[:count] != entry.date[:count]:
+    if not date or date[:count] != entry.date[:count]:
         found.append("date")
     # Writers of CDXJ do not agree whether the blank lines after an uncompressed record are part of it.
     blank = record.length - record.frame.block_position - record.frame.block_length

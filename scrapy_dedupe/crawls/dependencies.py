@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import holders
+from .holders import is_bare
 from .places import is_present, is_remote
 
 if TYPE_CHECKING:
@@ -43,7 +44,12 @@ class Needed:
     @property
     def is_missing(self) -> bool:
         """Whether the crawl is not in the index, or the file is gone."""
-        return self.state not in ("committed", "uncommitted") or self.is_present is False
+        return not self.is_in_index or self.is_present is False
+
+    @property
+    def is_in_index(self) -> bool:
+        """Whether the index has the crawl, and what it holds."""
+        return self.state in ("committed", "uncommitted")
 
     def __str__(self) -> str:
         return f"{self.crawl} ({self.name})" if self.name else self.crawl
@@ -75,8 +81,8 @@ class Dependencies:
         self._holding: dict[str, holders.Containers] = {}
         # Of a canceled crawl the index has forgotten what it needed.
         self._needs = {
-            info.id: [need for need in index.needs(info.id) if need.crawl != info.id]
-            for info in self.crawls.values()
+            crawl: holders.needs_meant(crawl, index.needs(crawl), self.crawls, self._holding_of)
+            for crawl in self.crawls
         }
 
     def needs(self, crawl: str) -> list[Needed]:
@@ -90,13 +96,17 @@ class Dependencies:
                 found[needed.crawl, needed.name] = needed
         return list(found.values())
 
+    def crawls_needed(self, crawl: str) -> list[str]:
+        """The crawls that a crawl needs, in order of their ids."""
+        return sorted({need.crawl for need in self._needs.get(crawl, ())})
+
     def needed_by(self, crawl: str) -> list[str]:
         """The crawls that need one, as far as is known."""
         return [other for other, needs in self._needs.items() if any(need.crawl == crawl for need in needs)]
 
     def files_needed(self, crawl: str) -> set[str]:
         """The places of what a crawl needs, as far as they are known: of containers and of WARC files."""
-        files = {need.file for need in self._needs.get(crawl, ()) if need.file}
+        files = {need.file for need in self._needs.get(crawl, ()) if need.file and not is_bare(need.file)}
         return files | {needed.place for needed in self.needs(crawl) if needed.place}
 
     def dependants(self, crawls: Collection[str]) -> list[tuple[str, Needed]]:
@@ -137,22 +147,29 @@ class Dependencies:
     def _needed(self, need: Need) -> Needed:
         info = self.crawls.get(need.crawl)
         state = None if info is None else info.state
+        file = self._file(need, info)
         containers = self._all_containers(need.crawl)
-        container = containers[need.wacz_index] if need.wacz_index < len(containers) else None
-        if (
-            container is not None
-            and need.file
-            and self._holding[need.crawl].holding(need.wacz_index, need.file) is None
-        ):
-            # It is not packed yet, or holds other files, so the record is in the WARC file.
-            container = None
+        number = self._holding_of(need.crawl).place_for(need)
+        container = None if number is None else containers[number]
         if container is None:
+            # It is not packed yet, or holds other files, so the record is in the WARC file.
             name = _file_name(need.file) if need.file else None
-            return Needed(need.crawl, state, name, need.file, is_present(need.file) if need.file else None)
+            return Needed(need.crawl, state, name, file, is_present(file) if file else None)
         needed = Needed(need.crawl, state, container.filename, container.place, container.is_present)
-        if container.is_present or not need.file:
+        if container.is_present or file is None:
             return needed
-        return replace(needed, place=need.file, is_present=is_present(need.file))
+        return replace(needed, place=file, is_present=is_present(file))
+
+    def _holding_of(self, crawl: str) -> holders.Containers:
+        self._all_containers(crawl)
+        return self._holding[crawl]
+
+    def _file(self, need: Need, info: CrawlInfo | None) -> str | None:
+        """The place of the file that a need names; of a bare name the one that its crawl has."""
+        if not need.file or not is_bare(need.file):
+            return need.file
+        files = info.files if info is not None else ()
+        return next((file for file in files if _file_name(file) == need.file), None)
 
     def _all_containers(self, crawl: str) -> list[Container | None]:
         if crawl not in self._containers:

@@ -5,8 +5,10 @@ Counted is what the crawler counts: every ``response`` and ``revisit`` over HTTP
 payload conserves nothing. Originals are responses to GET with a payload, whole ones: neither 206, 304 nor 1xx. Those
 of status 200 come before all others with the same payload, whatever the order of the lines.
 
-Revisits may come before their originals, so they wait in a temporary file until all originals are entered. Memory is
-bounded but for the revisits whose original is not in the index.
+Revisits may come before their originals, so they wait in a temporary file until all originals are entered. Those without
+an original then wait in the index, until it resolves them. So do those whose original is in another crawl, as long as
+other sources may bring their own crawl one: the order of its sources is to make no difference. Memory is bounded here,
+whatever waits.
 """
 
 from __future__ import annotations
@@ -15,15 +17,19 @@ import hashlib
 import json
 import re
 import tempfile
+from array import array
+from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, overload
 
-from scrapy_dedupe.errors import DamagedInput, SettingError
+from scrapy_dedupe.errors import CrawlStateError, DamagedInput, SettingError, TakenOver
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
 from scrapy_dedupe.warc.cdxj_reading import CdxFault, read_cdxj
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.remote import shown
 
 from .exchanges import exchanges, is_http, is_not_modified
 from .originals import validators_of
@@ -32,7 +38,7 @@ from .sources import unreadable
 from .values import digest_form, plain_digest, plain_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     from scrapy_dedupe.stores.base import Source
@@ -45,6 +51,8 @@ if TYPE_CHECKING:
 _BATCH = 1_000
 _SPOOL_BYTES = 4 << 20
 _NOT_WHOLE = frozenset({206, 304})
+# Indexers give a revisit of the server that, or no status if the record has no HTTP headers.
+_NOT_MODIFIED = frozenset({None, 304})
 _USUAL_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _EMPTY_BLAKE3 = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
 
@@ -57,18 +65,19 @@ EMPTY_PAYLOADS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """What a source gave: its counts, the records that may serve as originals, and revisits without an original."""
+    """What a source gave: its counts, the records that may serve as originals, and WARC files that it names in vain."""
 
     counts: Counts
     originals: int
-    waiting: int
+    absent: tuple[str, ...] = ()
 
 
 class Entering:
     """Enters one source that was begun; a context manager that deletes its temporary files.
 
-    ``wacz_index`` is the place of its container. ``alive`` is called before every batch, ``on_fault`` with a sentence
-    for each line or record that is passed over. Raises what the index raises.
+    ``wacz_index`` is the place of its container; ``is_last`` says that its crawl gets no other source. ``alive`` is called
+    before every batch, ``on_fault`` with a sentence for each line or record that is passed over. Raises what the index
+    raises, and :class:`~scrapy_dedupe.errors.CrawlStateError` if it has lost the source meanwhile.
     """
 
     def __init__(
@@ -77,14 +86,17 @@ class Entering:
         source: Source,
         wacz_index: int,
         *,
+        is_last: bool,
         alive: Callable[[], None],
         on_fault: Callable[[str], None],
     ) -> None:
         self._index = index
         self._source = source
         self._wacz_index = wacz_index
+        self._is_last = is_last
         self._alive = alive
-        self._on_fault = on_fault
+        self._tell = on_fault
+        self._first_fault: str | None = None
         self._originals: list[Original] = []
         self._urls: list[UrlCapture] = []
         self._files: dict[str, None] = {}
@@ -92,6 +104,11 @@ class Entering:
         self._entered = 0
         self._revisits = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
         self._others = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
+
+    @property
+    def files(self) -> list[str]:
+        """The WARC files that were named so far."""
+        return list(self._files)
 
     def take_lines(self, lines: Iterable[bytes], file_of: Callable[[str], str]) -> int:
         """Take the lines of a CDXJ; the sum of the sizes of all records that they name.
@@ -118,7 +135,7 @@ class Entering:
         if file is not None:
             self._files[file] = None
         if line.is_revisit:
-            self._take_revisit(digest, line.length, line.status is not None)
+            self._take_revisit(digest, line.length, line.status not in _NOT_MODIFIED)
             return
         if digest is None or line.method != "GET" or not _is_whole(line.status):
             self._total += 1
@@ -184,6 +201,7 @@ class Entering:
         if http.status == 200 and (validators := validators_of(http.headers)):
             self._urls.append(UrlCapture(plain_url(record.target_uri), digest, date, validators))
         if is_revisit or record.frame.block_length <= http.length:
+            self._flush_when_full()
             return
         is_plain = http.status == 200 and not form
         original = Original(
@@ -213,43 +231,56 @@ class Entering:
             self._others.write(json.dumps(_row(original)) + "\n")
             return
         self._originals.append(original)
-        if len(self._originals) >= _BATCH:
+        self._flush_when_full()
+
+    def _flush_when_full(self) -> None:
+        if len(self._originals) + len(self._urls) >= _BATCH:
             self._flush()
 
     def _flush(self) -> None:
         if self._originals or self._urls:
             self._alive()
-            self._index.add_imported(self._source, self._originals, self._urls)
+            with self._known():
+                self._index.add_imported(self._source, self._originals, self._urls)
         self._entered += len(self._originals)
         self._originals, self._urls = [], []
 
     def finish(self, size_bytes: int, needs: Iterable[Need] = ()) -> Entered:
         """Enter the rest, look up what the revisits refer to, and end the source.
 
-        ``size_bytes`` is what the source takes on disk, ``needs`` what it says itself that it needs.
+        ``size_bytes`` is what the source takes on disk, ``needs`` what it says itself that it needs. Raises
+        :class:`~scrapy_dedupe.errors.DamagedInput` for a source without any response or revisit.
         """
+        if not self._total:
+            raise DamagedInput(
+                f"{shown(self._source.place)} holds no record that can be entered; nothing was imported."
+                + (f" The first fault: {self._first_fault}" if self._first_fault else "")
+            )
         # Also those that hold revisits alone: a check has to find them.
-        self._index.add_imported(self._source, [], [], list(self._files))
+        with self._known():
+            self._index.add_imported(self._source, [], [], list(self._files))
         self._flush()
         self._others.seek(0)
         for row in self._others:
             self._originals.append(_original(json.loads(row), self._source.crawl, self._wacz_index))
-            if len(self._originals) >= _BATCH:
-                self._flush()
+            self._flush_when_full()
         self._flush()
-        conserved, found_needs, waiting = self._resolve()
-        counts = Counts(self._total, self._dupes, conserved, size_bytes)
-        self._alive()
-        in_order = sorted(
-            {*needs, *found_needs}, key=lambda need: (need.crawl, need.wacz_index, need.file or "")
-        )
-        self._index.end_source(self._source, counts, in_order, waiting)
-        return Entered(counts, self._entered, len(waiting))
+        with tempfile.TemporaryFile(prefix="scrapy-dedupe-") as file:
+            waiting = _WaitingInFile(file)
+            conserved, found_needs = self._resolve(waiting)
+            counts = Counts(self._total, self._dupes, conserved, size_bytes)
+            self._alive()
+            in_order = sorted(
+                {*needs, *found_needs}, key=lambda need: (need.crawl, need.wacz_index, need.file or "")
+            )
+            with self._known():
+                self._index.end_source(self._source, counts, in_order, waiting)
+        return Entered(counts, self._entered)
 
-    def _resolve(self) -> tuple[int, set[Need], list[Waiting]]:
+    def _resolve(self, waiting: _WaitingInFile) -> tuple[int, set[Need]]:
+        """What revisits conserve and need; those that are to wait are put into *waiting*."""
         conserved = 0
         needs: set[Need] = set()
-        waiting: list[Waiting] = []
         self._revisits.seek(0)
         while rows := [row.split() for row in islice(self._revisits, _BATCH)]:
             self._alive()
@@ -257,13 +288,31 @@ class Entering:
             found = dict(zip(digests, self._index.find(self._source.crawl, digests), strict=True))
             for digest, size in rows:
                 original = found[digest]
-                if original is None:
-                    waiting.append(Waiting(digest, int(size)))
+                is_own = original is not None and original.crawl == self._source.crawl
+                if original is None or not (is_own or self._is_last):
+                    waiting.append(digest, int(size))
                     continue
                 conserved += max(0, original.size - int(size))
-                if original.crawl != self._source.crawl:
+                if not is_own:
                     needs.add(Need(original.crawl, original.wacz_index, original.file))
-        return conserved, needs, waiting
+        return conserved, needs
+
+    def _on_fault(self, sentence: str) -> None:
+        self._first_fault = self._first_fault or sentence
+        self._tell(sentence)
+
+    @contextmanager
+    def _known(self) -> Iterator[None]:
+        """Say what it means when the index does not know the source any more that was begun here."""
+        try:
+            yield
+        except TakenOver:
+            raise
+        except CrawlStateError as error:
+            raise CrawlStateError(
+                f"The index has lost {self._source.name} while it was imported: somebody has emptied the index, or has"
+                f" canceled or purged the crawl {self._source.crawl}. Import it again."
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -273,6 +322,45 @@ class Entering:
     ) -> None:
         self._revisits.close()
         self._others.close()
+
+
+class _WaitingInFile(Sequence[Waiting]):
+    """Revisits in a file, of which there may be more than fit in memory; read in slices or from the first on."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._places = array("Q")  # where every so many-th one begins
+        self._count = 0
+
+    def append(self, digest: str, size: int) -> None:
+        if not self._count % _BATCH:
+            self._places.append(self._file.tell())
+        self._file.write(f"{digest} {size}\n".encode())
+        self._count += 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Waiting]:
+        for first in range(0, self._count, _BATCH):
+            yield from self[first : first + _BATCH]
+
+    @overload
+    def __getitem__(self, place: int) -> Waiting: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Waiting]: ...
+    def __getitem__(self, place: int | slice) -> Waiting | list[Waiting]:
+        if isinstance(place, int):
+            return self._at(range(self._count)[place], 1)[0]
+        first, end, step = place.indices(self._count)
+        return self._at(first, max(0, end - first))[::step]
+
+    def _at(self, first: int, count: int) -> list[Waiting]:
+        if not count:
+            return []
+        self._file.seek(self._places[first // _BATCH])
+        rows = islice(self._file, first % _BATCH, first % _BATCH + count)
+        return [Waiting(digest.decode(), int(size)) for digest, size in (row.split() for row in rows)]
 
 
 def _plain(labelled: str | None) -> tuple[str | None, str]:

@@ -45,8 +45,10 @@ def is_http(record: StoredRecord) -> bool:
 
 
 def is_not_modified(record: StoredRecord) -> bool:
-    """Whether a revisit stands for a 304, in any version of its profile."""
-    return (record.profile or "").endswith("server-not-modified")
+    """Whether a revisit stands for a 304, in any version of its profile or without one."""
+    if (record.profile or "").endswith("server-not-modified"):
+        return True
+    return record.http is not None and record.http.status == 304
 
 
 def _belong_together(principal: StoredRecord, request: StoredRecord) -> bool:

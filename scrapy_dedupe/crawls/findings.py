@@ -14,15 +14,20 @@ KINDS: Final = {
     "record": "records that the index lacks",
     "counts": "counts that differ from a recount",
     "revisit": "revisits without an original",
+    "waiting": "revisits whose original is not in the index",
     "needs": "needs of other crawls that the index lacks",
     "missing": "what crawls need and is not there",
     "container": "WACZ files that differ from what the index says",
+    "unreadable": "values of the index that cannot be read",
+    "empty": "committed crawls of which the index has nothing",
     "merged": "faults of the merged index",
     "unfinished": "imports, removals and repairs that were cut off",
 }
 """What can be found, in the order in which it is shown."""
 
-REBUILT_KINDS: Final = frozenset({"incomplete", "lost", "file", "entry", "record", "counts", "needs"})
+REBUILT_KINDS: Final = frozenset(
+    {"incomplete", "lost", "file", "entry", "record", "counts", "needs", "unreadable"}
+)
 """What reading the entries of a crawl anew can mend."""
 
 

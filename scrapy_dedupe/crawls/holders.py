@@ -5,19 +5,23 @@ and before that for a crawl which others may refer to while it runs, since it wi
 has. A committed crawl whose container is not packed has none: nobody knows whether it ever will be.
 
 A WARC file that was imported by itself lies in no container, whichever others its crawl has.
+
+A need that a WACZ tells of itself has the bare name of a container or WARC file, since nobody knew its crawl then. That
+name says which one is meant, and nothing about where it is. The crawl that it names may be in the index under another id.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .places import WACZ_SUFFIX
+from .places import WACZ_SUFFIX, is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from scrapy_dedupe.stores.base import CrawlInfo
+    from scrapy_dedupe.stores.base import CrawlInfo, Need
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +48,102 @@ class Containers:
         """The container in that place, whether it is packed or not."""
         return self._known[place] if 0 <= place < len(self._known) else None
 
+    def place_of(self, name: str) -> int | None:
+        """The place of the container of this name, whether it is packed or not."""
+        return next(
+            (place for place, container in enumerate(self._known) if container and container.name == name),
+            None,
+        )
+
+    def place_for(self, need: Need) -> int | None:
+        """The place of the container that a need means; None if its record is in no container."""
+        if need.file and is_bare(need.file):
+            return self.place_of(need.file)
+        is_in_it = not need.file or self.holding(need.wacz_index, need.file) is not None
+        return need.wacz_index if is_in_it and self.named(need.wacz_index) is not None else None
+
     def holding(self, place: int, file: str | None) -> Container | None:
         """The container in that place, if it holds, or will hold, a record that is in *file*."""
         container = self.named(place)
-        if container is None or not container.name.endswith(WACZ_SUFFIX):
+        # A manifest may give an imported WACZ any name.
+        if container is None or not (self._is_imported or container.name.endswith(WACZ_SUFFIX)):
             return None
-        # A need may name the container itself, before its crawl was known.
-        is_loose = file is not None and f"{WACZ_SUFFIX}/" not in file and not file.endswith(WACZ_SUFFIX)
+        is_loose = file is not None and f"{WACZ_SUFFIX}/" not in file
         if self._is_imported and is_loose:
             return None
         is_packed = container.hash is not None or container.size is not None
-        return container if is_packed or self._is_to_be_packed else None
+        if not is_packed and not self._is_to_be_packed:
+            return None
+        return replace(container, name=wacz_name(container.name, file))
+
+
+def wacz_name(container: str, file: str | None) -> str:
+    """The file name of a container with a WARC file in it. The name that a manifest gives it may be another one.
+
+    >>> wacz_name("c2", "/archive/two.wacz/archive/x.warc.gz"), wacz_name("a.wacz", None)
+    ('two.wacz', 'a.wacz')
+    """
+    place, found, _ = (file or "").partition(f"{WACZ_SUFFIX}/")
+    if container.endswith(WACZ_SUFFIX) or not found:
+        return container
+    return f"{place.rpartition('/')[2]}{WACZ_SUFFIX}"
+
+
+def is_bare(file: str) -> bool:
+    """Whether a need has no more than the name of a file, as another crawl tells it.
+
+    >>> is_bare("one.wacz"), is_bare("/archive/one.wacz"), is_bare("https://example.org/one.wacz")
+    (True, False, False)
+    """
+    return not (is_remote(file) or Path(file).is_absolute())
+
+
+def is_own(need: Need, own: Containers, others: Containers) -> bool:
+    """Whether a need is met within its crawl, since the WACZ that it names was imported under the same id.
+
+    ``own`` are the containers of the crawl itself, ``others`` those of the crawl that the need names.
+    """
+    if not need.file or not is_bare(need.file):
+        return False
+    return others.place_of(need.file) is None and own.place_of(need.file) is not None
+
+
+def needs_meant(
+    crawl: str,
+    needs: Sequence[Need],
+    crawls: Mapping[str, CrawlInfo],
+    containers_of: Callable[[str], Containers],
+) -> list[Need]:
+    """What *crawl* needs of others, each need with the id that the index has for the crawl that it means.
+
+    A bare name of a WACZ whose crawl is not in the index means the crawl that has a container of this name. A bare name
+    that nobody has says nothing if no revisit of the crawl waits: all originals were found under other names.
+    """
+    found: dict[Need, None] = {}
+    for need in needs:
+        if need.crawl == crawl:
+            continue
+        if not need.file or not is_bare(need.file):
+            found[need] = None
+            continue
+        if is_own(need, containers_of(crawl), containers_of(need.crawl)):
+            continue
+        info = crawls.get(need.crawl)
+        if info is not None and info.state != "canceled":
+            found[need] = None
+        elif (holder := _holder(need.file, crawls, containers_of)) is not None:
+            found[replace(need, crawl=holder)] = None
+        elif crawl not in crawls or crawls[crawl].waiting:
+            found[need] = None
+    return list(found)
+
+
+def _holder(
+    name: str, crawls: Mapping[str, CrawlInfo], containers_of: Callable[[str], Containers]
+) -> str | None:
+    if not name.endswith(WACZ_SUFFIX):
+        return None
+    return next((crawl for crawl in crawls if containers_of(crawl).place_of(name) is not None), None)
 
 
 def _read(container: Mapping[str, object]) -> Container | None:

@@ -11,21 +11,33 @@ done.
 from __future__ import annotations
 
 import time
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from scrapy_dedupe.errors import CrawlStateError, DedupeError, StoreRefused, StoreUnavailable
+from scrapy_dedupe.errors import (
+    CrawlStateError,
+    DedupeError,
+    SettingError,
+    StoreRefused,
+    StoreUnavailable,
+    TakenOver,
+)
 from scrapy_dedupe.stores.index_values import utc_now
-from scrapy_dedupe.warc.remote import place_file, shown
+from scrapy_dedupe.warc.remote import shown
 
-from .places import size_of
+from .index import checked_crawl_id
+from .known_sources import KnownSources
+from .purging import missing_crawls, purge_crawls
 from .source_entry import EntryOptions, enter_source
 from .sources import FailedSource, find_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from scrapy_dedupe.stores.base import Source
+    from scrapy_dedupe.warc.manifests import Listed
 
     from .index import CrawlIndex
     from .sources import FoundSources
@@ -35,6 +47,11 @@ LEASE_S = 120.0
 
 _POLL_S = 0.25
 _MAX_SENTENCES = 1_000
+_SHOWN = 3
+_LOST = (
+    "It is not in the queue any more: another process has tried in vain to import it, or the index has lost it, since"
+    " somebody has emptied it meanwhile. Import it again."
+)
 
 
 class Stopped(Exception):
@@ -77,11 +94,11 @@ class Imported:
     """What an import did.
 
     ``imported`` and ``known`` are names of sources. ``skipped`` counts lines and records that were passed over, and
-    ``faults`` says which, up to a thousand. ``captures`` and ``revisits`` were counted; ``originals`` may serve as
+    ``faults`` says which, up to a thousand. ``absent`` says which CDXJ name WARC files that are not there. ``captures`` and ``revisits`` were counted; ``originals`` may serve as
     originals, as far as no other record of the index has the same payload. ``waiting`` payloads, of all crawls, are named
     by revisits and not in the index. ``claimed`` sources are left to other processes. ``missing`` are committed crawls
-    that no source of the manifests belongs to, ``removed`` those of them that were purged; ``not_removed`` says why none
-    was, though it was wanted.
+    that no source of the manifests belongs to, ``removed`` those of them that were purged; ``not_removed`` says in
+    sentences why none was, though it was wanted.
     """
 
     imported: tuple[str, ...] = ()
@@ -89,6 +106,7 @@ class Imported:
     failed: tuple[FailedSource, ...] = ()
     skipped: int = 0
     faults: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     captures: int = 0
     originals: int = 0
     revisits: int = 0
@@ -103,8 +121,8 @@ def import_sources(index: CrawlIndex, words: Sequence[str], options: ImportOptio
     """Import what paths, patterns, folders and URLs stand for, and all else that is in the queue.
 
     Raises :class:`~scrapy_dedupe.errors.UsageError` for a word without a file, before anything is done;
-    :class:`~scrapy_dedupe.errors.StoreError` if the store is away, if the payload mode of every source is
-    refused, or if crawls cannot be removed; and what the watch raises.
+    :class:`~scrapy_dedupe.errors.StoreError` if the store is away, or if the payload mode of every source is
+    refused; and what the watch raises.
     """
     found = find_sources(words, crawl=options.crawl, allow_outside=options.allow_outside, check=watch.check)
     run = _Import(index, options, watch)
@@ -113,6 +131,7 @@ def import_sources(index: CrawlIndex, words: Sequence[str], options: ImportOptio
         run.queue(found)
         run.work()
         index.resolve()
+        run.look_after_others()
     except StoreUnavailable as error:
         raise StoreUnavailable(
             f"{error} The sources that are not done stay in the queue; import, without a source, goes on with them."
@@ -122,7 +141,9 @@ def import_sources(index: CrawlIndex, words: Sequence[str], options: ImportOptio
 
 @dataclass(slots=True)
 class _Import:
-    """One call. The mode of the index is known once it has a crawl."""
+    """One call. ``crawls`` are those of its sources, ``taken`` names sources that others have taken over, ``wanted`` are
+    those that it has put into the queue and has not come to yet, ``single`` names those that are all that their crawl gets.
+    """
 
     index: CrawlIndex
     options: ImportOptions
@@ -137,8 +158,11 @@ class _Import:
     originals: int = 0
     revisits: int = 0
     claimed: int = 0
+    taken: set[str] = field(default_factory=set)
     crawls: set[str] = field(default_factory=set)
+    absent: list[str] = field(default_factory=list)
     wanted: dict[str, Source] = field(default_factory=dict)
+    single: set[str] = field(default_factory=set)
     done: int = 0
 
     def take_up_unfinished(self) -> None:
@@ -158,24 +182,19 @@ class _Import:
         if any(done):
             old = [source for source, is_done in zip(found.sources, done, strict=True) if is_done]
             self._sort_out(old)
+        if not any(self.index.queue_length()):
+            counts = Counter(source.crawl for source in new)
+            self.single = {source.name for source in new if counts[source.crawl] == 1}
         self.index.queue_sources(new)
         self.wanted = {source.name: source for source in new}
 
     def _sort_out(self, sources: Sequence[Source]) -> None:
         """Tell what is known from what has the name of something else."""
-        containers: dict[str, tuple[str, dict[str, object]]] = {}
-        files: dict[str, str] = {}
-        for info in self.index.crawls():
-            files.update(dict.fromkeys(info.files, info.id))
-            for container in self.index.containers(info.id):
-                containers.setdefault(str(container.get("filename")), (info.id, container))
+        known = KnownSources(self.index)
         for source in sources:
-            if source.is_container:
-                crawl, container = containers.get(source.name, (None, {}))
-                reason = _difference(source, crawl, container)
-            else:
-                crawl = files.get(source.name, source.crawl)
-                reason = None if crawl == source.crawl else _taken(source, f"the crawl {crawl}")
+            self.watch.check()
+            self.crawls.update(known.owners(source))
+            reason = known.difference(source, verify=self.options.verify, alive=self.watch.check)
             if reason is None:
                 self.known.append(source.name)
             else:
@@ -211,6 +230,15 @@ class _Import:
 
     def _import(self, source: Source, total: int) -> None:
         self._compare_with_wanted(source)
+        self.crawls.add(source.crawl)
+        try:
+            self._enter(source, total)
+        except TakenOver:
+            # Nothing of it is to be dropped or given back: it belongs to the other process.
+            self.taken.add(source.name)
+            self.watch.tell(f"{shown(source.place)} is left to another process, which has taken it over.")
+
+    def _enter(self, source: Source, total: int) -> None:
         renewed = time.monotonic()
 
         def alive(share: float | None = None) -> None:
@@ -230,31 +258,44 @@ class _Import:
             entered = enter_source(
                 self.index,
                 source,
-                EntryOptions(self.options.payload, self._mode, self.options.verify),
+                EntryOptions(
+                    self.options.payload, self._mode, self.options.verify, source.name in self.single
+                ),
                 alive=alive,
                 on_fault=on_fault,
             )
         except Stopped:
-            # The next import need not wait for the lease.
-            self.index.renew_lease(source, 0.001)
+            with suppress(TakenOver):
+                # The next import need not wait for the lease.
+                self.index.renew_lease(source, 0.001)
             raise
-        except StoreUnavailable:
+        except (StoreUnavailable, TakenOver):
             raise
         except DedupeError as error:
+            if isinstance(error, CrawlStateError) and self.index.done_sources([source.name])[0]:
+                # Another process has ended it before it was begun here.
+                raise TakenOver(str(error)) from error
+            self._forget(source)
             if isinstance(error, StoreRefused):
                 self.refused.append(error)
-            self._forget(source, str(error))
+            self.failed.append(FailedSource(shown(source.place), str(error)))
+            return
+        if entered is None:
+            self._forget(source)
+            self.known.append(source.name)
             return
         self.imported.append(source.name)
-        self.crawls.add(source.crawl)
+        self.taken.discard(source.name)
         self.skipped += faults.count
         self.faults.extend(faults.sentences[: _MAX_SENTENCES - len(self.faults)])
         self.captures += entered.counts.total_urls
         self.revisits += entered.counts.dupe_urls
         self.originals += entered.originals
+        if entered.absent:
+            self.absent.append(_absence(source, entered.absent))
 
     def _compare_with_wanted(self, source: Source) -> None:
-        wanted = self.wanted.get(source.name, source)
+        wanted = self.wanted.pop(source.name, source)
         if wanted.crawl != source.crawl:
             reason = (
                 f"It is in the queue since an earlier import, for the crawl {source.crawl} and not for {wanted.crawl}; so"
@@ -262,14 +303,28 @@ class _Import:
             )
             self.failed.append(FailedSource(shown(wanted.place), reason))
 
+    def look_after_others(self) -> None:
+        """Tell what became of sources that this call has put into the queue and did not get from it."""
+        names = [*self.wanted, *self.taken]
+        done = {name for name, is_done in zip(names, self.index.done_sources(names), strict=True) if is_done}
+        others = [source for name, source in self.wanted.items() if name in done]
+        if others:
+            self._sort_out(others)
+        if self.claimed:
+            # The others may be among those.
+            return
+        for name in names:
+            if name not in done:
+                self.failed.append(FailedSource(shown(name), _LOST))
+                self.taken.discard(name)
+
     def _mode(self) -> str:
         """How the index hashes."""
         return next((info.payload for info in self.index.crawls()), self.options.new_payload)
 
-    def _forget(self, source: Source, reason: str) -> None:
+    def _forget(self, source: Source) -> None:
         self.index.drop_source(source)
         self.index.release_source(source)
-        self.failed.append(FailedSource(shown(source.place), reason))
 
     def _note_progress(self, total: int) -> None:
         self.watch.show(self.done, total)
@@ -288,58 +343,77 @@ class _Import:
             failed=tuple(self.failed),
             skipped=self.skipped,
             faults=tuple(self.faults),
+            absent=tuple(self.absent),
             captures=self.captures,
             originals=self.originals,
             revisits=self.revisits,
             waiting=sum(info.waiting for info in self.index.crawls()),
-            claimed=self.claimed,
+            claimed=max(self.claimed, len(self.taken)),
             missing=tuple(missing),
             removed=tuple(removed),
             not_removed=not_removed,
         )
 
+    def _without_wrong_ids(self, listed: Sequence[Listed]) -> list[Listed]:
+        """The entries of manifests; an id that no crawl can have says as little as none, but crawls of others may have it."""
+        known = {info.id for info in self.index.crawls()}
+        return [
+            entry
+            if entry.crawl is None or entry.crawl in known or _is_allowed(entry.crawl)
+            else replace(entry, crawl=None)
+            for entry in listed
+        ]
+
     def _removal(self, found: FoundSources) -> tuple[list[str], list[str], str | None]:
         notes = replace(self.index.import_notes, finished=utc_now())
         if not self.claimed:
             notes = replace(notes, progress=1.0)
-        if not found.has_manifest or found.doubts:
-            self.index.note_imports(notes)
-            return [], [], self._why_nothing(found)
-        # Whatever was imported just now is kept, also what others have put into the queue.
-        named = found.crawls | self.crawls
-        gone = [info for info in self.index.crawls() if info.state == "committed" and info.id not in named]
-        missing = [info.id for info in gone]
-        removed: list[str] = []
-        if missing and self.options.remove:
-            removed = self._purge(missing)
-        left = [info for info in gone if info.id not in removed]
-        self.index.note_imports(
-            replace(
-                notes,
-                removed_crawls=len(left),
-                removed_size=sum(info.counts.total_crawl_size for info in left),
-            )
+        missing, removed, refusal = [], [], _doubt(found)
+        if refusal is None:
+            try:
+                # What others have put into the queue is kept too, and whatever a source that failed may belong to.
+                listed = self._without_wrong_ids(found.listed)
+                missing = [crawl for crawl in missing_crawls(self.index, listed) if crawl not in self.crawls]
+            except CrawlStateError as error:
+                refusal = f"Nothing was removed. {error}"
+        if refusal is None and missing and self.options.remove:
+            try:
+                removed = purge_crawls(self.index, missing, force=self.options.force)
+            except CrawlStateError as error:
+                refusal = str(error)
+        if missing or refusal is None:
+            left = [
+                info.counts.total_crawl_size
+                for info in self.index.crawls()
+                if info.id in missing and info.id not in removed
+            ]
+            notes = replace(notes, removed_crawls=len(left), removed_size=sum(left))
+        self.index.note_imports(notes)
+        return missing, removed, refusal if self.options.remove else None
+
+
+def _is_allowed(crawl: str) -> bool:
+    try:
+        checked_crawl_id(crawl)
+    except SettingError:
+        return False
+    return True
+
+
+def _doubt(found: FoundSources) -> str | None:
+    """Why nobody can say which crawls are missing."""
+    if found.doubts:
+        return (
+            "Nothing was removed: a manifest has a fault, so nobody knows which crawls are missing from it"
+            f" ({found.doubts[0].rstrip('.')})."
         )
-        return missing, removed, None
-
-    def _purge(self, crawls: list[str]) -> list[str]:
-        from .purging import purge_crawls
-
-        try:
-            return purge_crawls(self.index, crawls, force=self.options.force)
-        except CrawlStateError as error:
-            raise CrawlStateError(f"The import is done, but nothing was removed: {error}") from error
-
-    def _why_nothing(self, found: FoundSources) -> str | None:
-        if not self.options.remove:
-            return None
-        if found.doubts:
-            return f"a manifest has a fault, so nobody knows which crawls are missing from it ({found.doubts[0]})"
-        return "no manifest was given, which alone says which crawls there are to be"
+    if not found.has_manifest:
+        return "Nothing was removed: no manifest was given, which alone says which crawls there are to be."
+    return None
 
 
 class _Faults:
-    """Sentences of which the first ones are kept."""
+    """Sentences of which the first ones are kept, each once: records that share their place share their fault."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -347,34 +421,16 @@ class _Faults:
 
     def add(self, sentence: str) -> None:
         self.count += 1
-        if self.count <= _MAX_SENTENCES:
+        if len(self.sentences) < _MAX_SENTENCES and sentence not in self.sentences[-1:]:
             self.sentences.append(sentence)
 
 
-def _difference(source: Source, crawl: str | None, container: Mapping[str, object]) -> str | None:
-    """Why a source is another one than the container of its name; None for the same one."""
-    if crawl != source.crawl:
-        return _taken(source, f"the crawl {crawl}" if crawl else "a crawl that it does not know any more")
-    size, hash_ = source.size, source.hash
-    if size is None:
-        try:
-            size = size_of(place_file(source.place))
-        except (OSError, DedupeError):
-            size = None
-    for name, mine in (("size", size), ("hash", hash_)):
-        known = container.get(name)
-        if mine is not None and known is not None and mine != known:
-            return (
-                f"{shown(source.place)} has the {name} {mine}, but the index knows {source.name} of the crawl {crawl} with"
-                f" {known}. It is another file: give it another name and another crawl."
-            )
-    return None
-
-
-def _taken(source: Source, owner: str) -> str:
+def _absence(source: Source, absent: Sequence[str]) -> str:
+    more = len(absent) - _SHOWN
+    names = ", ".join(absent[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return (
-        f"{shown(source.place)} is to be imported under the crawl {source.crawl}, but the index knows {source.name} as one of"
-        f" {owner}. Import it under that crawl, or rename it."
+        f"{shown(source.place)} names WARC files that are not there, so no crawl can refer to what they hold: {names}."
+        " Put them there."
     )
 
 

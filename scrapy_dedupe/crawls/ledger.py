@@ -27,13 +27,16 @@ _BATCH = 1_000
 
 _SCHEMA = """
 CREATE TABLE entry (file TEXT, "offset" INTEGER, digest TEXT NOT NULL, date TEXT NOT NULL, url TEXT NOT NULL,
-    size INTEGER NOT NULL);
+    size INTEGER NOT NULL, form TEXT NOT NULL);
 CREATE TABLE record (name BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
 
 class Entry(NamedTuple):
-    """An entry of the index. ``digest`` is in the usual form, as is the ``date`` in digits; ``size`` in bytes."""
+    """An entry of the index. ``digest`` is in the usual form, as is the ``date`` in digits; ``size`` in bytes.
+
+    ``form`` is that of the original.
+    """
 
     file: str
     offset: int
@@ -41,6 +44,7 @@ class Entry(NamedTuple):
     date: str
     url: str
     size: int
+    form: str = ""
 
 
 class Ledger:
@@ -59,7 +63,7 @@ class Ledger:
         )
         self._connection.execute("BEGIN")
         self._connection.executemany(
-            "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 (
                     original.file,
@@ -68,6 +72,7 @@ class Ledger:
                     original.date,
                     original.url,
                     original.size,
+                    original.form,
                 )
                 for original in originals
             ),
@@ -115,6 +120,11 @@ class Ledger:
             for rowid in drawn
         ]
         return sorted(found)
+
+    def at(self, file: str, offset: int) -> list[Entry]:
+        """The entries that name this place."""
+        rows = self._connection.execute('SELECT * FROM entry WHERE file = ? AND "offset" = ?', (file, offset))
+        return [Entry(*row) for row in rows]
 
     def has_entry(self, file: str, offset: int, digest: str) -> bool:
         """Whether an entry names this place for this payload."""

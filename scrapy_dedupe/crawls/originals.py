@@ -13,6 +13,7 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.warc.dates import date_from_digits, parse_date
 
 from .known_files import KnownFiles
@@ -102,11 +103,21 @@ class Originals:
             self._told_of_crawls.add(original.crawl)
             logger.warning(
                 "The crawl %s has no WACZ through which its records could be replayed, so payloads that it has are"
-                " stored anew. `scrapy dedupe warc pack %s` makes one, for the crawls after this one.",
+                " stored anew.%s",
                 original.crawl,
-                original.crawl,
+                self._advice(original.crawl),
             )
         return False
+
+    def _advice(self, crawl: str) -> str:
+        """What gives a crawl a WACZ. An imported one has the WACZ files that it was imported with, or none."""
+        try:
+            is_imported = any(info.imported for info in self._index.index.crawls() if info.id == crawl)
+        except StoreError:
+            return ""
+        if is_imported:
+            return " Import its WACZ, if there is one."
+        return f" `scrapy dedupe warc pack {crawl}` makes one, for the crawls after this one."
 
 
 def validators_of(headers: Headers) -> bytes:

@@ -22,7 +22,7 @@ from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
 
-from .holders import Containers
+from .holders import Containers, needs_meant, wacz_name
 from .places import WACZ_SUFFIX, member_name
 from .rebuilding import files_of
 
@@ -126,15 +126,19 @@ def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
     found: dict[tuple[str, str], Requirement] = {}
     crawls = {info.id: info for info in index.crawls()}
     containers: dict[str, Containers] = {}
-    for need in index.needs(crawl):
-        if need.crawl not in containers:
-            containers[need.crawl] = Containers(index.containers(need.crawl), crawls.get(need.crawl))
-        known = containers[need.crawl]
-        container = known.holding(need.wacz_index, need.file)
-        if container is None and not need.file:
-            container = known.named(need.wacz_index)
+
+    def containers_of(crawl: str) -> Containers:
+        if crawl not in containers:
+            containers[crawl] = Containers(index.containers(crawl), crawls.get(crawl))
+        return containers[crawl]
+
+    for need in needs_meant(crawl, index.needs(crawl), crawls, containers_of):
+        known = containers_of(need.crawl)
+        number = known.place_for(need)
+        container = None if number is None else known.named(number)
         if container is not None:
-            requirement = Requirement(container.name, need.crawl, container.hash, container.size)
+            name = wacz_name(container.name, need.file)
+            requirement = Requirement(name, need.crawl, container.hash, container.size)
         elif need.file:
             requirement = Requirement(Path(need.file).name, need.crawl)
         else:

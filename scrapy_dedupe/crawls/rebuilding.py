@@ -1,13 +1,14 @@
 """Reads a crawl's entries anew from its own files.
 
 After a kill, a lost store or a salvage the files are what is true. The crawl's entries and counts are forgotten
-and made again from the records that are there, with the rules that held when they were written; so no entry
-names a record that is not on disk, and none is missing.
+and made again from the records that are there. What had an entry has one again, and the rules decide about the
+rest; so no entry names a record that is not on disk, and none is missing.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.records import SERVER_NOT_MODIFIED
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
+from .ledger import Ledger
 from .originals import validators_of
 from .places import WACZ_SUFFIX, readable, size_of
 
@@ -97,8 +99,11 @@ def rebuild(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) ->
     :class:`~scrapy_dedupe.errors.ArchiveError` if one that was moved to a storage elsewhere cannot be read.
     """
     files = {str(file): file for file in files_of(index, crawl, folder)}
-    index.reset(crawl)
-    total = enter_files(index, crawl, files, rules)
+    with closing(Ledger()) as ledger:
+        # The spider may have had settings of its own, so what the index has counts, as far as it has it.
+        ledger.take(index.records(crawl))
+        index.reset(crawl)
+        total = enter_files(index, crawl, files, rules, is_known=ledger.has_entry)
     index.mark_incomplete(crawl, False)
     return total
 
@@ -361,7 +366,7 @@ def _is_part_of(path: Path, crawl: str) -> bool:
     return crawl_of(path) == crawl
 
 
-def crawl_of(path: Path) -> str | None:
+def crawl_of(path: ReadableFile) -> str | None:
     """The crawl that a file is part of, as its warcinfo says."""
     try:
         first = next(read_records(path, on_damage=lambda damage: None), None)

@@ -19,7 +19,7 @@ from .entering import EMPTY_PAYLOADS
 from .exchanges import is_http, is_not_modified
 from .findings import Finding
 from .rebuilding import is_admitted
-from .values import date_digits, plain_url
+from .values import plain_url
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original
@@ -76,7 +76,7 @@ class Recount:
             return
         is_response = record.type == "response"
         if is_response and record.target_uri and record.date:
-            self._ledger.note_record(_plain(record.target_uri), digits_of(record.date))
+            self._ledger.note_record(plain_or_same(record.target_uri), digits_of(record.date))
         if self._rules is None and not is_imported(record):
             return
         self._total += 1
@@ -123,7 +123,10 @@ class Recount:
         is_unmodified = (
             is_not_modified(record) if self._rules is None else record.profile == SERVER_NOT_MODIFIED
         )
-        original_uri = _plain(record.refers_to_uri or "")
+        original_uri = plain_or_same(record.refers_to_uri or "")
+        if is_unmodified and digest is None and not original_uri:
+            # It says that the page is the one that a client had, and no more.
+            return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
         revisit = Revisit(
             name,
@@ -171,11 +174,7 @@ def is_imported(record: StoredRecord) -> bool:
         return False
     if record.payload_digest is None and record.get("WARC-Payload-Digest"):
         return False
-    try:
-        date_digits(record.date)
-    except SettingError:
-        return False
-    return True
+    return bool(digits_of(record.date))
 
 
 def is_imported_original(record: StoredRecord, method: str) -> bool:
@@ -194,7 +193,8 @@ def is_imported_original(record: StoredRecord, method: str) -> bool:
     )
 
 
-def _plain(url: str) -> str:
+def plain_or_same(url: str) -> str:
+    """A URL in the form of the index; one that has no such form as it is."""
     try:
         return plain_url(url)
     except SettingError:

@@ -1,7 +1,8 @@
 """Enters the records of an imported crawl once more, from its files instead of its sources.
 
 The rules are those of the import (see :mod:`.entering`): responses over HTTP with a payload serve as originals, those of
-status 200 before all others. All revisits wait for :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`, which knows
+status 200 before all others. A record without a payload digest keeps the one of its entry, which an index of its source
+gave. All revisits wait for :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`, which knows
 the originals of all files and of the other crawls.
 """
 
@@ -14,7 +15,7 @@ from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.stores.base import Counts, Original, UrlCapture, Waiting
 from scrapy_dedupe.warc.reading import read_records
 
-from .comparing import digits_of
+from .comparing import differences, digits_of
 from .entering import EMPTY_PAYLOADS
 from .exchanges import exchanges, is_not_modified
 from .originals import validators_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
     from .index import CrawlIndex
+    from .ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +39,12 @@ _BATCH = 500
 
 
 def enter_imported_files(
-    index: CrawlIndex, crawl: str, files: Mapping[str, ReadableFile], *, in_place_of: str
+    index: CrawlIndex, crawl: str, files: Mapping[str, ReadableFile], *, in_place_of: str, known: Ledger
 ) -> Counts:
     """Enter the records of *files*, each under its name, in an uncommitted crawl; what they add to its counts.
 
-    The containers, and what the sources said that they need, are those of the crawl *in_place_of*.
+    The containers, and what the sources said that they need, are those of the crawl *in_place_of*, whose
+    entries *known* holds.
     """
     containers = [str(container.get("filename", "")) for container in index.containers(in_place_of)]
     index.add(crawl, [], needs=[need for need in index.needs(in_place_of) if need.crawl != in_place_of])
@@ -49,17 +52,17 @@ def enter_imported_files(
     has_others = False
     for name, file in files.items():
         index.add_file(crawl, name)
-        batch = _Batch(index, crawl, name, container_number(name, containers))
+        batch = _Batch(index, crawl, name, container_number(name, containers), known)
         for record, method in _exchanges(file):
             has_others |= batch.take(record, method)
         size = 0 if f"{WACZ_SUFFIX}/" in name else size_of(file)
         batch.counts += Counts(total_crawl_size=size)
         total += batch.end()
     for name, file in files.items() if has_others else ():
-        batch = _Batch(index, crawl, name, container_number(name, containers))
+        batch = _Batch(index, crawl, name, container_number(name, containers), known)
         for record, method in _exchanges(file):
-            if record.http_status != 200 and is_imported_original(record, method):
-                batch.add_original(record)
+            if record.http_status != 200:
+                batch.take_original(record, method)
         batch.end()
     return total
 
@@ -67,12 +70,13 @@ def enter_imported_files(
 class _Batch:
     """What the records of a file add to the index, so many at a time."""
 
-    def __init__(self, index: CrawlIndex, crawl: str, file: str, wacz_index: int) -> None:
+    def __init__(self, index: CrawlIndex, crawl: str, file: str, wacz_index: int, known: Ledger) -> None:
         self.counts = Counts()
         self._index = index
         self._crawl = crawl
         self._file = file
         self._wacz_index = wacz_index
+        self._known = known
         self._entered = Counts()
         self._originals: list[Original] = []
         self._urls: list[UrlCapture] = []
@@ -85,31 +89,32 @@ class _Batch:
         is_revisit = record.type == "revisit"
         self.counts += Counts(total_urls=1, dupe_urls=int(is_revisit))
         digest = record.payload_digest
-        if digest is None or digest.value in EMPTY_PAYLOADS:
-            return False
         if is_revisit:
+            if digest is None or digest.value in EMPTY_PAYLOADS:
+                return False
             is_copy = not is_not_modified(record)
             self._waiting.append(Waiting(digest.value, record.length if is_copy else CONSERVES_NOTHING))
             if is_copy and record.http_status == 200 and method == "GET" and not record.is_truncated:
                 self._add_url(record, digest.value)
-        elif is_imported_original(record, method):
-            if record.http_status != 200:
-                return True
-            self._add_url(record, digest.value)
-            self.add_original(record)
+        elif record.http_status != 200:
+            return self._as_original(record, method) is not None
+        else:
+            if digest is not None and is_imported_original(record, method):
+                self._add_url(record, digest.value)
+            self.take_original(record, method)
         if len(self._urls) + len(self._waiting) >= _BATCH:
             self.end()
         return False
 
-    def add_original(self, record: StoredRecord) -> None:
-        """Take a response as an original."""
-        digest = record.payload_digest
-        if digest is None or not record.target_uri or not record.date:
+    def take_original(self, record: StoredRecord, method: str) -> None:
+        """Take a response, if others may refer to its payload."""
+        named = self._as_original(record, method)
+        if named is None or not record.target_uri or not record.date:
             return
-        form = digest_form(record.get("WARC-Payload-Digest") or "")
+        digest, form = named
         status = None if record.http_status == 200 else record.http_status
         original = Original(
-            digest=digest.value,
+            digest=digest,
             crawl=self._crawl,
             date=digits_of(record.date),
             url=record.target_uri,
@@ -133,10 +138,23 @@ class _Batch:
         self._originals, self._urls, self._waiting = [], [], []
         return self._entered
 
+    def _as_original(self, record: StoredRecord, method: str) -> tuple[str, str] | None:
+        """The payload digest of a response that may be an original, and its form; else None."""
+        if record.type != "response" or not is_imported(record):
+            return None
+        if is_imported_original(record, method):
+            assert record.payload_digest is not None
+            return record.payload_digest.value, digest_form(record.get("WARC-Payload-Digest") or "")
+        if record.payload_digest is not None or record.is_truncated:
+            return None
+        entries = self._known.at(self._file, record.offset)
+        return next(((entry.digest, entry.form) for entry in entries if not differences(entry, record)), None)
+
     def _add_url(self, record: StoredRecord, digest: str) -> None:
-        assert record.target_uri is not None
         validators = validators_of(record.http_headers)
-        self._urls.append(UrlCapture(record.target_uri, digest, digits_of(record.date or ""), validators))
+        if record.target_uri and validators:
+            date = digits_of(record.date or "")
+            self._urls.append(UrlCapture(record.target_uri, digest, date, validators))
 
 
 def _exchanges(file: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:

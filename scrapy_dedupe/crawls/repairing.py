@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError, DedupeError, StoreUnavailable
+from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DedupeError, StoreUnavailable
 from scrapy_dedupe.warc.salvage import salvage
 
 from .checking import crawl_sizes
@@ -54,11 +54,16 @@ def repair(checker: Checker, check: Check, *, forget_missing: bool = False) -> l
     index = checker.index
     repairs = [Repair(crawl, f"The removal of {crawl} was ended.") for crawl in end_unfinished(index)]
     repairs += _end_replacements(index)
-    wrong = {finding.crawl for finding in check.findings if finding.kind in REBUILT_KINDS}
+    wrong: dict[str | None, set[str]] = {}
+    for finding in check.findings:
+        if finding.kind in REBUILT_KINDS:
+            wrong.setdefault(finding.crawl, set()).add(finding.kind)
     for checked in check.crawls:
         if checked.id in wrong:
             try:
-                repairs.append(_repair_crawl(checker, checked, forget_missing=forget_missing))
+                repairs.append(
+                    _repair_crawl(checker, checked, wrong[checked.id], forget_missing=forget_missing)
+                )
             except StoreUnavailable:
                 raise
             except (DedupeError, OSError) as error:
@@ -84,20 +89,28 @@ def _end_replacements(index: CrawlIndex) -> list[Repair]:
         if crawl == info.id or info.state == "canceled":
             continue
         if not info.incomplete and crawl in states and states[crawl].state == "committed":
-            index.replace(crawl, info.id)
-            repairs.append(Repair(crawl, f"The repair of the crawl {crawl} that was cut off was ended."))
+            try:
+                _put_in_place(index, crawl, info.id)
+            except CrawlStateError as error:
+                repairs.append(Repair(crawl, f"The crawl {crawl} was left as it is: {error}", False))
+            else:
+                repairs.append(Repair(crawl, f"The repair of the crawl {crawl} that was cut off was ended."))
         else:
-            index.cancel(info.id)
-            index.purge([info.id])
+            _undo(index, info.id)
             repairs.append(Repair(crawl, f"The repair of the crawl {crawl} that was cut off was undone."))
     return repairs
 
 
-def _repair_crawl(checker: Checker, checked: CheckedCrawl, *, forget_missing: bool) -> Repair:
+def _repair_crawl(
+    checker: Checker, checked: CheckedCrawl, wrong: set[str], *, forget_missing: bool
+) -> Repair:
     index, crawl = checker.index, checked.id
     info = checked.info
     if info is None:
         return _enter_lost(checker, checked)
+    if wrong == {"file"} and checked.files.are_only_moved:
+        _give_final_names(index, checked)
+        return Repair(crawl, f"The index names the files of the crawl {crawl} where they are now.")
     obstacle = _obstacle(checked)
     if obstacle is not None and not forget_missing:
         text = f"The crawl {crawl} was left as it is: {obstacle}. With --forget-missing its entries go all the same."
@@ -113,6 +126,8 @@ def _repair_crawl(checker: Checker, checked: CheckedCrawl, *, forget_missing: bo
     lost = (
         "" if not gone else f" {gone} {'entry' if gone == 1 else 'entries'} whose records are not there went."
     )
+    if checked.is_foreign and checked.files.gone:
+        lost += f" When these files are back, purge the crawl {crawl} and import it again."
     return Repair(crawl, f"The entries of the crawl {crawl} were made anew from its files.{lost}")
 
 
@@ -170,10 +185,23 @@ def _replace(checker: Checker, checked: CheckedCrawl, info: CrawlInfo) -> None:
     except StoreUnavailable:
         raise
     except (DedupeError, OSError):
-        index.cancel(new)
-        index.purge([new])
+        _undo(index, new)
         raise
-    index.replace(crawl, new)
+    _put_in_place(index, crawl, new)
+
+
+def _put_in_place(index: CrawlIndex, crawl: str, new: str) -> None:
+    try:
+        index.replace(crawl, new)
+    except CrawlStateError:
+        # What was built lacks what the crawl got meanwhile, so it can never take its place.
+        _undo(index, new)
+        raise
+
+
+def _undo(index: CrawlIndex, new: str) -> None:
+    index.cancel(new)
+    index.purge([new])
 
 
 def _build(checker: Checker, checked: CheckedCrawl, info: CrawlInfo, new: str) -> None:
@@ -181,14 +209,14 @@ def _build(checker: Checker, checked: CheckedCrawl, info: CrawlInfo, new: str) -
     index, crawl = checker.index, checked.id
     # Until this is taken back, what was built is known to be a part.
     index.mark_incomplete(new, True)
-    if checked.is_foreign:
-        counts = enter_imported_files(index, new, checked.files.present, in_place_of=crawl)
-    else:
-        # Nothing can tell any more what revisits need of a crawl that is not there.
-        committed = {other.id for other in index.crawls() if other.state == "committed"}
-        index.add(new, [], needs=[need for need in index.needs(crawl) if need.crawl not in committed])
-        with closing(Ledger()) as ledger:
-            ledger.take(index.records(crawl))
+    with closing(Ledger()) as ledger:
+        ledger.take(index.records(crawl))
+        if checked.is_foreign:
+            counts = enter_imported_files(index, new, checked.files.present, in_place_of=crawl, known=ledger)
+        else:
+            # Nothing can tell any more what revisits need of a crawl that is not there.
+            committed = {other.id for other in index.crawls() if other.state == "committed"}
+            index.add(new, [], needs=[need for need in index.needs(crawl) if need.crawl not in committed])
             counts = enter_files(
                 index,
                 new,

@@ -8,6 +8,7 @@ without an index is entered from its WARC files.
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,7 +19,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.stores.base import Need
 from scrapy_dedupe.warc.cdxj_reading import cdxj_lines
 from scrapy_dedupe.warc.payload_modes import payload_mode
-from scrapy_dedupe.warc.remote import open_in_order, place_file, shown
+from scrapy_dedupe.warc.remote import is_url, open_in_order, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
 from .entering import Entering
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _BATCH = 1_000
 _PIECE_BYTES = 1 << 20
+_QUERY = re.compile(r"[?#]")
 
 
 class Alive(Protocol):
@@ -53,12 +55,14 @@ class EntryOptions:
     """How a source is entered.
 
     ``payload`` is the mode of all sources, None for what each says itself; ``else_payload`` gives that of one which
-    says nothing. ``verify``: the hash of a container is compared, and not only its size.
+    says nothing. ``verify``: the hash of a container is compared, and not only its size. ``is_last``: no other source of
+    its crawl is to come.
     """
 
     payload: str | None
     else_payload: Callable[[], str]
     verify: bool = False
+    is_last: bool = False
 
 
 def enter_source(
@@ -68,8 +72,10 @@ def enter_source(
     *,
     alive: Alive,
     on_fault: Callable[[str], None],
-) -> Entered:
-    """Enter a source that was claimed, from its first byte to its end.
+) -> Entered | None:
+    """Enter a source that was claimed, from its first byte to its end; None for a container that its crawl has already.
+
+    That is the same file under another name.
 
     ``on_fault`` gets a sentence for each line or record that is passed over. Raises
     :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a source that is broken,
@@ -102,13 +108,17 @@ def _enter_container(
     options: EntryOptions,
     alive: Alive,
     on_fault: Callable[[str], None],
-) -> Entered:
+) -> Entered | None:
     wacz = StoredWacz(file)
     size = _checked_size(source, wacz.size_bytes)
     is_local = isinstance(file, Path)
+    others = [entry for entry in index.containers(source.crawl) if entry.get("filename") != source.name]
+    may_be_known = any(entry.get("size") == size for entry in others)
     hash_ = source.hash
-    if (hash_ is None and is_local) or options.verify:
+    if (hash_ is None and (is_local or may_be_known)) or options.verify:
         hash_ = _checked_hash(source, file, size, alive)
+    if hash_ is not None and any(entry.get("hash") == hash_ for entry in others):
+        return None
     source = replace(source, hash=hash_, size=size)
     about = wacz.about
     payload = options.payload or about.payload or payload_mode(about.software) or options.else_payload()
@@ -117,13 +127,15 @@ def _enter_container(
             lines.count(wacz.index_lines(), keep=not is_local)
         place = index.begin_source(source, payload)
         needs = required(index, about.requires, source.crawl)
-        with Entering(index, source, place, alive=alive, on_fault=on_fault) as entering:
+        with Entering(
+            index, source, place, is_last=options.is_last, alive=alive, on_fault=on_fault
+        ) as entering:
             if wacz.has_index:
                 entering.take_lines(lines.again(wacz.index_lines), members_by_name(wacz.files))
             else:
                 for number, member in enumerate(wacz.files):
                     alive(number / len(wacz.files))
-                    entering.take_records(member)
+                    entering.take_records(member, lambda offset: alive())
             return entering.finish(size, needs)
 
 
@@ -145,7 +157,7 @@ def _enter_records(
         or options.else_payload()
     )
     index.begin_source(source, payload)
-    with Entering(index, source, 0, alive=alive, on_fault=on_fault) as entering:
+    with Entering(index, source, 0, is_last=options.is_last, alive=alive, on_fault=on_fault) as entering:
         entering.take_records(file, lambda offset: alive(offset / size))
         return entering.finish(size)
 
@@ -161,9 +173,12 @@ def _enter_lines(
     with _Lines(alive) as lines:
         lines.count(cdxj_lines(file), keep=not isinstance(file, Path))
         index.begin_source(source, options.payload or options.else_payload())
-        with Entering(index, source, 0, alive=alive, on_fault=on_fault) as entering:
+        with Entering(index, source, 0, is_last=options.is_last, alive=alive, on_fault=on_fault) as entering:
             size = entering.take_lines(lines.again(lambda: cdxj_lines(file)), files_beside(source.place))
-            return entering.finish(size)
+            entered = entering.finish(size)
+            # Nobody asks a server for each.
+            absent = (name for name in entering.files if not is_url(name) and not Path(name).is_file())
+            return replace(entered, absent=tuple(absent))
 
 
 class _Lines:
@@ -208,7 +223,9 @@ class _Lines:
 
 def files_beside(place: str) -> Callable[[str], str]:
     """Where the WARC files are that a CDXJ of its own names: paths relative to its folder, below which they are."""
-    folder, slash, _ = place.rpartition("/")
+    # The query of a URL may have slashes too.
+    path = _QUERY.split(place, maxsplit=1)[0] if is_url(place) else place
+    folder, slash, _ = path.rpartition("/")
 
     @lru_cache(4_096)
     def file_of(filename: str) -> str:
@@ -229,23 +246,29 @@ def _checked_size(source: Source, size: int) -> int:
 
 
 def _checked_hash(source: Source, file: ReadableFile, size: int, alive: Alive) -> str:
-    digest = hashlib.sha256()
-    taken = 0
-    with open_in_order(file) as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            digest.update(piece)
-            taken += len(piece)
-            alive()
-    if source.hash is not None and source.hash != digest.hexdigest():
+    digest, taken = sha256_and_size(file, alive)
+    if source.hash is not None and source.hash != digest:
         raise DamagedInput(
-            f"{shown(source.place)} has the SHA-256 {digest.hexdigest()}, the manifest says {source.hash}: it is another file, or"
+            f"{shown(source.place)} has the SHA-256 {digest}, the manifest says {source.hash}: it is another file, or"
             " damaged."
         )
     if taken != size:
         raise DamagedInput(
             f"{shown(source.place)} changed while it was read. Import it when nobody writes to it."
         )
-    return digest.hexdigest()
+    return digest
+
+
+def sha256_and_size(file: ReadableFile, alive: Callable[[], None]) -> tuple[str, int]:
+    """The SHA-256 of a file in bare hex, and its size in bytes. Raises ArchiveError or OSError."""
+    digest = hashlib.sha256()
+    size = 0
+    with open_in_order(file) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            digest.update(piece)
+            size += len(piece)
+            alive()
+    return digest.hexdigest(), size
 
 
 def members_by_name(files: Sequence[ReadableFile]) -> Callable[[str], str]:

@@ -14,6 +14,7 @@ import glob
 import os
 import re
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +22,9 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, SettingError, UsageError
 from scrapy_dedupe.stores.base import Source
 from scrapy_dedupe.warc.containers import ZIP_MAGIC
-from scrapy_dedupe.warc.manifests import read_manifest
+from scrapy_dedupe.warc.manifests import Listed, read_manifest
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.remote import is_url, place_file, shown
+from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, shown
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
@@ -33,7 +34,6 @@ from .places import WACZ_SUFFIX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from scrapy_dedupe.warc.manifests import Listed
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -57,13 +57,13 @@ class FailedSource:
 class FoundSources:
     """What the words of a call stand for.
 
-    ``crawls`` are those of all sources. ``has_manifest``: at least one manifest was read. ``doubts`` say why a manifest
-    may not have named all its crawls.
+    ``listed`` is what manifests and words name, each with the crawl of its source where that is known.
+    ``has_manifest``: at least one manifest was read. ``doubts`` say why a manifest may not have named all its crawls.
     """
 
     sources: tuple[Source, ...] = ()
     failed: tuple[FailedSource, ...] = ()
-    crawls: frozenset[str] = frozenset()
+    listed: tuple[Listed, ...] = ()
     has_manifest: bool = False
     doubts: tuple[str, ...] = ()
 
@@ -89,7 +89,7 @@ def find_sources(
     return FoundSources(
         tuple(search.sources.values()),
         tuple(search.failed),
-        frozenset(search.crawls),
+        tuple(search.listed),
         search.has_manifest,
         tuple(search.doubts),
     )
@@ -125,6 +125,7 @@ def kind_of(file: ReadableFile) -> str:
     :class:`~scrapy_dedupe.errors.ArchiveError` for what cannot be read.
     """
     try:
+        check_regular(file)
         with file.open("rb") as stream:
             start = stream.read(_HEAD_BYTES)
     except OSError as error:
@@ -170,7 +171,7 @@ class _Search:
     def __init__(self, crawl: str | None, allow_outside: bool) -> None:
         self.sources: dict[str, Source] = {}
         self.failed: list[FailedSource] = []
-        self.crawls: set[str] = set()
+        self.listed: list[Listed] = []
         self.doubts: list[str] = []
         self.has_manifest = False
         self._crawl = crawl
@@ -179,12 +180,15 @@ class _Search:
     def take(self, place: str, check: Callable[[], None]) -> None:
         """Take a file, or all that a manifest names."""
         try:
+            _check_text(place)
             file = place_file(place)
             if kind_of(file) != "manifest":
-                self._add(source_at(place, crawl=self._crawl))
+                source = source_at(place, crawl=self._crawl)
+                self.listed.append(Listed(source.name, place, source.hash, source.size, source.crawl))
+                self._add(source)
                 return
         except DedupeError as error:
-            self.failed.append(FailedSource(shown(place), str(error)))
+            self.failed.append(FailedSource(_printable(place), str(error)))
             if place.lower().endswith(".json"):
                 self._doubt(str(error))
             return
@@ -204,18 +208,17 @@ class _Search:
             on_fault(str(error))
 
     def _take_listed(self, listed: Listed) -> None:
-        if listed.crawl:
-            self.crawls.add(listed.crawl)
+        # Also what fails: its crawl is not missing.
+        crawl = listed.crawl
         try:
-            self._add(source_at(listed.place, listed=listed, crawl=self._crawl))
+            source = source_at(listed.place, listed=listed, crawl=self._crawl)
+            crawl = source.crawl
+            self._add(source)
         except DedupeError as error:
-            self.failed.append(FailedSource(shown(listed.place), str(error)))
-            if not listed.crawl:
-                # Which crawl the manifest meant is not known, so none may be called missing from it.
-                self._doubt(str(error))
+            self.failed.append(FailedSource(_printable(listed.place), str(error)))
+        self.listed.append(replace(listed, crawl=crawl))
 
     def _add(self, source: Source) -> None:
-        self.crawls.add(source.crawl)
         other = self.sources.setdefault(source.name, source)
         if other == source:
             return
@@ -241,14 +244,23 @@ def source_at(place: str, *, listed: Listed | None = None, crawl: str | None = N
 
     Raises :class:`~scrapy_dedupe.errors.DedupeError` if it cannot be read, or its crawl id is not allowed.
     """
+    _check_text(place)
     file = place_file(place)
     if isinstance(file, Path):
         place = _absolute(file)
         file = Path(place)
     # Containers that a manifest lists with their crawl are not opened before it is their turn.
     kind = "wacz" if file.name.lower().endswith(WACZ_SUFFIX) else kind_of(file)
+    if kind == "wacz":
+        # One that is not there is known by its name all the same.
+        with suppress(OSError):
+            check_regular(file)
     if kind == "manifest":
         raise DamagedInput(f"{shown(place)} is a multi-WACZ JSON where a file of an archive is expected.")
+    if kind == "warc" and isinstance(file, Path):
+        # It is told by its place, and manifests name what a link leads to.
+        place = os.path.realpath(file)
+    _check_text(place)
     given = (listed.crawl if listed else None) or crawl
     crawl = checked_crawl_id(given) if given else _own_crawl(file, kind)
     is_container = kind == "wacz"
@@ -296,13 +308,25 @@ def _files_at(path: Path, *, is_named: bool) -> Iterator[str]:
             yield _absolute(file)
 
 
+def _check_text(place: str) -> None:
+    if _printable(place) != shown(place):
+        raise DamagedInput(
+            f"{_printable(place)} has a name that is not UTF-8, which an index cannot hold. Rename it."
+        )
+
+
+def _printable(place: str) -> str:
+    """A place as messages show it, with escapes for bytes that are no text."""
+    return shown(place).encode(errors="backslashreplace").decode()
+
+
 def _key(place: str) -> str:
     return place if is_url(place) else str(Path(place).resolve())
 
 
 def _absolute(path: Path) -> str:
-    # Unlike Path.absolute it takes out "..", so that a file has one name wherever it is named from.
-    return os.path.abspath(path)  # noqa: PTH100
+    # A file has one path wherever it is named from, and keeps its own name if it is a link.
+    return os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118
 
 
 def _unpacked(start: bytes) -> bytes:

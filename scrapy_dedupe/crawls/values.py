@@ -97,7 +97,8 @@ def date_digits(date: str) -> str:
     ('20260801120000123', '20260801120000')
     """
     digits = date if date.isdigit() else re.sub(r"[-:T.Z]", "", date)
-    if _DATE.fullmatch(digits):
+    # Before the year 1000 nothing was archived, and a number would lose its zeros.
+    if _DATE.fullmatch(digits) and digits[0] != "0":
         year, month, day = int(digits[:4]), int(digits[4:6]), int(digits[6:8])
         hour, minute, second = int(digits[8:10]), int(digits[10:12]), int(digits[12:14])
         try:
@@ -107,7 +108,8 @@ def date_digits(date: str) -> str:
         else:
             return digits
     raise SettingError(
-        f"The date is {date!r}. Allowed: a UTC time in seconds or milliseconds, or its digits."
+        f"The date is {date!r}. Allowed: a UTC time in seconds or milliseconds, of the year 1000 or later, or its"
+        " digits."
     )
 
 

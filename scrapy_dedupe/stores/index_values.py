@@ -2,7 +2,7 @@
 
 **Browsertrix's entry**, the value of a digest in ``h:{crawl}``: ``{waczIndex} {date} {url} {size}``, four
 words with one space between them; the date has 14 or 17 digits, the URL no white space, the size is that of
-the compressed record in bytes.
+the compressed record in bytes. Numbers are at most 2^63 - 1, the greatest that SQLite holds.
 
 **A packed digest** is short and gives back the very text that went in: the bytes themselves for lower-case
 hex; the byte 0x20 and the bytes for upper-case Base32 without padding; the byte 0x00 and the text for anything
@@ -66,6 +66,7 @@ FORMS = (
 
 UNKNOWN_OFFSET = 2**40 - 1
 UNKNOWN_FILE = 2**24 - 1
+GREATEST_NUMBER = 2**63 - 1
 
 _BASE32 = b"\x20"
 _TEXT = b"\x00"
@@ -93,9 +94,10 @@ def read_entry(value: bytes) -> tuple[int, str, str, int] | None:
     if not (wacz_index.isdigit() and size.isdigit() and is_date(date) and url):
         return None
     try:
-        return int(wacz_index), date.decode("ascii"), url.decode("utf-8"), int(size)
+        entry = int(wacz_index), date.decode("ascii"), url.decode("utf-8"), int(size)
     except (UnicodeDecodeError, ValueError):
         return None
+    return entry if max(entry[0], entry[3]) <= GREATEST_NUMBER else None
 
 
 def is_date(digits: bytes) -> bool:
@@ -262,9 +264,12 @@ def read_need(value: bytes) -> Need | None:
         crawl, wacz_index, file = value.decode("utf-8").split(" ", 2)
         if not crawl or not wacz_index.isascii() or not wacz_index.isdigit():
             return None
-        return Need(crawl.replace("%20", " ").replace("%25", "%"), int(wacz_index), file or None)
+        number = int(wacz_index)
     except ValueError:
         return None
+    if number > GREATEST_NUMBER:
+        return None
+    return Need(crawl.replace("%20", " ").replace("%25", "%"), number, file or None)
 
 
 def need_order(need: Need) -> tuple[str, int, str]:
@@ -320,7 +325,7 @@ def read_source(value: bytes | str) -> Source | None:
         place,
         is_container is True,
         digest if isinstance(digest, str) else None,
-        size if isinstance(size, int) else None,
+        size if isinstance(size, int) and 0 <= size <= GREATEST_NUMBER else None,
     )
 
 
@@ -389,6 +394,11 @@ def state_message(crawl: str, state: str, action: str, url: str) -> str:
             "Leave it to that process.",
         ),
         "reopened": ("was started again while it was being committed", "Commit it when it has ended."),
+        "resetting": (
+            "is being reset, or was until that was cut off",
+            "Start it, and commit it when it has ended.",
+        ),
+        "extended": ("was added to while it was repaired", "Repair it again."),
     }[state]
     return f"The crawl {crawl} {reason} in the index {url}, so it cannot be {action}. {remedy}"
 

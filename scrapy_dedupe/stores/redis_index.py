@@ -5,7 +5,9 @@ then moves the id to ``allcrawls`` and adds the counts. A crawl that is in ``all
 digests in ``alldupes`` and its counts in ``allcounts`` exactly once, at whatever step a process dies. Readers
 accept records of crawls in ``allcrawls`` and ``dedupe:concurrent`` alone; the digests of the latter go into
 ``alldupes`` in the script that adds them. **Cancel** moves the id first, takes back what is in ``alldupes`` of
-the crawl, and then forgets the keys; ``canceling`` stays until that is finished.
+the crawl, and then forgets the keys; ``canceling`` stays until that is finished. **Reset** does the same with
+``resetting``. Each of the three has a token, and each of its steps compares it: whoever goes on with what was cut off
+gets the same one, and whoever was overtaken, so that the crawl is another one now, changes nothing.
 
 Import is in :mod:`.redis_index_import`, removal and repair in :mod:`.redis_index_merged`.
 """
@@ -62,9 +64,13 @@ class RedisIndex(RedisMerged):
         words: list[str] = []
         for key, kind in keys_of.types(crawl).items():
             words += (key, kind)
-        answer = self._run(
-            "index_start", crawl, payload, utc_now(), FORMAT, software(), int(concurrent), *words
-        )
+        while True:
+            answer = self._run(
+                "index_start", crawl, payload, utc_now(), FORMAT, software(), int(concurrent), *words
+            )
+            if answer[0] != b"resetting":
+                break
+            self.reset(crawl)
         self._require_start(crawl, payload, answer, "crawled again")
 
     def find(self, crawl: str, digests: Sequence[str]) -> list[Original | None]:
@@ -153,23 +159,28 @@ class RedisIndex(RedisMerged):
 
     def reset(self, crawl: str) -> None:
         """Forget all of an uncommitted crawl but its files and containers."""
-        self._note(crawl, "reset", "closed")
-        self._release(crawl)
-        self._note(crawl, "reset", "reset")
+        self._check()
+        answer = self._run("index_note", crawl, "closed", secrets.token_hex(8))
+        if isinstance(answer, bytes):
+            self._require(crawl, text_of(answer), "reset")
+        token = answer[0]
+        self._release(crawl, token)
+        self._note(crawl, "reset", "reset", token)
 
     def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
         """Make the crawl's records visible to other crawls."""
         self._check()
-        state = text_of(self._run("index_commit_begin", crawl, stats_json(stats) or ""))
+        answer = self._run("index_commit_begin", crawl, stats_json(stats) or "", secrets.token_hex(8))
+        state = text_of(answer[0])
         if state == "committed":
             return
         self._require(crawl, state, "committed")
-        cursor = b"0"
+        token, cursor = answer[1], b"0"
         while True:
-            cursor = self._run("index_commit_batch", crawl, cursor, SCAN_BATCH)
+            cursor = self._run("index_commit_batch", crawl, token, cursor, SCAN_BATCH)
             if cursor in (b"0", b""):
                 break
-        state = text_of(self._run("index_commit_end", crawl, utc_now()))
+        state = text_of(self._run("index_commit_end", crawl, token, utc_now()))
         if state != "committed":
             self._require(crawl, state, "committed")
 
@@ -195,7 +206,9 @@ class RedisIndex(RedisMerged):
                 pipeline.hkeys(keys_of.hidden(crawl))
                 pipeline.hlen(keys_of.waiting(crawl))
             answers = pipeline.execute()
-        mode = text_of(payload) if payload else "decoded"
+        # Crawls, but no mode: Browsertrix's. Where all were canceled, there is nothing to know it by.
+        has_any = "uncommitted" in states.values() or "committed" in states.values()
+        mode = text_of(payload) if payload else "decoded" if has_any else "stored"
         crawls = []
         for place, (crawl, state) in enumerate(states.items()):
             raw, counts, names, hidden, waiting = answers[5 * place : 5 * place + 5]
@@ -246,7 +259,7 @@ class RedisIndex(RedisMerged):
 
     # Helpers
 
-    def _note(self, crawl: str, action: str, *words: str | int) -> None:
+    def _note(self, crawl: str, action: str, *words: str | bytes | int) -> None:
         self._check()
         self._require(crawl, text_of(self._run("index_note", crawl, *words)), action)
 

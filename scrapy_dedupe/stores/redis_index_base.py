@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
@@ -103,6 +103,13 @@ class RedisIndexBase:
             " Upgrade scrapy-dedupe, or use another index (DEDUPE_INDEX_URL)."
         )
 
+    def _refuse_type(self, answer: Sequence[bytes]) -> NoReturn:
+        _, key, found, expected = map(text_of, answer)
+        raise StoreRefused(
+            f"The key {key} in the index {self._url} is a {found}, not a {expected}: it is not"
+            " ours. It was left as it is; use another database number in the URL."
+        )
+
     def _require(self, crawl: str, state: str, action: str) -> None:
         if state != "ok":
             raise CrawlStateError(state_message(crawl, state, action, self._url))
@@ -111,10 +118,7 @@ class RedisIndexBase:
         """Raise what the answer of a script that begins something calls for."""
         state, *more = (text_of(word) if isinstance(word, bytes) else str(word) for word in answer)
         if state == "type":
-            raise StoreRefused(
-                f"The key {more[0]} in the index {self._url} is a {more[1]}, not a {more[2]}: it is not"
-                " ours. It was left as it is; use another database number in the URL."
-            )
+            self._refuse_type(answer)
         if state == "newer":
             self._refuse_format(more[0])
         if state in ("payload", "foreign"):
@@ -126,12 +130,14 @@ class RedisIndexBase:
         self._require(crawl, state, action)
         self._is_checked = True
 
-    def _release(self, crawl: str) -> None:
+    def _release(self, crawl: str, token: bytes) -> None:
         cursor = b"0"
         while True:
-            cursor = self._run("index_release", crawl, cursor, RELEASE_BATCH)
-            if cursor == b"0":
+            cursor = self._run("index_release", crawl, token, cursor, RELEASE_BATCH)
+            if cursor in (b"0", b""):
                 break
+            # With a plus the server has not looked at all digests that this cursor gives.
+            cursor = cursor.removesuffix(b"+")
 
     def _original(self, digest: str, found: bytes) -> Original | None:
         """What a script found for a digest, or None, counted, if it does not parse."""

@@ -4,15 +4,18 @@ A source is entered into the keys of its crawl at once, and hidden by being in `
 crawls pass over the digests in its ``dedupe:entered``. **Ending** it enters its digests in ``alldupes`` batch by
 batch; one script then takes it out of ``dedupe:begun``, commits its crawl and adds its counts. So a source has all of
 its records in the index and its counts in the sums exactly once, at whatever step a process dies, or nothing.
-**Dropping** it takes the same digests out again, and forgets it when none is left.
+**Dropping** it takes the same digests out again, and forgets it when none is left. Each script compares the token of the
+claim, so that a process which was taken for dead changes nothing of what another one has begun since.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 
 from . import redis_index_keys as keys_of
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
@@ -25,6 +28,7 @@ from .index_values import (
     other_spelling,
     packed_capture,
     packed_place,
+    payload_message,
     read_source,
     software,
     source_json,
@@ -36,6 +40,7 @@ from .redis_index_base import FORMAT, RELEASE_BATCH, SCAN_BATCH, RedisIndexBase,
 from .redis_index_keys import (
     BEGUN,
     CLAIMED,
+    COMMITTED,
     DONE_SOURCES,
     LAST_IMPORT,
     MARK,
@@ -43,6 +48,7 @@ from .redis_index_keys import (
     QUEUE,
     REVS,
     TOTALS,
+    UNCOMMITTED,
     WAITERS,
 )
 
@@ -63,26 +69,34 @@ class RedisImports(RedisIndexBase):
             words: list[str] = []
             for source in sources[first : first + SCAN_BATCH]:
                 words += (source.name, source_json(source))
-            added += int(self._run("index_queue", "queue", *words))
+            answer = self._run("index_queue", "queue", *words)
+            if not isinstance(answer, int):
+                self._refuse_type(answer)
+            added += answer
         return added
 
     def claim_source(self, lease_s: float) -> Source | None:
         """Take the next source of the queue; None if there is none."""
         self._check()
-        while answer := self._run("index_queue", "claim", _milliseconds(lease_s)):
+        token = secrets.token_hex(8)
+        while answer := self._run("index_queue", "claim", _milliseconds(lease_s), token):
+            if len(answer) > 2:
+                self._refuse_type(answer)
             if len(answer) == 1 and (source := read_source(answer[0])) is not None:
-                return source
+                return replace(source, token=token)
             self._run("index_queue", "drop", answer[0])
             self.unreadable += 1
         return None
 
     def renew_lease(self, source: Source, lease_s: float) -> None:
         """Keep a claimed source for so many seconds from now on."""
-        self._run("index_queue", "renew", source.name, _milliseconds(lease_s))
+        state = self._run("index_queue", "renew", source.name, source.token, _milliseconds(lease_s))
+        self._require_source(source, state, "imported into")
 
     def release_source(self, source: Source) -> None:
         """Take a source out of the queue that could not be imported."""
-        self._run("index_queue", "release", source.name)
+        state = self._run("index_queue", "release", source.name, source.token)
+        self._require_source(source, state, "imported into")
 
     def queue_length(self) -> tuple[int, int]:
         """How many sources are in the queue, and how many are claimed."""
@@ -102,17 +116,21 @@ class RedisImports(RedisIndexBase):
     def begin_source(self, source: Source, payload: str) -> int:
         """Begin to enter a source; the place of its container among the crawl's, 0 if it is none."""
         words: list[str] = []
-        for key, kind in keys_of.types(source.crawl).items():
+        for key, kind in (keys_of.types(source.crawl) | keys_of.source_types(source.name)).items():
             words += (key, kind)
         container = container_json(source.name) if source.is_container else ""
         while True:
             answer = self._run(
                 "index_source_begin", source.crawl, source.name, source_json(source), payload, utc_now(), FORMAT,
-                software(), container, *words,
+                software(), container, source.token, *words,
             )  # fmt: skip
             if answer[0] != b"leftover":
                 break
             self.drop_source(source)
+        if answer[0] == b"taken":
+            self._require_source(source, answer[0], "imported into")
+        if answer[0] in (b"payload", b"foreign"):
+            raise StoreRefused(payload_message(source.name, payload, text_of(answer[1]), self._url))
         if answer[0] == b"done":
             raise CrawlStateError(
                 f"The source {source.name} was imported into the index {self._url} before, so it cannot be imported"
@@ -134,11 +152,12 @@ class RedisImports(RedisIndexBase):
         if files:
             noted = [word for name in files for word in ("", "", "", name, "")]
             self._require_source(
-                source, self._run("index_source_add", source.crawl, source.name, len(files), *noted)
+                source,
+                self._run("index_source_add", source.crawl, source.name, source.token, len(files), *noted),
             )
         for first in range(0, max(len(originals), len(urls)), SCAN_BATCH):
             some, captures = originals[first : first + SCAN_BATCH], urls[first : first + SCAN_BATCH]
-            words: list[str | bytes | int] = [source.crawl, source.name, len(some)]
+            words: list[str | bytes | int] = [source.crawl, source.name, source.token, len(some)]
             for original in some:
                 words += (
                     original.digest, digest_key(original.digest), entry_text(original), original.file or "",
@@ -156,12 +175,15 @@ class RedisImports(RedisIndexBase):
         waiting: Sequence[Waiting] = (),
     ) -> None:
         """End a source: its records are found from now on, its crawl is committed, and its counts are added."""
+        staged = waiting_sizes(waiting)
         state = b"again"
         while state == b"again":
-            state, *_ = self._run("index_source_ending", source.crawl, source.name)
+            state, *_ = self._run("index_source_ending", source.crawl, source.name, source.token)
             if state != b"ok":
                 break
-            self._stage_waiting(source, waiting)
+            for first in range(0, len(staged), SCAN_BATCH):
+                words = [word for pair in staged[first : first + SCAN_BATCH] for word in pair]
+                self._run("index_source_stage", source.crawl, source.name, source.token, *words)
             self._scan_source("index_source_spare", source)
             with redis_faults(self._url):
                 entered = int(self._client.scard(keys_of.entered(source.name)))
@@ -169,7 +191,7 @@ class RedisImports(RedisIndexBase):
             container = container_json(source.name, source.hash, source.size) if source.is_container else ""
             state = self._run(
                 "index_source_end", source.crawl, source.name, *numbers(counts), entered, container, utc_now(),
-                *map(need_text, needs),
+                source.token, len(staged), *map(need_text, needs),
             )  # fmt: skip
         if state != b"done":
             self._require_source(source, state)
@@ -177,38 +199,20 @@ class RedisImports(RedisIndexBase):
 
     def drop_source(self, source: Source) -> None:
         """Forget what was entered of a source that has not ended."""
-        answer = self._run("index_source_drop", source.name, "begin")
-        while answer:
-            crawl, cursor = answer[0], b"0"
-            while True:
-                with redis_faults(self._url):
-                    # Not a number for redis-py 5, which makes one of it.
-                    cursor, digests = cast(
-                        "tuple[bytes, list[bytes]]",
-                        self._client.execute_command(
-                            "SSCAN", keys_of.entered(source.name), cursor, "COUNT", RELEASE_BATCH
-                        ),
-                    )
-                words: list[bytes] = []
-                for digest in digests:
-                    words += (digest, digest_key(text_of(digest)))
-                if words:
-                    self._run("index_source_drop", source.name, "part", crawl, *words)
-                if int(cursor) == 0:
-                    break
-                cursor = b"%d" % int(cursor)
-            answer = self._run("index_source_drop", source.name, "end")
-            if answer != [b"again"]:
-                break
-            answer = [crawl]
+        state = self._drop(source.name, "owner", source.token)
+        self._require_source(source, state, "imported into")
 
     def unfinished_sources(self) -> list[Source]:
         """Sources that were begun and have not ended, in the order of their names."""
+        found = self._begun()
         with redis_faults(self._url):
-            values = cast("dict[bytes, bytes]", self._client.hgetall(BEGUN))
-        found = [read_source(value[2:]) for value in values.values()]
-        self.unreadable += found.count(None)
-        return sorted((source for source in found if source is not None), key=lambda source: source.name)
+            pipeline = self._client.pipeline()
+            for source in found:
+                pipeline.sismember(UNCOMMITTED, source.crawl)
+                pipeline.sismember(COMMITTED, source.crawl)
+            answers = pipeline.execute()
+        # Those of a crawl whose cancelling was cut off are being forgotten.
+        return [source for place, source in enumerate(found) if any(answers[2 * place : 2 * place + 2])]
 
     # Revisits that wait
 
@@ -264,24 +268,61 @@ class RedisImports(RedisIndexBase):
 
     # Helpers
 
-    def _require_source(self, source: Source, state: bytes) -> None:
-        if state != b"ok":
-            raise CrawlStateError(state_message(source.crawl, text_of(state), "added to", self._url))
+    def _require_source(self, source: Source, state: bytes, action: str = "added to") -> None:
+        if state == b"taken":
+            raise TakenOver(state_message(source.crawl, "taken", action, self._url))
+        self._require(source.crawl, text_of(state), action)
 
     def _scan_source(self, script: str, source: Source) -> None:
         cursor = b"0"
         while True:
-            cursor = self._run(script, source.crawl, source.name, cursor, SCAN_BATCH)
+            cursor = self._run(script, source.crawl, source.name, source.token, cursor, SCAN_BATCH)
             if cursor in (b"0", b""):
                 break
 
-    def _stage_waiting(self, source: Source, waiting: Sequence[Waiting]) -> None:
-        sizes = waiting_sizes(waiting)
+    def _begun(self) -> list[Source]:
         with redis_faults(self._url):
-            for first in range(0, len(sizes), SCAN_BATCH):
-                self._client.hset(
-                    keys_of.new_waits(source.name), mapping=dict(sizes[first : first + SCAN_BATCH])
-                )
+            values = cast("dict[bytes, bytes]", self._client.hgetall(BEGUN))
+        found = []
+        for value in values.values():
+            token, brace, text = value[2:].partition(b"{")
+            source = read_source(brace + text)
+            if source is None:
+                self.unreadable += 1
+            else:
+                found.append(replace(source, token=text_of(token)))
+        return sorted(found, key=lambda source: source.name)
+
+    def _drop(self, name: str, who: str, token: str | bytes) -> bytes:
+        """Forget a source as its owner or in a cancelling; ``taken`` if it is another process's."""
+        answer = self._run("index_source_drop", name, "begin", who, token)
+        if answer == [b"", b"taken"]:
+            return b"taken"
+        while answer:
+            crawl, cursor = answer[0], b"0"
+            while True:
+                with redis_faults(self._url):
+                    # Not a number for redis-py 5, which makes one of it.
+                    cursor, digests = cast(
+                        "tuple[bytes, list[bytes]]",
+                        self._client.execute_command(
+                            "SSCAN", keys_of.entered(name), cursor, "COUNT", RELEASE_BATCH
+                        ),
+                    )
+                while digests:
+                    words = [word for digest in digests for word in (digest, digest_key(text_of(digest)))]
+                    taken_out = self._run("index_source_drop", name, "part", crawl, *words)
+                    if not taken_out:
+                        break
+                    digests = digests[int(taken_out[1]) :]
+                if int(cursor) == 0:
+                    break
+                cursor = b"%d" % int(cursor)
+            answer = self._run("index_source_drop", name, "end")
+            if answer != [b"again"]:
+                break
+            answer = [crawl]
+        return b"ok"
 
     def _merge_source(self, name: str) -> None:
         with redis_faults(self._url):

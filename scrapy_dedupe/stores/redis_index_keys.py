@@ -14,7 +14,7 @@ Written exactly as Browsertrix does, so that both crawlers can use one index:
 ``src:qset``              set     the names of those in the queue, with us also of those claimed
 ``src:d``                 set     names of imported sources and of the containers of committed crawls
 ``pending:q``             list    sources that were claimed
-``pending:q:{name}``      string  there for as long as a claim lasts
+``pending:q:{name}``      string  there for as long as a claim lasts; with us its token
 ``rev:{digest}:s``        hash    crawl -> sum of the sizes of revisits that wait for an original, the digest with
                                   its label; ``rev:{digest}:c`` their number. Read and deleted only
 ``last_update_ts``        string  the time of the last import
@@ -23,11 +23,16 @@ Written exactly as Browsertrix does, so that both crawlers can use one index:
 Beside them, what Browsertrix has no field for:
 
 ===========================  ======  ============================================================
-``dedupe:index``             hash    ``format`` 1, ``payload`` ``stored`` or ``decoded``, ``scanned``: the
-                                     ``last_update_ts`` up to which ``rev:`` keys were looked for
+``dedupe:index``             hash    ``format`` 1, ``payload`` ``stored`` or ``decoded`` as long as there are crawls,
+                                     ``scanned``: the ``last_update_ts`` up to which ``rev:`` keys were looked
+                                     for, ``ended``: how many sources have ended, ``swapped``: who last put a new
+                                     merged index in its place
 ``dedupe:crawl:{crawl}``     hash    ``started``, ``committed``, ``software``, ``stats`` (JSON), ``incomplete``,
-                                     ``canceling``, ``imported``, ``concurrent``, ``replaced`` (by which crawl),
-                                     ``token`` of the last addition
+                                     ``imported``, ``concurrent``, ``replaced`` (by which crawl), ``token``: those
+                                     of the last additions, 8 bytes each; ``committing``, ``canceling``,
+                                     ``resetting``: the token of what is under way or was cut off; ``since`` and
+                                     ``ended``: how many sources of the index had ended when the crawl began, and
+                                     with the last one of its own
 ``dedupe:files:{crawl}``     zset    WARC file -> its number from 0. Where a renaming gives two numbers one
                                      name, that of the second is followed by 0x00 and its number
 ``dedupe:where:{crawl}``     hash    first 16 bytes of the packed digest -> place of the record; empty if
@@ -49,13 +54,16 @@ revisits are still to be moved to those of their crawl:
 
 ==========================  ======  =============================================================
 ``dedupe:begun``            hash    name -> its state (``n`` being entered, ``e`` ending, ``d`` being dropped), then
-                                    ``+`` if the place of its container was added for it, else ``-``, then JSON
+                                    ``+`` if the place of its container was added for it, else ``-``, then the
+                                    token of the claim, without a brace, or nothing, then JSON
 ``dedupe:newurls:{name}``   hash    as ``dedupe:urls``
 ``dedupe:newwaits:{name}``  hash    as ``dedupe:waiting``
 ``dedupe:entered:{name}``   set     the digests in ``h:{crawl}`` that are its records: no other crawl finds them
 ``dedupe:spare:{name}``     hash    digest -> the record that it has too of a digest of another such source
 ``dedupe:newfiles:{name}``  set     its WARC files
 ``dedupe:merging``          hash    name -> crawl, of sources that have ended
+``dedupe:claims``           hash    name -> token, of sources that were claimed and are not done; also when the claim
+                                    has lapsed, until another process claims it
 ==========================  ======  =============================================================
 
 While the merged index is made anew:
@@ -65,6 +73,7 @@ While the merged index is made anew:
 ``dedupe:alldupes``     hash    what ``alldupes`` will be
 ``dedupe:rebuilt``      set     the crawls that are in it
 ``dedupe:removing``     set     the crawls that will not be
+``dedupe:replacing``    hash    a crawl that is replaced -> the crawl whose records it will have
 ======================  ======  =================================================================
 """
 
@@ -152,11 +161,6 @@ def entered(name: str) -> str:
     return f"dedupe:entered:{name}"
 
 
-def new_waits(name: str) -> str:
-    """The key of the waiting revisits of a source that is ending."""
-    return f"dedupe:newwaits:{name}"
-
-
 def types(crawl: str) -> dict[str, str]:
     """The keys that a crawl uses, each with the type that it has if it is there."""
     return {
@@ -170,7 +174,13 @@ def types(crawl: str) -> dict[str, str]:
         DUPES: "hash",
         TOTALS: "hash",
         DONE_SOURCES: "set",
+        QUEUE: "list",
+        QUEUED: "set",
+        CLAIMED: "list",
+        "dedupe:claims": "hash",
         BEGUN: "hash",
+        MERGING: "hash",
+        WAITERS: "set",
         records(crawl): "hash",
         counts(crawl): "hash",
         wacz(crawl): "list",
@@ -181,4 +191,16 @@ def types(crawl: str) -> dict[str, str]:
         waiting(crawl): "hash",
         hidden(crawl): "hash",
         sources(crawl): "set",
+    }
+
+
+def source_types(name: str) -> dict[str, str]:
+    """The keys that a source uses, each with the type that it has if it is there."""
+    return {
+        f"{CLAIMED}:{name}": "string",
+        entered(name): "set",
+        f"dedupe:spare:{name}": "hash",
+        f"dedupe:newurls:{name}": "hash",
+        f"dedupe:newwaits:{name}": "hash",
+        f"dedupe:newfiles:{name}": "set",
     }

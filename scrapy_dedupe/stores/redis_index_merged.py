@@ -37,15 +37,17 @@ class RedisMerged(RedisImports):
     def cancel(self, crawl: str) -> None:
         """Forget an uncommitted crawl, with what was entered of sources that have not ended."""
         self._check()
-        state = text_of(self._run("index_cancel", crawl, "begin"))
+        answer = self._run("index_cancel", crawl, "begin", secrets.token_hex(8))
+        state = text_of(answer[0])
         if state == "done":
             return
         self._require(crawl, state, "canceled")
-        for source in self.unfinished_sources():
+        token = answer[1]
+        for source in self._begun():
             if source.crawl == crawl:
-                self.drop_source(source)
-        self._release(crawl)
-        self._run("index_cancel", crawl, "end")
+                self._drop(source.name, "cancel", token)
+        self._release(crawl, token)
+        self._run("index_cancel", crawl, "end", token)
 
     def purge(self, crawls: Sequence[str]) -> None:
         """Forget committed or canceled crawls."""
@@ -170,7 +172,8 @@ class RedisMerged(RedisImports):
         self, left_out: Sequence[str], what: str, words: Sequence[str], sources: Mapping[str, str]
     ) -> list[bytes]:
         who = secrets.token_hex(8)
-        self._run("index_merged_begin", who, _LEASE_MS, *left_out)
+        replaced, by = next(iter(sources.items()), ("", ""))
+        self._run("index_merged_begin", who, _LEASE_MS, replaced, by, *left_out)
         crawls = self._in_order_of_commit(frozenset(crawl.encode() for crawl in left_out))
         while True:
             for crawl in crawls:

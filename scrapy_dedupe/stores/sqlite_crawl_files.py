@@ -22,11 +22,16 @@ _SHIFT = 32
 
 _ADD = """
 INSERT INTO original (id, digest, wacz_index, date, url, size, record, file, "offset")
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE NOT EXISTS (
-    SELECT 1 FROM original o JOIN crawl c ON c.number = o.id >> 32
-    WHERE substr(o.digest, 1, 8) = substr(?2, 1, 8) AND o.digest = ?2
-    AND (c.number = ?10 OR (c.part_of = ?11 AND c.commit_order IS NOT NULL))
-)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+# Every version of SQLite takes so many parameters, and two more.
+_LOOKED_UP_AT_ONCE = 500
+
+_ADDED_BEFORE = """
+SELECT o.digest FROM original o CROSS JOIN crawl c ON c.number = o.id >> 32
+WHERE (c.number = ? OR (coalesce(c.part_of, c.number) = ? AND c.commit_order IS NOT NULL))
+AND substr(o.digest, 1, 8) IN ({})
 """
 
 _ADD_URL = """
@@ -58,14 +63,18 @@ def add_originals(
     ).fetchone()
     following = first if row[0] is None else row[0] + 1
     files: dict[str, int] = {}
+    packed = [packed_digest(original.digest) for original in originals]
+    known = _added_before(connection, number, crawl, packed)
     entered: dict[bytes, int] = {}
-    for original in originals:
+    rows = []
+    for digest, original in zip(packed, originals, strict=True):
         name = original.file
         if name is not None and name not in files:
             files[name] = file_number(connection, number, name)
-        digest = packed_digest(original.digest)
-        cursor = connection.execute(
-            _ADD,
+        if digest in known or digest in entered:
+            continue
+        entered[digest] = following - first
+        rows.append(
             (
                 following,
                 digest,
@@ -76,14 +85,23 @@ def add_originals(
                 packed_details(original) or None,
                 None if name is None else files[name],
                 original.offset,
-                number,
-                crawl,
-            ),
+            )
         )
-        if cursor.rowcount:
-            entered[digest] = following - first
-            following += 1
+        following += 1
+    connection.executemany(_ADD, rows)
     return entered
+
+
+def _added_before(
+    connection: sqlite3.Connection, number: int, crawl: int, digests: Sequence[bytes]
+) -> set[bytes]:
+    """Of some digests those that the crawl or part has already, and others that begin like one of them."""
+    known: set[bytes] = set()
+    for first in range(0, len(digests), _LOOKED_UP_AT_ONCE):
+        beginnings = [digest[:8] for digest in digests[first : first + _LOOKED_UP_AT_ONCE]]
+        query = _ADDED_BEFORE.format(", ".join("?" * len(beginnings)))
+        known.update(digest for (digest,) in connection.execute(query, (number, crawl, *beginnings)))
+    return known
 
 
 def add_urls(
@@ -198,10 +216,10 @@ def set_container(
 
 
 def drop_container(connection: sqlite3.Connection, crawl: int, filename: str) -> None:
-    """Forget a container, if it is the last one: those behind it have to keep their places."""
+    """Forget a container that is not packed, if it is the last one: those behind it have to keep their places."""
     connection.execute(
         "DELETE FROM crawl_container WHERE crawl = ?1 AND filename = ?2"
-        " AND number = (SELECT max(number) FROM crawl_container WHERE crawl = ?1)",
+        " AND number = (SELECT max(number) FROM crawl_container WHERE crawl = ?1) AND size IS NULL",
         (crawl, filename),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
 from . import sqlite_crawl_files as crawl_files
 from .faults import sqlite_faults
@@ -63,7 +63,12 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
     def start(self, crawl: str, payload: str, *, concurrent: bool = False) -> None:
         """Begin a crawl, or go on with one that is not committed."""
         with self._transaction():
-            self._check_payload(payload, "this crawl makes")
+            mode = self._other_payload(payload)
+            if mode is not None:
+                raise StoreRefused(
+                    f"The index {self._url} holds digests of {mode} payloads, this crawl makes those of {payload} ones."
+                    f' Set DEDUPE_PAYLOAD = "{mode}", or use another index (DEDUPE_INDEX_URL).'
+                )
             _, state, imported = self._row(crawl)
             if state == "uncommitted" and imported:
                 state = "importing"
@@ -180,6 +185,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
                     " imported = 0, concurrent = 0 WHERE number = ?",
                     (new,),
                 )
+                self._forget_payload()
         self._clear()
 
     # Helpers
@@ -202,6 +208,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
         return capture
 
 
-def _owner_order(row: tuple[Any, ...], own: str) -> tuple[bool, int, int]:
+def _owner_order(row: tuple[Any, ...], own: str) -> tuple[bool, bool, int, int]:
     owner, commit_order, number = row[0], *row[8:]
-    return owner != own, 0 if owner == own else commit_order, number
+    # What another source of the own crawl has entered may yet be dropped.
+    return owner != own, commit_order is None, 0 if owner == own else commit_order, number

@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.errors import CrawlStateError, StoreRefused
+from scrapy_dedupe.errors import CrawlStateError
 
 from .base import Original
 from .faults import sqlite_faults
@@ -50,17 +50,20 @@ class SqliteIndexBase:
             for statement in statements:
                 self._connection.execute(statement)
             # Another process may have added them while this one waited for the lock.
-            for name in self._lacking_columns():
-                self._connection.execute(f"ALTER TABLE crawl ADD COLUMN {name} {LATER_COLUMNS[name]}")
+            for table, name in self._lacking_columns():
+                kind = LATER_COLUMNS[table, name]
+                self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
     def _lacks_tables(self) -> bool:
         rows = self._connection.execute("SELECT name FROM sqlite_master").fetchall()
         return not {name for (name,) in rows}.issuperset(LATER_NAMES)
 
-    def _lacking_columns(self) -> list[str]:
-        rows = self._connection.execute("SELECT name FROM pragma_table_info('crawl')").fetchall()
-        known = {name for (name,) in rows}
-        return [name for name in LATER_COLUMNS if name not in known]
+    def _lacking_columns(self) -> list[tuple[str, str]]:
+        rows = self._connection.execute(
+            "SELECT t.name, c.name FROM sqlite_master t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"
+        )
+        known = set(rows.fetchall())
+        return [column for column in LATER_COLUMNS if column not in known]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -108,16 +111,12 @@ class SqliteIndexBase:
         row = self._connection.execute("SELECT value FROM index_mark WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
-    def _check_payload(self, payload: str, whose: str) -> None:
-        """Note how an empty index hashes, or compare."""
+    def _other_payload(self, payload: str) -> str | None:
+        """Note how an empty index hashes, or give its mode if it is another one."""
         mode = self._mark("payload")
         if mode is None:
             self._connection.execute("INSERT INTO index_mark VALUES ('payload', ?)", (payload,))
-        elif mode != payload:
-            raise StoreRefused(
-                f"The index {self._url} holds digests of {mode} payloads, {whose} those of {payload} ones."
-                f' Set DEDUPE_PAYLOAD = "{mode}", or use another index (DEDUPE_INDEX_URL).'
-            )
+        return None if mode in (None, payload) else mode
 
     def _begin(self, crawl: str, *, imported: bool = False, concurrent: bool = False) -> int:
         """A fresh row for a crawl that is unknown or canceled; its number."""
@@ -128,12 +127,19 @@ class SqliteIndexBase:
         row = self._connection.execute(
             "INSERT INTO crawl (id, state, started, software, imported, concurrent, commit_order)"  # noqa: S608
             f" VALUES (?1, 'uncommitted', ?2, ?3, ?4, ?5, CASE WHEN ?5 THEN {NEXT_ORDER} END)"
-            " ON CONFLICT (id) DO UPDATE SET (state, started, software, imported, concurrent, commit_order)"
-            " = (excluded.state, excluded.started, excluded.software, excluded.imported, excluded.concurrent,"
-            " excluded.commit_order) RETURNING number",
+            " ON CONFLICT (id) DO UPDATE SET (number, state, started, software, imported, concurrent, commit_order)"
+            " = ((SELECT max(number) + 1 FROM crawl), excluded.state, excluded.started, excluded.software,"
+            " excluded.imported, excluded.concurrent, excluded.commit_order) RETURNING number",
             (crawl, utc_now(), software(), int(imported), int(concurrent)),
         ).fetchall()
         return int(row[0][0])
+
+    def _forget_payload(self) -> None:
+        """Let an index that has no crawls any more hash as its next crawl does."""
+        self._connection.execute(
+            "DELETE FROM index_mark WHERE name = 'payload' AND NOT EXISTS"
+            " (SELECT 1 FROM crawl WHERE state IN ('uncommitted', 'committed'))"
+        )
 
     # Forgetting
 
@@ -200,7 +206,7 @@ class SqliteIndexBase:
             with self._transaction():
                 is_more = self._connection.execute(statement, parameters).rowcount == _FORGOTTEN_AT_ONCE
             if is_more:
-                _let_others_write(began)
+                let_others_write(began)
 
     def _delete_urls(self) -> None:
         # No index leads from a crawl to its URLs: the table is read once for all waste, outside of transactions.
@@ -219,13 +225,16 @@ class SqliteIndexBase:
             began = time.monotonic()
             with self._transaction():
                 self._connection.executemany("DELETE FROM crawl_url WHERE hash = ? AND crawl = ?", rows)
-            _let_others_write(began)
+            let_others_write(began)
 
     # Reading
 
     def _original(self, digest: str, row: Sequence[Any]) -> Original | None:
         crawl, wacz_index, date, url, size, record, file, offset = row
         digits = str(date)
+        if len(digits) not in (14, 17):
+            # The zeros before a year of three digits or less, which is refused today.
+            digits = digits.zfill(14 if len(digits) < 14 else 17)
         if not (
             is_date(digits.encode("ascii", "replace"))
             and isinstance(url, str)
@@ -239,6 +248,7 @@ class SqliteIndexBase:
         return Original(digest, crawl, digits, url, size, wacz_index, record_id, file, offset, status, form)
 
 
-def _let_others_write(began: float) -> None:
+def let_others_write(began: float) -> None:
+    """Pause as long as the lock was held since *began*, a little at most."""
     # SQLite has no queue of writers: one that waits for the lock looks now and then whether it is free.
     time.sleep(min(time.monotonic() - began, _LONGEST_PAUSE_S))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
 from . import sqlite_crawl_files as crawl_files
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
 from .faults import sqlite_faults
 from .index_values import (
+    payload_message,
     read_source,
     software,
     source_json,
@@ -63,7 +64,17 @@ class SqliteImports(SqliteSourceQueue):
     def begin_source(self, source: Source, payload: str) -> int:
         """Begin to enter a source; the place of its container among the crawl's, 0 if it is none."""
         with self._transaction():
-            self._check_payload(payload, "what is imported has")
+            self._require_holder(source)
+            if self._was_ended_by_another(source):
+                raise self._taken_over(source)
+            if self._is_done(source.name):
+                raise CrawlStateError(
+                    f"The source {source.name} was imported into the index {self._url} before, so it cannot be imported"
+                    f" into the crawl {source.crawl}. Purge the crawl that has it first."
+                )
+            mode = self._other_payload(payload)
+            if mode is not None:
+                raise StoreRefused(payload_message(source.name, payload, mode, self._url))
             number, state, imported = self._row(source.crawl)
             if not imported and state in ("uncommitted", "committed"):
                 state = "crawled" if state == "committed" else state
@@ -77,8 +88,8 @@ class SqliteImports(SqliteSourceQueue):
                 (source.crawl, utc_now(), software(), number),
             ).lastrowid
             self._connection.execute(
-                "INSERT INTO source_begun (name, crawl, part, source) VALUES (?, ?, ?, ?)",
-                (source.name, number, part, source_json(source)),
+                "INSERT INTO source_begun (name, crawl, part, source, token) VALUES (?, ?, ?, ?, ?)",
+                (source.name, number, part, source_json(source), source.token),
             )
             place = 0
             if source.is_container:
@@ -145,14 +156,17 @@ class SqliteImports(SqliteSourceQueue):
                 crawl_files.set_container(self._connection, crawl, source.name, source.hash, source.size)
             self._connection.execute("DELETE FROM source_begun WHERE name = ?", (source.name,))
             self._connection.execute(
-                "INSERT INTO source_done (name, crawl) VALUES (?, ?)", (source.name, crawl)
+                "INSERT INTO source_done (name, crawl, ended_after) SELECT ?, ?, max(number) FROM crawl",
+                (source.name, crawl),
             )
             self._connection.execute("DELETE FROM source_queue WHERE name = ?", (source.name,))
 
     def drop_source(self, source: Source) -> None:
         """Forget what was entered of a source that has not ended."""
         with self._transaction():
+            self._require_holder(source)
             self._forget_begun(source, None)
+            self._forget_payload()
         self._clear()
 
     def unfinished_sources(self) -> list[Source]:
@@ -203,11 +217,14 @@ class SqliteImports(SqliteSourceQueue):
     # Helpers
 
     def _part(self, source: Source) -> tuple[int, int]:
-        """The numbers of the crawl and of the part of a source that was begun."""
+        """The numbers of the crawl and of the part of a source that this process has begun."""
+        self._require_holder(source)
         row = self._connection.execute(
-            "SELECT crawl, part FROM source_begun WHERE name = ?", (source.name,)
+            "SELECT crawl, part FROM source_begun WHERE name = ? AND token = ?", (source.name, source.token)
         ).fetchone()
         if row is None:
+            if self._was_ended_by_another(source):
+                raise self._taken_over(source)
             raise CrawlStateError(
                 state_message(source.crawl, "dropped", f"extended by {source.name}", self._url)
             )

@@ -6,6 +6,7 @@ that a kept crawl has too is found there from then on. What lay under the crawl 
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
@@ -33,6 +34,8 @@ class SqliteRemoval(SqliteIndexBase):
                 if number is not None:
                     self._waste(number, "purging")
                     self._connection.execute("DELETE FROM source_done WHERE crawl = ?", (number,))
+            self._forget_payload()
+            self._note_none_missing()
         self._clear()
 
     def unfinished_purge(self) -> list[str]:
@@ -56,6 +59,8 @@ class SqliteRemoval(SqliteIndexBase):
             if new_state == "uncommitted":
                 assert old is not None
                 assert new is not None
+                if self._was_added_to(old, new):
+                    raise CrawlStateError(state_message(crawl, "extended", f"replaced by {by}", self._url))
                 self._replace(old, new, by)
             elif new_state != "unknown" or not self._was_replaced(by, crawl):
                 raise CrawlStateError(state_message(by, new_state, action, self._url))
@@ -89,6 +94,22 @@ class SqliteRemoval(SqliteIndexBase):
         self._connection.execute(
             "UPDATE crawl SET id = ? || '/' || ? || '/' || number WHERE number = ?", (values[0], by, old)
         )
+
+    def _note_none_missing(self) -> None:
+        """Forget how many crawls the last manifest did not name, since they may be the ones that go."""
+        text = self._mark("imports")
+        if text is not None:
+            notes = json.dumps(json.loads(text) | {"removedCrawls": 0, "removedCrawlSize": 0})
+            self._connection.execute("UPDATE index_mark SET value = ? WHERE name = 'imports'", (notes,))
+
+    def _was_added_to(self, crawl: int, since: int) -> bool:
+        """Whether a source of a crawl is begun, or has ended after another crawl was started."""
+        row = self._connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM source_begun WHERE crawl = ?1)"
+            " OR EXISTS (SELECT 1 FROM source_done WHERE crawl = ?1 AND ended_after >= ?2)",
+            (crawl, since),
+        ).fetchone()
+        return bool(row[0])
 
     def _was_replaced(self, by: str, crawl: str) -> bool:
         row = self._connection.execute(

@@ -20,6 +20,12 @@ SELECT coalesce(c.part_of, c.number), f.name FROM crawl_file f JOIN crawl c ON c
 WHERE c.state != 'hidden' ORDER BY f.crawl, f.number
 """
 
+# Rows that are no crawls, or none any more, have the other states.
+_UNKNOWN_STATES = """
+SELECT count(*) FROM crawl WHERE part_of IS NULL
+AND state NOT IN ('uncommitted', 'committed', 'canceled', 'hidden', 'purging', 'waste', 'gone')
+"""
+
 _WAITING = """
 SELECT coalesce(c.part_of, c.number), count(DISTINCT w.digest)
 FROM crawl_waiting w JOIN crawl c ON c.number = w.crawl WHERE c.state != 'hidden' GROUP BY 1
@@ -31,12 +37,13 @@ FROM original o LEFT JOIN crawl_file f ON f.crawl = o.id >> 32 AND f.number = o.
 WHERE o.id BETWEEN :following AND :last
 """
 
-# Two sources may have entered a payload at once; the crawl has it from the one that was begun first.
+# Two sources may have entered a payload at once; the crawl has it from the one that was begun first. One that was
+# replaced has records of its own, before those of its parts.
 _NOT_TWICE = """
 AND NOT EXISTS (
     SELECT 1 FROM original e JOIN crawl c ON c.number = e.id >> 32
     WHERE substr(e.digest, 1, 8) = substr(o.digest, 1, 8) AND e.digest = o.digest
-    AND c.part_of = :number AND c.state = 'committed' AND c.number < o.id >> 32
+    AND coalesce(c.part_of, c.number) = :number AND c.state = 'committed' AND c.number < o.id >> 32
 )
 """
 
@@ -57,6 +64,7 @@ class SqliteSurvey(SqliteIndexBase):
                 f" concurrent, {COUNTS} FROM crawl WHERE part_of IS NULL"
                 " AND state IN ('uncommitted', 'committed', 'canceled') ORDER BY started, id"
             ).fetchall()
+            self.unreadable += int(self._connection.execute(_UNKNOWN_STATES).fetchone()[0])
         return [
             CrawlInfo(
                 id=crawl,
@@ -116,9 +124,13 @@ class SqliteSurvey(SqliteIndexBase):
                 " ORDER BY number",
                 (number,),
             ).fetchall()
-        for place, (part,) in enumerate(rows):
-            # The row of the crawl itself and its first part have nothing before them.
-            yield from self._records(crawl, number, part, may_repeat=place > 1)
+        may_repeat = False
+        for (part,) in rows:
+            is_empty = True
+            for original in self._records(crawl, number, part, may_repeat=may_repeat):
+                is_empty = False
+                yield original
+            may_repeat |= not is_empty
 
     def _records(self, crawl: str, number: int | None, part: int, *, may_repeat: bool) -> Iterator[Original]:
         query = f"{_RECORDS}{_NOT_TWICE if may_repeat else ''} ORDER BY o.id LIMIT {_READ_AT_ONCE}"
@@ -130,7 +142,19 @@ class SqliteSurvey(SqliteIndexBase):
             if not rows:
                 return
             following = rows[-1][0] + 1
-            for _, digest, *row in rows:
-                original = self._original(unpacked_digest(digest), row)
+            for _, packed, *row in rows:
+                digest = _read_digest(packed)
+                if digest is None or not isinstance(row[-1], int | None):
+                    self.unreadable += 1
+                    continue
+                original = self._original(digest, row)
                 if original is not None:
                     yield original
+
+
+def _read_digest(packed: object) -> str | None:
+    """A digest, or None for what no digest is packed as."""
+    try:
+        return unpacked_digest(packed) if isinstance(packed, bytes) else None
+    except UnicodeDecodeError:
+        return None

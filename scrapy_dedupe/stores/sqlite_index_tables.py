@@ -36,10 +36,11 @@ The same model as Browsertrix's keys (see :mod:`.redis_index_keys`):
     ``record``, the details, are packed as :mod:`.index_values` says, ``date`` holds the 14 or 17 digits as a
     number.
 ``source_queue``
-    The sources that are to be imported, in their order. ``claimed_until`` (seconds since the epoch) is NULL for
-    one that nobody has claimed.
+    The sources that are to be imported, in their order. ``claimed_until`` (seconds since the epoch) and ``token``,
+    that of the last claim, are NULL for one that nobody has claimed.
 ``source_begun``, ``source_done``
-    The sources that were begun and have not ended, with their parts, and the names of those that have ended.
+    The sources that were begun and have not ended, with their parts and the tokens of those who began them; and the
+    names of those that have ended, with the greatest number that a crawl or part had then.
 ``index_mark``
     ``payload``: how the crawls hash, ``stored`` or ``decoded``. ``imports``: what was noted of imports, as JSON.
 
@@ -49,13 +50,16 @@ the end of a source a few, so both are atomic at any size.
 
 from __future__ import annotations
 
-# Stores from before crawls had these lack them, under the same format number.
+# Stores of earlier versions lack these, under the same format number.
 LATER_COLUMNS = {
-    "imported": "INTEGER NOT NULL DEFAULT 0",
-    "concurrent": "INTEGER NOT NULL DEFAULT 0",
-    "part_of": "INTEGER",
+    ("crawl", "imported"): "INTEGER NOT NULL DEFAULT 0",
+    ("crawl", "concurrent"): "INTEGER NOT NULL DEFAULT 0",
+    ("crawl", "part_of"): "INTEGER",
+    ("source_queue", "token"): "TEXT",
+    ("source_begun", "token"): "TEXT NOT NULL DEFAULT ''",
+    ("source_done", "ended_after"): "INTEGER NOT NULL DEFAULT 0",
 }
-"""Columns of ``crawl``, with what they hold."""
+"""Tables and their columns, with what these hold."""
 
 LATER_SCHEMA = """
 CREATE TABLE IF NOT EXISTS crawl_container (
@@ -90,17 +94,24 @@ CREATE TABLE IF NOT EXISTS source_queue (
     position INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
     source TEXT NOT NULL,
-    claimed_until REAL
+    claimed_until REAL,
+    token TEXT
 );
 CREATE TABLE IF NOT EXISTS source_begun (
     name TEXT PRIMARY KEY,
     crawl INTEGER NOT NULL,
     part INTEGER NOT NULL,
-    source TEXT NOT NULL
+    source TEXT NOT NULL,
+    token TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS source_done (name TEXT PRIMARY KEY, crawl INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS source_done (
+    name TEXT PRIMARY KEY,
+    crawl INTEGER NOT NULL,
+    ended_after INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS crawl_file_name ON crawl_file (crawl, name);
 CREATE INDEX IF NOT EXISTS crawl_container_filename ON crawl_container (filename);
+CREATE INDEX IF NOT EXISTS crawl_need_file ON crawl_need (other, file);
 """
 
 LATER_NAMES = (
@@ -113,6 +124,7 @@ LATER_NAMES = (
     "source_done",
     "crawl_file_name",
     "crawl_container_filename",
+    "crawl_need_file",
 )
 """The tables and indexes of :data:`LATER_SCHEMA`."""
 

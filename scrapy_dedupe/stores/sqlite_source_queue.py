@@ -1,22 +1,29 @@
 """The queue of sources that are to be imported, in SQLite: tables ``source_queue`` and ``source_done``.
 
 A source that is claimed stays in the queue until it has ended or is released. Who claims it has it for a time; the
-clock is that of the machine, in seconds since the epoch.
+clock is that of the machine, in seconds since the epoch. After that time it is still the same process's, until
+another one claims it and so changes the token.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.errors import TakenOver
+
 from .faults import sqlite_faults
-from .index_values import read_source, source_json
-from .sqlite_index_base import SqliteIndexBase
+from .index_values import read_source, source_json, state_message
+from .sqlite_index_base import SqliteIndexBase, let_others_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .base import Source
+
+_QUEUED_AT_ONCE = 1_000
 
 # Containers of crawls that were crawled here are done with the commit; those of imported ones when they have ended.
 _IS_DONE = """
@@ -33,19 +40,31 @@ ORDER BY claimed_until IS NULL, position LIMIT 1
 """
 
 
+# Whoever claimed a source last has it, whoever began it.
+_HOLDER = """
+SELECT coalesce(
+    (SELECT token FROM source_queue WHERE name = ?1), (SELECT token FROM source_begun WHERE name = ?1)
+)
+"""
+
+
 class SqliteSourceQueue(SqliteIndexBase):
     """The methods of :class:`~.base.IndexStore` about the queue."""
 
     def queue_sources(self, sources: Sequence[Source]) -> int:
         """Put sources at the end of the queue, those apart that are in it or were done; how many were put there."""
         queued = 0
-        with self._transaction():
-            for source in sources:
-                if not self._is_done(source.name):
-                    queued += self._connection.execute(
-                        "INSERT OR IGNORE INTO source_queue (name, source) VALUES (?, ?)",
-                        (source.name, source_json(source)),
-                    ).rowcount
+        for first in range(0, len(sources), _QUEUED_AT_ONCE):
+            began = time.monotonic()
+            with self._transaction():
+                for source in sources[first : first + _QUEUED_AT_ONCE]:
+                    if not self._is_done(source.name):
+                        queued += self._connection.execute(
+                            "INSERT OR IGNORE INTO source_queue (name, source) VALUES (?, ?)",
+                            (source.name, source_json(source)),
+                        ).rowcount
+            if first + _QUEUED_AT_ONCE < len(sources):
+                let_others_write(began)
         return queued
 
     def claim_source(self, lease_s: float) -> Source | None:
@@ -59,9 +78,10 @@ class SqliteSourceQueue(SqliteIndexBase):
                 position, text = row
                 source = read_source(text)
                 if source is not None:
+                    source = replace(source, token=secrets.token_hex(8))
                     self._connection.execute(
-                        "UPDATE source_queue SET claimed_until = ? WHERE position = ?",
-                        (now + lease_s, position),
+                        "UPDATE source_queue SET claimed_until = ?, token = ? WHERE position = ?",
+                        (now + lease_s, source.token, position),
                     )
                     return source
                 self.unreadable += 1
@@ -70,6 +90,7 @@ class SqliteSourceQueue(SqliteIndexBase):
     def renew_lease(self, source: Source, lease_s: float) -> None:
         """Keep a claimed source for so many seconds from now on."""
         with self._transaction():
+            self._require_holder(source)
             self._connection.execute(
                 "UPDATE source_queue SET claimed_until = ? WHERE name = ? AND claimed_until IS NOT NULL",
                 (time.time() + lease_s, source.name),
@@ -78,6 +99,7 @@ class SqliteSourceQueue(SqliteIndexBase):
     def release_source(self, source: Source) -> None:
         """Take a source out of the queue that could not be imported."""
         with self._transaction():
+            self._require_holder(source)
             self._connection.execute("DELETE FROM source_queue WHERE name = ?", (source.name,))
 
     def queue_length(self) -> tuple[int, int]:
@@ -92,6 +114,26 @@ class SqliteSourceQueue(SqliteIndexBase):
         """Whether sources with these names were imported, or are containers of committed crawls."""
         with sqlite_faults(self._url):
             return [self._is_done(name) for name in names]
+
+    def _require_holder(self, source: Source) -> None:
+        """Refuse a source that another process has claimed or begun since."""
+        (token,) = self._connection.execute(_HOLDER, (source.name,)).fetchone()
+        if token is not None and token != source.token:
+            raise self._taken_over(source)
+
+    def _was_ended_by_another(self, source: Source) -> bool:
+        """Whether a source is done that this process has claimed, and is not in the queue any more."""
+        return bool(source.token) and bool(
+            self._connection.execute(
+                "SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1)"
+                " AND NOT EXISTS (SELECT 1 FROM source_queue WHERE name = ?1)",
+                (source.name,),
+            ).fetchone()[0]
+        )
+
+    def _taken_over(self, source: Source) -> TakenOver:
+        action = f"extended by {source.name}"
+        return TakenOver(state_message(source.crawl, "taken", action, self._url))
 
     def _is_done(self, name: str) -> bool:
         return bool(self._connection.execute(_IS_DONE, (name,)).fetchone()[0])

@@ -7,9 +7,10 @@ of texts in this order, those that are not known left out::
 
 Records of the types response, revisit and resource have a line, other than resources of warc-fields. `mime`
 is the media type without parameters, ``warc/revisit`` for a revisit; `status` that of the HTTP head, `digest` WARC-Payload-Digest with
-its label, in the one form of `capture.parse_digest`. Without that field it is the SHA-1 of what follows the
-HTTP head, as cdxj-indexer gives it; a revisit then has none, since what counts is the original's. `method`
-and `requestBody` stand in captures of other methods than GET.
+its label, in the one form of `capture.parse_digest`. A truncated response has none, nor has one with a body and
+without that field: whoever imports the line would take the body for one that others may refer to. A revisit without
+it has none either, since what counts is the original's. Of the rest it is the SHA-1 of what follows the HTTP head, as
+cdxj-indexer gives it. `method` and `requestBody` stand in captures of other methods than GET.
 
 Lines are sorted by the bytes of key and timestamp; captures of one date stay in the order of the files. The digits
 go down to milliseconds where the date does: wabac.js takes the first capture at or after WARC-Refers-To-Date as the
@@ -284,11 +285,15 @@ def _media_type(record: StoredRecord) -> str | None:
 
 
 def _digest(record: StoredRecord) -> str | None:
+    if record.type == "response" and record.is_truncated:
+        return None
     if digest := record.payload_digest:
         return str(digest)
     if record.get("WARC-Payload-Digest") or record.type == "revisit":
         return record.get("WARC-Payload-Digest")
     missing = record.http.length if record.http else 0
+    if record.type == "response" and record.frame.block_length > missing:
+        return None
     sha1 = hashlib.sha1(usedforsecurity=False)
     kept = record.frame.kept
     for piece in [kept] if len(kept) == record.frame.block_length else open_block(record.path, record.frame):

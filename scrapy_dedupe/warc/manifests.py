@@ -73,6 +73,15 @@ class _Refused(Exception):
     """Why an entry is left out: the end of a sentence."""
 
 
+def json_fault(error: ValueError | RecursionError) -> str:
+    """What is wrong with a text that JSON does not parse."""
+    if isinstance(error, (json.JSONDecodeError, UnicodeError)):
+        return f"it is no JSON ({error})"
+    # Here Python tells how to change its limits.
+    why = "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+    return f"it is no JSON that is read here ({why})"
+
+
 def is_manifest(place: str) -> bool:
     """Whether a path or URL is taken for a multi-WACZ JSON."""
     return (url_path(place) if is_url(place) else place).lower().endswith(SUFFIX)
@@ -142,7 +151,7 @@ class _Reading:
 
     def _place(self, manifest: str, path: object) -> str:
         if not isinstance(path, str) or "\0" in path or not _is_text(path):
-            raise _Refused(f"{_cut(path)}, which is not below its own folder, but no path at all.")
+            raise _Refused(f"{_cut(path)} as a path, which is none.")
         place = _url(path, self._allow_outside) if is_url(path) else None
         if place is None:
             place = _remote_path(manifest, path) if is_url(manifest) else _local_path(manifest, path)
@@ -150,7 +159,8 @@ class _Reading:
             place = _outside(manifest, path)
         if place is None:
             raise _Refused(
-                f"{_cut(path)}, which is not below its own folder. Put the file there, or give it by name."
+                f"{_cut(path)}, which is not below its own folder. Put the file there, or give it by name; import takes"
+                " it with --allow-outside."
             )
         return place
 
@@ -197,9 +207,14 @@ def _resources(place: str) -> list[object]:
     if len(data) > _MAX_BYTES:
         raise DamagedInput(f"{where} is too large for a multi-WACZ JSON: more than {_MAX_BYTES} bytes.")
     try:
-        resources = json.loads(data)["resources"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _no_manifest(where, f"{type(error).__name__}: {_cut(str(error))}") from error
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _no_manifest(where, json_fault(error)) from error
+    if not isinstance(manifest, dict):
+        raise _no_manifest(where, "it is no JSON object")
+    if "resources" not in manifest:
+        raise _no_manifest(where, "it has none")
+    resources = manifest["resources"]
     if not isinstance(resources, list):
         raise _no_manifest(where, f"its resources are {_cut(resources)}")
     if not resources:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import stat
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -65,8 +66,24 @@ def shown(place: str) -> str:
     return _SECRET.sub(r"\1:***@", place)
 
 
+def check_regular(file: ReadableFile) -> None:
+    """Raise ArchiveError for a path, or a link, to a pipe or a device, which may never end; OSError for none at all."""
+    if not isinstance(file, Path):
+        return
+    mode = file.stat().st_mode
+    # Opening a folder fails in words of its own.
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ArchiveError(
+            f"{file} is a pipe or a device and no regular file. Copy what it gives into a file."
+        )
+
+
 def open_in_order(file: ReadableFile) -> BufferedReader:
-    """Open a file that is read once from its beginning: a server need not serve parts of it."""
+    """Open a file that is read once from its beginning: a server need not serve parts of it.
+
+    Raises as `check_regular` does.
+    """
+    check_regular(file)
     return file.open_stream() if isinstance(file, RemoteFile) else file.open("rb")
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc.cdxj_reading import lines_of, unpacked
 from scrapy_dedupe.warc.containers import archive_names
+from scrapy_dedupe.warc.manifests import json_fault
 from scrapy_dedupe.warc.payload_modes import DECODED, STORED
 from scrapy_dedupe.warc.remote import open_in_order, shown
 from scrapy_dedupe.warc.wacz import Requirement
@@ -86,7 +87,7 @@ class StoredWacz:
         try:
             about = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise self._broken(f"it is no JSON ({error})") from error
+            raise self._broken(json_fault(error)) from error
         if not isinstance(about, dict):
             raise self._broken("it is no JSON object")
         payload = about.get("dedupePayload")

@@ -50,3 +50,19 @@ def test_a_concurrent_crawl_that_others_need_is_canceled_only_by_force(
     shown = call("crawls", "show", "two", "--store", url, "--json")
     assert (shown.code, shown.json["needs"][0]["state"]) == (4, "canceled")
     assert call("cancel", "one", "--store", url).code == 0, "repeating it does no harm"
+
+
+def test_a_concurrent_crawl_is_not_canceled_while_one_runs_that_may_refer_to_it(
+    call: Callable[..., Any], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'index.sqlite'}"
+    with open_index(url) as index:
+        record_crawl(index, tmp_path, "one", [1], commit=False, concurrent=True)
+        record_crawl(index, tmp_path, "alone", [2], commit=False)
+        index.start("two")
+        index.mark_incomplete("two", True)
+    called = call("cancel", "one", "--store", url)
+    assert (called.code, called.out) == (3, "")
+    assert "  two is running, or did not end well, and may need it" in called.err.splitlines()
+    assert call("cancel", "alone", "--store", url).code == 0, "nobody may refer to one that is not concurrent"
+    assert call("cancel", "one", "--force", "--store", url).code == 0

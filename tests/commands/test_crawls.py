@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -8,7 +9,7 @@ import redis
 from recorded_crawls import record_crawl
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.stores.base import Counts, Need
+from scrapy_dedupe.stores.base import Counts, Need, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,6 +138,33 @@ def test_show_is_exit_4_when_a_crawl_is_not_in_the_index(call: Callable[..., Any
     called = call("crawls", "show", "second", "--store", store_url)
     assert called.code == 4
     assert "  lost: a file that the index has no name for, the crawl is not in the index" in called.out
+
+
+def test_show_names_a_crawl_once_that_is_not_in_the_index(call: Callable[..., Any], store_url: str) -> None:
+    with open_index(store_url) as index:
+        index.add(
+            "second", [], needs=[Need("lost", 0, None), Need("lost", 0, store_url[len("sqlite:///") :])]
+        )
+    err = call("crawls", "show", "second", "--store", store_url).err
+    assert "needs what is missing: lost (the crawl is not in the index).\n" in err
+
+
+def test_show_says_when_the_hash_of_a_container_is_not_known(
+    call: Callable[..., Any], store_url: str
+) -> None:
+    with open_index(store_url) as index:
+        sources = [Source(name, "third", f"/nowhere/{name}", True) for name in ("a.wacz", "b.wacz")]
+        index.queue_sources(sources)
+        claimed = index.claim_source()
+        assert claimed is not None
+        index.begin_source(claimed, "stored")
+        index.end_source(replace(claimed, size=2_000), Counts())
+        claimed = index.claim_source()
+        assert claimed is not None
+        index.begin_source(claimed, "stored")
+    lines = call("crawls", "show", "third", "--store", store_url).out.splitlines()
+    assert "  a.wacz, 2.0 kB, SHA-256 not known (place not known)" in lines
+    assert "  b.wacz, not packed" in lines
 
 
 def test_show_of_an_unknown_crawl_is_exit_3(call: Callable[..., Any], store_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from import_files import line, revisit, sha256, write_manifest, write_wacz
+from import_files import line, response_record, revisit, sha256, write_manifest, write_wacz
 
 from scrapy_dedupe.crawls import open_index
 
@@ -45,6 +46,7 @@ def test_an_import_as_json(call: Callable[..., Any], url: str, tmp_path: Path) -
         "failed": [],
         "skipped": 1,
         "faults": [f"{path}: line 3: has no URL"],
+        "absent": [],
         "captures": 2,
         "originals": 1,
         "revisits": 1,
@@ -68,6 +70,48 @@ def test_a_broken_source_gives_exit_code_4_and_the_others_are_imported(
     assert f"{tmp_path / 'b.wacz'}: NOT imported. " in called.out
 
 
+def test_a_cdxj_whose_warc_files_are_not_there_gives_exit_code_4(
+    call: Callable[..., Any], url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.cdxj"
+    path.write_bytes(b"".join(line(number, filename=f"{number}.warc.gz") for number in range(5)))
+    (tmp_path / "1.warc.gz").write_bytes(b"some")
+    called = call("import", str(path), "--store", url)
+    assert (called.code, called.err) == (
+        4,
+        "scrapy-dedupe import: WARC files that 1 CDXJ names are not there.\n",
+    )
+    names = ", ".join(f"{tmp_path / str(number)}.warc.gz" for number in (0, 2, 3))
+    assert (
+        f"{path} names WARC files that are not there, so no crawl can refer to what they hold: {names}"
+        in called.out
+    )
+    assert "and 1 more. Put them there." in called.out
+
+
+def test_what_is_known_by_its_place_alone_is_told_to_be_so(
+    call: Callable[..., Any], url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(response_record(1, b"1" * 500))
+    call("import", str(path), "--store", url)
+    path.write_bytes(response_record(1, b"1" * 500) + response_record(2, b"2" * 500))
+    called = call("import", str(path), "--store", url)
+    assert (
+        called.code,
+        "Known WARC files and CDXJ are not read again: if one has changed" in called.out,
+    ) == (0, True)
+
+
+def test_records_of_one_place_are_told_once(call: Callable[..., Any], url: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.warc.gz"
+    shared = b"".join(gzip.decompress(response_record(n, b"%d" % n * 500)) for n in (1, 2, 3))
+    path.write_bytes(gzip.compress(shared) + response_record(4, b"4" * 500))
+    called = call("import", str(path), "--store", url)
+    assert called.out.count("shares a gzip member") == 1
+    assert called.err == "scrapy-dedupe import: 3 lines or records passed over.\n"
+
+
 def test_payload_modes_are_not_mixed(call: Callable[..., Any], url: str, tmp_path: Path) -> None:
     write_wacz(tmp_path / "a.wacz", [line(1)])
     write_wacz(tmp_path / "b.wacz", [line(2)], software="Browsertrix-Crawler 1.14.1")
@@ -75,7 +119,7 @@ def test_payload_modes_are_not_mixed(call: Callable[..., Any], url: str, tmp_pat
     called = call("import", str(tmp_path / "b.wacz"), "--store", url)
     assert (called.code, called.out) == (3, "")
     assert called.err.startswith("scrapy-dedupe import: ")
-    assert "DEDUPE_PAYLOAD" in called.err
+    assert "--payload stored" in called.err
     assert call("import", str(tmp_path / "b.wacz"), "--store", url, "--payload", "stored").code == 0
 
 
@@ -118,14 +162,27 @@ def test_crawls_missing_from_the_manifest_are_told_and_removed_on_demand(
         assert [info.id for info in index.crawls()] == ["b"]
 
 
-def test_removal_that_is_refused_is_exit_code_3(call: Callable[..., Any], url: str, tmp_path: Path) -> None:
+def test_removal_that_is_refused_is_told_with_all_else_that_the_import_did(
+    call: Callable[..., Any], url: str, tmp_path: Path
+) -> None:
     write_wacz(tmp_path / "a.wacz", [line(1)])
     write_wacz(tmp_path / "b.wacz", [revisit(2, 1)])
     call("import", str(tmp_path), "--store", url)
-    manifest = str(write_manifest(tmp_path / "all.json", {"path": "b.wacz"}))
+    write_wacz(tmp_path / "c.wacz", [line(3)], gzipped=True, cut=9)
+    manifest = str(write_manifest(tmp_path / "all.json", {"path": "b.wacz"}, {"path": "c.wacz"}))
     called = call("import", manifest, "--remove", "--store", url)
-    assert (called.code, called.out) == (3, "")
+    assert called.code == 4
+    assert f"{tmp_path / 'c.wacz'}: NOT imported." in called.out
+    assert "Not named by a manifest: a." in called.out
+    assert "1 source could not be imported. Nothing was purged, since crawls that are kept need" in called.err
     assert "b needs a" in called.err
+    told = call("import", manifest, "--remove", "--store", url, "--json").json
+    assert (told["missing"], told["removed"], "b needs a" in told["not_removed"]) == (["a"], [], True)
+    with open_index(url) as index:
+        notes = index.import_notes
+        assert (notes.removed_crawls, notes.removed_size) == (1, (tmp_path / "a.wacz").stat().st_size)
+        assert notes.finished is not None
+    write_manifest(tmp_path / "all.json", {"path": "b.wacz"})
     assert call("import", manifest, "--remove", "--force", "--store", url).code == 0
 
 
@@ -136,7 +193,7 @@ def test_a_fault_in_the_manifest_removes_nothing(call: Callable[..., Any], url: 
     manifest = str(write_manifest(tmp_path / "all.json", {"path": "b.wacz"}, {"path": "../x.wacz"}))
     called = call("import", manifest, "--remove", "--store", url)
     assert called.code == 4
-    assert "1 source could not be imported; nothing was removed, since a manifest has a fault" in called.err
+    assert "1 source could not be imported. Nothing was removed: a manifest has a fault" in called.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -124,12 +124,22 @@ def test_an_unknown_id_is_exit_3(call: Callable[..., Any], url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "three --older-than 1d", "three --missing-from x.json", "--older-than 1d --missing-from x"]
+    "words", ["three --older-than 1d", "three --missing-from x.json", "--older-than 1d --missing-from x"]
 )
 def test_there_is_one_way_to_choose(call: Callable[..., Any], url: str, words: str) -> None:
     called = call("purge", *words.split(), "--store", url)
     assert (called.code, called.out) == (2, "")
+    assert "do not go together. Use one of them." in called.err
+
+
+def test_one_way_to_choose_is_asked_for(call: Callable[..., Any], url: str) -> None:
+    called = call("purge", "--store", url)
+    assert (called.code, called.out) == (2, "")
     assert "Which crawls are meant?" in called.err
+
+
+def test_one_file_is_needed_no_more(call: Callable[..., Any], url: str) -> None:
+    assert "; 1 is needed no more, see --json." in call("purge", "three", "--store", url).out
 
 
 @pytest.mark.parametrize("age", ["soon", "-3d", "3 d", "1e9w", "2026-13-01"])

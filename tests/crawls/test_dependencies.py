@@ -9,6 +9,7 @@ from recorded_crawls import record_crawl
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.dependencies import Dependencies
+from scrapy_dedupe.crawls.packing import requirements
 from scrapy_dedupe.stores.base import Counts, Need, Original, Source
 
 if TYPE_CHECKING:
@@ -212,3 +213,85 @@ def test_a_file_at_a_url_is_named_without_its_query(index: CrawlIndex) -> None:
     index.add("two", [], needs=[Need("one", 0, "https://example.org/a/x.warc.gz?version=2")])
     (needed,) = Dependencies(index).needs("two")
     assert str(needed) == "one (x.warc.gz)"
+
+
+def test_a_container_that_another_crawl_tells_the_name_of_is_found_by_that_name(
+    index: CrawlIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.wacz", "b.wacz"):
+        (tmp_path / name).write_bytes(b"12345")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "b.wacz").write_bytes(b"12345")
+    index.start("one")
+    for name in ("a.wacz", "b.wacz"):
+        index.set_container("one", name, "ab" * 32, 5)
+        index.add_file("one", f"{tmp_path}/there/{name}/archive/x.warc.gz")
+    index.commit("one")
+    index.start("two")
+    index.add("two", [], needs=[Need("one", 0, "b.wacz")])
+    (needed,) = Dependencies(index).needs("two")
+    place = str(tmp_path / "there" / "b.wacz")
+    assert (needed.name, needed.place, needed.is_present) == ("b.wacz", place, True)
+    assert Dependencies(index).files_needed("two") == {place}
+    assert [needed.filename for needed in requirements(index, "two")] == ["b.wacz"]
+    (tmp_path / "there" / "b.wacz").unlink()
+    (needed,) = Dependencies(index).needs("two")
+    assert (needed.place, needed.is_present) == (place, False)
+
+
+def test_a_bare_name_is_not_looked_for_in_the_working_folder(
+    index: CrawlIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("c.wacz", "x.warc.gz"):
+        (tmp_path / name).write_bytes(b"12345")
+    index.start("one")
+    index.add_file("one", "/nowhere/x.warc.gz")
+    index.commit("one")
+    index.start("two")
+    index.add("two", [], needs=[Need("one", 0, "c.wacz"), Need("one", 0, "x.warc.gz")])
+    needs = [(needed.name, needed.place, needed.is_present) for needed in Dependencies(index).needs("two")]
+    assert needs == [("c.wacz", None, None), ("x.warc.gz", "/nowhere/x.warc.gz", False)]
+
+
+def test_a_container_that_was_imported_under_the_same_id_is_not_needed_of_another(
+    index: CrawlIndex,
+) -> None:
+    index.start("all")
+    index.set_container("all", "base.wacz", "ab" * 32, 5)
+    index.add("all", [], needs=[Need("base", 0, "base.wacz")])
+    dependencies = Dependencies(index)
+    assert (dependencies.needs("all"), dependencies.needed_by("base")) == ([], [])
+    assert requirements(index, "all") == []
+
+
+def test_a_container_that_was_imported_under_another_id_is_needed_of_that_crawl(
+    index: CrawlIndex, tmp_path: Path
+) -> None:
+    place = tmp_path / "one.wacz"
+    place.write_bytes(b"12345")
+    index.start("m1")
+    index.set_container("m1", "one.wacz", "ab" * 32, 5)
+    index.add_file("m1", f"{place}/archive/x.warc.gz")
+    index.commit("m1")
+    index.start("m2")
+    index.add("m2", [], needs=[Need("one", 0, "one.wacz"), Need("m1", 0, f"{place}/archive/x.warc.gz")])
+    index.commit("m2")
+    dependencies = Dependencies(index)
+    (needed,) = dependencies.needs("m2")
+    assert (needed.crawl, needed.name, needed.is_missing) == ("m1", "one.wacz", False)
+    assert (dependencies.crawls_needed("m2"), dependencies.needed_by("m1")) == (["m1"], ["m2"])
+    assert [(needed.crawl, needed.filename) for needed in requirements(index, "m2")] == [("m1", "one.wacz")]
+
+
+def test_a_container_with_a_name_of_its_manifest_is_required_under_its_file_name(index: CrawlIndex) -> None:
+    source = Source("c2", "m2", "/archive/c2.wacz", True, "ab" * 32, 5)
+    index.queue_sources([source])
+    claimed = index.claim_source()
+    assert claimed is not None
+    index.begin_source(claimed, "stored")
+    index.end_source(claimed, Counts())
+    index.start("three")
+    index.add("three", [], needs=[Need("m2", 0, "/archive/c2.wacz/archive/x.warc.gz")])
+    assert [(needed.crawl, needed.filename) for needed in requirements(index, "three")] == [("m2", "c2.wacz")]

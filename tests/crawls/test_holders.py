@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from scrapy_dedupe.crawls.holders import Container, Containers
-from scrapy_dedupe.stores.base import Counts, CrawlInfo
+from scrapy_dedupe.crawls.holders import Container, Containers, is_own, needs_meant
+from scrapy_dedupe.stores.base import Counts, CrawlInfo, Need
 
 PACKED = {"filename": "a.wacz", "hash": "ab" * 32, "size": 7}
 TO_BE_PACKED = {"filename": "a.wacz"}
@@ -50,6 +51,14 @@ def test_an_imported_one_whose_size_alone_is_known_holds_its_records() -> None:
     assert holding(known, info(imported=True)) == "a.wacz"
 
 
+def test_an_imported_one_may_have_any_name() -> None:
+    known = {"filename": "c2", "hash": "ab" * 32, "size": 7}
+    assert holding(known, info(imported=True), MEMBER) == "a.wacz"
+    assert holding(known, info(imported=True)) == "c2"
+    assert holding(known, info(imported=True), "https://example.com/1.warc.gz") is None
+    assert holding(known, info(), MEMBER) is None
+
+
 def test_a_warc_file_that_was_imported_by_itself_is_in_no_container() -> None:
     assert holding(PACKED, info(imported=True), "https://example.com/1.warc.gz") is None
 
@@ -64,3 +73,38 @@ def test_what_is_no_wacz_holds_nothing(known: dict[str, object]) -> None:
 def test_a_place_that_is_not_there_holds_nothing() -> None:
     assert Containers([PACKED], info()).holding(1, None) is None
     assert Containers([], info()).named(0) is None
+
+
+def test_a_bare_name_means_the_container_of_that_name_whatever_its_place() -> None:
+    known = Containers([PACKED, {"filename": "b.wacz"}], info())
+    assert known.place_for(Need("a", 0, "b.wacz")) == 1
+    assert known.place_for(Need("a", 0, "c.wacz")) is None
+    assert known.place_for(Need("a", 0, MEMBER)) == 0
+    assert known.place_for(Need("a", 0)) == 0
+    assert known.place_for(Need("a", 2)) is None
+
+
+def test_a_need_is_a_crawls_own_if_it_alone_has_the_container_of_that_name() -> None:
+    own, others = Containers([PACKED], info()), Containers([], None)
+    assert is_own(Need("base", 0, "a.wacz"), own, others)
+    assert not is_own(Need("base", 0, "a.wacz"), own, own)
+    assert not is_own(Need("base", 0, "b.wacz"), own, others)
+    assert not is_own(Need("base", 0), own, others)
+    assert not is_own(Need("base", 0, MEMBER), own, others)
+
+
+@pytest.mark.parametrize(("waiting", "moot"), [(0, []), (3, [Need("gone", 0, "b.wacz")])])
+def test_a_need_of_a_crawl_under_another_id_is_that_of_who_has_the_container(
+    waiting: int, moot: list[Need]
+) -> None:
+    crawls = {"here": info(), "mine": replace(info(waiting=waiting), id="mine")}
+    containers = {"here": Containers([PACKED], info())}
+    needs = [
+        Need("theirs", 0, "a.wacz"),
+        Need("gone", 0, "b.wacz"),
+        Need("purged", 0, MEMBER),
+        Need("here", 0, "c.wacz"),
+        Need("mine", 0, "a.wacz"),
+    ]
+    found = needs_meant("mine", needs, crawls, lambda crawl: containers.get(crawl, Containers([], None)))
+    assert found == [Need("here", 0, "a.wacz"), *moot, Need("purged", 0, MEMBER), Need("here", 0, "c.wacz")]

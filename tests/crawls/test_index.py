@@ -104,6 +104,15 @@ def test_a_date_of_unknown_form_is_refused(index: CrawlIndex, date: str) -> None
     assert index.find("a", [HEX]) == [None]
 
 
+@pytest.mark.parametrize("date", ["0001-01-01T00:00:00Z", "0999-12-31T23:59:59.999Z", "09991231235959"])
+def test_a_date_before_the_year_1000_is_refused(index: CrawlIndex, date: str) -> None:
+    index.start("a")
+    with pytest.raises(SettingError, match=f"The date is '{date}'.* of the year 1000 or later"):
+        index.add("a", [replace(record(), date=date)])
+    assert index.find("a", [HEX]) == [None]
+    assert date_digits("1000-01-01T00:00:00Z") == "10000101000000"
+
+
 @given(st.datetimes(min_value=datetime(1990, 1, 1), max_value=datetime(2999, 1, 1)))
 def test_dates_keep_their_milliseconds(time: datetime) -> None:
     text = time.isoformat(timespec="milliseconds") + "Z"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import recorded_crawls
+from import_files import write_manifest
 from recorded_crawls import OpenGuard, record_crawl
 
 from scrapy_dedupe.crawls import open_index
@@ -306,3 +307,30 @@ def test_a_wacz_that_was_moved_is_known_by_its_name(
     result = run(index, elsewhere)
     assert (result.imported, result.known) == ((), ("one.wacz",))
     assert counts_of(index)["one"] == counts_of(own)["one"]
+
+
+def test_a_container_that_its_manifest_calls_otherwise_is_referred_to_by_its_file_name(
+    tmp_path: Path, index: CrawlIndex, containers: dict[str, Path]
+) -> None:
+    manifest = write_manifest(
+        tmp_path / "all.json", {"name": "c1", "path": str(containers["one"].relative_to(tmp_path))}
+    )
+    assert run(index, manifest).failed == ()
+    assert [container["filename"] for info in index.crawls() for container in index.containers(info.id)] == [
+        "c1"
+    ]
+    mine, _, _, files = revisits_of(index, tmp_path / "second", PAGES["one"][:1])
+    assert [(row[0], row[-1]) for row in mine] == [("revisit", "file://one.wacz")]
+    assert files == ["one.wacz"]
+
+
+def test_nobody_is_told_to_pack_a_crawl_that_was_imported(
+    tmp_path: Path, index: CrawlIndex, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_index(f"sqlite:///{tmp_path / 'other.sqlite'}") as other:
+        (file,) = record_crawl(other, tmp_path, "loose", [1])
+    assert run(index, file).failed == ()
+    mine, *_ = revisits_of(index, tmp_path / "second", [1])
+    assert [row[0] for row in mine] == ["response"]
+    assert "has no WACZ through which its records could be replayed" in caplog.text
+    assert "warc pack" not in caplog.text

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scrapy_dedupe.errors import CrawlStateError, StoreRefused
-from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
+from scrapy_dedupe.stores import open_store, sqlite_source_queue
 from scrapy_dedupe.stores.base import (
     Counts,
     ImportNotes,
@@ -28,7 +28,7 @@ from scrapy_dedupe.stores.base import (
 from scrapy_dedupe.stores.index_values import FORMS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
@@ -78,6 +78,12 @@ def crawl_whole(index: IndexStore, crawl: str, *originals: Original, counts: Cou
     index.start(crawl, "stored")
     index.add(crawl, originals, counts or Counts())
     index.commit(crawl)
+
+
+def claim(index: IndexStore, lease_s: float = 60) -> Source:
+    claimed = index.claim_source(lease_s)
+    assert claimed is not None
+    return claimed
 
 
 def counts_of(index: IndexStore) -> dict[str, Counts]:
@@ -322,11 +328,85 @@ def test_a_crawl_whose_import_was_cut_off_can_be_canceled_and_imported_again(ind
 
 def test_an_import_with_the_other_payload_mode_is_refused(index: IndexStore) -> None:
     import_whole(index, source(), record())
-    with pytest.raises(StoreRefused, match='DEDUPE_PAYLOAD = "stored"'):
+    with pytest.raises(StoreRefused, match=r"The source b\.wacz holds .*--payload stored") as refusal:
         index.begin_source(source("b.wacz", "b"), "decoded")
-    with pytest.raises(StoreRefused):
+    # A file is what it is, whatever the setting.
+    assert "DEDUPE_PAYLOAD" not in str(refusal.value)
+    with pytest.raises(StoreRefused, match='DEDUPE_PAYLOAD = "stored"'):
         index.start("b", "decoded")
     assert [info.id for info in index.crawls()] == ["a"]
+
+
+def drop_all(index: IndexStore) -> None:
+    index.begin_source(source(), "stored")
+    index.add_imported(source(), [record()])
+    index.drop_source(source())
+
+
+def cancel_all(index: IndexStore) -> None:
+    index.start("a", "stored")
+    index.cancel("a")
+
+
+def cancel_an_import(index: IndexStore) -> None:
+    index.begin_source(source(), "stored")
+    index.cancel("a")
+
+
+def purge_all(index: IndexStore) -> None:
+    import_whole(index, source(), record())
+    crawl_whole(index, "b", record(crawl="b"))
+    index.start("c", "stored")
+    index.cancel("c")
+    index.purge(["a", "b"])
+
+
+@pytest.mark.parametrize("empty", [drop_all, cancel_all, cancel_an_import, purge_all])
+def test_an_index_whose_crawls_are_all_gone_takes_either_payload_mode(
+    index: IndexStore, empty: Callable[[IndexStore], None]
+) -> None:
+    empty(index)
+    index.start("decoded", "decoded")
+    assert [info.payload for info in index.crawls() if info.id == "decoded"] == ["decoded"]
+    with pytest.raises(StoreRefused):
+        index.begin_source(source("d.wacz", "d"), "stored")
+
+
+def test_a_crawl_that_is_begun_keeps_the_payload_mode(index: IndexStore) -> None:
+    crawl_whole(index, "b", record(crawl="b"))
+    index.begin_source(source(), "stored")
+    index.purge(["b"])
+    with pytest.raises(StoreRefused):
+        index.start("c", "decoded")
+    index.start("c", "stored")
+    index.drop_source(source())
+    with pytest.raises(StoreRefused):
+        index.start("d", "decoded")
+
+
+def test_a_source_that_is_done_is_not_begun_again(index: IndexStore) -> None:
+    entered = source()
+    import_whole(index, entered, record(), counts=Counts(1))
+    index.start("b", "stored")
+    index.set_container("b", "b.wacz", "e" * 64, 7)
+    index.commit("b")
+    before = index.crawls(), index.containers("a")
+    for done in (entered, source("b.wacz", "c")):
+        with pytest.raises(CrawlStateError, match=r"was imported into the index .* before"):
+            index.begin_source(done, "stored")
+    with pytest.raises(CrawlStateError):
+        index.add_imported(entered, [record(TWO)])
+    index.end_source(entered, Counts(1))
+    index.drop_source(entered)
+    assert (index.crawls(), index.containers("a")) == before
+    assert index.done_sources([entered.name, "b.wacz"]) == [True, True]
+    assert index.find("x", [ONE, TWO]) == [record(), None]
+
+
+@pytest.mark.parametrize("date", ["05430101000000", "05430101000000123"])
+def test_a_record_from_before_the_year_1000_comes_back(index: IndexStore, date: str) -> None:
+    import_whole(index, source(), record(date=date))
+    assert index.find("x", [ONE]) == list(index.records("a")) == [record(date=date)]
 
 
 def test_a_file_of_an_imported_crawl_can_be_renamed_everywhere(index: IndexStore) -> None:
@@ -372,10 +452,11 @@ def test_sources_leave_the_queue_in_their_order_and_each_once(index: IndexStore)
     assert index.queue_sources(sources[:2]) == 2
     assert index.queue_sources(sources) == 1
     assert index.queue_length() == (3, 0)
-    assert [index.claim_source(60) for _ in range(4)] == [*sources, None]
+    claimed = [index.claim_source(60) for _ in range(4)]
+    assert claimed == [*sources, None]
     assert index.queue_length() == (0, 3)
     assert index.queue_sources(sources) == 0
-    for entered in sources:
+    for entered in filter(None, claimed):
         index.begin_source(entered, "stored")
         index.end_source(entered, Counts())
     assert index.queue_length() == (0, 0)
@@ -403,20 +484,118 @@ def test_a_lease_that_ran_out_is_given_to_the_next_before_the_rest_of_the_queue(
 
 def test_a_renewed_lease_does_not_run_out(index: IndexStore) -> None:
     index.queue_sources([source()])
-    assert index.claim_source(0.2) == source()
-    index.renew_lease(source(), 60)
+    claimed = claim(index, 0.2)
+    assert claimed == source()
+    index.renew_lease(claimed, 60)
     time.sleep(0.3)
     assert index.claim_source(60) is None
 
 
 def test_a_released_source_can_be_queued_again(index: IndexStore) -> None:
     index.queue_sources([source()])
-    index.claim_source(60)
-    index.release_source(source())
-    index.release_source(source())
+    claimed = claim(index)
+    index.release_source(claimed)
+    index.release_source(claimed)
     assert index.queue_length() == (0, 0)
     assert index.claim_source(60) is None
     assert index.queue_sources([source()]) == 1
+
+
+# What another process took over
+
+
+def taken_over(index: IndexStore, *, is_begun: bool = True) -> tuple[Source, Source]:
+    """A source as the process has it whose lease ran out, and as that one which has claimed it since."""
+    index.queue_sources([source()])
+    first = claim(index, 0.05)
+    if is_begun:
+        index.begin_source(first, "stored")
+        index.add_imported(first, [record()], [capture()])
+    time.sleep(0.1)
+    second = claim(index)
+    assert first.token != second.token
+    assert "" not in (first.token, second.token)
+    return first, second
+
+
+STEPS: dict[str, Callable[[IndexStore, Source], object]] = {
+    "renew": lambda index, entered: index.renew_lease(entered, 60),
+    "begin": lambda index, entered: index.begin_source(entered, "stored"),
+    "add": lambda index, entered: index.add_imported(entered, [record(TWO)]),
+    "files": lambda index, entered: index.add_imported(entered, [], files=["x.warc.gz"]),
+    "end": lambda index, entered: index.end_source(entered, Counts(100), waiting=[Waiting(THREE, 1)]),
+    "drop": lambda index, entered: index.drop_source(entered),
+    "release": lambda index, entered: index.release_source(entered),
+}
+
+
+@pytest.mark.parametrize("is_begun_again", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_who_was_silent_for_too_long_changes_nothing_of_a_source_that_another_claimed(
+    index: IndexStore, step: str, is_begun_again: bool
+) -> None:
+    first, second = taken_over(index)
+    if is_begun_again:
+        index.begin_source(second, "stored")
+        index.add_imported(second, [record(offset=1)])
+    with pytest.raises(TakenOver, match=r"another process took over"):
+        STEPS[step](index, first)
+    if not is_begun_again:
+        index.begin_source(second, "stored")
+        index.add_imported(second, [record(offset=1)])
+    index.renew_lease(second, 60)
+    index.end_source(second, Counts(1))
+    assert index.find("x", [ONE, TWO]) == [record(offset=1), None]
+    (info,) = index.crawls()
+    assert (info.counts, info.waiting, info.files) == (Counts(1), 0, (record().file,))
+    assert index.queue_length() == (0, 0)
+
+
+def test_a_source_that_another_has_ended_is_ended(index: IndexStore) -> None:
+    first, second = taken_over(index)
+    index.begin_source(second, "stored")
+    index.add_imported(second, [record()])
+    index.end_source(second, Counts(1))
+    for step in ("begin", "add"):
+        with pytest.raises(CrawlStateError):
+            STEPS[step](index, first)
+    index.end_source(first, Counts(1))
+    index.drop_source(first)
+    index.release_source(first)
+    assert index.totals() == Counts(1)
+    assert list(index.records("a")) == [record()]
+
+
+def test_nobody_has_what_was_begun_before_without_beginning_it(index: IndexStore) -> None:
+    _, second = taken_over(index)
+    for step in ("add", "end"):
+        with pytest.raises(CrawlStateError, match=r"was not begun"):
+            STEPS[step](index, second)
+    index.drop_source(second)
+    index.release_source(second)
+    assert index.crawls() == index.unfinished_sources() == []
+    assert index.queue_length() == (0, 0)
+
+
+def test_a_source_that_nobody_took_over_is_still_that_of_who_was_silent(index: IndexStore) -> None:
+    index.queue_sources([source()])
+    entered = claim(index, 0.05)
+    index.begin_source(entered, "stored")
+    time.sleep(0.1)
+    index.add_imported(entered, [record()])
+    index.end_source(entered, Counts(1))
+    assert index.find("x", [ONE]) == [record()]
+    assert index.queue_length() == (0, 0)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_claimed_source_is_not_touched_by_who_has_not_claimed_it(index: IndexStore, step: str) -> None:
+    _, second = taken_over(index, is_begun=False)
+    with pytest.raises(TakenOver):
+        STEPS[step](index, source())
+    index.begin_source(second, "stored")
+    index.end_source(second, Counts(1))
+    assert index.totals() == Counts(1)
 
 
 def test_done_are_sources_that_ended_and_containers_of_committed_crawls(index: IndexStore) -> None:
@@ -641,6 +820,38 @@ def test_two_sources_with_one_payload_may_overlap_and_one_be_dropped(tmp_path: P
     store.close()
 
 
+def test_a_crawl_finds_what_has_ended_before_what_may_yet_be_dropped(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'index.sqlite'}")
+    first, second = source("1.wacz"), source("2.wacz")
+    for number, entered in enumerate((first, second)):
+        store.index.begin_source(entered, "stored")
+        store.index.add_imported(entered, [record(offset=number)])
+    assert store.index.find("a", [ONE]) == [record(offset=0)]
+    store.index.end_source(second, Counts())
+    assert store.index.find("a", [ONE]) == [record(offset=1)]
+    store.close()
+
+
+def test_others_may_write_while_many_sources_are_queued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'index.sqlite'}"
+    store, other = open_store(url), open_store(url, timeout_s=0.1)
+    written: list[float] = []
+
+    def write(began: float) -> None:
+        other.index.note_imports(ImportNotes())
+        written.append(began)
+
+    monkeypatch.setattr(sqlite_source_queue, "let_others_write", write)
+    sources = [source(f"{number}.wacz") for number in range(2_500)]
+    assert store.index.queue_sources(sources) == 2_500
+    assert store.index.queue_sources(sources[:10]) == 0
+    assert len(written) == 2
+    store.close()
+    other.close()
+
+
 def test_nothing_is_left_of_sources_that_were_dropped(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'index.sqlite'}")
     store.index.begin_source(source(), "stored")
@@ -664,7 +875,7 @@ def as_before(path: Path) -> None:
             connection.execute(f"ALTER TABLE crawl DROP COLUMN {column}")
         for table in ("crawl_waiting", "source_queue", "source_begun", "source_done"):
             connection.execute(f"DROP TABLE {table}")
-        for name in ("crawl_file_name", "crawl_container_filename"):
+        for name in ("crawl_file_name", "crawl_container_filename", "crawl_need_file"):
             connection.execute(f"DROP INDEX {name}")
 
 
@@ -694,6 +905,33 @@ def test_a_store_from_before_imports_is_brought_up_to_date_by_several_processes_
     assert store.index.find("x", [ONE]) == [record(crawl="old")]
     (owner,) = store.index.find("x", [TWO])
     assert owner is not None
+    store.close()
+
+
+def test_an_import_that_an_earlier_version_began_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    store = open_store(f"sqlite:///{path}")
+    import_whole(store.index, source("done.wacz"), record(TWO))
+    store.index.queue_sources([source()])
+    claim(store.index, 0.001)
+    store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        for table, column in (
+            ("source_queue", "token"),
+            ("source_begun", "token"),
+            ("source_done", "ended_after"),
+        ):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    time.sleep(0.01)
+    store = open_store(f"sqlite:///{path}")
+    entered = claim(store.index)
+    store.index.begin_source(entered, "stored")
+    store.index.add_imported(entered, [record()])
+    store.index.end_source(entered, Counts(1))
+    assert store.index.find("x", [ONE, TWO]) == [record(), record(TWO)]
+    store.index.start("new", "stored")
+    store.index.replace("a", "new")
+    assert store.index.done_sources(["done.wacz", "a.wacz"]) == [True, True]
     store.close()
 
 

@@ -10,7 +10,16 @@ import pytest
 
 from scrapy_dedupe.errors import CrawlStateError, StoreUnavailable
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts, IndexStore, Need, Original, Source, UrlCapture, Waiting
+from scrapy_dedupe.stores.base import (
+    Counts,
+    ImportNotes,
+    IndexStore,
+    Need,
+    Original,
+    Source,
+    UrlCapture,
+    Waiting,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -284,6 +293,72 @@ def test_only_an_uncommitted_crawl_takes_the_place_of_a_committed_one(
         index.replace(crawl, by)
     assert index.crawls() == before
     assert index.find("x", [ONE, TWO, THREE]) == [record(), record(TWO, "b"), None]
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_crawl_that_was_added_to_while_it_was_repaired_is_not_replaced(
+    index: IndexStore, is_ended: bool
+) -> None:
+    import_whole(index, source(), ONE, counts=Counts(1))
+    enter(index, "new", ONE, counts=Counts(1))
+    late = source("late.wacz")
+    index.begin_source(late, "stored")
+    index.add_imported(late, [record(TWO)])
+    if is_ended:
+        index.end_source(late, Counts(1))
+    with pytest.raises(CrawlStateError, match=r"The crawl a .*was added to while it was repaired"):
+        index.replace("a", "new")
+    assert states(index) == {"a": "committed", "new": "uncommitted"}
+    index.end_source(late, Counts(1))
+    assert index.find("x", [ONE, TWO]) == [record(), record(TWO)]
+    assert index.totals() == Counts(2)
+    index.cancel("new")
+    index.purge(["new"])
+    enter(index, "new", ONE, TWO, counts=Counts(2))
+    index.replace("a", "new")
+    assert index.totals() == Counts(2)
+    assert None not in index.find("x", [ONE, TWO])
+    assert index.merged_faults() == 0
+
+
+def test_a_source_that_was_begun_and_dropped_does_not_stop_a_repair(index: IndexStore) -> None:
+    import_whole(index, source(), ONE)
+    late = source("late.wacz")
+    index.begin_source(late, "stored")
+    enter(index, "new", TWO)
+    index.drop_source(late)
+    index.replace("a", "new")
+    assert index.find("x", [ONE, TWO]) == [None, record(TWO, file="new.warc.gz")]
+
+
+def test_a_source_that_was_begun_before_the_repair_and_ended_since_is_not_lost(index: IndexStore) -> None:
+    import_whole(index, source(), ONE)
+    late = source("late.wacz")
+    index.begin_source(late, "stored")
+    index.add_imported(late, [record(TWO)])
+    enter(index, "new", ONE)
+    index.end_source(late, Counts(1))
+    with pytest.raises(CrawlStateError, match=r"was added to while it was repaired"):
+        index.replace("a", "new")
+    assert index.find("x", [TWO]) == [record(TWO)]
+
+
+def test_a_payload_is_listed_once_after_a_replacement_and_a_further_import(index: IndexStore) -> None:
+    import_whole(index, source(), ONE)
+    enter(index, "new", ONE, TWO)
+    index.replace("a", "new")
+    import_whole(index, source("b.wacz"), ONE, THREE)
+    import_whole(index, source("c.wacz"), TWO, THREE)
+    assert sorted(found.digest for found in index.records("a")) == [ONE, TWO, THREE]
+    assert index.find("x", [ONE]) == [record(file="new.warc.gz")]
+
+
+def test_a_purge_forgets_how_many_crawls_a_manifest_did_not_name(index: IndexStore) -> None:
+    commit(index, "a", ONE)
+    commit(index, "b", TWO)
+    index.note_imports(ImportNotes(1.0, "2026-08-01T12:00:00.000Z", 2, 123))
+    index.purge(["a"])
+    assert index.import_notes() == ImportNotes(1.0, "2026-08-01T12:00:00.000Z", 0, 0)
 
 
 # SQLite alone: what is cut off

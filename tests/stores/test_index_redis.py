@@ -97,10 +97,11 @@ def test_an_import_writes_the_keys_of_browsertrix(redis_index: IndexStore, clien
         "name": "a.wacz", "url": "/archives/a.wacz", "crawlId": "a", "hash": HASH, "size": 5_000, "container": True
     }  # fmt: skip
     assert client.smembers("src:qset") == {b"a.wacz"}
-    assert redis_index.claim_source(300) == source()
+    claimed = redis_index.claim_source(300)
+    assert claimed == source()
     assert client.llen("src:q") == 0
     assert client.ttl("pending:q:a.wacz") in range(290, 301)
-    import_of(redis_index, source(), ONE)
+    import_of(redis_index, claimed, ONE)
     assert client.hgetall("h:a") == {ONE.encode(): f"0 {DATE} {HOME} 1000".encode()}
     assert client.hgetall("alldupes") == {ONE.encode(): b"a"}
     assert client.lrange("c:a:wacz", 0, -1) == [

@@ -657,6 +657,12 @@ def test_a_packed_record_id_gives_back_the_id(record_id: str) -> None:
         assert unpacked_record_id(packed_record_id(record_id)) == record_id
 
 
+@pytest.mark.parametrize("value", ["{} 20260801120000 https://a 1", "1 20260801120000 https://a {}"])
+def test_a_number_that_sqlite_cannot_hold_is_no_part_of_an_entry(value: str) -> None:
+    assert read_entry(value.format(2**63 - 1).encode()) is not None
+    assert read_entry(value.format(2**63).encode()) is None
+
+
 @given(st.binary(max_size=80))
 def test_reading_an_entry_never_raises(value: bytes) -> None:
     parts = read_entry(value)

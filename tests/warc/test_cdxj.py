@@ -172,8 +172,19 @@ def test_revisit_without_head_or_digest_says_neither(tmp_path: Path):
     assert not {"status", "digest"} & line.fields.keys()
 
 
-def test_digest_that_is_missing_is_the_sha1_of_the_stored_body(tmp_path: Path):
+def test_a_response_whose_body_may_be_no_original_has_no_digest(tmp_path: Path):
     captured = capture("http://example.org/")
+    principal = records.response(captured, digest=captured.payload_digest())
+    without = Record(tuple(field for field in principal.headers if "Digest" not in field[0]), principal.block)
+    cut = Record((*principal.headers, ("WARC-Truncated", "length")), principal.block)
+    for response in (without, cut):
+        [line] = lines_of(write(tmp_path / response.headers[-1][0], exchange(captured, response)))
+        assert "digest" not in line.fields
+        assert line.fields["mime"] == "text/html"
+
+
+def test_digest_of_nothing_that_is_missing_is_that_of_cdxj_indexer(tmp_path: Path):
+    captured = capture("http://example.org/", b"", status=404)
     principal = records.response(captured, digest=captured.payload_digest())
     without = Record(tuple(field for field in principal.headers if "Digest" not in field[0]), principal.block)
     path = write(tmp_path, exchange(captured, without))
@@ -182,15 +193,17 @@ def test_digest_that_is_missing_is_the_sha1_of_the_stored_body(tmp_path: Path):
     assert line.fields["digest"] == by_cdxj_indexer(path)[0][1]["digest"]
 
 
-def test_digest_of_a_body_that_is_not_held_in_memory_is_the_same(
+def test_digest_of_a_resource_that_is_not_held_in_memory_is_that_of_cdxj_indexer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("scrapy_dedupe.warc.reading.KEPT_BYTES", 300)
-    captured = capture("http://example.org/", b"0123456789" * 1000)
-    principal = records.response(captured, digest=captured.payload_digest())
-    without = Record(tuple(field for field in principal.headers if "Digest" not in field[0]), principal.block)
-    [line] = lines_of(write(tmp_path, exchange(captured, without)))
-    assert line.fields["digest"] == f"sha1:{captured.payload_digest('sha1')}"
+    block = b"0123456789" * 1000
+    listed = resource("http://example.org/list", block, "text/plain")
+    without = Record(tuple(field for field in listed.headers if "Digest" not in field[0]), block)
+    path = write(tmp_path, [without])
+    [line] = lines_of(path)
+    assert line.fields["digest"] == f"sha1:{digest_text(block, 'sha1')}"
+    assert line.fields["digest"] == by_cdxj_indexer(path)[0][1]["digest"]
 
 
 def test_foreign_form_of_a_digest_becomes_ours_so_that_revisits_find_it(tmp_path: Path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -81,10 +82,10 @@ def test_manifests_in_a_manifest_are_read_from_their_own_folders(tmp_path):
         ([["a"]], "as its resource 2"),
         ({}, "no path in its resource 2. Add it."),
         ({"path": ""}, "no path in its resource 2"),
-        ({"path": 7}, "7, which is not below its own folder"),
-        ({"path": "a\0.wacz"}, "not below its own folder"),
-        ({"path": "\ud800.wacz"}, "no path at all"),
-        ({"path": "../a.wacz"}, "'../a.wacz', which is not below its own folder"),
+        ({"path": 7}, "names 7 as a path, which is none"),
+        ({"path": "a\0.wacz"}, "as a path, which is none"),
+        ({"path": "\ud800.wacz"}, "as a path, which is none"),
+        ({"path": "../a.wacz"}, "give it by name; import takes it with --allow-outside."),
         ({"path": "x/../../a.wacz"}, "not below its own folder"),
         ({"path": "/etc/passwd"}, "'/etc/passwd', which is not below its own folder"),
         ({"path": "file:///etc/passwd"}, "'file:///etc/passwd', which is not below its own folder"),
@@ -294,6 +295,34 @@ def test_what_is_no_manifest_is_told(tmp_path, text):
     (tmp_path / "m.json").write_bytes(text)
     with pytest.raises(DamagedInput, match=r"m\.json is no multi-WACZ JSON"):
         read(tmp_path / "m.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"null", "it is no JSON object"),
+        (b"[]", "it is no JSON object"),
+        (b"1", "it is no JSON object"),
+        (b"{}", "it has none"),
+        (
+            b'{"resources": 9' + b"9" * 5000 + b"}",
+            "it is no JSON that is read here (a number has too many digits)",
+        ),
+    ],
+)
+def test_why_something_is_no_manifest_is_said_in_words(tmp_path, text, why):
+    (tmp_path / "m.json").write_bytes(text)
+    with pytest.raises(DamagedInput) as caught:
+        read(tmp_path / "m.json")
+    assert str(caught.value).endswith(f'a list "resources" with a "path" each: {why}.')
+
+
+def test_a_pipe_or_a_device_is_no_manifest(tmp_path):
+    os.mkfifo(tmp_path / "m.json")
+    (tmp_path / "z.json").symlink_to("/dev/zero")
+    for name in "mz":
+        with pytest.raises(ArchiveError, match="is a pipe or a device and no regular file"):
+            read(tmp_path / f"{name}.json")
 
 
 def test_a_manifest_that_is_not_there_or_too_large_is_told(tmp_path, monkeypatch):

@@ -148,6 +148,7 @@ def test_what_a_wacz_says_of_its_payloads_is_read(tmp_path):
         (b"{", "it is no JSON"),
         (b"[" * 100_000, "it is no JSON"),
         (b"\xff", "it is no JSON"),
+        (b"1" * 5_000, "it is no JSON that is read here (a number has too many digits)"),
         (b"[]", "no JSON object"),
         (b'{"dedupePayload": "other"}', "its dedupePayload is 'other'"),
         (b'{"dedupePayload": ["stored"]}', "its dedupePayload is"),

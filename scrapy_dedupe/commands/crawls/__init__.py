@@ -45,7 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> list[Crawl]:
+    from scrapy_dedupe.crawls.dependencies import Dependencies
+
     with place.open_index() as index:
+        dependencies = Dependencies(index, place.settings.wacz.folder)
         return [
             Crawl(
                 id=info.id,
@@ -56,14 +59,14 @@ def run(place: Place, opts: argparse.Namespace) -> list[Crawl]:
                 counts=counts_dict(info.counts),
                 files=list(info.files),
                 containers=index.containers(info.id),
-                requires=sorted({need.crawl for need in index.needs(info.id)}),
+                requires=dependencies.crawls_needed(info.id),
                 incomplete=info.incomplete,
                 software=info.software,
                 imported=info.imported,
                 concurrent=info.concurrent,
                 waiting=info.waiting,
             )
-            for info in index.crawls()
+            for info in dependencies.crawls.values()
         ]
 
 

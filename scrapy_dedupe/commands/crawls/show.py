@@ -156,8 +156,17 @@ def caveat(crawl: CrawlShown) -> str | None:
     missing = [need for need in crawl.needs if need.missing]
     if not missing:
         return None
-    names = ", ".join(f"{need.crawl} ({need.name})" if need.name else need.crawl for need in missing)
+    # Of a crawl that the index does not have nothing can be replayed through it, whether its files are there or not.
+    names = ", ".join(dict.fromkeys(_missing_text(need) for need in missing))
     return f"The crawl {crawl.id} needs what is missing: {names}."
+
+
+def _missing_text(need: NeedShown) -> str:
+    if need.state is None:
+        return f"{need.crawl} (the crawl is not in the index)"
+    if need.state == "canceled":
+        return f"{need.crawl} (the crawl was canceled)"
+    return f"{need.crawl} ({need.name})" if need.name else need.crawl
 
 
 def _need_text(need: NeedShown) -> str:
@@ -170,10 +179,11 @@ def _need_text(need: NeedShown) -> str:
 
 
 def _box_text(box: Box) -> str:
-    if box.hash is None:
+    if box.hash is None and box.size is None:
         return f"{box.filename}, not packed"
     size = "" if box.size is None else f", {size_text(box.size)}"
-    return f"{box.filename}{size}, sha256:{box.hash} ({_presence(box.present, box.place)})"
+    hash_ = "SHA-256 not known" if box.hash is None else f"sha256:{box.hash}"
+    return f"{box.filename}{size}, {hash_} ({_presence(box.present, box.place)})"
 
 
 def _presence(present: bool | None, place: str | None = None) -> str:

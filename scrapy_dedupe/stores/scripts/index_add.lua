@@ -1,4 +1,4 @@
--- Enters records of an uncommitted crawl and adds to its counts, once for each token.
+-- Enters records of an uncommitted crawl and adds to its counts, once for each token of 8 bytes.
 -- ARGV  2 crawl  3 token  4-7 the four counts  8 how many records  9 how many URLs  10 how many needs, then
 --       for each record: digest, its short form, entry, file name or "", its place as packed without the file, or "";
 --       for each URL its hash and what was recorded; the needs; for each waiting digest the sizes
@@ -9,9 +9,12 @@ if not has(UNCOMMITTED, crawl) then return state_of(crawl) end
 local known = call('HMGET', meta, 'imported', 'token')
 if known[1] then return 'importing' end
 if has(COMMITTING, crawl) then return 'committing' end
--- A client that lost the connection asks again; the counts must not be added twice.
-if known[2] == ARGV[3] then return 'ok' end
-call('HSET', meta, 'token', ARGV[3])
+-- A client that lost the connection asks again; the counts must not be added twice. Others may have added meanwhile.
+local tokens = known[2] or ''
+for i = 1, #tokens, 8 do
+  if string.sub(tokens, i, i + 7) == ARGV[3] then return 'ok' end
+end
+call('HSET', meta, 'token', string.sub(ARGV[3] .. tokens, 1, 64))
 local is_concurrent = has(CONCURRENT, crawl)
 local numbers = {}
 local after_records = 11 + 5 * ARGV[8]

@@ -1,7 +1,8 @@
 -- What the scripts that change the crawl index share, after index_common.lua.
 local TOTALS, DONE, WAITERS = 'allcounts', 'src:d', 'dedupe:waiters'
 local NEW_DUPES, REBUILDING, REMOVING = 'dedupe:alldupes', 'dedupe:rebuilding', 'dedupe:removing'
-local QUEUE, QUEUED, CLAIMED = 'src:q', 'src:qset', 'pending:q'
+local REBUILT, REPLACING = 'dedupe:rebuilt', 'dedupe:replacing'
+local QUEUE, QUEUED, CLAIMED, CLAIMS = 'src:q', 'src:qset', 'pending:q', 'dedupe:claims'
 local COUNT_NAMES = {'totalUrls', 'dupeUrls', 'conservedSize', 'totalCrawlSize'}
 
 -- Why a crawl that is not uncommitted cannot be changed.
@@ -11,13 +12,35 @@ local function state_of(crawl)
   return 'unknown'
 end
 
--- State, slot and JSON of a source that was begun, or nil.
+-- State, slot, what its JSON says, token and value of a source that was begun, or nil.
 local function begun_source(name)
   local value = call('HGET', BEGUN, name)
   if not value then return nil end
-  local good, source = pcall(cjson.decode, string.sub(value, 3))
+  local state, slot, token, text = parts_of(value)
+  local good, source = pcall(cjson.decode, text)
   if not good then return nil end
-  return string.sub(value, 1, 1), string.sub(value, 2, 2), source, value
+  return state, slot, source, token, value
+end
+
+-- Whether a source is another process's: of whoever claimed it last, else of whoever began it.
+local function is_taken(name, token)
+  local holder = call('HGET', CLAIMS, name)
+  if not holder then
+    local _, _, _, known = begun_source(name)
+    holder = known
+  end
+  return holder and holder ~= token
+end
+
+-- State and value of a source that a process with this token has begun; else "taken" or "dropped", and no value.
+local function own_source(crawl, name, token)
+  if is_taken(name, token) then return 'taken' end
+  local state, _, source, known, value = begun_source(name)
+  if not state or known ~= token or state == 'd' or source.crawlId ~= crawl
+      or not (has(UNCOMMITTED, crawl) or has(COMMITTED, crawl)) then
+    return 'dropped'
+  end
+  return state, value
 end
 
 -- Crawl and entry of a digest in a committed crawl; nil if there is none.
@@ -38,26 +61,35 @@ local function rebuilding()
   return is_rebuilding
 end
 
+-- Whether the records that a crawl has now will not be in the index that is made.
+local function is_going(crawl)
+  return has(REMOVING, crawl) or call('HEXISTS', REPLACING, crawl) == 1
+end
+
 -- Enters a digest of a crawl in the merged index, and in the one that is made beside it.
 local function enter(digest, crawl)
   call('HSETNX', DUPES, digest, crawl)
-  if rebuilding() and not has(REMOVING, crawl) then
+  if rebuilding() and not is_going(crawl) then
     call('HSETNX', NEW_DUPES, digest, crawl)
   end
 end
 
 -- Takes a digest of a crawl out of the merged index. It goes to a crawl that has it as well, if that is open or on its
--- way to it.
-local takers = nil
+-- way to it. Since all of those are asked, a call takes out so many digests only; "false" says that this one was not.
+local MOST_ASKED = 20000
+local takers, asked = nil, 0
 local function leave_one(key, digest, crawl, is_new)
-  if call('HGET', key, digest) ~= crawl then return end
+  if call('HGET', key, digest) ~= crawl then return true end
+  if asked > 0 and asked + #takers > MOST_ASKED then return false end
   call('HDEL', key, digest)
   takers = takers or call('SUNION', COMMITTED, CONCURRENT, COMMITTING)
   local taker = nil
+  asked = asked + #takers + 1
   for _, other in ipairs(takers) do
-    if other ~= crawl and call('HEXISTS', 'h:' .. other, digest) == 1
+    local from = is_new and call('HGET', REPLACING, other) or other
+    if other ~= crawl and call('HEXISTS', 'h:' .. from, digest) == 1
         and not (is_new and has(REMOVING, other)) then
-      local state = hiding(other, digest)
+      local state = hiding(from, digest)
       if not state then
         taker = other
         break
@@ -67,11 +99,12 @@ local function leave_one(key, digest, crawl, is_new)
     end
   end
   if taker then call('HSET', key, digest, taker) end
+  return true
 end
 
 local function leave(digest, crawl)
-  leave_one(DUPES, digest, crawl, false)
-  if rebuilding() then leave_one(NEW_DUPES, digest, crawl, true) end
+  return leave_one(DUPES, digest, crawl, false)
+    and (not rebuilding() or is_going(crawl) or leave_one(NEW_DUPES, digest, crawl, true))
 end
 
 -- The number of a WARC file among the crawl's, which is given one if it has none; and whether it was.
@@ -197,17 +230,25 @@ local function unqueue(name)
     take_out(QUEUE, name)
   end
   call('DEL', CLAIMED .. ':' .. name)
+  call('HDEL', CLAIMS, name)
+end
+
+-- The first one of some keys, each with its type, that has another type, as an answer; nil if there is none.
+local function wrong_type(words, first)
+  for i = first, #words, 2 do
+    local found = call('TYPE', words[i]).ok
+    if found ~= 'none' and found ~= words[i + 1] then
+      return {'type', words[i], found, words[i + 1]}
+    end
+  end
+  return nil
 end
 
 -- What does not allow a crawl to be entered: a key of another type, a newer format, another payload mode. ARGV[first...]
 -- are keys, each with its type. Nil if all is well; the index is marked with the mode then.
 local function refusal(payload, format, first)
-  for i = first, #ARGV, 2 do
-    local found = call('TYPE', ARGV[i]).ok
-    if found ~= 'none' and found ~= ARGV[i + 1] then
-      return {'type', ARGV[i], found, ARGV[i + 1]}
-    end
-  end
+  local wrong = wrong_type(ARGV, first)
+  if wrong then return wrong end
   local known = call('HGET', KEYS[1], 'format')
   if known and tonumber(known) ~= tonumber(format) then
     return {'newer', known}
@@ -226,5 +267,10 @@ local function mark_index(payload, format)
   if call('HEXISTS', KEYS[1], 'payload') == 0 then
     call('HSET', KEYS[1], 'format', format, 'payload', payload)
   end
+end
+
+-- An index without crawls takes digests of either mode.
+local function forget_mode()
+  if call('EXISTS', COMMITTED, UNCOMMITTED, BEGUN, DUPES) == 0 then call('HDEL', KEYS[1], 'payload') end
 end
 

@@ -1,10 +1,12 @@
 -- Ends a commit: moves the crawl and adds its counts, together, hence exactly once.
--- ARGV  2 crawl  3 time
+-- ARGV  2 crawl  3 token of the commit  4 time
 -- Gives "ok", "committed" (another process was faster) or "reopened".
 local crawl = ARGV[2]
 local meta = 'dedupe:crawl:' .. crawl
 if has(COMMITTED, crawl) then return 'committed' end
-if call('SREM', COMMITTING, crawl) == 0 then return 'reopened' end
+-- It may be being committed again, with what was added since; this commit has not entered that.
+if not has(COMMITTING, crawl) or call('HGET', meta, 'committing') ~= ARGV[3] then return 'reopened' end
+call('SREM', COMMITTING, crawl)
 if call('SMOVE', UNCOMMITTED, COMMITTED, crawl) == 0 then return 'reopened' end
 call('SREM', CONCURRENT, crawl)
 count_commit(crawl)
@@ -15,6 +17,6 @@ for _, item in ipairs(call('LRANGE', 'c:' .. crawl .. ':wacz', 0, -1)) do
     call('SADD', DONE, container.filename)
   end
 end
-call('HSET', meta, 'committed', ARGV[3])
-call('HDEL', meta, 'token')
+call('HSET', meta, 'committed', ARGV[4])
+call('HDEL', meta, 'token', 'committing')
 return 'ok'

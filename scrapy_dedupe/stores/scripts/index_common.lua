@@ -18,6 +18,11 @@ local function is_greater(one, other)
   return #one > #other
 end
 
+-- State, slot, token and JSON of a source from its value in dedupe:begun. A token has no brace.
+local function parts_of(value)
+  return string.match(value, '^(.)(.)([^{]*)(.*)$')
+end
+
 -- The names of the sources of a crawl that were begun, each with its state; nil where there is none.
 local begun_by_crawl = nil
 local function begun_of(crawl)
@@ -25,10 +30,11 @@ local function begun_of(crawl)
     begun_by_crawl = {}
     local found = call('HGETALL', BEGUN)
     for i = 1, #found, 2 do
-      local good, source = pcall(cjson.decode, string.sub(found[i + 1], 3))
+      local state, _, _, text = parts_of(found[i + 1])
+      local good, source = pcall(cjson.decode, text)
       if good then
         local names = begun_by_crawl[source.crawlId] or {}
-        names[#names + 1] = {found[i], string.sub(found[i + 1], 1, 1)}
+        names[#names + 1] = {found[i], state}
         begun_by_crawl[source.crawlId] = names
       end
     end

@@ -17,7 +17,9 @@ if place then
   if ARGV[5] == 'fill' then
     call('LSET', key, place, ARGV[4])
   end
-  return place
+else
+  if not is_uncommitted and number > 0 then return 'committed' end
+  place = call('RPUSH', key, ARGV[4]) - 1
 end
-if not is_uncommitted and number > 0 then return 'committed' end
-return call('RPUSH', key, ARGV[4]) - 1
+if not is_uncommitted then call('SADD', DONE, ARGV[3]) end
+return place

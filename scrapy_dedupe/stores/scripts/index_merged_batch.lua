@@ -18,5 +18,5 @@ if is_open(crawl) or has(COMMITTING, crawl) then
   end
   cursor = answer[1]
 end
-if cursor == '0' then call('SADD', 'dedupe:rebuilt', crawl) end
+if cursor == '0' then call('SADD', REBUILT, crawl) end
 return cursor

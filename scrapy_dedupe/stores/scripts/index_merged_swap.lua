@@ -3,11 +3,23 @@
 -- Gives {"ok"}; {"more", crawls...} that are to be entered yet; {"lost"} if another process makes it now; or
 -- {state, crawl} for one that does not allow it.
 local what = ARGV[3]
+-- A client that lost the connection asks again.
+if ARGV[1] == '1' and call('HGET', KEYS[1], 'swapped') == ARGV[2] then return {'ok'} end
 if call('GET', REBUILDING) ~= ARGV[2] then return {'lost'} end
 
+local function stop()
+  call('UNLINK', REBUILDING, NEW_DUPES, REBUILT, REMOVING, REPLACING)
+end
+
 local function give_up(state, crawl)
-  call('UNLINK', REBUILDING, NEW_DUPES, 'dedupe:rebuilt', REMOVING)
+  stop()
   return {state, crawl}
+end
+
+-- Without the old key first the server would free all of it here and now, unless it is told not to.
+local function move(from, to)
+  call('UNLINK', to)
+  if call('EXISTS', from) == 1 then call('RENAME', from, to) end
 end
 
 if what == 'purge' then
@@ -15,12 +27,21 @@ if what == 'purge' then
     if has(UNCOMMITTED, ARGV[i]) then return give_up('uncommitted', ARGV[i]) end
   end
 elseif what == 'replace' then
+  local meta, by_meta = 'dedupe:crawl:' .. ARGV[4], 'dedupe:crawl:' .. ARGV[5]
   if not has(COMMITTED, ARGV[4]) then return give_up(state_of(ARGV[4]), ARGV[4]) end
-  if not has(UNCOMMITTED, ARGV[5]) then return give_up(state_of(ARGV[5]), ARGV[5]) end
+  if not has(UNCOMMITTED, ARGV[5]) then
+    if call('HGET', meta, 'replaced') == ARGV[5] then return give_up('ok', ARGV[4]) end
+    return give_up(state_of(ARGV[5]), ARGV[5])
+  end
+  -- What was imported since is not in what the crawl gets, and would be lost.
+  local ended = call('HGET', meta, 'ended') or 0
+  if begun_of(ARGV[4]) or tonumber(ended) > tonumber(call('HGET', by_meta, 'since') or 0) then
+    return give_up('extended', ARGV[4])
+  end
 end
 local more = {'more'}
 for _, crawl in ipairs(call('SUNION', COMMITTED, CONCURRENT, COMMITTING)) do
-  if not has('dedupe:rebuilt', crawl) and not has(REMOVING, crawl) then more[#more + 1] = crawl end
+  if not has(REBUILT, crawl) and not has(REMOVING, crawl) then more[#more + 1] = crawl end
 end
 if #more > 1 then return more end
 
@@ -46,16 +67,12 @@ if what == 'purge' then
   end
 elseif what == 'replace' then
   local crawl, by = ARGV[4], ARGV[5]
-  for _, source in ipairs(begun_of(crawl) or {}) do forget_source(source[1]) end
   local merging = call('HGETALL', MERGING)
   for i = 1, #merging, 2 do
     if merging[i + 1] == crawl then
       call('HDEL', MERGING, merging[i])
       forget_source(merging[i])
     end
-  end
-  local function move(from, to)
-    if call('EXISTS', from) == 1 then call('RENAME', from, to) else call('UNLINK', to) end
   end
   move('h:' .. by, 'h:' .. crawl)
   move('h:' .. by .. ':counts', 'h:' .. crawl .. ':counts')
@@ -72,12 +89,10 @@ elseif what == 'replace' then
   call('HSET', 'dedupe:crawl:' .. crawl, 'replaced', by)
 end
 
-if call('EXISTS', NEW_DUPES) == 1 then
-  call('RENAME', NEW_DUPES, DUPES)
-else
-  call('UNLINK', DUPES)
-end
-call('UNLINK', REBUILDING, 'dedupe:rebuilt', REMOVING)
+move(NEW_DUPES, DUPES)
+stop()
+call('HSET', KEYS[1], 'swapped', ARGV[2])
+forget_mode()
 local sums = {0, 0, 0, 0}
 for _, crawl in ipairs(call('SMEMBERS', COMMITTED)) do
   local counts = call('HMGET', 'h:' .. crawl .. ':counts', unpack(COUNT_NAMES))

@@ -1,7 +1,7 @@
 -- Changes what is known of an uncommitted crawl.
--- ARGV  2 crawl  3 what: "file", "counts", "incomplete", "complete", "closed" (before a reset) or "reset"
---       4... values
--- Gives "ok" or the state that does not allow it.
+-- ARGV  2 crawl  3 what: "file", "counts", "incomplete", "complete", "closed" (before a reset; 4 a new token) or
+--       "reset" (4 the token of the reset)  4... values
+-- Gives "ok" or the state that does not allow it; for "closed" {the token of the reset}, which may have been begun before.
 local crawl, what = ARGV[2], ARGV[3]
 local meta = 'dedupe:crawl:' .. crawl
 if not has(UNCOMMITTED, crawl) then return state_of(crawl) end
@@ -19,7 +19,10 @@ elseif what == 'closed' then
   -- Until its digests have left alldupes nobody may refer to them, nor enter them in a new one.
   call('SREM', COMMITTING, crawl)
   call('SREM', CONCURRENT, crawl)
-elseif what == 'reset' then
+  call('HSETNX', meta, 'resetting', ARGV[4])
+  return {call('HGET', meta, 'resetting')}
+elseif what == 'reset' and call('HGET', meta, 'resetting') == ARGV[4] then
+  call('HDEL', meta, 'resetting')
   call('UNLINK', 'h:' .. crawl, 'h:' .. crawl .. ':counts')
   for _, kind in ipairs({'where', 'urls', 'needs', 'waiting'}) do
     call('UNLINK', 'dedupe:' .. kind .. ':' .. crawl)

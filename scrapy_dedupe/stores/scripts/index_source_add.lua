@@ -1,18 +1,16 @@
 -- Enters records of a source that was begun.
--- ARGV  2 crawl  3 name of the source  4 how many records, then for each record: digest, its short form, entry,
+-- ARGV  2 crawl  3 name of the source  4 its token  5 how many records, then for each record: digest, its short form, entry,
 --       file name, its place as packed without the file; for each URL its hash and what was recorded.
 --       Without a digest it is only the file that is noted.
--- Gives "ok" or "dropped".
+-- Gives "ok", "taken" or "dropped".
 local crawl, name = ARGV[2], ARGV[3]
-local state, _, source = begun_source(name)
-if not state or state == 'd' or source.crawlId ~= crawl or not (has(UNCOMMITTED, crawl) or has(COMMITTED, crawl)) then
-  return 'dropped'
-end
+local state, value = own_source(crawl, name, ARGV[4])
+if not value then return state end
 local records, hidden = 'h:' .. crawl, 'dedupe:hidden:' .. crawl
 local entered, spare, urls = 'dedupe:entered:' .. name, 'dedupe:spare:' .. name, 'dedupe:newurls:' .. name
 local numbers = {}
-local after_records = 5 + 5 * ARGV[4]
-for i = 5, after_records - 1, 5 do
+local after_records = 6 + 5 * ARGV[5]
+for i = 6, after_records - 1, 5 do
   local digest, file = ARGV[i], ARGV[i + 3]
   local number = numbers[file]
   if not number then

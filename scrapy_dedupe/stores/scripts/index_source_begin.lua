@@ -1,15 +1,16 @@
 -- Begins to enter a source.
 -- ARGV  2 crawl  3 its name  4 its JSON  5 payload mode  6 time  7 our format  8 software
---       9 the JSON of its container without hash, or "" if it is none  10... keys, each with its type
--- Gives {"ok", place of the container}, {"leftover"} if it was begun before, {"done"}, or as index_start.lua.
+--       9 the JSON of its container without hash, or "" if it is none  10 its token  11... keys, each with its type
+-- Gives {"ok", place of the container}, {"leftover"} if it was begun before, {"taken"}, {"done"}, or as index_start.lua.
 local crawl, name = ARGV[2], ARGV[3]
 local meta = 'dedupe:crawl:' .. crawl
-local refused = refusal(ARGV[5], ARGV[7], 10)
+local refused = refusal(ARGV[5], ARGV[7], 11)
 if refused then return refused end
-local state, _, _, value = begun_source(name)
+if is_taken(name, ARGV[10]) then return {'taken'} end
+local state, _, _, _, value = begun_source(name)
 if state then
   -- Asked again over a new connection, it is the one that this call has begun.
-  if not (ARGV[1] == '1' and state == 'n' and string.sub(value, 3) == ARGV[4]
+  if not (ARGV[1] == '1' and state == 'n' and string.sub(value, 3) == ARGV[10] .. ARGV[4]
       and call('SCARD', 'dedupe:entered:' .. name) == 0) then
     return {'leftover'}
   end
@@ -39,6 +40,6 @@ if ARGV[9] ~= '' then
   end
 end
 if not state then
-  call('HSET', BEGUN, name, 'n' .. slot .. ARGV[4])
+  call('HSET', BEGUN, name, 'n' .. slot .. ARGV[10] .. ARGV[4])
 end
 return {'ok', place}

@@ -1,9 +1,19 @@
 -- Forgets a source that has not ended.
--- ARGV  2 name of the source  3 what: "begin", "part" (4 crawl, then digests, each with its short form) or "end"
--- Gives {crawl}, or {} if there is nothing to forget; at the end {"again"} if digests are left.
+-- ARGV  2 name of the source  3 what: "begin" (4 "owner" and 5 the token of the source, or 4 "cancel" and 5 that of the
+--       cancelling of its crawl), "part" (4 crawl, then digests,
+--       each with its short form) or "end"
+-- Gives {crawl}, {"", "taken"}, or {} if there is nothing to forget. After a part follows how many digests were taken out; at the
+-- end {"again"} if digests are left.
 local name, what = ARGV[2], ARGV[3]
 local entered = 'dedupe:entered:' .. name
-local state, slot, source, value = begun_source(name)
+local state, slot, source, _, value = begun_source(name)
+if what == 'begin' then
+  local who = ARGV[4]
+  if who == 'owner' and is_taken(name, ARGV[5]) then return {'', 'taken'} end
+  if who == 'cancel' and state and call('HGET', 'dedupe:crawl:' .. source.crawlId, 'canceling') ~= ARGV[5] then
+    return {}
+  end
+end
 if not state then
   if call('HEXISTS', BEGUN, name) == 1 then forget_source(name) end
   return {}
@@ -17,13 +27,14 @@ if state ~= 'd' then return {} end
 if what == 'part' then
   if ARGV[4] ~= crawl then return {} end
   for i = 5, #ARGV, 2 do
-    if call('SREM', entered, ARGV[i]) == 1 then
+    if has(entered, ARGV[i]) then
+      if not leave(ARGV[i], crawl) then return {crawl, (i - 5) / 2} end
+      call('SREM', entered, ARGV[i])
       call('HDEL', 'h:' .. crawl, ARGV[i])
       call('HDEL', 'dedupe:where:' .. crawl, ARGV[i + 1])
-      leave(ARGV[i], crawl)
     end
   end
-  return {crawl}
+  return {crawl, (#ARGV - 4) / 2}
 end
 if call('EXISTS', entered) == 1 then return {'again'} end
 local is_alone, is_ending = true, false
@@ -39,6 +50,7 @@ if has(UNCOMMITTED, crawl) and is_alone then
   call('SREM', COMMITTING, crawl)
   forget_records(crawl)
   call('DEL', 'dedupe:crawl:' .. crawl)
+  forget_mode()
   return {crawl}
 end
 if has(UNCOMMITTED, crawl) and not is_ending then

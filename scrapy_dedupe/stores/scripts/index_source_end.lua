@@ -1,13 +1,15 @@
 -- Ends a source: its records are found from now on, its crawl is committed, and its counts are added, once.
 -- ARGV  2 crawl  3 name of the source  4-7 the four counts  8 how many digests were entered in alldupes
---       9 the JSON of its container, or ""  10 time  11... needs
--- Gives "ok", "again" if there are more digests now, "done" or "dropped".
+--       9 the JSON of its container, or ""  10 time  11 its token  12 how many waiting digests were staged  13... needs
+-- Gives "ok", "again" if there are more digests now or the staged ones are gone, "done", "taken" or "dropped".
 local crawl, name = ARGV[2], ARGV[3]
 local meta, hidden = 'dedupe:crawl:' .. crawl, 'dedupe:hidden:' .. crawl
-local state = begun_source(name)
-if not state and has(DONE, name) then return 'done' end
+if call('HEXISTS', BEGUN, name) == 0 and has(DONE, name) then return 'done' end
+local state, value = own_source(crawl, name, ARGV[11])
+if not value then return state end
 if state ~= 'e' then return 'dropped' end
-if call('SCARD', 'dedupe:entered:' .. name) ~= tonumber(ARGV[8]) or call('EXISTS', 'dedupe:spare:' .. name) == 1 then
+if call('SCARD', 'dedupe:entered:' .. name) ~= tonumber(ARGV[8]) or call('EXISTS', 'dedupe:spare:' .. name) == 1
+    or call('HLEN', 'dedupe:newwaits:' .. name) ~= tonumber(ARGV[12]) then
   return 'again'
 end
 for _, file in ipairs(call('SMEMBERS', 'dedupe:newfiles:' .. name)) do
@@ -31,9 +33,10 @@ if ARGV[9] ~= '' then
     call('RPUSH', 'c:' .. crawl .. ':wacz', ARGV[9])
   end
 end
-for i = 11, #ARGV do
+for i = 13, #ARGV do
   call('SADD', 'dedupe:needs:' .. crawl, ARGV[i])
 end
+call('HSET', meta, 'ended', call('HINCRBY', KEYS[1], 'ended', 1))
 call('SADD', DONE, name)
 call('SADD', 'dedupe:sources:' .. crawl, name)
 call('HDEL', BEGUN, name)

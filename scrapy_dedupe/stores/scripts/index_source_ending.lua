@@ -1,14 +1,10 @@
 -- Begins to end a source, or goes on with it.
--- ARGV  2 crawl  3 name of the source
--- Gives {"ok", how many digests it has entered}, {"done"} or {"dropped"}.
+-- ARGV  2 crawl  3 name of the source  4 its token
+-- Gives {"ok", how many digests it has entered}, {"done"}, {"taken"} or {"dropped"}.
 local crawl, name = ARGV[2], ARGV[3]
-local state, _, source, value = begun_source(name)
-if not state then
-  return {has(DONE, name) and 'done' or 'dropped'}
-end
-if state == 'd' or source.crawlId ~= crawl or not (has(UNCOMMITTED, crawl) or has(COMMITTED, crawl)) then
-  return {'dropped'}
-end
+if call('HEXISTS', BEGUN, name) == 0 and has(DONE, name) then return {'done'} end
+local state, value = own_source(crawl, name, ARGV[4])
+if not value then return {state} end
 call('HSET', BEGUN, name, 'e' .. string.sub(value, 2))
 if has(UNCOMMITTED, crawl) then
   call('SADD', COMMITTING, crawl)

@@ -1,11 +1,11 @@
 -- Lets a source that is ending have a part of the digests that other sources of its crawl had before it.
--- ARGV  2 crawl  3 name of the source  4 cursor  5 about how many
+-- ARGV  2 crawl  3 name of the source  4 its token  5 cursor  6 about how many
 -- Gives the next cursor; "0" after the last part, "" if the source is not ending any more.
 local crawl, name = ARGV[2], ARGV[3]
-if begun_source(name) ~= 'e' then return '' end
+if own_source(crawl, name, ARGV[4]) ~= 'e' then return '' end
 local records, where = 'h:' .. crawl, 'dedupe:where:' .. crawl
 local entered, spare = 'dedupe:entered:' .. name, 'dedupe:spare:' .. name
-local answer = call('HSCAN', spare, ARGV[4], 'COUNT', ARGV[5])
+local answer = call('HSCAN', spare, ARGV[5], 'COUNT', ARGV[6])
 local found = answer[2]
 for i = 1, #found, 2 do
   local digest, value = found[i], found[i + 1]

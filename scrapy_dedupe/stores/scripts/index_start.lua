@@ -1,7 +1,8 @@
 -- Begins a crawl, or goes on with it.
 -- ARGV  2 crawl  3 payload mode  4 time  5 our format  6 software  7 "1" for a concurrent crawl
 --       8... keys, each with the type that it must have
--- Gives {"ok"}, {"type", key, found, expected}, {"newer", format}, {"payload", mode} or {state}.
+-- Gives {"ok"}, {"type", key, found, expected}, {"newer", format}, {"payload", mode}, {"resetting"} if a reset that was cut off
+-- is to be ended first, or {state}.
 local crawl = ARGV[2]
 local meta = 'dedupe:crawl:' .. crawl
 local refused = refusal(ARGV[3], ARGV[5], 8)
@@ -9,6 +10,7 @@ if refused then return refused end
 if has(COMMITTED, crawl) then return {'committed'} end
 if call('HEXISTS', meta, 'canceling') == 1 then return {'canceling'} end
 if has(UNCOMMITTED, crawl) and call('HEXISTS', meta, 'imported') == 1 then return {'importing'} end
+if has(UNCOMMITTED, crawl) and call('HEXISTS', meta, 'resetting') == 1 then return {'resetting'} end
 mark_index(ARGV[3], ARGV[5])
 if call('SREM', CANCELED, crawl) == 1 then
   call('DEL', meta)
@@ -22,4 +24,5 @@ end
 call('SREM', COMMITTING, crawl)
 call('HSETNX', meta, 'started', ARGV[4])
 call('HSETNX', meta, 'software', ARGV[6])
+call('HSETNX', meta, 'since', call('HGET', KEYS[1], 'ended') or '0')
 return {'ok'}
