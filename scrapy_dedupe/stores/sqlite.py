@@ -79,7 +79,12 @@ class SqliteStore:
         self.index: SqliteIndex = sqlite_index.SqliteIndex(self._connection, self.url)
 
     def _prepare(self) -> None:
-        version = self._format()
+        # In one transaction, since another process may be making the file at this moment.
+        self._connection.execute("BEGIN")
+        try:
+            version = self._format()
+        finally:
+            self._connection.execute("ROLLBACK")
         # Of a new file alone. A text goes into some twenty pages, and each is written whole at its commit.
         self._connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
         self._connection.execute("PRAGMA synchronous=NORMAL")
