@@ -99,9 +99,9 @@ class Checker:
         """
         began = time.monotonic()
         result = Check()
-        before = unreadable_values(self.index)
+        before = self.index.unreadable
         known = {info.id: info for info in self.index.crawls()}
-        unreadable = unreadable_values(self.index) - before
+        unreadable = self.index.unreadable - before
         strays = strays_by_crawl(self.folders)
         for crawl in crawls:
             if crawl not in known and crawl not in strays:
@@ -248,10 +248,10 @@ class _Run:
             self._result.notes.append(text)
 
     def _take_entries(self, crawl: str) -> None:
-        before = unreadable_values(self._index)
+        before = self._index.unreadable
         self._ledger.take(self._index.records(crawl))
         self._index.needs(crawl)
-        count = unreadable_values(self._index) - before
+        count = self._index.unreadable - before
         if count:
             self._add("unreadable", crawl, f"{_values_text(count)} of the crawl {crawl} cannot be read.")
 
@@ -391,11 +391,6 @@ def crawl_sizes(index: CrawlIndex, checked: CheckedCrawl) -> list[int]:
         return [packed] if is_all_packed and None not in sizes else []
     files = sum(size_of(file) for file in present.values())
     return [packed, files] if packed else [files]
-
-
-def unreadable_values(index: CrawlIndex) -> int:
-    """How many values of an open index were passed over so far because they cannot be read."""
-    return int(getattr(index._store, "unreadable", 0))
 
 
 def _container_fault(place: str, size: int | None, digest: str | None) -> str | None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Protocol
 from scrapy_dedupe.errors import (
     CrawlStateError,
     DedupeError,
-    SettingError,
     StoreRefused,
     StoreUnavailable,
     TakenOver,
@@ -27,7 +26,6 @@ from scrapy_dedupe.errors import (
 from scrapy_dedupe.stores.index_values import utc_now
 from scrapy_dedupe.warc.remote import shown
 
-from .index import checked_crawl_id
 from .known_sources import KnownSources
 from .purging import missing_crawls, purge_crawls
 from .source_entry import EntryOptions, enter_source
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy_dedupe.stores.base import Source
-    from scrapy_dedupe.warc.manifests import Listed
 
     from .index import CrawlIndex
     from .sources import FoundSources
@@ -320,7 +317,8 @@ class _Import:
 
     def _mode(self) -> str:
         """How the index hashes."""
-        return next((info.payload for info in self.index.crawls()), self.options.new_payload)
+        crawls = (info for info in self.index.crawls() if info.state != "canceled")
+        return next((info.payload for info in crawls), self.options.new_payload)
 
     def _forget(self, source: Source) -> None:
         self.index.drop_source(source)
@@ -354,16 +352,6 @@ class _Import:
             not_removed=not_removed,
         )
 
-    def _without_wrong_ids(self, listed: Sequence[Listed]) -> list[Listed]:
-        """The entries of manifests; an id that no crawl can have says as little as none, but crawls of others may have it."""
-        known = {info.id for info in self.index.crawls()}
-        return [
-            entry
-            if entry.crawl is None or entry.crawl in known or _is_allowed(entry.crawl)
-            else replace(entry, crawl=None)
-            for entry in listed
-        ]
-
     def _removal(self, found: FoundSources) -> tuple[list[str], list[str], str | None]:
         notes = replace(self.index.import_notes, finished=utc_now())
         if not self.claimed:
@@ -372,8 +360,9 @@ class _Import:
         if refusal is None:
             try:
                 # What others have put into the queue is kept too, and whatever a source that failed may belong to.
-                listed = self._without_wrong_ids(found.listed)
-                missing = [crawl for crawl in missing_crawls(self.index, listed) if crawl not in self.crawls]
+                missing = [
+                    crawl for crawl in missing_crawls(self.index, found.listed) if crawl not in self.crawls
+                ]
             except CrawlStateError as error:
                 refusal = f"Nothing was removed. {error}"
         if refusal is None and missing and self.options.remove:
@@ -390,14 +379,6 @@ class _Import:
             notes = replace(notes, removed_crawls=len(left), removed_size=sum(left))
         self.index.note_imports(notes)
         return missing, removed, refusal if self.options.remove else None
-
-
-def _is_allowed(crawl: str) -> bool:
-    try:
-        checked_crawl_id(crawl)
-    except SettingError:
-        return False
-    return True
 
 
 def _doubt(found: FoundSources) -> str | None:

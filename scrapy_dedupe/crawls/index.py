@@ -247,6 +247,11 @@ class CrawlIndex:
         return self._store.resolve()
 
     @property
+    def unreadable(self) -> int:
+        """How many values of the index were passed over so far because they cannot be read."""
+        return self._store.unreadable
+
+    @property
     def import_notes(self) -> ImportNotes:
         """What was noted of imports."""
         return self._store.import_notes()

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.errors import CrawlStateError, SettingError
 
 from .dependencies import Dependencies
+from .index import checked_crawl_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,7 +89,7 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[Listed]) -> list[str]:
     """The committed crawls that a manifest does not name, in the order of their start.
 
     An entry names the crawl of its crawl id, and every crawl that has the container: by hash where both have one, else
-    by file name. Raises :class:`~scrapy_dedupe.errors.CrawlStateError` when an entry names no crawl of either
+    by file name. An id that no crawl can have says as little as none. Raises :class:`~scrapy_dedupe.errors.CrawlStateError` when an entry names no crawl of either
     kind, since then nobody can say that a crawl is missing, and when no crawl of the index is named.
     """
     committed = [info.id for info in index.crawls() if info.state == "committed"]
@@ -109,7 +110,8 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[Listed]) -> list[str]:
             for crawl, digest in holders.get(key, ())
             if digest == entry.hash or digest is None or entry.hash is None
         }
-        if entry.crawl is None and not found:
+        has_id = entry.crawl is not None and (entry.crawl in committed or _is_allowed(entry.crawl))
+        if not has_id and not found:
             raise CrawlStateError(
                 f"The manifest names {entry.name} without a crawl id, and no crawl of the index has it, so nobody can say"
                 ' which crawls are missing. Give it a "crawlId", or import it.'
@@ -124,6 +126,14 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[Listed]) -> list[str]:
             " another one. To forget them all, name their ids."
         )
     return missing
+
+
+def _is_allowed(crawl: str) -> bool:
+    try:
+        checked_crawl_id(crawl)
+    except SettingError:
+        return False
+    return True
 
 
 def _forget_removed(index: CrawlIndex) -> None:

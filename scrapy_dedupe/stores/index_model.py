@@ -147,7 +147,12 @@ class CrawlInfo:
 
 
 class IndexStore(Protocol):
-    """The crawl index: which payloads are stored, by which crawl, and who may refer to whom."""
+    """The crawl index: which payloads are stored, by which crawl, and who may refer to whom.
+
+    ``unreadable`` counts the stored values that were passed over so far because they do not parse.
+    """
+
+    unreadable: int
 
     def start(self, crawl: str, payload: str, *, concurrent: bool = False) -> None:
         """Begin a crawl, or go on with one that is not committed.

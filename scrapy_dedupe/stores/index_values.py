@@ -100,6 +100,15 @@ def read_entry(value: bytes) -> tuple[int, str, str, int] | None:
     return entry if max(entry[0], entry[3]) <= GREATEST_NUMBER else None
 
 
+def read_number(digits: bytes) -> int | None:
+    """A count or size of the index, or None if it is no number, or one that cannot be."""
+    # Python refuses to read thousands of digits.
+    if not digits.isdigit() or len(digits) > len(str(GREATEST_NUMBER)):
+        return None
+    number = int(digits)
+    return number if number <= GREATEST_NUMBER else None
+
+
 def is_date(digits: bytes) -> bool:
     """True for the 14 or 17 digits of a date that may exist."""
     return (
@@ -388,7 +397,10 @@ def state_message(crawl: str, state: str, action: str, url: str) -> str:
         ),
         "crawled": ("was crawled here", "What it holds is in the index already; import into another crawl."),
         "uncommitted": ("is not committed", f"Commit it, or cancel it: cancel {crawl}."),
-        "dropped": ("does not take this source, which was not begun", "Import it again."),
+        "dropped": (
+            "does not take this source, which was not begun, or was lost when the index was emptied",
+            "Import it again.",
+        ),
         "taken": (
             "has a source that another process took over, since this one was silent for too long",
             "Leave it to that process.",

@@ -17,6 +17,7 @@ from .index_values import (
     packed_digest,
     read_details,
     read_entry,
+    read_number,
     read_place,
     state_message,
 )
@@ -167,8 +168,9 @@ class RedisIndexBase:
         return Original(digest, crawl, date, url, size, wacz_index, record_id, name, offset, status, form)
 
     def _read_counts(self, values: Sequence[bytes | None]) -> Counts:
-        self.unreadable += sum(value is not None and not value.isdigit() for value in values)
-        return Counts(*(int(value) if value is not None and value.isdigit() else 0 for value in values))
+        numbers = [0 if value is None else read_number(value) for value in values]
+        self.unreadable += numbers.count(None)
+        return Counts(*(number or 0 for number in numbers))
 
 
 def spellings(digests: Iterable[str]) -> list[str | bytes]:

@@ -241,6 +241,7 @@ class SqliteIndexBase:
             and url
             and isinstance(size, int)
             and isinstance(wacz_index, int)
+            and isinstance(offset, int | None)
         ):
             self.unreadable += 1
             return None

@@ -237,7 +237,8 @@ def without_chunks(body: bytes) -> bytes:
 
 def _raise_for(damages: list[Damage]) -> None:
     if damages:
-        others = f" {len(damages) - 1} other places are damaged too." if len(damages) > 1 else ""
+        more = len(damages) - 1
+        others = f" {more} other {'place is' if more == 1 else 'places are'} damaged too." if more else ""
         raise DamagedInput(f"{damages[0]}.{others}")
 
 

@@ -589,7 +589,7 @@ def test_an_imported_crawl_is_checked_and_repaired_by_the_rules_of_the_import(
         assert claimed is not None
         place = archive.index.begin_source(claimed, "stored")
         with Entering(
-            archive.index, claimed, place, alive=lambda *share: None, on_fault=pytest.fail
+            archive.index, claimed, place, is_last=True, alive=lambda *share: None, on_fault=pytest.fail
         ) as entering:
             entering.take_records(path)
             entering.finish(path.stat().st_size)
