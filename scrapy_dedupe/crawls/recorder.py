@@ -99,7 +99,8 @@ class Recorder:
             containers_only=containers_only,
         )
         self._digest = digest
-        self._digests: dict[int, str] = {}
+        # With the captures themselves, so that no other one gets the number of one of them.
+        self._digests: dict[int, tuple[Capture, str]] = {}
         self._blackout_s = blackout_s
 
     @property
@@ -113,13 +114,14 @@ class Recorder:
         Those apart that have to be decoded first, since their bodies would all be held at once.
         """
         self._digests = {
-            id(capture): capture.payload_digest(self._digest)
+            id(capture): (capture, capture.payload_digest(self._digest))
             for capture in captures
             if self._rules.enabled
+            and capture.status != 304
             and self._rules.admit_capture(capture)
             and not (self._payload == DECODED and codings.has_coding(capture))
         }
-        self._index.look_up(list(self._digests.values()))
+        self._index.look_up([digest for _, digest in self._digests.values()])
 
     def record(self, capture: Capture, max_bytes: int = 0) -> Recorded:
         """Write one exchange. A body that has more than *max_bytes* when it is decoded is not decoded; 0: no limit."""
@@ -132,7 +134,8 @@ class Recorder:
                 capture = codings.decoded(capture, max_bytes)
             except codings.Undecodable as error:
                 return replace(self._record_as_it_came(capture), undecodable=str(error))
-        digest = self._digests.pop(id(capture), "") or capture.payload_digest(self._digest)
+        _, digest = self._digests.pop(id(capture), (capture, ""))
+        digest = digest or capture.payload_digest(self._digest)
         is_admitted = self._rules.admit_capture(capture)
         original = self._originals.of_payload(digest) if is_admitted and self._rules.enabled else None
         labelled = f"{self._digest}:{digest}" if capture.body else ""
