@@ -6,15 +6,15 @@ The first part is for both stores, the second for Redis, where a call consists o
 from __future__ import annotations
 
 import hashlib
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from index_steps import Killed, before_script, crawl_with, import_of, kill, record, source
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts, Original, Source, UrlCapture, Waiting
+from scrapy_dedupe.stores.base import Counts, Source, UrlCapture, Waiting
 from scrapy_dedupe.stores.redis_index_base import IndexScript
 
 if TYPE_CHECKING:
@@ -26,56 +26,6 @@ if TYPE_CHECKING:
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 MANY = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(3_000)]
-
-
-class Killed(BaseException):
-    """The end of a process."""
-
-
-def record(digest: str, crawl: str = "a", file: str = "x.warc.gz", **changes: Any) -> Original:
-    return Original(
-        digest, crawl, "20260801120000", "https://example.com/", 1_000, file=file, offset=77, **changes
-    )
-
-
-def source(name: str = "a.wacz", crawl: str = "a") -> Source:
-    return Source(name, crawl, f"/archives/{name}", True, "f" * 64, 5_000)
-
-
-def crawl_with(index: IndexStore, crawl: str, *digests: str) -> None:
-    index.start(crawl, "stored")
-    index.add(crawl, [record(digest, crawl) for digest in digests], Counts(len(digests), 0, 0, 10))
-    index.commit(crawl)
-
-
-def import_of(index: IndexStore, of: Source, *digests: str) -> None:
-    index.begin_source(of, "stored")
-    index.add_imported(of, [record(digest, of.crawl, f"{of.place}/x.warc.gz") for digest in digests])
-    index.end_source(of, Counts(len(digests), 0, 0, 5_000))
-
-
-@contextmanager
-def before_script(index: Any, script: str, act: Callable[[], object]) -> Iterator[None]:
-    """Let something happen once in front of the next call of a script."""
-    run, has_acted = index._run, False
-
-    def acting(name: str, *arguments: Any) -> Any:
-        nonlocal has_acted
-        if name == script and not has_acted:
-            has_acted = True
-            act()
-        return run(name, *arguments)
-
-    index._run = acting
-    try:
-        yield
-    finally:
-        index._run = run
-    assert has_acted
-
-
-def kill() -> None:
-    raise Killed
 
 
 def claimed(index: IndexStore, of: Source, lease_s: float = 60) -> Source:

@@ -4,79 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from index_steps import DATE, HASH, HOME, Killed, before_script, crawl_with, import_of, kill, record, source
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts, ImportNotes, Original, Source, UrlCapture, Waiting
+from scrapy_dedupe.stores.base import Counts, ImportNotes, Original, UrlCapture, Waiting
 from scrapy_dedupe.stores.index_values import digest_key, other_spelling
 from scrapy_dedupe.stores.redis_index_base import spellings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import redis
 
     from scrapy_dedupe.stores.base import IndexStore
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
-HOME = "https://example.com/"
-HASH = "f" * 64
-DATE = "20260801120000"
 SHA1, SHA1_HEX = "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ", "da39a3ee5e6b4b0d3255bfef95601890afd80709"
-
-
-class Killed(BaseException):
-    """The end of a process."""
-
-
-def record(digest: str, crawl: str = "a", file: str = "x.warc.gz", **changes: Any) -> Original:
-    return Original(digest, crawl, DATE, HOME, 1_000, file=file, offset=77, **changes)
-
-
-def source(name: str = "a.wacz", crawl: str = "a") -> Source:
-    return Source(name, crawl, f"/archives/{name}", True, HASH, 5_000)
-
-
-def crawl_with(index: IndexStore, crawl: str, *digests: str) -> None:
-    index.start(crawl, "stored")
-    index.add(crawl, [record(digest, crawl) for digest in digests], Counts(len(digests), 0, 0, 10))
-    index.commit(crawl)
-
-
-def import_of(index: IndexStore, of: Source, *digests: str) -> None:
-    index.begin_source(of, "stored")
-    index.add_imported(of, [record(digest, of.crawl, f"{of.place}/x.warc.gz") for digest in digests])
-    index.end_source(of, Counts(len(digests), 0, 0, 5_000))
-
-
-@contextmanager
-def before_script(index: Any, script: str, act: Callable[[], object]) -> Iterator[None]:
-    """Let something happen once in front of the next call of a script."""
-    run, has_acted = index._run, False
-
-    def acting(name: str, *arguments: Any) -> Any:
-        nonlocal has_acted
-        if name == script and not has_acted:
-            has_acted = True
-            act()
-        return run(name, *arguments)
-
-    index._run = acting
-    try:
-        yield
-    finally:
-        index._run = run
-    assert has_acted
-
-
-def kill() -> None:
-    raise Killed
 
 
 @pytest.fixture
