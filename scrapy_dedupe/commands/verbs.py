@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
     from scrapy.settings import BaseSettings
 
-VERBS = ("stats", "crawls", "commit", "cancel", "import", "purge", "check", "urls", "content", "warc")
+VERBS = (
+    "stats", "crawls", "commit", "cancel", "import", "purge", "check", "urls", "content", "warc",
+    "warcsum", "warccollres", "warcsumproc", "warcsumsplit", "warcrefs", "verify", "restore", "arc2warc", "dedupe",
+)  # fmt: skip
 
 
 class Verb(Protocol):
@@ -83,7 +86,12 @@ def add_verbs(
 
 def _add_parser(choices: Any, name: str, verb: Verb) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = choices.add_parser(
-        name, help=verb.HELP, description=verb.HELP, formatter_class=argparse.HelpFormatter
+        name,
+        help=verb.HELP,
+        description=verb.HELP,
+        formatter_class=argparse.HelpFormatter,
+        # A verb's own short option comes before Scrapy's: warcsumsplit has a size behind -s.
+        conflict_handler="resolve",
     )
     return parser
 
@@ -106,9 +114,9 @@ def _add_arguments(
     parser.add_argument(
         "--json", action="store_true", default=absent or False, help="print the result as JSON"
     )
-    verb.add_arguments(parser)
     if add_common is not None:
         add_common(parser)
+    verb.add_arguments(parser)
 
 
 def run_verb(opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]) -> int:

@@ -47,6 +47,9 @@ _ARC_FIELDS_2 = [
     "filename",
     "archive-length",
 ]
+_CR = 0x0D
+_BLANKS = (" ", "\t")
+_LENGTH_NAME_CHARS = len("content-length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +70,36 @@ class Frame:
     """A whole record: its fields, where it stands, and the beginning of its block.
 
     `length` counts the stored bytes, the blank lines after the record included; it is 0 for a record that
-    shares a gzip member with others. `block_position` counts decompressed bytes from `offset`.
+    shares a gzip member with others. `head_position` and `block_position` count decompressed bytes from `offset`.
     """
 
     is_arc: bool
     fields: tuple[tuple[str, str], ...]
     offset: int
     length: int
+    head_position: int
     block_position: int
     block_length: int
     kept: bytes
 
 
 def frames(
-    path: ReadableFile, *, kept_bytes: int, on_damage: Callable[[Damage], None], start: int = 0
+    path: ReadableFile,
+    *,
+    kept_bytes: int,
+    on_damage: Callable[[Damage], None],
+    start: int = 0,
+    on_long_block: Callable[[Frame], Callable[[bytes], object] | None] | None = None,
 ) -> Iterator[Frame]:
     """Yield the whole records of *path* from *start*, with the first *kept_bytes* bytes of their blocks.
     A file without any record is one damaged place from its beginning to its end.
+
+    *on_long_block* is called with the frame of a longer block, before its rest is read and its length is known; what
+    it returns is called with the rest in pieces.
     """
     with path.open("rb") as file:
         source = _source(path, file, start)
-        reader = _FrameReader(source, kept_bytes)
+        reader = _FrameReader(source, kept_bytes, on_long_block)
         while True:
             try:
                 frame = reader.next_frame()
@@ -107,14 +119,25 @@ def frames(
 
 def open_block(path: ReadableFile, frame: Frame) -> Iterator[bytes]:
     """Yield the block of a record again, in pieces. Raises DamagedInput if it is not there any more."""
+    return _reopen(path, frame.offset, frame.block_position, frame.block_length)
+
+
+def open_head(path: ReadableFile, frame: Frame) -> bytes:
+    """Return the head of a record again, blank line included. Raises DamagedInput if it is not there any more."""
+    return b"".join(
+        _reopen(path, frame.offset, frame.head_position, frame.block_position - frame.head_position)
+    )
+
+
+def _reopen(path: ReadableFile, offset: int, position: int, length: int) -> Iterator[bytes]:
     with path.open("rb") as file:
-        source = _source(path, file, frame.offset)
+        source = _source(path, file, offset)
         try:
             source.begin()
-            source.skip(frame.block_position)
-            yield from source.pieces(frame.block_length)
+            source.skip(position)
+            yield from source.pieces(length)
         except Broken as broken:
-            raise DamagedInput(f"{path}, offset {frame.offset}: {broken}") from None
+            raise DamagedInput(f"{path}, offset {offset}: {broken}") from None
 
 
 def _source(path: ReadableFile, file: BufferedReader, offset: int) -> PlainSource | GzipSource:
@@ -127,29 +150,44 @@ def _source(path: ReadableFile, file: BufferedReader, offset: int) -> PlainSourc
 
 
 class _FrameReader:
-    def __init__(self, source: PlainSource | GzipSource, kept_bytes: int) -> None:
+    def __init__(
+        self,
+        source: PlainSource | GzipSource,
+        kept_bytes: int,
+        on_long_block: Callable[[Frame], Callable[[bytes], object] | None] | None,
+    ) -> None:
         self._source = source
         self._kept_bytes = kept_bytes
+        self._on_long_block = on_long_block
         self._arc_fields = _ARC_FIELDS_1
 
     def next_frame(self) -> Frame | None:
         source = self._source
         if not source.begin():
             return None
+        # A member at hand is held whole anyway.
+        if (
+            isinstance(source, GzipSource)
+            and (frame := self._whole_frame(source, source.peek_member())) is not None
+        ):
+            source.skip_member()
+            return frame
         offset, shares_member = source.offset, source.is_inside_member
+        head_position = source.position
         first = source.readline()
         if WARC_START.match(first):
             is_arc, fields = False, _warc_fields(source)
-            length_text = next((value for name, value in fields if name.lower() == "content-length"), "")
+            block_length = _block_length(fields)
         elif ARC_LINE.fullmatch(first):
             is_arc, fields = True, self._arc_line(first)
-            length_text = fields[-1][1]
+            block_length = _length(fields[-1][1])
         else:
             raise Broken("no record begins here")
-        if not (length_text.isascii() and length_text.isdigit()):
-            raise Broken(f"the length of the record is {length_text!r}")
-        block_position, block_length = source.position, int(length_text)
-        kept = self._take(block_length)
+        block_position = source.position
+        kept = b"".join(source.pieces(min(block_length, self._kept_bytes)))
+        if block_length > len(kept):
+            frame = Frame(is_arc, fields, offset, 0, head_position, block_position, block_length, kept)
+            self._take_rest(frame)
         # With both line ends of the standard behind it a record is whole, whatever follows. Other writers
         # leave some out or add some, then it takes another record to show that the length was right.
         line_ends = source.skip_blank_lines()
@@ -159,16 +197,30 @@ class _FrameReader:
         if is_arc and fields[0][1].startswith("filedesc:"):
             self._learn_arc_fields(kept)
         length = source.length_since(offset) if not (shares_member or source.is_inside_member) else 0
-        return Frame(is_arc, fields, offset, length, block_position, block_length, kept)
+        return Frame(is_arc, fields, offset, length, head_position, block_position, block_length, kept)
 
-    def _take(self, length: int) -> bytes:
-        kept = []
-        missing = self._kept_bytes
-        for piece in self._source.pieces(length):
-            if missing > 0:
-                kept.append(piece[:missing])
-                missing -= len(piece)
-        return kept[0] if len(kept) == 1 else b"".join(kept)
+    def _whole_frame(self, source: GzipSource, member: bytes | bytearray) -> Frame | None:
+        """The record of a member that is as the standard wants it; None if it has to be read step by step."""
+        first_end, head_end = member.find(b"\n") + 1, member.find(b"\r\n\r\n") + 4
+        if not (WARC_START.match(member) and 2 <= first_end < head_end - 2 and member[first_end - 2] == _CR):
+            return None
+        fields = _plain_fields(bytes(member[first_end:head_end]))
+        if fields is None:
+            return None
+        length = _block_length(fields)
+        if length > self._kept_bytes and self._on_long_block:
+            return None
+        if head_end + length + 4 != len(member) or not member.endswith(b"\r\n\r\n"):
+            return None
+        kept = bytes(memoryview(member)[head_end : head_end + min(length, self._kept_bytes)])
+        offset = source.offset
+        return Frame(False, fields, offset, source.length_since(offset), 0, head_end, length, kept)
+
+    def _take_rest(self, frame: Frame) -> None:
+        give = self._on_long_block(frame) if self._on_long_block else None
+        for piece in self._source.pieces(frame.block_length - len(frame.kept)):
+            if give:
+                give(piece)
 
     def _arc_line(self, line: bytes) -> tuple[tuple[str, str], ...]:
         names = self._arc_fields
@@ -222,15 +274,28 @@ def _plain_fields(head: bytes) -> tuple[tuple[str, str], ...] | None:
     except UnicodeDecodeError:
         return None
     lines = text.split("\r\n")
-    if text.count("\n") != len(lines) - 1:
+    if text.count("\n") != len(lines) - 1 or text.startswith(_BLANKS) or "\r\n " in text or "\r\n\t" in text:
         return None
     fields = []
     for line in lines:
         name, colon, value = line.partition(":")
-        if not colon or line[0] in " \t":
+        if not colon:
             return None
         fields.append((name.strip(), value.strip()))
     return tuple(fields)
+
+
+def _block_length(fields: tuple[tuple[str, str], ...]) -> int:
+    for name, value in fields:
+        if len(name) == _LENGTH_NAME_CHARS and name.lower() == "content-length":
+            return _length(value)
+    return _length("")
+
+
+def _length(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise Broken(f"the length of the record is {text!r}")
+    return int(text)
 
 
 def _text(data: bytes) -> str:

@@ -13,9 +13,9 @@ anything else (DNS) a ``resource``. They have no record id and no digest.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.capture import Digest, Headers, parse_digest
@@ -31,17 +31,43 @@ KEPT_BYTES = 8 << 20
 _STATUS_LINE = re.compile(rb"\s*HTTP/\d(?:\.\d)?\s+(\d{3})(?:\s|\Z)", re.IGNORECASE)
 _REQUEST_LINE = re.compile(rb"[!-~]+ [^\r\n]* HTTP/\d", re.IGNORECASE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
-_LINE = re.compile(rb"\r?\n")
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
+LINE = re.compile(rb"\r?\n")
+# The extension of a chunk is bounded so that the next one can be looked for without reading a whole body.
+CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]{0,256}(?:;[^\r\n]{0,16384})?\r?\n")
+MAX_CHUNK_LINE = 16 + 256 + 1 + 16_384 + 2
 
 
-class HttpHead(NamedTuple):
-    """The HTTP head of a block; `status` is None in a request; `length` counts its bytes."""
+@dataclass(frozen=True, slots=True)
+class HttpHead:
+    """The HTTP head of a block; `status` is None in a request; `length` counts its bytes.
+
+    `text` is what stands between the first line and the blank line; the headers in it are looked for when they are
+    asked for, since most readers of a file need them of few records.
+    """
 
     first_line: bytes
     status: int | None
-    headers: Headers
+    text: bytes
     length: int
+    _headers: Headers = field(init=False, repr=False, compare=False)
+
+    @property
+    def headers(self) -> Headers:
+        """The headers in order, folded ones in one line."""
+        try:
+            return self._headers
+        except AttributeError:
+            headers = _headers(self.text)
+            object.__setattr__(self, "_headers", headers)
+            return headers
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether the head says that the body is in chunks."""
+        if b"chunked" not in self.text.lower():
+            return False
+        codings = b",".join(self.get_all(b"Transfer-Encoding")).lower()
+        return codings.strip().endswith(b"chunked")
 
     def get(self, name: bytes) -> bytes | None:
         """Return the first header of that name."""
@@ -72,8 +98,19 @@ class StoredRecord:
     target_uri: str | None
     date: str | None
     headers: tuple[tuple[str, str], ...]
-    http: HttpHead | None
     frame: Frame
+    _holds_http: bool = field(repr=False, compare=False)
+    _http: HttpHead | None = field(init=False, repr=False, compare=False)
+
+    @property
+    def http(self) -> HttpHead | None:
+        """The HTTP head in the block, if there is one; it is looked for when it is asked for."""
+        try:
+            return self._http
+        except AttributeError:
+            http = _http_head(self.frame.kept) if self._holds_http else None
+            object.__setattr__(self, "_http", http)
+            return http
 
     @property
     def file(self) -> str:
@@ -163,8 +200,7 @@ class StoredRecord:
         if self.http is None:
             return block
         body = block[self.http.length :]
-        codings = b",".join(self.http.get_all(b"Transfer-Encoding")).lower()
-        return without_chunks(body) if codings.strip().endswith(b"chunked") else body
+        return without_chunks(body) if self.http.is_chunked else body
 
     def info(self) -> dict[str, str]:
         """Return the fields in the block of a ``warcinfo``, names in lower case."""
@@ -177,17 +213,30 @@ class StoredRecord:
 
 
 def read_records(
-    path: ReadableFile | str, *, on_damage: Callable[[Damage], None] | None = None
+    path: ReadableFile | str,
+    *,
+    on_damage: Callable[[Damage], None] | None = None,
+    on_long_block: Callable[[StoredRecord], Callable[[bytes], object] | None] | None = None,
 ) -> Iterator[StoredRecord]:
     """Yield the whole records of a WARC or ARC file.
 
     *on_damage* is called for every damaged place when reading passes it. Without it, DamagedInput is
     raised after the last record, with the first damaged place and the number of others. Raises OSError if
     the file cannot be opened or read.
+
+    *on_long_block* is for those who would otherwise read a block twice that is too long to be held: it is called
+    with the record as far as it is known then (its length is 0), and may give a function that gets the rest of the
+    block in pieces. Only when the record is yielded as well it is sure to be whole.
     """
     path = Path(path) if isinstance(path, str) else path
     damages: list[Damage] = []
-    for frame in frames(path, kept_bytes=KEPT_BYTES, on_damage=on_damage or damages.append):
+
+    def on_long(frame: Frame) -> Callable[[bytes], object] | None:
+        return on_long_block(_stored_record(path, frame)) if on_long_block else None
+
+    for frame in frames(
+        path, kept_bytes=KEPT_BYTES, on_damage=on_damage or damages.append, on_long_block=on_long
+    ):
         yield _stored_record(path, frame)
     _raise_for(damages)
 
@@ -219,7 +268,7 @@ def without_chunks(body: bytes) -> bytes:
     """
     parts: list[bytes] = []
     position = 0
-    while match := _CHUNK_SIZE.match(body, position):
+    while match := CHUNK_SIZE.match(body, position):
         size, start = int(match[1], 16), match.end()
         end = start + size
         if not size:
@@ -227,7 +276,7 @@ def without_chunks(body: bytes) -> bytes:
         if end >= len(body):  # the last chunk was cut
             parts.append(body[start:])
             return b"".join(parts)
-        line_end = _LINE.match(body, end)
+        line_end = LINE.match(body, end)
         if not line_end:
             break
         parts.append(body[start:end])
@@ -253,9 +302,9 @@ def _stored_record(path: ReadableFile, frame: Frame) -> StoredRecord:
         elif uri.lower().startswith(("http:", "https:")):
             record_type = "response"
         date = _arc_date(fields["archive-date"])
-        http = _http_head(frame.kept) if record_type == "response" else None
+        is_http = record_type == "response"
         return StoredRecord(
-            path, frame.offset, frame.length, "arc", record_type, None, uri, date, headers, http, frame
+            path, frame.offset, frame.length, "arc", record_type, None, uri, date, headers, frame, is_http
         )
     record_type = fields.get("warc-type", "").lower()
     is_http = record_type in ("response", "request", "revisit") and (
@@ -264,7 +313,6 @@ def _stored_record(path: ReadableFile, frame: Frame) -> StoredRecord:
         .lower()
         .startswith(("application/http", "message/http"))
     )
-    http = _http_head(frame.kept) if is_http else None
     return StoredRecord(
         path,
         frame.offset,
@@ -275,28 +323,41 @@ def _stored_record(path: ReadableFile, frame: Frame) -> StoredRecord:
         _bare(fields.get("warc-target-uri")),
         fields.get("warc-date"),
         headers,
-        http,
         frame,
+        is_http,
     )
 
 
 def _http_head(block: bytes) -> HttpHead | None:
-    status = _STATUS_LINE.match(block)
-    if not status and not _REQUEST_LINE.match(block):
+    if block.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) and block[12:13] == b" " and block[9:12].isdigit():
+        status: int | None = int(block[9:12])
+    elif match := _STATUS_LINE.match(block):
+        status = int(match[1])
+    elif _REQUEST_LINE.match(block):
+        status = None
+    else:
         return None
-    end = _HEAD_END.search(block)
-    length = end.end() if end else len(block)
-    first, *lines = _LINE.split(block[: end.start() if end else length])
+    end = block.find(b"\r\n\r\n")
+    if end >= 0 and block.count(b"\n", 0, end) == block.count(b"\r\n", 0, end):
+        length = end + 4
+    else:  # some line ends are bare ones
+        match = _HEAD_END.search(block)
+        end, length = match.span() if match else (len(block), len(block))
+    first, _, text = block[:end].partition(b"\n")
+    return HttpHead(first.removesuffix(b"\r"), status, text, length)
+
+
+def _headers(text: bytes) -> Headers:
     headers: list[tuple[bytes, bytes]] = []
-    for line in lines:
-        if line[:1] in b" \t" and headers:
+    for line in LINE.split(text):
+        if line[:1] in (b" ", b"\t") and headers:
             name, value = headers[-1]
             headers[-1] = (name, value + b" " + line.strip())
             continue
         name, colon, value = line.partition(b":")
         if colon:
             headers.append((name.strip(), value.strip(b" \t")))
-    return HttpHead(first, int(status[1]) if status else None, tuple(headers), length)
+    return tuple(headers)
 
 
 def _digest(text: str | None) -> Digest | None:

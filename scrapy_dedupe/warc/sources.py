@@ -3,13 +3,21 @@
 Both sources are walked in the same way: ``begin`` goes to the next record, ``readline`` and ``pieces`` take its
 bytes, ``find_next`` looks for the next place that begins with a record after a damaged one. Members are
 decompressed piece by piece, so that a small one which swells does not fill the memory.
+
+Most members are small and whole. Such a one is decompressed at once by libdeflate, which is faster, but does not say
+where a member ends: that is taken to be where the next one begins, and proved. RFC 1952, section 2.3: the last 8 bytes
+of a member are CRC and size of what it holds. libdeflate has found those of the data right at the true end; where the
+8 bytes before the supposed end are the same ones, and stand nowhere earlier in the member, both ends are one. Whatever
+is not as simple as that is left to zlib, whose word on damage counts.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from typing import TYPE_CHECKING, Protocol
+
+from deflate import DeflateError, gzip_decompress
+from zlib_ng import zlib_ng
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +31,12 @@ ARC_LINE = re.compile(rb"\S[^\r\n]* \S+ \d{8,17} [^\r\n]*?(\d+)\r?\n?")
 MAX_HEAD_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _PIECE = 1 << 20  # of decompressed bytes at a time: a small member can be a large one
+_READ_BYTES = 1 << 18
+_FEED_BYTES = 1 << 14  # what a decompressor does not take is copied each time
+# What is decompressed at once: stored bytes, and bytes then.
+_MAX_MEMBER_BYTES = 1 << 20
+_MAX_WHOLE_BYTES = 4 << 20
+_MEMBER_END_BYTES = 8
 
 
 class ReadableFile(Protocol):
@@ -135,9 +149,12 @@ class GzipSource:
     def _restart(self, offset: int) -> None:
         self.offset = offset
         self._file.seek(offset)
-        self._raw = b""  # read from the file, not yet decompressed
-        self._member: zlib._Decompress | None = None
-        self._out = b""
+        self._raw = b""  # read from the file, taken up to _at
+        self._at = 0
+        self._read_to = offset  # where _raw ends in the file
+        self._read_bytes = _CHUNK  # little at first, for those who want one record alone
+        self._member: zlib_ng._Decompress | None = None  # None: all of it is in _out
+        self._out: bytes | bytearray = b""
         self._index = 0
         self._before = 0  # decompressed bytes of this member before _out
 
@@ -156,29 +173,75 @@ class GzipSource:
         return self._member_has_ended()
 
     def begin(self) -> bool:
-        if self._member is not None and not self._member_has_ended():
-            return True
-        offset = self._file.tell() - len(self._raw)
-        while True:
-            if not self._raw:
-                self._raw = self._file.read(_CHUNK)
-            if not self._raw:
-                self.offset = offset
+        while self._member_has_ended():
+            if not self._skip_zeros():
+                self.offset = self._read_to
                 return False
-            stripped = self._raw.lstrip(b"\0")
-            offset += len(self._raw) - len(stripped)
-            self._raw = stripped
-            if stripped:
-                break
-        self.offset = offset
-        self._member = zlib.decompressobj(31)
-        self._out, self._index, self._before = b"", 0, 0
-        if self._member_has_ended():  # an empty member, as block compressors put at the end
-            return self.begin()
+            self.offset = self._read_to - len(self._raw) + self._at
+            self._index = self._before = 0
+            self._out = self._whole_member()
+            # An empty member, as block compressors put at the end, has ended where it begins.
+            self._member = None if self._out else zlib_ng.decompressobj(31)
         return True
 
+    def _skip_zeros(self) -> bool:
+        """Go over the NUL bytes between members; False at the end of the file."""
+        while True:
+            if self._at < len(self._raw) and self._raw[self._at]:
+                return True
+            rest = self._raw[self._at :].lstrip(b"\0")
+            self._at = len(self._raw) - len(rest)
+            if not rest and not self._read_on():
+                return False
+
+    def _read_on(self) -> bool:
+        """Have more raw bytes at hand, behind those that were not taken; False at the end of the file."""
+        more = self._file.read(self._read_bytes)
+        self._read_bytes = _READ_BYTES
+        self._raw = self._raw[self._at :] + more
+        self._at = 0
+        self._read_to += len(more)
+        return bool(more)
+
+    def _whole_member(self) -> bytes | bytearray:
+        """What the member that begins here holds, if it can be had at once; it is taken then. Else nothing."""
+        searched = len(GZIP_MAGIC)
+        while (end := self._raw.find(GZIP_MAGIC, self._at + searched)) < 0:
+            at_hand = len(self._raw) - self._at
+            if at_hand > _MAX_MEMBER_BYTES:
+                return b""
+            searched = max(searched, at_hand - len(GZIP_MAGIC) + 1)
+            if not self._read_on():
+                end = len(self._raw)
+                break
+        member = memoryview(self._raw)[self._at : end]
+        ending = bytes(member[-_MEMBER_END_BYTES:])
+        size = int.from_bytes(ending[4:], "little")
+        if not 0 < size <= _MAX_WHOLE_BYTES:
+            return b""
+        try:
+            out = gzip_decompress(member, size)
+        except DeflateError:
+            return b""
+        is_proved = (
+            len(out) == size
+            and zlib_ng.crc32(out) == int.from_bytes(ending[:4], "little")
+            and self._raw.find(ending, self._at, end) == end - _MEMBER_END_BYTES
+        )
+        if not is_proved:
+            return b""
+        self._at = end
+        return out
+
+    def peek_member(self) -> bytes | bytearray:
+        """All of a member of which nothing was taken yet, if it is at hand; `skip_member` takes it."""
+        return self._out if self._member is None and not self._index and not self._before else b""
+
+    def skip_member(self) -> None:
+        self._index = len(self._out)
+
     def length_since(self, offset: int) -> int:
-        return self._file.tell() - len(self._raw) - offset
+        return self._read_to - len(self._raw) + self._at - offset
 
     def readline(self) -> bytes:
         while True:
@@ -186,12 +249,12 @@ class GzipSource:
             if end or len(self._out) - self._index >= MAX_HEAD_BYTES or not self._fill():
                 line = self._out[self._index : end or None]
                 self._index += len(line)
-                return line
+                return bytes(line)
 
     def peek_head(self) -> bytes:
         """What comes next up to a blank line, if it is at hand, without taking it."""
         end = self._out.find(b"\r\n\r\n", self._index)
-        return self._out[self._index : end + 4] if end >= 0 else b""
+        return bytes(self._out[self._index : end + 4]) if end >= 0 else b""
 
     def peek_line(self) -> bytes:
         line = self.readline()
@@ -221,10 +284,10 @@ class GzipSource:
         while length:
             if self._index == len(self._out) and not self._fill():
                 raise Broken(f"the gzip member ends {length} bytes before the end of the record")
-            piece = self._out[self._index : self._index + length]
+            piece = memoryview(self._out)[self._index : self._index + min(length, _PIECE)]
             self._index += len(piece)
             length -= len(piece)
-            yield piece
+            yield bytes(piece)
 
     def find_next(self, offset: int) -> None:
         """Go to the next member that begins with a record, or to the end of the file."""
@@ -249,28 +312,26 @@ class GzipSource:
     def _member_begins_record(self, offset: int) -> bool:
         self._file.seek(offset)
         try:
-            out = zlib.decompressobj(31).decompress(self._file.read(_CHUNK), 1 << 14)
-        except zlib.error:
+            out = zlib_ng.decompressobj(31).decompress(self._file.read(_CHUNK), 1 << 14)
+        except zlib_ng.error:  # type: ignore[misc]
             return False
         return begins_record(out.partition(b"\n")[0] + b"\n")
 
     def _member_has_ended(self) -> bool:
-        return self._member is None or (self._index == len(self._out) and not self._fill())
+        return self._index == len(self._out) and not self._fill()
 
     def _fill(self) -> bool:
         """Decompress some more of the present member; False at its end."""
         member = self._member
-        assert member is not None
-        while not member.eof:
-            if not self._raw:
-                self._raw = self._file.read(_CHUNK)
-                if not self._raw:
-                    raise Cut("the file ends inside a gzip member")
+        while member is not None and not member.eof:
+            if self._at == len(self._raw) and not self._read_on():
+                raise Cut("the file ends inside a gzip member")
+            feed = self._raw[self._at : self._at + _FEED_BYTES]
             try:
-                data = member.decompress(self._raw, _PIECE)
-            except zlib.error as error:
+                data = member.decompress(feed, _PIECE)
+            except zlib_ng.error as error:  # type: ignore[misc]
                 raise Broken(f"the gzip member is damaged ({error})") from None
-            self._raw = member.unused_data if member.eof else member.unconsumed_tail
+            self._at += len(feed) - len(member.unused_data if member.eof else member.unconsumed_tail)
             if data:
                 self._before += self._index
                 self._out = self._out[self._index :] + data

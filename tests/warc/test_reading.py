@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -306,3 +307,52 @@ def test_a_head_is_read_in_one_go_as_it_is_line_by_line(tmp_path_factory, pieces
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(framing, "_plain_fields", lambda head: None)
         assert seen() == at_once
+
+
+MEMBERS = [gzip.compress(warc(HTTP + bytes([65 + n]) * 500, f"X-Number: {n}")) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        b"junk",
+        MEMBERS[0][-8:],
+        MEMBERS[0][-30:],
+        b"more" + MEMBERS[0][-8:],
+        bytes(6) + MEMBERS[0][-8:],
+    ],
+)
+def test_bytes_between_members_are_damage_even_if_they_look_like_the_end_of_one(tmp_path, between):
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(MEMBERS[0] + between + MEMBERS[1] + MEMBERS[2])
+    damages: list[Damage] = []
+    found = list(read_records(path, on_damage=damages.append))
+    assert [record.get("X-Number") for record in found] == ["0", "1", "2"]
+    assert [record.length for record in found] == [len(member) for member in MEMBERS]
+    zeros = len(between) - len(between.lstrip(b"\0"))
+    assert [(damage.offset, damage.length) for damage in damages] == [
+        (len(MEMBERS[0]) + zeros, len(between) - zeros)
+    ]
+
+
+def test_a_member_that_holds_the_beginning_of_another_is_read_whole(tmp_path):
+    # Stored without compression, so that the bytes are in the file as they are.
+    inner = gzip.compress(warc(HTTP + b"inner"))
+    members = [gzip.compress(warc(HTTP + inner * 3), 0), gzip.compress(warc(HTTP + b"next"))]
+    found = stored(tmp_path / "a.warc.gz", b"".join(members))
+    assert [record.payload() for record in found] == [inner * 3, b"next"]
+    assert [record.length for record in found] == [len(member) for member in members]
+
+
+@pytest.mark.parametrize("size", [(1 << 20) - 1, (1 << 20) + 1, 5 << 20])
+def test_members_around_the_size_that_is_read_at_once_are_all_alike(tmp_path, size):
+    body = random.Random(size).randbytes(size)
+    members = [gzip.compress(warc(HTTP + body), 1), gzip.compress(warc(HTTP + bytes(size))), MEMBERS[0]]
+    found = stored(tmp_path / "a.warc.gz", b"".join(members))
+    assert [record.payload() for record in found[:2]] == [body, bytes(size)]
+    assert [record.length for record in found] == [len(member) for member in members]
+
+
+def test_a_head_without_a_blank_line_has_no_more_in_its_last_header(tmp_path):
+    (record,) = stored(tmp_path / "a.warc", warc(b"HTTP/1.1 200 OK\r\nHost: example.org\r\n"))
+    assert record.http_headers == ((b"Host", b"example.org"),)

@@ -1,0 +1,301 @@
+"""Which fields of a WARC record may change when it becomes a revisit, or when its references are mended.
+
+This is a reading of the rules of its own: nothing here is used by the code that writes. What an original's place and
+digest have to be, only the whole archive tells (`evidence`); here stands what two heads tell by themselves.
+
+A field that changes and cannot be derived leaves its old value in a field ``Former-NAME``; ``none`` stands for a field
+that was not there. That is what `restoring` undoes the change by, so a change without it is a fault.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from io import BufferedReader
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+FORMER = b"former-"
+CONCURRENT_TO = b"warc-concurrent-to"
+PAYLOAD_DIGEST = b"warc-payload-digest"
+BLOCK_DIGEST = b"warc-block-digest"
+
+_LENGTH = b"content-length"
+_TYPE, _ID = b"warc-type", b"warc-record-id"
+_PROFILE, _TRUNCATED = b"warc-profile", b"warc-truncated"
+_REFERS_TO = (b"warc-refers-to", b"warc-refers-to-target-uri", b"warc-refers-to-date")
+_OF_REVISITS = (_PROFILE, _TRUNCATED, *_REFERS_TO)
+_NONE = b"none"
+_READ_BYTES = 4_096
+_RECORD_ID = re.compile(rb"<[^\s<>]+>")
+_HASHED = ("md5", "sha1", "sha256", "sha384", "sha512")
+
+Field = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The version line of a record and its fields in order, as bytes, folded lines joined."""
+
+    version: bytes
+    fields: tuple[Field, ...]
+
+    def values(self, name: bytes) -> list[bytes]:
+        """All values of a field, whose name is given in lower case."""
+        return [value for field, value in self.fields if field.lower() == name]
+
+    def value(self, name: bytes) -> bytes | None:
+        """The first value of a field."""
+        return next(iter(self.values(name)), None)
+
+    def names(self) -> list[bytes]:
+        """The names of the fields in order, in lower case."""
+        return [name.lower() for name, _ in self.fields]
+
+    def without(self, names: Iterable[bytes]) -> list[Field]:
+        """The fields that have none of these names, and are no former values."""
+        out = frozenset(names)
+        return [
+            field
+            for field in self.fields
+            if (name := field[0].lower()) not in out and not name.startswith(FORMER)
+        ]
+
+    def former(self) -> Counter[Field]:
+        """The fields ``Former-NAME``: how often each name, without the prefix, has which value."""
+        return Counter(
+            (name.lower()[len(FORMER) :], value)
+            for name, value in self.fields
+            if name.lower().startswith(FORMER)
+        )
+
+
+def head_of(record: StoredRecord, file: BufferedReader) -> Head:
+    """Read the head of a WARC record again, from its open file. Raises DamagedInput if it is not there any more."""
+    version, *lines = _head_bytes(record, file).split(b"\n")
+    fields: list[Field] = []
+    for line in lines:
+        text = line.rstrip(b"\r")
+        if text[:1] in (b" ", b"\t") and fields:
+            name, value = fields[-1]
+            fields[-1] = (name, value + b" " + text.strip(b" \t"))
+        elif text:
+            name, _, value = text.partition(b":")
+            fields.append((name.strip(b" \t"), value.strip(b" \t")))
+    return Head(version.rstrip(b" \t\r"), tuple(fields))
+
+
+def _head_bytes(record: StoredRecord, file: BufferedReader) -> bytes:
+    """What stands before the block. Little is decompressed for it: of most members the first few kilobytes."""
+    size = record.frame.block_position
+    file.seek(record.offset)
+    if not file.peek(2).startswith(GZIP_MAGIC[:2]):
+        head = file.read(size)
+    else:
+        member, head = zlib.decompressobj(31), b""
+        try:
+            while len(head) < size and not member.eof and (data := file.read(_READ_BYTES)):
+                head += member.decompress(data, size - len(head))
+        except zlib.error as error:
+            raise DamagedInput(f"{record.path}, offset {record.offset}: {error}") from None
+    if len(head) < size:
+        raise DamagedInput(f"{record.path}, offset {record.offset}: the record is not there any more.")
+    return head[record.frame.head_position :]
+
+
+def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
+    """What is wrong with a revisit that was made from a response; *block* is the revisit's."""
+    faults = []
+    if revisit.version != response.version:
+        faults.append(f"the version is {_shown(revisit.version)}, it was {_shown(response.version)}")
+    faults += _count_faults(revisit, (_TYPE, _ID, _PROFILE, PAYLOAD_DIGEST, *_REFERS_TO[1:]), least=1)
+    faults += _count_faults(revisit, (_REFERS_TO[0], _TRUNCATED, BLOCK_DIGEST), least=0)
+    if revisit.value(_PROFILE) != IDENTICAL_PAYLOAD.encode():
+        faults.append(f"WARC-Profile is {_shown(revisit.value(_PROFILE))}")
+    if revisit.value(_TRUNCATED) != b"length":
+        faults.append("WARC-Truncated does not say length")
+    old_id = response.value(_ID)
+    if old_id is None or revisit.value(_ID) == old_id:
+        faults.append("it has the record id of the response")
+    if not _RECORD_ID.fullmatch(revisit.value(_ID) or b""):
+        faults.append(f"WARC-Record-ID is {_shown(revisit.value(_ID))}, which is no id in angle brackets")
+    changing = (_TYPE, _ID, PAYLOAD_DIGEST, BLOCK_DIGEST, _LENGTH, CONCURRENT_TO, *_OF_REVISITS)
+    faults += _stray_faults(response, revisit)
+    faults += _rest_faults(response, revisit, changing)
+    faults += _block_digest_faults(response.value(BLOCK_DIGEST), revisit.value(BLOCK_DIGEST), block)
+    changed = {_ID: [old_id or _NONE], CONCURRENT_TO: _changed_values(response, revisit, faults)}
+    for name in (PAYLOAD_DIGEST, BLOCK_DIGEST):
+        if (old := response.value(name)) != revisit.value(name):
+            changed[name] = [_NONE if old is None else old]
+    for name in _OF_REVISITS:
+        # They are no part of a response; if somebody wrote them, they must not be lost.
+        changed[name] = response.values(name)
+    return faults + _former_faults(response, revisit, changed)
+
+
+def reference_faults(old: Head, new: Head, *, is_revisit: bool) -> list[str]:
+    """What is wrong with a record in which references alone may have been changed."""
+    faults = []
+    if new.version != old.version:
+        faults.append(f"the version is {_shown(new.version)}, it was {_shown(old.version)}")
+    single = (*_REFERS_TO, PAYLOAD_DIGEST) if is_revisit else _REFERS_TO
+    faults += _count_faults(new, single, least=0)
+    faults += _stray_faults(old, new)
+    faults += _rest_faults(old, new, (CONCURRENT_TO, *single))
+    changed = {CONCURRENT_TO: _changed_values(old, new, faults)}
+    for name in single:
+        was, value = old.value(name), new.value(name)
+        if was != value:
+            changed[name] = [_NONE if was is None else was]
+            if value is None and not is_revisit:
+                faults.append(f"{_title(name)} is gone")
+    return faults + _former_faults(old, new, changed)
+
+
+def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> list[str]:
+    """What is wrong with a response of which only the chunks of the transfer went or came."""
+    faults = _rest_faults(old, new, (_LENGTH, BLOCK_DIGEST))
+    value = new.value(BLOCK_DIGEST)
+    if value != old.value(BLOCK_DIGEST) and (value or b"").decode("latin-1") != block_digest_of_new:
+        faults.append("WARC-Block-Digest is neither the former one nor that of the block")
+    return faults
+
+
+def is_undone(before: Head, after: Head) -> bool:
+    """Whether a change between two heads is that of `restoring`: former values went, and none came."""
+    return bool(before.former() - after.former()) and not after.former() - before.former()
+
+
+def concurrent_changes(old: Head, new: Head) -> list[tuple[bytes, bytes]]:
+    """The old and new values of each WARC-Concurrent-To, in order."""
+    return list(zip(old.values(CONCURRENT_TO), new.values(CONCURRENT_TO), strict=False))
+
+
+def digest_like(form: str, data: Iterable[bytes]) -> str | None:
+    """The digest of *data* with the label, and in the base and case, of the digest *form*; None if it is unknown."""
+    try:
+        label = parse_digest(form).label
+    except ValueError:
+        return None
+    if label not in _HASHED:
+        return None
+    hasher = hashlib.new(label, usedforsecurity=False)
+    for piece in data:
+        hasher.update(piece)
+    prefix, colon, value = form.strip().rpartition(":")
+    raw = hasher.digest()
+    if len(value.rstrip("=")) == 2 * len(raw):
+        text = raw.hex()
+    else:
+        text = base64.b32encode(raw).decode("ascii")
+        text = text if value.endswith("=") else text.rstrip("=")
+    return prefix + colon + (text.lower() if value == value.lower() else text.upper())
+
+
+def _stray_faults(old: Head, new: Head) -> list[str]:
+    """Fields that came with bytes which readers pass over, each in its own way."""
+    return [
+        f"the field {_shown_field(field)} has control characters or blanks that do not belong there"
+        for field in Counter(new.fields) - Counter(old.fields)
+        if any(byte < 32 and byte != 9 for byte in field[1])
+        or _decoded(field[1]).strip() != _decoded(field[1])
+    ]
+
+
+def _decoded(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _count_faults(head: Head, names: tuple[bytes, ...], *, least: int) -> list[str]:
+    counts = Counter(head.names())
+    faults = []
+    for name in names:
+        if counts[name] > 1:
+            faults.append(f"{_title(name)} is there {counts[name]} times")
+        elif counts[name] < least:
+            faults.append(f"{_title(name)} is missing")
+    return faults
+
+
+def _rest_faults(old: Head, new: Head, changing: tuple[bytes, ...]) -> list[str]:
+    """Faults in the fields that do not change, and in the order of all that both heads have."""
+    was, now = old.without(changing), new.without(changing)
+    if was != now:
+        lost, came = Counter(was) - Counter(now), Counter(now) - Counter(was)
+        if not lost and not came:
+            return ["the order of its fields changed"]
+        faults = [f"the field {_shown_field(field)} is gone or changed" for field in lost]
+        return faults + [f"the field {_shown_field(field)} was not there before" for field in came]
+    # Content-Length may stand anywhere; writers put it last.
+    both = (set(old.names()) & set(new.names())) - {_LENGTH}
+    both = {name for name in both if not name.startswith(FORMER)}
+    orders = [[name for name in head.names() if name in both] for head in (old, new)]
+    return [] if orders[0] == orders[1] else ["the order of its fields changed"]
+
+
+def _changed_values(old: Head, new: Head, faults: list[str]) -> list[bytes]:
+    """The old values of WARC-Concurrent-To that changed."""
+    if len(old.values(CONCURRENT_TO)) != len(new.values(CONCURRENT_TO)):
+        faults.append("a WARC-Concurrent-To is gone, or was added")
+    return [was for was, value in concurrent_changes(old, new) if was != value]
+
+
+def _former_faults(old: Head, new: Head, changed: Mapping[bytes, list[bytes]]) -> list[str]:
+    had, has = old.former(), new.former()
+    faults = [f"the field Former-{_shown_field(field)} is gone" for field in had - has]
+    came = has - had
+    for name, value in came:
+        # A value that did not change may be told as well; one that was never there must not.
+        if value not in (*changed.get(name, ()), *old.values(name)):
+            faults.append(f"Former-{_title(name)} says {_shown(value)}, which was not its value")
+    for name, values in changed.items():
+        is_told_from_before = any(field == name for field, _ in had)
+        if not is_told_from_before:
+            faults += [
+                f"no Former-{_title(name)} says that it was {_shown(value)}"
+                for value in values
+                if (name, value) not in came
+            ]
+    return faults
+
+
+def _block_digest_faults(old: bytes | None, new: bytes | None, block: bytes) -> list[str]:
+    if new is None:
+        is_known = old is not None and digest_like(old.decode("latin-1"), ()) is not None
+        return ["WARC-Block-Digest is gone"] if is_known else []
+    if old is None:
+        return ["WARC-Block-Digest was not there before"]
+    right = digest_like(old.decode("latin-1"), (block,))
+    return [] if right == new.decode("latin-1") else ["WARC-Block-Digest is not that of its block"]
+
+
+def _title(name: bytes) -> str:
+    return "-".join(_part(part) for part in name.decode("latin-1").split("-"))
+
+
+def _part(part: str) -> str:
+    return part.upper() if part in ("warc", "id", "uri") else part.capitalize()
+
+
+def _shown(value: bytes | None) -> str:
+    return "missing" if value is None else repr(value.decode("utf-8", "replace")[:200])
+
+
+def _shown_field(field: Field) -> str:
+    return f"{field[0].decode('utf-8', 'replace')}: {field[1].decode('utf-8', 'replace')[:200]}"

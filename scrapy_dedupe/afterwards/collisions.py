@@ -1,0 +1,293 @@
+"""Records that have one digest are compared byte by byte, and those that differ are told apart.
+
+Each different payload of a digest has a number, the extension, from 1 in the order of (date, file, offset) of the
+first record that has it. What has one digest and one extension is the same payload and may be deduplicated. A record
+alone with its digest gets 1 and is not read. An extension of its own gets each record that may not stand for another
+one (it was cut, or is a part), that cannot be read, or that the manifest names a second time: such a record is never
+taken for a copy, and no line is ever dropped.
+
+What is in memory does not grow with the number of lines or the size of payloads, only with the number of different
+payloads of one digest, of which lines and hashes are kept (`comparing`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, groupby, islice
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.afterwards.comparing import DifferentPayloads
+from scrapy_dedupe.afterwards.eligibility import is_whole
+from scrapy_dedupe.afterwards.faults import Fault, Faults
+from scrapy_dedupe.afterwards.jobs import job_count, run_jobs
+from scrapy_dedupe.afterwards.ordering import by_cluster, moment
+from scrapy_dedupe.afterwards.watching import Unwatched
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.warc.codings import Undecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from scrapy_dedupe.afterwards.manifest import ManifestLine
+    from scrapy_dedupe.afterwards.places import Places
+    from scrapy_dedupe.afterwards.watching import Watch
+
+_AT_ONCE = 1_000  # lines of a digest that are read in the order of their places
+_BATCH_LINES = 500
+_ROUND_LINES = 32_000
+
+
+@dataclass(slots=True)
+class CollisionCounts:
+    """How much was compared: ``lines`` in all; ``digests`` that several of them have, and the ``compared`` lines of
+    these; ``collisions``, digests of different payloads; ``alone``, lines that may not stand for others.
+    """
+
+    lines: int = 0
+    digests: int = 0
+    compared: int = 0
+    collisions: int = 0
+    alone: int = 0
+
+    def add(self, other: CollisionCounts) -> None:
+        self.lines += other.lines
+        self.digests += other.digests
+        self.compared += other.compared
+        self.collisions += other.collisions
+        self.alone += other.alone
+
+
+def resolve_collisions(
+    lines: Iterable[ManifestLine],
+    places: Places,
+    *,
+    faults: Faults,
+    watch: Watch | None = None,
+    jobs: int = 1,
+    folder: Path | None = None,
+    counts: CollisionCounts | None = None,
+) -> Iterator[ManifestLine]:
+    """Yield the lines with their extension, in order of cluster. What they say of copies is left out.
+
+    *lines* are in the order of (digest, date, file, offset); extensions that they have play no part. Files for sorting
+    are made in *folder* (default: the system's) if a digest has very many lines. *counts* is added to.
+
+    Raises DamagedInput for the first fault, unless *faults* says to go on; for lines that are not sorted always.
+    """
+    watch = watch or Unwatched()
+    counts = counts if counts is not None else CollisionCounts()
+    with _folder(folder) as work:
+        if job_count(jobs) > 1:
+            yield from _in_rounds(lines, places, faults, watch, jobs, work, counts)
+            return
+        for _, group in _digests(lines):
+            for line in _ordered(_resolved(group, places, faults, counts), work):
+                watch.advance(line.length)
+                yield line
+
+
+@contextmanager
+def _folder(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="scrapy-dedupe-") as name:
+        yield Path(name)
+
+
+def _digests(lines: Iterable[ManifestLine]) -> Iterator[tuple[str, Iterator[ManifestLine]]]:
+    previous = ""
+    for digest, group in groupby(lines, attrgetter("digest")):
+        # Two runs of one digest would both begin with extension 1, and different records would be taken for copies.
+        if digest < previous:
+            raise DamagedInput(f"The manifest is not sorted: the digest {digest} comes after {previous}.")
+        previous = digest
+        yield digest, group
+
+
+def _ordered(lines: Iterator[ManifestLine], folder: Path) -> Iterable[ManifestLine]:
+    """The lines of one digest in the order of their extensions."""
+    first = list(islice(lines, _AT_ONCE))
+    if len(first) < _AT_ONCE:
+        return sorted(first, key=lambda line: line.extension or 1)  # which keeps the order otherwise
+    return by_cluster(chain(first, lines), folder)
+
+
+def _resolved(
+    group: Iterator[ManifestLine], places: Places, faults: Faults, counts: CollisionCounts
+) -> Iterator[ManifestLine]:
+    """The lines of one digest with their extensions, in their order."""
+    first = list(islice(group, 2))
+    if len(first) == 1:
+        counts.lines += 1
+        yield _with_extension(first[0], 1)
+        return
+    counts.digests += 1
+    group = chain(first, group)
+    payloads = DifferentPayloads(places, is_decoded=first[0].is_decoded)
+    repeated = _Repetitions(places)
+    extensions: dict[int, int] = {}  # of payloads by their number
+    taken = 0
+    while some := list(islice(group, _AT_ONCE)):
+        is_repeated = [repeated.is_repeated(line) for line in some]
+        numbers: list[int | None] = [None] * len(some)
+        for index in sorted(range(len(some)), key=lambda index: (some[index].file, some[index].offset)):
+            if is_repeated[index]:
+                faults.add(_place(some[index]), "the manifest names this record a second time")
+            else:
+                numbers[index] = _number(some[index], payloads, places, faults)
+        for line, number in zip(some, numbers, strict=True):
+            if number is None:
+                counts.alone += 1
+                extension = taken = taken + 1
+            else:
+                extension = extensions.setdefault(number, taken + 1)
+                taken = max(taken, extension)
+            yield _with_extension(line, extension)
+        counts.lines += len(some)
+        counts.compared += len(some)
+    counts.collisions += len(extensions) > 1
+
+
+def _number(line: ManifestLine, payloads: DifferentPayloads, places: Places, faults: Faults) -> int | None:
+    """The number of a line's payload; None if it may not stand for another."""
+    try:
+        record = places.record(line)
+        if record.type == "revisit" or not is_whole(record):
+            return None
+        return payloads.number_of(line, record)
+    except Undecodable as error:
+        faults.add(_place(line), f"the payload cannot be decoded: {error}")
+    except (DamagedInput, ArchiveError) as error:
+        faults.add(_place(line), _reason(error, line))
+    return None
+
+
+def _reason(error: Exception, line: ManifestLine) -> str:
+    """What is wrong, without the place if that is the line's own."""
+    text = str(error)
+    before, _, reason = text.partition(f", offset {line.offset}: ")
+    return reason if reason and before.endswith(line.file) else text
+
+
+def _place(line: ManifestLine) -> str:
+    return f"{line.file}, offset {line.offset}"
+
+
+def _with_extension(line: ManifestLine, extension: int) -> ManifestLine:
+    return replace(line, extension=extension, copy=None, refers_to_uri=None, refers_to_date=None)
+
+
+class _Repetitions:
+    """Tells records that were named before, maybe by another name of their file: no record is a copy of itself."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._date = ""
+        self._seen: set[tuple[str, int]] = set()
+
+    def is_repeated(self, line: ManifestLine) -> bool:
+        # The same record has the same date, so those of one date are all that has to be remembered.
+        date = moment(line.date)
+        if date != self._date:
+            self._date = date
+            self._seen.clear()
+        place = self._places.identity(line.file), line.offset
+        if place in self._seen:
+            return True
+        self._seen.add(place)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    number: int
+    digests: list[list[ManifestLine]]
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchResult:
+    extensions: list[list[int]]  # of the lines of each digest; lines themselves need not come back
+    counts: CollisionCounts
+    fault_count: int
+    faults: tuple[Fault, ...]
+
+
+def _in_rounds(
+    lines: Iterable[ManifestLine],
+    places: Places,
+    faults: Faults,
+    watch: Watch,
+    jobs: int,
+    folder: Path,
+    counts: CollisionCounts,
+) -> Iterator[ManifestLine]:
+    """As with one job, with the digests of few lines resolved in other processes, many at a time."""
+    waiting: list[list[ManifestLine]] = []
+    waiting_lines = 0
+
+    for _, group in _digests(lines):
+        first = list(islice(group, _BATCH_LINES + 1))
+        if len(first) <= _BATCH_LINES:
+            waiting.append(first)
+            waiting_lines += len(first)
+            if waiting_lines < _ROUND_LINES:
+                continue
+        yield from _round(waiting, places, faults, watch, jobs, counts)
+        waiting, waiting_lines = [], 0
+        if len(first) > _BATCH_LINES:
+            for line in _ordered(_resolved(chain(first, group), places, faults, counts), folder):
+                watch.advance(line.length)
+                yield line
+    yield from _round(waiting, places, faults, watch, jobs, counts)
+
+
+def _round(
+    digests: list[list[ManifestLine]],
+    places: Places,
+    faults: Faults,
+    watch: Watch,
+    jobs: int,
+    counts: CollisionCounts,
+) -> Iterator[ManifestLine]:
+    batches: list[_Batch] = []
+    size = _BATCH_LINES
+    for digest in digests:
+        # A record alone with its digest is not read.
+        if len(digest) == 1:
+            continue
+        if size + len(digest) > _BATCH_LINES:
+            batches.append(_Batch(len(batches), []))
+            size = 0
+        batches[-1].digests.append(digest)
+        size += len(digest)
+    resolved: dict[int, list[list[int]]] = {}
+    work = partial(_resolve_batch, places=places, keep_going=faults.keep_going)
+    for batch, result in run_jobs(work, batches, jobs):
+        resolved[batch.number] = result.extensions
+        counts.add(result.counts)
+        faults.take(result.fault_count, result.faults)
+        watch.advance(sum(line.length for digest in batch.digests for line in digest))
+    compared = chain.from_iterable(resolved[batch.number] for batch in batches)
+    for digest in digests:
+        if len(digest) > 1:
+            numbered = map(_with_extension, digest, next(compared))
+            yield from sorted(numbered, key=attrgetter("extension"))
+        else:
+            counts.lines += 1
+            watch.advance(digest[0].length)
+            yield _with_extension(digest[0], 1)
+
+
+def _resolve_batch(batch: _Batch, places: Places, keep_going: bool) -> _BatchResult:
+    faults, counts = Faults(keep_going=keep_going), CollisionCounts()
+    extensions = [
+        [line.extension or 1 for line in _resolved(iter(digest), places, faults, counts)]
+        for digest in batch.digests
+    ]
+    return _BatchResult(extensions, counts, faults.count, tuple(faults.first))

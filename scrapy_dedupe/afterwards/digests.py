@@ -1,0 +1,258 @@
+"""The digest of each record of a file that may have copies: the lines of a manifest.
+
+These are the ``response`` records with an HTTP response in them, and if it is wished the ``resource`` records. The
+digest is that of the stored payload, without chunked transfer coding and with its content coding (or, as
+``decoded-``, without it). The WARC-Payload-Digest of a record is taken for it if its algorithm is the wanted one, in
+whatever form it is written. It is the word of the program that wrote the file: some made it of the chunks, some of
+the decoded body. Nothing is lost by that, since payloads are compared byte by byte before one stands for another.
+
+Every record is read to its end in any case, so that damage is found.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe.warc.bodies import decoded_pieces, payload_digest, payload_pieces
+from scrapy_dedupe.warc.codings import Undecodable, codings_of
+from scrapy_dedupe.warc.reading import read_records
+
+from .faults import Fault, Faults
+from .manifest import DECODED, ManifestLine
+from .state import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from scrapy_dedupe.warc.capture import Digest
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+_KEPT = 1_000
+_TOLD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DigestOptions:
+    """What is asked of each record.
+
+    ``algorithm`` is one of `manifest.ALGORITHMS`. ``recompute``: a stored digest is not used. ``verify``: it is computed
+    again and compared. ``skip_empty``: a record with an empty payload gets no line. ``resources``: ``resource`` records
+    get one. ``decoded``: the digest is that of the payload without its content coding.
+    """
+
+    algorithm: str = "sha256"
+    recompute: bool = False
+    verify: bool = False
+    skip_empty: bool = False
+    resources: bool = False
+    decoded: bool = False
+
+    @property
+    def label(self) -> str:
+        """What stands before the digest in a manifest."""
+        return f"{DECODED}{self.algorithm}" if self.decoded else self.algorithm
+
+
+@dataclass(slots=True)
+class FileSums:
+    """What was found in one file.
+
+    ``lines`` counts lines of the manifest: ``stored`` digests were taken from the records, ``computed`` ones were not.
+    ``empty`` records were left out. ``verified`` digests were compared with the payload, ``unverifiable`` ones are of an
+    algorithm that is not known here; ``mismatches`` are the first of ``mismatch_count``.
+    """
+
+    lines: int = 0
+    stored: int = 0
+    computed: int = 0
+    hashed_bytes: int = 0
+    empty: int = 0
+    verified: int = 0
+    unverifiable: int = 0
+    mismatch_count: int = 0
+    mismatches: list[Fault] = field(default_factory=list)
+    fault_count: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+    def add(self, other: FileSums) -> None:
+        """Add the figures of another file, but not its faults."""
+        for name in ("lines", "stored", "computed", "hashed_bytes", "empty", "verified", "unverifiable"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.mismatch_count += other.mismatch_count
+        self.mismatches += other.mismatches[: max(0, _KEPT - len(self.mismatches))]
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> FileSums:
+        """The value that ``dataclasses.asdict`` gave."""
+        lists = {name: [Fault(**item) for item in value[name]] for name in ("mismatches", "faults")}
+        return cls(**{**value, **lists})
+
+
+class Digester:
+    """Makes the lines of one file; `sums` is complete when the last one was taken.
+
+    *advance* is told of the bytes of the file that are done, about each MiB. *faults* are those of this file alone.
+    """
+
+    def __init__(
+        self,
+        file: ReadableFile,
+        name: str,
+        options: DigestOptions,
+        *,
+        faults: Faults,
+        advance: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
+        self._sums = FileSums()
+        self._file = file
+        self._name = name
+        self._options = options
+        self._faults = faults
+        self._advance = advance
+
+    @property
+    def sums(self) -> FileSums:
+        """What was found so far."""
+        self._sums.fault_count, self._sums.faults = self._faults.count, self._faults.first
+        return self._sums
+
+    def lines(self) -> Iterator[ManifestLine]:
+        """Yield the lines in the order of the file. Raises ArchiveError if it cannot be read."""
+        done = shared = records = 0
+        faults_before = self._faults.count
+        for record in self._records():
+            records += 1
+            if record.offset - done >= _TOLD_BYTES:
+                self._advance(record.offset - done)
+                done = record.offset
+            if not self._is_wanted(record):
+                continue
+            if not record.length:
+                shared += 1
+                self._tell_of_shared_member(record, shared)
+                continue
+            if (line := self._line(record)) is not None:
+                self._sums.lines += 1
+                yield line
+        if not records and self._faults.count == faults_before:
+            self._faults.add(str(self._file), "the file is empty")
+
+    def leave_out(self, line: ManifestLine, reason: str) -> None:
+        """Take back the line that was yielded last. Raises as `Faults.add`."""
+        place = f"{self._file}, offset {line.offset}"
+        self._faults.add(place, reason.removeprefix(f"{line.file}, offset {line.offset}: "))
+        self._sums.lines -= 1
+
+    def _records(self) -> Iterator[StoredRecord]:
+        with reading(self._file):
+            yield from read_records(self._file, on_damage=self._faults.add_damage)
+
+    def _is_wanted(self, record: StoredRecord) -> bool:
+        if record.type == "response":
+            return record.http is not None and record.http.status is not None
+        return self._options.resources and record.type == "resource"
+
+    def _tell_of_shared_member(self, record: StoredRecord, count: int) -> None:
+        # Such a file has one of these faults for each record; one is enough.
+        if count == 1:
+            self._add_fault(
+                record,
+                "one gzip member holds several records, so that none of them can be reached by its offset; recompress"
+                " the file, for example with warcio recompress",
+            )
+
+    def _line(self, record: StoredRecord) -> ManifestLine | None:
+        if not record.target_uri or not record.date:
+            self._add_fault(record, "the record has no WARC-Target-URI or no WARC-Date")
+            return None
+        if self._options.skip_empty and not any(payload_pieces(record)):
+            self._sums.empty += 1
+            return None
+        digest = self._digest(record)
+        if digest is None:
+            return None
+        return ManifestLine(self._name, record.offset, record.length, record.target_uri, record.date, digest)
+
+    def _digest(self, record: StoredRecord) -> str | None:
+        options = self._options
+        stored = record.payload_digest
+        computed: dict[str, str] = {}
+        if options.verify and stored is not None:
+            computed = self._verified(record, stored)
+        if not options.decoded:
+            may_be_stored = not (options.recompute or options.verify)
+            if may_be_stored and stored is not None and stored.label == options.algorithm:
+                self._sums.stored += 1
+                return f"{options.label}:{_hex(stored)}"
+            if options.algorithm in computed:
+                self._sums.computed += 1
+                return f"{options.label}:{computed[options.algorithm]}"
+        try:
+            body = payload_digest(record, options.algorithm, decoded=options.decoded)
+        except Undecodable as error:
+            self._add_fault(record, f"the body cannot be decoded: {error}")
+            return None
+        self._sums.computed += 1
+        self._sums.hashed_bytes += body.size_bytes
+        return f"{options.label}:{body.hex}"
+
+    def _verified(self, record: StoredRecord, stored: Digest) -> dict[str, str]:
+        """Compare a stored digest; return the digests that were computed for that."""
+        if stored.label not in hashlib.algorithms_available:
+            self._sums.unverifiable += 1
+            return {}
+        computed, size = _digests(payload_pieces(record), {stored.label, self._options.algorithm})
+        self._sums.hashed_bytes += size
+        self._sums.verified += 1
+        if computed[stored.label] != _hex(stored):
+            self._sums.mismatch_count += 1
+            if len(self._sums.mismatches) < _KEPT:
+                what = _what_it_is_of(record, stored)
+                reason = f"WARC-Payload-Digest is {stored}, the payload has {stored.label}:{computed[stored.label]}"
+                self._sums.mismatches.append(Fault(_place(self._file, record), reason + what))
+        return computed
+
+    def _add_fault(self, record: StoredRecord, reason: str) -> None:
+        self._faults.add(_place(self._file, record), reason)
+
+
+def _place(file: ReadableFile, record: StoredRecord) -> str:
+    return f"{file}, offset {record.offset}"
+
+
+def _digests(pieces: Iterable[bytes], algorithms: set[str]) -> tuple[dict[str, str], int]:
+    hashers = {name: hashlib.new(name, usedforsecurity=False) for name in algorithms}
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        for hasher in hashers.values():
+            hasher.update(piece)
+    return {name: hasher.hexdigest() for name, hasher in hashers.items()}, size
+
+
+def _what_it_is_of(record: StoredRecord, stored: Digest) -> str:
+    """Which other bytes of the record a digest fits: what some programs take for the payload."""
+    if record.http is not None and record.http.is_chunked:
+        body = (
+            record.block()[record.http.length :]
+            if len(record.frame.kept) == record.frame.block_length
+            else b""
+        )
+        if body and _digests([body], {stored.label})[0][stored.label] == _hex(stored):
+            return "; it was made of the body with its chunks"
+    if codings_of(record.http_headers):
+        try:
+            found, _ = _digests(decoded_pieces(record), {stored.label})
+        except Undecodable:
+            return ""
+        if found[stored.label] == _hex(stored):
+            return "; it was made of the decoded body"
+    return ""
+
+
+def _hex(digest: Digest) -> str:
+    return base64.b32decode(digest.value).hex() if digest.label == "sha1" else digest.value

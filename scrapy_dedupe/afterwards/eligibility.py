@@ -1,0 +1,56 @@
+"""Which records may become a revisit, or serve as the original of one.
+
+As for a crawl: whole bodies of GET responses alone. A replay program finds no POST by its URL, may show another
+status of a revisit as 200, and a part of a body must never stand for a whole one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+DEFAULT_MIN_SIZE = 1_024
+DEFAULT_STATUSES = frozenset({200})
+
+REASONS = {
+    "truncated": "cut when it was captured",
+    "partial": "a part of a body (206, or a segment)",
+    "status": "another status than those asked for",
+    "small": "smaller than the least size",
+    "method": "not the answer to a GET",
+    "arc": "in an ARC file, which cannot hold revisits",
+    "no-id": "without a record id",
+    "no-http": "not an HTTP response",
+}
+"""Why a record is left as it is, by key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    """``min_size`` counts bytes of the stored payload; ``statuses`` None means all but 206."""
+
+    min_size: int = DEFAULT_MIN_SIZE
+    statuses: frozenset[int] | None = DEFAULT_STATUSES
+
+    def reason_against(self, record: StoredRecord, *, size_bytes: int | None = None) -> str | None:
+        """Why a record is left alone, a key of `REASONS`; None if it may be an original.
+
+        The size is compared if it is given.
+        """
+        if not is_whole(record):
+            return "truncated" if record.is_truncated else "partial"
+        if record.http is None or record.http.status is None:
+            return "no-http"
+        if self.statuses is not None and record.http.status not in self.statuses:
+            return "status"
+        if size_bytes is not None and size_bytes < max(1, self.min_size):
+            return "small"
+        return None
+
+
+def is_whole(record: StoredRecord) -> bool:
+    """Whether the payload of a record is all that was there to capture: neither cut nor a part of it."""
+    return not record.is_truncated and record.http_status != 206 and record.get("WARC-Segment-Number") is None

@@ -1,0 +1,349 @@
+"""What both sides of an archive hold, on disk: payloads by place and id, revisits, and who refers to whom.
+
+One SQLite file for each pair of files that is compared, without any index, written by the process that reads the pair
+(`EvidenceWriter`); all of them together in one more, with indexes (`Evidence`). Nothing of it is kept after the
+verification, so it is neither synced nor journalled.
+
+``captures``: a response or resource. ``place`` is a hash of its URI and its date to the second, ``uri`` one of the URI,
+``id`` one of the record id; ``sha`` the SHA-256 of its stored payload; ``digest`` the text of WARC-Payload-Digest;
+``whole`` is 0 for a payload that was cut. ``sides`` has the bit 1 if it is in the archive before, 2 if in that after.
+``file`` counts the files: 2n and 2n + 1 are those of pair n before and after.
+
+``revisits``: one that is there before (``b_`` columns), after (``a_``) or on both sides; ``sha`` is what its payload
+has to be, NULL if only its reference tells.
+
+``links``: what other records name in WARC-Concurrent-To or WARC-Refers-To, before (``old``) and after (``new``).
+
+``renamed``: the ids of responses that became revisits and the other way round, as they were and as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import sqlite3
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapy_dedupe.afterwards.eligibility import is_whole
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.warc.capture import parse_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+BEFORE, AFTER, BOTH = 1, 2, 3
+
+UNCHANGED, CONVERTED, REPOINTED, UNDONE = range(4)
+"""What happened to a revisit. UNDONE: its reference was put back, or it became a response again."""
+
+_BATCH_ROWS = 5_000
+_SECOND_LENGTH = len("2026-11-28T00:00:00")
+_REFERENCE = ("id", "place", "date", "uri", "digest")
+
+_TABLES = {
+    "captures": "place, uri, id, date, sha, digest, whole, sides, file, offset, position",
+    "revisits": "pair, change, b_offset, a_offset, sha, sha1, own_id, "
+    + ", ".join(f"{side}_{name}" for side in "ba" for name in _REFERENCE),
+    "links": "pair, b_offset, a_offset, field, old, new",
+    "renamed": "old, new",
+}
+_INDEXES = (
+    "CREATE INDEX by_place ON captures (place)",
+    "CREATE INDEX by_id ON captures (id) WHERE id IS NOT NULL",
+    "CREATE INDEX by_own_id ON revisits (own_id)",
+    "CREATE INDEX by_old ON renamed (old, new)",
+)
+
+
+class Reference(NamedTuple):
+    """What a revisit says of its original, hashed as in ``captures``; ``uri`` is its own, ``date`` and ``digest`` texts."""
+
+    id: bytes | None
+    place: bytes | None
+    date: str | None
+    uri: bytes
+    digest: str | None
+
+
+class Held(NamedTuple):
+    """A row of ``captures``."""
+
+    place: bytes | None
+    id: bytes | None
+    date: str | None
+    sha: bytes
+    digest: str | None
+    whole: int
+    file: int
+    offset: int
+    position: int | None
+
+
+class RevisitRow(NamedTuple):
+    """A row of ``revisits``."""
+
+    pair: int
+    change: int
+    before_offset: int | None
+    after_offset: int | None
+    sha: bytes | None
+    sha1: str | None
+    before: Reference | None
+    after: Reference | None
+
+
+def hashed(text: str) -> bytes:
+    """A text as the tables keep it."""
+    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+
+
+def hashed_id(text: str | None) -> bytes | None:
+    """A record id as the tables keep it; some writers leave the angle brackets out."""
+    return hashed(text.strip().strip("<>")) if text and text.strip() else None
+
+
+def hashed_place(uri: str | None, date: str | None) -> bytes | None:
+    """A URI and a date to the second as the tables keep them."""
+    return hashed(f"{uri} {date[:_SECOND_LENGTH]}") if uri and date else None
+
+
+def reference_of(revisit: StoredRecord) -> Reference:
+    """What a revisit says of its original."""
+    return Reference(
+        hashed_id(revisit.refers_to),
+        hashed_place(revisit.refers_to_uri, revisit.refers_to_date),
+        revisit.refers_to_date,
+        hashed(revisit.target_uri or ""),
+        revisit.get("WARC-Payload-Digest"),
+    )
+
+
+def digest_forms(text: str | None) -> list[str]:
+    """The ways in which a digest is written."""
+    if not text:
+        return []
+    forms = {text}
+    try:
+        digest = parse_digest(text)
+    except ValueError:
+        return [text]
+    raw = base64.b32decode(digest.value) if digest.label == "sha1" else bytes.fromhex(digest.value)
+    forms |= {f"{digest.label}:{raw.hex()}", f"{digest.label}:{base64.b32encode(raw).decode().rstrip('=')}"}
+    return sorted(forms)
+
+
+class EvidenceWriter:
+    """Writes what one pair of files tells, a batch of rows at a time."""
+
+    def __init__(self, path: Path, pair: int) -> None:
+        self._pair = pair
+        self._rows: dict[str, list[tuple[object, ...]]] = {table: [] for table in _TABLES}
+        with _in_words(path):
+            self._db = _open(path)
+        self._path = path
+
+    def add_capture(self, record: StoredRecord, sha: bytes, sides: int) -> None:
+        """A response or resource of the file before (``BEFORE``), or of that after."""
+        uri, date = record.target_uri, record.date
+        position = None if record.length else record.frame.block_position
+        row = (
+            hashed_place(uri, date), hashed(uri or ""), hashed_id(record.id), date, sha,
+            record.get("WARC-Payload-Digest"), int(is_whole(record)), sides,
+            2 * self._pair + (sides != BEFORE), record.offset, position,
+        )  # fmt: skip
+        self._add("captures", row)
+
+    def add_revisit(
+        self,
+        change: int,
+        before: StoredRecord | None,
+        after: StoredRecord | None,
+        *,
+        before_offset: int | None = None,
+        sha: bytes | None = None,
+        sha1: str | None = None,
+    ) -> None:
+        """A revisit and its former self, either of which may be a response.
+
+        *before_offset* is given if *before* was read from the file after, where it has the same bytes.
+        """
+        nothing = (None,) * len(_REFERENCE)
+        references = [
+            reference_of(record) if record is not None and record.type == "revisit" else nothing
+            for record in (before, after)
+        ]
+        own_id = hashed_id(after.id) if after is not None and after.type == "revisit" else None
+        if before_offset is None and before is not None:
+            before_offset = before.offset
+        row = (
+            self._pair, change, before_offset, after.offset if after else None, sha, sha1,
+            own_id, *references[0], *references[1],
+        )  # fmt: skip
+        self._add("revisits", row)
+
+    def add_link(
+        self, field: str, old: str | None, new: str | None, before_offset: int | None, after_offset: int
+    ) -> None:
+        """A value of a field that names another record, and what it was before."""
+        self._add("links", (self._pair, before_offset, after_offset, field, hashed_id(old), hashed_id(new)))
+
+    def add_renamed(self, old: str | None, new: str | None) -> None:
+        """The id of a record before and after."""
+        self._add("renamed", (hashed_id(old), hashed_id(new)))
+
+    def close(self) -> None:
+        for table in self._rows:
+            self._flush(table)
+        with _in_words(self._path):
+            self._db.commit()
+            self._db.close()
+
+    def _add(self, table: str, row: tuple[object, ...]) -> None:
+        rows = self._rows[table]
+        rows.append(row)
+        if len(rows) >= _BATCH_ROWS:
+            self._flush(table)
+
+    def _flush(self, table: str) -> None:
+        rows = self._rows[table]
+        if rows:
+            marks = ", ".join("?" * len(rows[0]))
+            with _in_words(self._path):
+                self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 - names of ours
+            rows.clear()
+
+
+class Evidence:
+    """What all pairs tell, and what references lead to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _in_words(path):
+            self._db = _open(path)
+        self._has_digests = False
+
+    def add_part(self, path: Path) -> None:
+        """Take what an `EvidenceWriter` has written, and remove its file. Parts come in the order of the pairs."""
+        with _in_words(self._path):
+            self._db.execute("ATTACH ? AS part", (str(path),))
+            for table in _TABLES:
+                self._db.execute(f"INSERT INTO {table} SELECT * FROM part.{table}")  # noqa: S608 - names of ours
+            self._db.commit()
+            self._db.execute("DETACH part")
+        path.unlink()
+
+    def make_indexes(self) -> None:
+        """Make it fit for questions, after the last part."""
+        with _in_words(self._path):
+            for statement in _INDEXES:
+                self._db.execute(statement)
+
+    def revisits(self) -> Iterator[RevisitRow]:
+        """All revisits, in the order of the files."""
+        for row in self._rows("SELECT * FROM revisits ORDER BY rowid"):
+            pair, change, before_offset, after_offset, sha, sha1, _, *references = row
+            before, after = references[: len(_REFERENCE)], references[len(_REFERENCE) :]
+            yield RevisitRow(
+                pair, change, before_offset, after_offset, sha, sha1,
+                Reference(*before) if before[3] is not None else None,
+                Reference(*after) if after[3] is not None else None,
+            )  # fmt: skip
+
+    def converted_count(self) -> int:
+        """How many responses became revisits."""
+        return int(next(self._rows("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,)))[0])
+
+    def converted_places(self, numbers: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+        """Pair, offset before and offset after of the converted records with these numbers, counted from 0."""
+        wanted = iter(sorted(numbers))
+        number = next(wanted, None)
+        rows = self._rows(
+            "SELECT pair, b_offset, a_offset FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,)
+        )
+        for index, row in enumerate(rows):
+            if number is None:
+                return
+            if index == number:
+                yield row[0], row[1], row[2]
+                number = next(wanted, None)
+
+    def at_place(self, place: bytes, sides: int) -> list[Held]:
+        """The captures of a URI and second."""
+        return self._held("place = ?", place, sides)
+
+    def with_id(self, record_id: bytes, sides: int) -> list[Held]:
+        """The captures with a record id."""
+        return self._held("id = ?", record_id, sides)
+
+    def with_digest(self, uri: bytes, digest: str | None, sides: int) -> list[Held]:
+        """The captures of a URI with a digest, however it is written."""
+        if not self._has_digests:
+            # Only revisits of old crawlers, which name no original, are resolved in this way.
+            with _in_words(self._path):
+                self._db.execute("CREATE INDEX by_digest ON captures (uri, digest)")
+            self._has_digests = True
+        return [
+            held
+            for form in digest_forms(digest)
+            for held in self._held("uri = ? AND digest = ?", uri, sides, form)
+        ]
+
+    def was_renamed(self, old: bytes, new: bytes) -> bool:
+        """Whether a record with the id *old* before has the id *new* after."""
+        return any(self._rows("SELECT 1 FROM renamed WHERE old = ? AND new = ? LIMIT 1", (old, new)))
+
+    def changed_links(self) -> Iterator[tuple[int, int, int, str, bytes | None, bytes | None]]:
+        """Pair, offsets, field, old and new id of each link that is another one than before."""
+        yield from self._rows("SELECT * FROM links WHERE old IS NOT new ORDER BY rowid")
+
+    def dangling_links(self) -> Iterator[tuple[int, int, int, str]]:
+        """Pair, offsets and field of each link to an id that a record had, and none has now."""
+        yield from self._rows(
+            "SELECT links.pair, links.b_offset, links.a_offset, field FROM links"
+            " WHERE new IN (SELECT old FROM renamed)"
+            " AND NOT EXISTS (SELECT 1 FROM captures WHERE captures.id = links.new AND sides & ?)"
+            " AND NOT EXISTS (SELECT 1 FROM revisits WHERE own_id = links.new) ORDER BY links.rowid",
+            (AFTER,),
+        )
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _held(self, where: str, key: bytes, sides: int, *more: object) -> list[Held]:
+        rows = self._rows(
+            "SELECT place, id, date, sha, digest, whole, file, offset, position FROM captures"  # noqa: S608 - as above
+            f" WHERE {where}"
+            " AND sides & ?",
+            (key, *more, sides),
+        )
+        return [Held(*row) for row in rows]
+
+    def _rows(self, statement: str, values: tuple[object, ...] = ()) -> Iterator[tuple]:
+        with _in_words(self._path):
+            yield from self._db.execute(statement, values)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA journal_mode = OFF")
+    db.execute("PRAGMA synchronous = OFF")
+    db.execute("PRAGMA cache_size = -65536")
+    # What SQLite sorts for an index would lie in memory or in another folder otherwise.
+    db.execute("PRAGMA temp_store = FILE")
+    for table, columns in _TABLES.items():
+        db.execute(f"CREATE TABLE {table} ({columns})")
+    return db
+
+
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise ArchiveError(
+            f"{path.parent}, where the verification keeps what it has read: {error}. It needs some 300 bytes for each record."
+        ) from error

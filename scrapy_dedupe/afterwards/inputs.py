@@ -1,0 +1,157 @@
+"""The files that a call names, each with the name that manifests give it.
+
+A word is a WARC, ARC or WACZ file, a multi-WACZ JSON, a URL, a folder, or a pattern with the wildcards of `glob`. A
+folder stands for its own WARC and ARC files, or for all below it. A name is the path as it was found from the word,
+with ``/`` between its parts: what was named relative to the working folder stays so.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.warc.containers import files_in
+from scrapy_dedupe.warc.remote import is_url, place_file
+
+from .state import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .faults import Faults
+
+STATE_FOLDER = ".dedupe"
+"""Where a run of all steps keeps what it needs to go on; nothing in it is an input."""
+
+_ARCHIVE_NAME = re.compile(r".+\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A WARC or ARC file, and its name in manifests."""
+
+    name: str
+    file: ReadableFile
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size as stored; 0 where it is not known without reading."""
+        if isinstance(self.file, Path):
+            with reading(self.file):
+                return self.file.stat().st_size
+        return int(getattr(self.file, "size_bytes", 0))
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is inside a container, such as a WACZ."""
+        return hasattr(self.file, "container")
+
+
+def find_inputs(
+    words: Sequence[str], *, faults: Faults, recursive: bool = False, without: Path | None = None
+) -> list[Input]:
+    """The files that *words* stand for, in their order, those of a folder sorted; each file once.
+
+    *recursive* takes what is below a folder too, except below the folder *without*. A file that is no archive, or is a
+    container that is refused, is a fault. Raises UsageError for a word without a file, ArchiveError for a file that
+    cannot be opened.
+    """
+    found: dict[str, Input] = {}
+    for word in words:
+        for place in _places(word, recursive, without):
+            try:
+                inputs = list(_inputs_in(place))
+            except DamagedInput as error:
+                faults.add(place, _reason(error, place))
+                continue
+            for given in inputs:
+                key = str(given.file) if is_url(given.name) else os.path.realpath(str(given.file))
+                found.setdefault(key, given)
+    return list(found.values())
+
+
+def relative_to(inputs: Iterable[Input], base: Path) -> list[Input]:
+    """The inputs with names relative to a folder; URLs stay. Raises UsageError for a file outside of it."""
+    named = []
+    for given in inputs:
+        name = given.name
+        if not is_url(name):
+            path = Path(os.path.abspath(name))  # noqa: PTH100 - a link keeps its name
+            try:
+                name = path.relative_to(os.path.abspath(base)).as_posix()  # noqa: PTH100
+            except ValueError:
+                raise UsageError(
+                    f"{given.name} is not below {base}. Give --base a folder that all files are below."
+                ) from None
+        named.append(Input(name, given.file))
+    return named
+
+
+def _places(word: str, recursive: bool, without: Path | None) -> list[str]:
+    if is_url(word):
+        return [word]
+    # A file may have a name that looks like a pattern.
+    names = [word] if Path(word).exists() else sorted(glob.glob(word, recursive=True))  # noqa: PTH207 - absolute ones
+    if not names:
+        raise UsageError(
+            f"{word!r} names no file that is there. Name WARC, ARC or WACZ files, a folder, or a pattern such as"
+            " 'folder/*.warc.gz'."
+        )
+    places: list[str] = []
+    for name in names:
+        places += _files_below(Path(name), recursive, without) if Path(name).is_dir() else [name]
+    if not places:
+        hint = "" if recursive else ", or take what is below it with -r"
+        raise UsageError(
+            f"{word!r} is a folder without WARC and ARC files. Name another{hint}; a WACZ is named by itself."
+        )
+    return places
+
+
+def _files_below(folder: Path, recursive: bool, without: Path | None) -> Iterator[str]:
+    def refuse(error: OSError) -> None:
+        raise ArchiveError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
+
+    for path, folders, files in os.walk(folder, onerror=refuse):
+        yield from (str(PurePath(path, name)) for name in sorted(files) if _ARCHIVE_NAME.fullmatch(name))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if recursive and name != STATE_FOLDER and not _is(Path(path, name), without)
+        )
+
+
+def _is(folder: Path, other: Path | None) -> bool:
+    return other is not None and other.exists() and folder.samefile(other)
+
+
+def _reason(error: DamagedInput, place: str) -> str:
+    """What is wrong, without the file, which is told in any case."""
+    text, where = str(error), place if is_url(place) else str(Path(place).absolute())
+    return (
+        text.removeprefix(where).lstrip(":").lstrip() if text.startswith((f"{where}:", f"{where} ")) else text
+    )
+
+
+def _inputs_in(place: str) -> Iterator[Input]:
+    file = place_file(place)
+    if not isinstance(file, Path):
+        yield from (Input(str(member) if member is not file else place, member) for member in files_in(file))
+        return
+    absolute = str(file.absolute())
+    name = file.as_posix()
+    for member in files_in(file):
+        where = str(member)
+        if where == absolute:
+            yield Input(name, file)
+        elif where.startswith(absolute + "/"):
+            yield Input(name + where[len(absolute) :], member)
+        else:  # what a multi-WACZ JSON names
+            yield Input(where if is_url(where) else PurePath(where).as_posix(), member)

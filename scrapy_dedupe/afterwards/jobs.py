@@ -1,0 +1,101 @@
+"""The same work on many things, in one process or in several.
+
+Results come in the order in which they are ready. The first error ends the rest and is raised. Processes are started
+afresh (spawn), so the function and its tasks must be importable and plain values; they end when the process that
+started them ends, however it ends: each one watches a pipe that the system closes then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from multiprocessing import connection, get_context
+from typing import TYPE_CHECKING, TypeVar
+
+from scrapy_dedupe.errors import ArchiveError, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+    from multiprocessing.connection import Connection
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_WAITING_PER_JOB = 2
+
+
+def run_jobs(
+    function: Callable[[Task], Result], tasks: Sequence[Task], jobs: int
+) -> Iterator[tuple[Task, Result]]:
+    """Yield each task with what *function* gives for it, as soon as it is there.
+
+    With one job all is done in this process, task by task, as the caller asks for it; 0 jobs are as many as there are
+    cores. Raises what *function* raises, SettingError for a number below 0, ArchiveError if the system ends a process.
+    """
+    count = min(job_count(jobs), len(tasks))
+    if count <= 1:
+        for task in tasks:
+            yield task, function(task)
+    else:
+        yield from _in_processes(function, tasks, count)
+
+
+def job_count(jobs: int) -> int:
+    """How many processes ``--jobs`` asks for. Raises SettingError.
+
+    >>> job_count(3)
+    3
+    """
+    if jobs < 0:
+        raise SettingError(f"There cannot be {jobs} jobs. Give a number from 1 on, or 0 for all cores.")
+    if jobs:
+        return jobs
+    # A container may be given fewer cores than the machine has.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_processes(
+    function: Callable[[Task], Result], tasks: Sequence[Task], count: int
+) -> Iterator[tuple[Task, Result]]:
+    context = get_context("spawn")
+    # Nothing is ever written: the pipe ends when its writer is closed, by us or by the system.
+    reader, writer = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(reader,))
+    try:
+        left = iter(tasks)
+        waiting: dict[Future[Result], Task] = {}
+        # Few are handed over at a time, so that results do not pile up where the caller is slow.
+        for task in islice(left, _WAITING_PER_JOB * count):
+            waiting[pool.submit(function, task)] = task
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                task, result = waiting.pop(future), future.result()
+                for following in islice(left, 1):
+                    waiting[pool.submit(function, following)] = following
+                yield task, result
+        pool.shutdown()
+    except BrokenProcessPool:
+        raise ArchiveError(
+            "A worker process was ended by the system, maybe for want of memory. Run the command again, with fewer"
+            " --jobs."
+        ) from None
+    finally:
+        writer.close()
+        pool.shutdown(cancel_futures=True)
+        reader.close()
+
+
+def _begin(reader: Connection) -> None:
+    # Ctrl-C reaches all processes of a terminal; the first one decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(reader,), daemon=True).start()
+
+
+def _end_with(reader: Connection) -> None:
+    connection.wait([reader])
+    os._exit(1)

@@ -1,0 +1,246 @@
+"""The bytes of one record of a remote file: they alone are fetched, once, and are read as often as one likes.
+
+A range of up to 4 MiB is held in memory; a longer one goes into a temporary file that is removed with the object. Over
+HTTP it is one request on a connection that is kept, and the answer has to be that range: status 206, from that byte
+on. Other protocols of fsspec are asked for pieces of 4 MiB.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+from scrapy_dedupe.errors import DamagedInput, SettingError
+from scrapy_dedupe.warc.remote import RemoteFile, shown
+from scrapy_dedupe.warc.zip_members import StoredMember
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Literal
+
+    from typing_extensions import Buffer
+
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+HELD_BYTES = 4 << 20
+
+_START_BYTES = 64
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-")
+
+
+class FileRange:
+    """A part of a remote file, in the place that it has there: offsets are those of the whole file.
+
+    What tells the format of a file are its first bytes, which are not fetched. The record's own first bytes are
+    read in their place: in a file of gzip members each one begins as the first does, in a plain file each record.
+    """
+
+    def __init__(self, file: RemoteFile | StoredMember, offset: int, length: int) -> None:
+        self._file = file
+        self._offset = offset
+        self._store: _Store = _HeldBytes() if length <= HELD_BYTES else _TemporaryFile()
+        remote, start = placed(file)
+        fetch(remote, start + offset, start + offset + length, self._store)
+
+    @property
+    def name(self) -> str:
+        """The file name, without folders."""
+        return self._file.name
+
+    @property
+    def suffixes(self) -> list[str]:
+        """As of a path."""
+        return list(self._file.suffixes)
+
+    def open(self, mode: Literal["rb"], /) -> io.BufferedReader:
+        """Return a seekable reader that ends where the range does."""
+        return io.BufferedReader(_Placed(self._store.open(), self._offset))
+
+    def __str__(self) -> str:
+        return shown(str(self._file))
+
+
+def is_remote(file: ReadableFile) -> TypeGuard[RemoteFile | StoredMember]:
+    """Whether a file is elsewhere, by itself or stored as it is in a WACZ, so that a part of it can be fetched."""
+    # A compressed member is unpacked whole.
+    return isinstance(file, RemoteFile) or (
+        type(file) is StoredMember and isinstance(file.container, RemoteFile)
+    )
+
+
+def placed(file: RemoteFile | StoredMember) -> tuple[RemoteFile, int]:
+    """The remote file that holds a file, and where in it that begins."""
+    if isinstance(file, RemoteFile):
+        return file, 0
+    assert isinstance(file.container, RemoteFile)
+    return file.container, file._offset
+
+
+def fetch(file: RemoteFile, start: int, end: int, target: _Target) -> None:
+    """Write the bytes from *start* to *end* of a remote file to *target*, fewer if the file ends before.
+
+    Raises ArchiveError if they cannot be had, SettingError without the driver of the protocol; OSError of the target.
+    """
+    try:
+        from fsspec.core import url_to_fs
+
+        system, path = url_to_fs(file.url)
+    except ImportError as error:
+        raise SettingError(
+            f"{shown(file.url)} cannot be read without a package: {error}. Run"
+            ' pip install "scrapy-dedupe[storage]", and install the driver of the protocol.'
+        ) from error
+    except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
+            raise SettingError(
+                f"{shown(file.url)} cannot be read: fsspec knows no protocol {file.url.partition('://')[0]}."
+            ) from error
+        raise file._unreadable(error) from error
+    pieces = _http_pieces if file.url.lower().startswith(("http://", "https://")) else _driver_pieces
+    fetched = pieces(system, path, start, end)
+    missing = end - start
+    while True:
+        # What the driver raises is not to be mixed up with what the target raises: a full disk is no fault of a file.
+        try:
+            piece = next(fetched, b"")
+        except Exception as error:
+            raise file._unreadable(error) from error
+        if not piece:
+            return
+        target.write(piece[:missing])
+        missing -= len(piece)
+        if missing < 0:
+            raise DamagedInput(f"{shown(file.url)}, offset {start}: more bytes came than were asked for.")
+
+
+def _driver_pieces(system: Any, path: str, start: int, end: int) -> Iterator[bytes]:
+    for at in range(start, end, HELD_BYTES):
+        piece: bytes = system.cat_file(path, start=at, end=min(end, at + HELD_BYTES))
+        yield piece
+        if len(piece) < min(HELD_BYTES, end - at):
+            return
+
+
+def _http_pieces(system: Any, path: str, start: int, end: int) -> Iterator[bytes]:
+    from fsspec.asyn import sync
+
+    options = dict(system.kwargs)
+    headers = {
+        **options.pop("headers", {}),
+        "Range": f"bytes={start}-{end - 1}",
+        "Accept-Encoding": "identity",
+    }
+
+    async def begin() -> Any:
+        session = await system.set_session()
+        return await session.get(system.encode_url(path), headers=headers, **options)
+
+    response = sync(system.loop, begin)
+    try:
+        if response.status == 416:  # the file ends before
+            return
+        if response.status == 404:
+            raise FileNotFoundError(path)
+        response.raise_for_status()
+        match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+        if response.status != 206 or (match and int(match[1]) != start):
+            raise ValueError("the server does not serve ranges")
+        while piece := sync(system.loop, response.content.read, HELD_BYTES):
+            yield piece
+    finally:
+        _end(system.loop, response)
+
+
+def _end(loop: Any, response: Any) -> None:
+    """Give the connection back if everything was read, else close it."""
+
+    async def end() -> None:
+        if response.content.at_eof():
+            response.release()
+        else:
+            response.close()
+
+    from fsspec.asyn import sync
+
+    sync(loop, end)
+
+
+class _Target(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+
+
+class _Store(_Target, Protocol):
+    def open(self) -> io.BufferedIOBase: ...
+
+
+class _HeldBytes:
+    def __init__(self) -> None:
+        self._data = b""
+
+    def write(self, data: bytes, /) -> None:
+        self._data += data
+
+    def open(self) -> io.BufferedIOBase:
+        return io.BytesIO(self._data)
+
+
+class _TemporaryFile:
+    def __init__(self) -> None:
+        number, name = tempfile.mkstemp(prefix="scrapy-dedupe-")
+        os.close(number)
+        self._path = Path(name)
+        weakref.finalize(self, self._path.unlink, missing_ok=True)
+
+    def write(self, data: bytes, /) -> None:
+        with self._path.open("ab") as file:
+            file.write(data)
+
+    def open(self) -> io.BufferedIOBase:
+        return self._path.open("rb")
+
+
+class _Placed(io.RawIOBase):
+    """The bytes of *part* from *offset* on, and once more the first few of them at the beginning."""
+
+    def __init__(self, part: io.BufferedIOBase, offset: int) -> None:
+        self._part = part
+        self._offset = offset
+        self._end = offset + part.seek(0, os.SEEK_END)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int, whence: int = os.SEEK_SET, /) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._end}[whence]
+        self._position = max(0, base + position)
+        return self._position
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        with memoryview(buffer).cast("B") as view:
+            size = len(view)
+            if self._position < self._offset:
+                at, size = self._position, min(size, max(0, min(_START_BYTES, self._offset) - self._position))
+            else:
+                at = self._position - self._offset
+            self._part.seek(at)
+            data = self._part.read(size)
+            view[: len(data)] = data
+            self._position += len(data)
+            return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._part.close()
+        super().close()

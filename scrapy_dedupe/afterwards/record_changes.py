@@ -1,0 +1,235 @@
+"""Two records that are one, before and after: what happened to it, and whether that is allowed.
+
+What can be told from the two records is told here; where references lead is noted for later (`evidence`), since only
+all files together know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.afterwards.changes import (
+    BLOCK_DIGEST,
+    concurrent_changes,
+    conversion_faults,
+    digest_like,
+    head_of,
+    is_undone,
+    rechunked_faults,
+    reference_faults,
+)
+from scrapy_dedupe.afterwards.eligibility import is_whole
+from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, BOTH, CONVERTED, REPOINTED, UNCHANGED, UNDONE
+from scrapy_dedupe.afterwards.pieces import are_same
+from scrapy_dedupe.warc.bodies import payload_digest
+from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.framing import open_block
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+    from scrapy_dedupe.afterwards.changes import Head
+    from scrapy_dedupe.afterwards.evidence import EvidenceWriter
+    from scrapy_dedupe.afterwards.findings import Findings
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+_PAYLOAD_TYPES = ("response", "resource")
+
+
+class ChangeReader:
+    """Reads pairs of records whose stored bytes differ, tells faults, and notes evidence and counts."""
+
+    def __init__(self, writer: EvidenceWriter, findings: Findings, counts: dict[str, int]) -> None:
+        self._writer = writer
+        self._findings = findings
+        self._counts = counts
+
+    def open(self, before: BufferedReader, after: BufferedReader) -> None:
+        """Read the heads of records from these files from now on."""
+        self._raw_before, self._raw_after = before, after
+
+    def read(self, before: StoredRecord, after: StoredRecord, sha: bytes | None) -> bool:
+        """Compare a pair; *sha* is the SHA-256 of the payload after, where there is one.
+
+        False if it is none of the allowed changes, and its evidence is not noted.
+        """
+        if before.format == "arc" or after.format == "arc":
+            self._tell("changed", before, after, ["a record of an ARC file changed"])
+            return False
+        types = (before.type, after.type)
+        if types == ("response", "revisit"):
+            self._read_converted(before, after)
+        elif types == ("revisit", "response"):
+            self._read_restored(before, after, sha)
+        elif before.type == after.type:
+            return self._read_same_type(before, after, sha)
+        else:
+            self._tell("changed", before, after, [f"the {before.type} record became a {after.type} record"])
+            return False
+        return True
+
+    def read_conversion(self, before: StoredRecord, after: StoredRecord) -> None:
+        """Compare a record of an ARC file with the one that was made of it."""
+        faults = []
+        if before.type != after.type:
+            faults.append(f"the {before.type} record became a {after.type} record")
+        if before.target_uri != after.target_uri:
+            faults.append(f"the URI is {after.target_uri!r}, it was {before.target_uri!r}")
+        if not _same_date(before.date, after.date):
+            faults.append(f"the date is {after.date!r}, it was {before.date!r}")
+        if _http_head(before) != _http_head(after):
+            faults.append("the HTTP head is another one")
+        if payload_digest(before) != payload_digest(after):
+            faults.append("the payload is another one")
+        self._tell("changed", before, after, faults)
+        self._count("from_arc")
+
+    def _read_converted(self, response: StoredRecord, revisit: StoredRecord) -> None:
+        self._count("converted")
+        old, new = self._heads(response, revisit)
+        faults = self._conversion_faults(response, revisit, old, new)
+        self._tell("converted", response, revisit, faults)
+        payload = bytes.fromhex(payload_digest(response).hex)
+        text = revisit.get("WARC-Payload-Digest") or ""
+        # Where its original has no digest, that of the payload stands in the revisit, as replay programs compute it.
+        sha1 = None
+        if text.startswith("sha1:"):
+            sha1 = str(parse_digest(f"sha1:{payload_digest(response, 'sha1').hex}"))
+        self._writer.add_capture(response, payload, BEFORE)
+        self._writer.add_revisit(CONVERTED, response, revisit, sha=payload, sha1=sha1)
+        self._writer.add_renamed(response.id, revisit.id)
+        self._add_links(response, revisit, old, new)
+
+    def _read_restored(self, revisit: StoredRecord, response: StoredRecord, sha: bytes | None) -> None:
+        self._count("restored")
+        old, new = self._heads(revisit, response)
+        # What was done to it once must have been allowed, seen from the response that it is again.
+        faults = self._conversion_faults(response, revisit, new, old)
+        self._tell("restored", revisit, response, faults)
+        payload = sha or bytes.fromhex(payload_digest(response).hex)
+        self._writer.add_capture(response, payload, AFTER)
+        self._writer.add_revisit(UNDONE, revisit, response, sha=payload)
+        self._writer.add_renamed(revisit.id, response.id)
+        self._add_links(revisit, response, old, new)
+
+    @staticmethod
+    def _conversion_faults(response: StoredRecord, revisit: StoredRecord, old: Head, new: Head) -> list[str]:
+        # Nothing but an HTTP head is allowed there, and no such head is too long to be held.
+        block = revisit.frame.kept
+        faults = conversion_faults(old, new, block)
+        if response.http is None:
+            faults.append("the response has no HTTP head")
+        elif response.frame.kept[: response.http.length] != block or revisit.frame.block_length != len(block):
+            faults.append("the HTTP head is another one")
+        if not is_whole(response):
+            faults.append("the response was cut or is a part, so that no other record may stand for it")
+        return faults
+
+    def _read_same_type(self, before: StoredRecord, after: StoredRecord, sha: bytes | None) -> bool:
+        old, new = self._heads(before, after)
+        has_same_block = _is_same_block(before, after)
+        if has_same_block and old == new:
+            self._count("unchanged")
+            self._note_unchanged(before, after, old, new, sha)
+            return True
+        if has_same_block:
+            self._read_repointed(before, after, old, new, sha)
+            return True
+        faults = self._rechunked_faults(before, after, old, new)
+        self._tell("changed", before, after, faults)
+        if faults:
+            return False
+        self._count("rechunked")
+        self._note_unchanged(before, after, old, new, sha)
+        return True
+
+    def _read_repointed(
+        self, before: StoredRecord, after: StoredRecord, old: Head, new: Head, sha: bytes | None
+    ) -> None:
+        self._count("repointed")
+        is_back = is_undone(old, new)
+        first, second = (new, old) if is_back else (old, new)
+        faults = reference_faults(first, second, is_revisit=before.type == "revisit")
+        self._tell("changed", before, after, faults)
+        if before.type == "revisit":
+            self._writer.add_revisit(UNDONE if is_back else REPOINTED, before, after)
+        elif before.type in _PAYLOAD_TYPES:
+            self._note_payload(after, sha)
+        self._add_links(before, after, old, new)
+
+    def _note_unchanged(
+        self, before: StoredRecord, after: StoredRecord, old: Head, new: Head, sha: bytes | None
+    ) -> None:
+        if before.type == "revisit":
+            self._writer.add_revisit(UNCHANGED, before, after)
+        elif before.type in _PAYLOAD_TYPES:
+            self._note_payload(after, sha)
+        self._add_links(before, after, old, new)
+
+    def _note_payload(self, after: StoredRecord, sha: bytes | None) -> None:
+        # Its id, URI, date and payload are the same on both sides; that was compared.
+        self._writer.add_capture(after, sha or bytes.fromhex(payload_digest(after).hex), BOTH)
+
+    def _rechunked_faults(self, before: StoredRecord, after: StoredRecord, old: Head, new: Head) -> list[str]:
+        if before.type != "response" or before.http is None or not before.http.is_chunked:
+            return ["the block is another one"]
+        faults = []
+        if _http_head(before) != _http_head(after):
+            faults.append("the HTTP head is another one")
+        if payload_digest(before) != payload_digest(after):
+            faults.append("the payload is another one")
+        form = new.value(BLOCK_DIGEST)
+        right = None
+        if form is not None and form != old.value(BLOCK_DIGEST):
+            right = digest_like(form.decode("latin-1"), open_block(after.path, after.frame))
+        return faults + rechunked_faults(old, new, right)
+
+    def _heads(self, before: StoredRecord, after: StoredRecord) -> tuple[Head, Head]:
+        return head_of(before, self._raw_before), head_of(after, self._raw_after)
+
+    def _add_links(self, before: StoredRecord, after: StoredRecord, old: Head, new: Head) -> None:
+        for was, value in concurrent_changes(old, new):
+            self._writer.add_link("WARC-Concurrent-To", _text(was), _text(value), before.offset, after.offset)
+        if after.type != "revisit" and before.type != "revisit":
+            was_named, named = before.refers_to, after.refers_to
+            if was_named or named:
+                self._writer.add_link("WARC-Refers-To", was_named, named, before.offset, after.offset)
+
+    def _tell(self, kind: str, before: StoredRecord, after: StoredRecord, faults: list[str]) -> None:
+        was, now = (f"{record.path}, offset {record.offset}" for record in (before, after))
+        for fault in faults:
+            self._findings.add(kind, was, now, fault)
+
+    def _count(self, name: str) -> None:
+        self._counts[name] = self._counts.get(name, 0) + 1
+
+
+def _is_same_block(one: StoredRecord, other: StoredRecord) -> bool:
+    if one.frame.block_length != other.frame.block_length:
+        return False
+    if one.frame.kept != other.frame.kept:
+        return False
+    if len(one.frame.kept) == one.frame.block_length:
+        return True
+    return are_same(open_block(one.path, one.frame), open_block(other.path, other.frame))
+
+
+def _http_head(record: StoredRecord) -> bytes:
+    return record.frame.kept[: record.http.length] if record.http else b""
+
+
+def _same_date(one: str | None, other: str | None) -> bool:
+    if one == other:
+        return True
+    try:
+        return bool(one and other and parse_date(one) == parse_date(other))
+    except ValueError:
+        return False
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

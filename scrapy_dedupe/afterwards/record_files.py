@@ -1,0 +1,122 @@
+"""A file of records in the making: under a temporary name until it is whole and on disk.
+
+Stretches of another file are copied as they are; records are written from a head and the pieces of a block, each a
+gzip member of its own or plain. Memory does not grow with the block: up to 8 MiB it is compressed in one go, beyond
+that piece by piece.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Final
+
+from deflate import gzip_compress
+from zlib_ng import zlib_ng
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from io import BufferedReader
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+_AT_ONCE_BYTES: Final = 8 << 20
+_PIECE: Final = 1 << 20
+_RECORD_END: Final = b"\r\n\r\n"
+_GZIP_FORMAT: Final = 31
+
+
+class RecordFile:
+    """Writes *path*; a context manager. The file is there after `finish`, and nothing of it otherwise.
+
+    Whatever the system refuses, a full disk for one, becomes an ArchiveError.
+    """
+
+    def __init__(self, path: Path, *, gzip: bool) -> None:
+        self.path = path
+        self.size = 0
+        self._gzip = gzip
+        self._part = path.with_name(f".{path.name.removeprefix('.')}.part")
+        with self._telling():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._part.open("wb")
+
+    def copy(self, source: BufferedReader, begin: int, end: int | None) -> None:
+        """Copy the bytes of *source* from *begin* to *end*, or to its end, as they are."""
+        source.seek(begin)
+        missing = end - begin if end is not None else None
+        while missing is None or missing > 0:
+            data = source.read(_PIECE if missing is None else min(_PIECE, missing))
+            if not data:
+                if missing is not None:
+                    raise ArchiveError(f"{source.name} has become shorter while it was read. Begin again.")
+                return
+            if missing is not None:
+                missing -= len(data)
+            self._write(data)
+
+    def write(self, head: bytes, block: Iterable[bytes], block_length: int) -> None:
+        """Write a record: its head with the blank line, and its block of so many bytes."""
+        if not self._gzip:
+            for piece in _whole(head, block, block_length):
+                self._write(piece)
+        elif block_length <= _AT_ONCE_BYTES:
+            self._write(bytes(gzip_compress(b"".join(_whole(head, block, block_length)), DEFAULT_GZIP_LEVEL)))
+        else:
+            stream = zlib_ng.compressobj(DEFAULT_GZIP_LEVEL, wbits=_GZIP_FORMAT)
+            for piece in _whole(head, block, block_length):
+                self._write(stream.compress(piece))
+            self._write(stream.flush())
+
+    def finish(self, check: Callable[[Path], None] | None = None) -> None:
+        """Sync the file, let *check* see it, and give it its name; a file that has this name already is replaced."""
+        with self._telling():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        if check is not None:
+            check(self._part)
+        with self._telling():
+            self._part.replace(self.path)
+            sync_folder(self.path.parent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self._part.unlink(missing_ok=True)
+
+    def _write(self, data: bytes) -> None:
+        with self._telling():
+            self._file.write(data)
+        self.size += len(data)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ArchiveError(
+                f"{self.path} cannot be written: {error.strerror or error}. Free some space or choose another folder"
+                " with -o."
+            ) from error
+
+
+def _whole(head: bytes, block: Iterable[bytes], block_length: int) -> Iterator[bytes]:
+    yield head
+    length = 0
+    for piece in block:
+        length += len(piece)
+        yield piece
+    if length != block_length:
+        raise ValueError(f"the block has {length} bytes, its head says {block_length}")
+    yield _RECORD_END

@@ -1,0 +1,78 @@
+"""A random sample of the new revisits, replayed through the reader as a replay program would."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.afterwards.evidence import AFTER, hashed_id, hashed_place
+from scrapy_dedupe.afterwards.pieces import are_same
+from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.bodies import payload_pieces
+from scrapy_dedupe.warc.reading import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy_dedupe.afterwards.evidence import Evidence, Held
+    from scrapy_dedupe.afterwards.findings import Findings
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+
+class Replays:
+    """Replays revisits. `drawn` counts those of the sample, `right` those whose payload came out right."""
+
+    def __init__(
+        self, evidence: Evidence, findings: Findings, file_of: Callable[[int], ReadableFile]
+    ) -> None:
+        self._evidence = evidence
+        self._findings = findings
+        self._file_of = file_of
+        self.drawn = 0
+        self.right = 0
+
+    def run(self, sample: int, seed: int) -> None:
+        """Replay so many revisits, or all if there are fewer."""
+        count = self._evidence.converted_count()
+        self.drawn = min(sample, count)
+        numbers = random.Random(seed).sample(range(count), self.drawn)  # noqa: S311 - a sample, no secret
+        for pair, before_offset, after_offset in self._evidence.converted_places(numbers):
+            before, after = self._file_of(2 * pair), self._file_of(2 * pair + 1)
+            try:
+                reason = self._replay(read_record(before, before_offset), read_record(after, after_offset))
+            except DamagedInput as error:
+                reason = str(error)
+            if reason is None:
+                self.right += 1
+            else:
+                self._findings.add(
+                    "replay", f"{before}, offset {before_offset}", f"{after}, offset {after_offset}", reason
+                )
+
+    def _replay(self, response: StoredRecord, revisit: StoredRecord) -> str | None:
+        """What went wrong, or None."""
+        uri, date = revisit.refers_to_uri, revisit.refers_to_date
+        place = hashed_place(uri, date)
+        if place is None:
+            return "a replay program does not find its original"
+        found = [held for held in self._evidence.at_place(place, AFTER) if held.date == date]
+        if not found:
+            return "a replay program finds no record at the URI and date that it refers to"
+        original = self._open(self._choose(found, revisit))
+        if (original.target_uri, original.date) != (uri, date) or original.type == "revisit":
+            return f"{original.path}, offset {original.offset}: this is not the record that it refers to"
+        if not are_same(payload_pieces(response), payload_pieces(original)):
+            return f"replayed from {original.path}, offset {original.offset}, its payload is another one"
+        return None
+
+    def _open(self, held: Held) -> StoredRecord:
+        return read_record(self._file_of(held.file), held.offset, block_position=held.position)
+
+    @staticmethod
+    def _choose(found: list[Held], revisit: StoredRecord) -> Held:
+        """The record that a replay program takes where several have one URI and date."""
+        named = [held for held in found if revisit.refers_to and held.id == hashed_id(revisit.refers_to)]
+        digest = revisit.get("WARC-Payload-Digest")
+        alike = [held for held in found if held.digest == digest]
+        return (named or alike or found)[0]

@@ -1,0 +1,152 @@
+"""The heads of records as they were before a revisit took the place of a response.
+
+A rewritten record says in fields ``Former-NAME: VALUE`` what its field NAME was before; the value ``none`` says that
+it was not there. So the head that was is a pure function of the head that is: every such value goes back to the
+place of its field (or stays in its own place, if the field has gone), ``none`` takes the field away, and a revisit
+loses the fields that only revisits have.
+
+A digest is written in the form of the one it replaces: label, base and case are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.raw_heads import RawHead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+FORMER: Final = "Former-"
+FORMER_ID: Final = "Former-WARC-Record-ID"
+_FORMER: Final = b"former-"
+_OURS: Final = b"former-warc-"
+_NONE: Final = b"none"
+_ID: Final = b"WARC-Record-ID"
+_BLOCK_DIGEST: Final = b"WARC-Block-Digest"
+_ONLY_IN_REVISITS: Final = (b"warc-profile", b"warc-truncated")
+_REFERENCE: Final = b"warc-refers-to"
+
+
+def is_changed(record: StoredRecord) -> bool:
+    """Whether a record says what one of its fields was before."""
+    return any(name.lower().startswith("former-warc-") for name, _ in record.headers)
+
+
+def is_ours(record: StoredRecord) -> bool:
+    """Whether a record is a revisit that was a response before."""
+    return record.type == "revisit" and record.get(FORMER_ID) is not None
+
+
+def former(record: StoredRecord, name: str) -> str | None:
+    """What a field was before; None if it did not change, or was not there."""
+    value = record.get(FORMER + name)
+    return None if value == _NONE.decode() else value
+
+
+def pointed_back(head: RawHead) -> RawHead:
+    """The head with the former values of its fields."""
+    changed: dict[bytes, list[bytes]] = {}
+    for name, value in head.fields:
+        if name.lower().startswith(_OURS):
+            changed.setdefault(name.lower().removeprefix(_FORMER), []).append(value)
+    present = {name.lower() for name, _ in head.fields}
+    seen: dict[bytes, int] = {}
+    fields = []
+    for name, value in head.fields:
+        lower = name.lower()
+        if lower.startswith(_OURS):
+            if lower.removeprefix(_FORMER) not in present and value != _NONE:
+                fields.append((name[len(_FORMER) :], value))
+            continue
+        values = changed.get(lower, [])
+        index = seen.get(lower, 0)
+        seen[lower] = index + 1
+        before = values[index] if index < len(values) else value
+        if not (before == _NONE and index < len(values)):
+            fields.append((name, before))
+    return RawHead(head.version, tuple(fields))
+
+
+def as_response(head: RawHead) -> RawHead:
+    """The head of the response that a revisit of ours was before."""
+    kept = {
+        name.lower().removeprefix(_FORMER)
+        for name, value in head.fields
+        if name.lower().startswith(_OURS) and value != _NONE
+    }
+    back = pointed_back(head)
+    if b"warc-type" not in kept:
+        back = back.replaced(b"WARC-Type", b"response")
+    return RawHead(back.version, tuple(pair for pair in back.fields if not _is_of_revisit(pair[0], kept)))
+
+
+def as_response_of_others(head: RawHead) -> RawHead:
+    """The head of a response with the payload of a revisit's original. Its id and digest stay."""
+    fields = []
+    for name, value in head.fields:
+        lower = name.lower()
+        if _is_of_revisit(name, ()):
+            continue
+        if lower == b"warc-type":
+            value = b"response"
+        elif lower == b"content-type" and value.lower().startswith(b"message/http"):
+            value = b"application/http; msgtype=response"
+        fields.append((name, value))
+    return RawHead(head.version, tuple(fields))
+
+
+def block_digest_of(head: RawHead) -> bytes | None:
+    """The text of WARC-Block-Digest."""
+    return head.get(_BLOCK_DIGEST)
+
+
+def with_block_digest(head: RawHead, digest: bytes | None) -> RawHead:
+    """The head with another block digest, or with none."""
+    return head.without([_BLOCK_DIGEST]) if digest is None else head.replaced(_BLOCK_DIGEST, digest)
+
+
+def digest_of(text: bytes | str | None, pieces: Iterable[bytes]) -> bytes | None:
+    """The digest of *pieces* in the algorithm and form of *text*; None if that is not one we can compute."""
+    if isinstance(text, bytes):
+        text = text.decode("latin-1")
+    algorithm = algorithm_of(text)
+    if text is None or algorithm is None:
+        return None
+    hasher = hashlib.new(algorithm, usedforsecurity=False)
+    for piece in pieces:
+        hasher.update(piece)
+    return in_form_of(text, hasher.digest())
+
+
+def algorithm_of(text: str | None) -> str | None:
+    """The name that hashlib has for the algorithm of a digest; None if it has none."""
+    try:
+        label = parse_digest(text).label if text else ""
+    except ValueError:
+        return None
+    return label if label in hashlib.algorithms_available else None
+
+
+def in_form_of(text: str, raw: bytes) -> bytes:
+    """A digest as text with the label, base and case of *text*."""
+    label, colon, value = text.strip().rpartition(":")
+    bare = value.rstrip("=")
+    if len(bare) == 2 * len(raw):
+        shown = raw.hex()
+        shown = shown.upper() if bare.isupper() else shown
+    else:
+        padded = base64.b32encode(raw).decode("ascii")
+        shown = padded if bare != value else padded.rstrip("=")
+        shown = shown.lower() if bare.islower() else shown
+    return f"{label}{colon}{shown}".encode("latin-1")
+
+
+def _is_of_revisit(name: bytes, kept: Iterable[bytes]) -> bool:
+    lower = name.lower()
+    return lower not in kept and (lower in _ONLY_IN_REVISITS or lower.startswith(_REFERENCE))

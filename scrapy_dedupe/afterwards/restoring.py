@@ -1,0 +1,414 @@
+"""Undo: revisits become responses again, and what was pointed elsewhere points back.
+
+A revisit that was a response before says so in its own fields (`restored_heads`). Its payload is that of its original,
+which is found by WARC-Refers-To, else by URI and date, and has to be proved by its bytes (`restored_records`). All
+other stretches of a file are copied as they are. For a response that was not in chunks the restored record is byte for
+byte the first one.
+
+The work has four steps, of which the last two are never begun before the one before is on the disk:
+
+1. the files are read, and what has to change is entered in a plan (`restoration_plan`);
+2. every original is looked for and proved;
+3. the files are written under waiting names beside their final ones, and verified against what they are made from;
+4. they get their final names.
+
+A run that was cut goes on where it was, and loses the file in work. In place, files are replaced one by one: the
+originals do not change, so any mixture of old and new files is consistent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
+from scrapy_dedupe.warc.reading import read_record, read_records
+
+from .faults import Fault, Faults
+from .inputs import Input, find_inputs
+from .jobs import run_jobs
+from .layout import output_names
+from .restoration_plan import Plan, Revisit
+from .restored_files import Output, give_final_name, outputs_of, remove_waiting, write_output
+from .restored_heads import FORMER_ID, former, is_changed, is_ours
+from .restored_records import Original
+from .state import StateFolder
+from .verifying import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+    from .watching import Watch
+
+WORK_FOLDER: Final = ".restore"
+_LOCK: Final = "lock"
+_PLAN: Final = "plan.sqlite"
+_IDENTICAL: Final = "identical-payload-digest"
+_NO_ORIGINAL: Final = "its original was not found"
+_NO_HEAD: Final = "without an HTTP head"
+_SHARED: Final = "in a gzip member with other records"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """How to restore. ``all_writers``: also the revisits of other programs, where their original is found."""
+
+    all_writers: bool = False
+    jobs: int = 1
+    keep_going: bool = False
+    force: bool = False
+    sample: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was done. ``left`` counts the revisits of other programs that stay, by reason."""
+
+    files: int
+    files_changed: int
+    restored: int
+    repointed: int
+    bytes_before: int
+    bytes_after: int
+    left: dict[str, int]
+    fault_count: int
+    faults: tuple[Fault, ...]
+
+
+@dataclass(slots=True)
+class _Survey:
+    left: Counter[str] = field(default_factory=Counter)
+    revisits: int = 0
+
+
+def restore(
+    paths: Sequence[str],
+    output: Path | None,
+    *,
+    originals: Sequence[str] = (),
+    options: RestoreOptions,
+    watch: Watch,
+) -> Restored:
+    """Restore the WARC files that *paths* name, to the folder *output*, or in place if that is None.
+
+    Raises UsageError for what cannot be rewritten, ArchiveError for an output that is in the way, DamagedInput for a
+    fault (unless the options say to go on), and if the verification finds a difference; no output has its final name
+    then.
+    """
+    faults = Faults(keep_going=options.keep_going)
+    inputs = find_inputs(paths, faults=faults, recursive=True, without=output)
+    for given in inputs:
+        if not isinstance(given.file, Path):
+            raise UsageError(
+                f"{given.name} is inside a container or elsewhere; restore writes WARC files alone. Take it out first."
+            )
+    if not inputs:
+        raise UsageError("None of the files can be read as WARC files; there is nothing to restore.")
+    others = find_inputs(originals, faults=faults, recursive=True) if originals else []
+    finals = _final_paths(inputs, output)
+    folder = (finals[0].parent if output is None else output) / WORK_FOLDER
+    with StateFolder(folder) as state:
+        work = _Restoration(state, inputs, others, finals, output is None, options, faults, watch)
+        return work.run()
+
+
+def _final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
+    if output is None:
+        # A link stays one.
+        return [Path(given.name).resolve() for given in inputs]
+    names = output_names(given.name for given in inputs)
+    finals = [(output / names[given.name]).absolute() for given in inputs]
+    for given, final in zip(inputs, finals, strict=True):
+        if final.exists() and final.samefile(Path(given.name)):
+            raise UsageError(
+                f"{given.name} would be written over itself. Choose another folder, or --in-place."
+            )
+    return finals
+
+
+class _Restoration:
+    def __init__(
+        self,
+        state: StateFolder,
+        inputs: Sequence[Input],
+        others: Sequence[Input],
+        finals: Sequence[Path],
+        in_place: bool,
+        options: RestoreOptions,
+        faults: Faults,
+        watch: Watch,
+    ) -> None:
+        self._state = state
+        self._inputs = inputs
+        known = {os.path.realpath(given.name) for given in inputs}
+        self._others = [given for given in others if os.path.realpath(given.name) not in known]
+        self._finals = finals
+        self._in_place = in_place
+        self._options = options
+        self._faults = faults
+        self._watch = watch
+
+    def run(self) -> Restored:
+        path = self._state.path / _PLAN
+        stage = self._stage_before(path)
+        if stage is None:
+            self._refuse_outputs()
+            self._state.clear(keep=frozenset({_LOCK}))
+        with Plan(path) as plan:
+            if stage is None:
+                self._plan_or_clear(plan)
+            else:
+                faults = tuple(Fault(place, reason) for place, reason in plan.fact("faults"))
+                self._faults = Faults(keep_going=self._options.keep_going)
+                self._faults.take(plan.fact("fault_count"), faults)
+            outputs = [one for one in outputs_of(plan) if one.changes or not self._in_place]
+            if stage != "verified":
+                self._write(outputs)
+                self._verify(plan)
+                plan.set_fact("stage", "verified")
+                plan.commit()
+            for one in outputs:
+                give_final_name(one)
+            result = self._result(plan)
+        self._state.remove()
+        return result
+
+    def _stage_before(self, path: Path) -> str | None:
+        """How far a run that was cut has come with the same work; None: begin anew."""
+        if not path.exists():
+            return None
+        with Plan(path) as plan:
+            stage: str | None = plan.fact("stage") if plan.fact("call") == self._call() else None
+            # Once all are verified the files are being replaced.
+            if stage == "planned" and plan.fact("files") != self._file_facts():
+                stage = None
+            if stage is None:
+                remove_waiting(plan)
+        return stage
+
+    def _call(self) -> object:
+        options = self._options
+        return [
+            [given.name for given in self._inputs],
+            [given.name for given in self._others],
+            [str(final) for final in self._finals],
+            options.all_writers,
+            options.keep_going,
+        ]
+
+    def _file_facts(self) -> object:
+        facts = []
+        for given in (*self._inputs, *self._others):
+            stat = given.file.stat() if isinstance(given.file, Path) else None
+            facts.append([given.name, given.size_bytes, stat.st_mtime_ns if stat else 0])
+        return facts
+
+    def _refuse_outputs(self) -> None:
+        if self._in_place or self._options.force:
+            return
+        for final in self._finals:
+            if final.exists():
+                self._state.remove()
+                raise ArchiveError(
+                    f"{final} is there already. Choose another folder, or replace it with --force."
+                )
+
+    def _plan_or_clear(self, plan: Plan) -> None:
+        try:
+            self._plan(plan)
+        except DedupeError:
+            self._give_up(plan)
+            raise
+
+    def _give_up(self, plan: Plan) -> None:
+        """Leave nothing behind that a later run could go on with."""
+        remove_waiting(plan)
+        self._state.remove()
+
+    def _plan(self, plan: Plan) -> None:
+        plan.set_fact("call", self._call())
+        plan.set_fact("files", self._file_facts())
+        survey = _Survey()
+        self._watch.begin("looking for revisits", sum(given.size_bytes for given in self._inputs))
+        for number, given in enumerate(self._inputs):
+            final = self._finals[number]
+            plan.add_file(number, given.name, str(final))
+            for record in self._records(given):
+                self._survey(plan, survey, number, record)
+            self._watch.advance(given.size_bytes)
+        self._watch.end()
+        if survey.revisits:
+            self._find_originals(plan)
+        self._tell_unresolved(plan, survey)
+        plan.set_fact("left", survey.left)
+        plan.set_fact("counts", plan.counts())
+        plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
+        plan.set_fact("fault_count", self._faults.count)
+        plan.set_fact("faults", [[fault.place, fault.reason] for fault in self._faults.first])
+        plan.set_fact("stage", "planned")
+        plan.commit()
+
+    def _records(self, given: Input, *, is_told: bool = True) -> Iterator[StoredRecord]:
+        on_damage = self._faults.add_damage if is_told else lambda _: None
+        try:
+            yield from read_records(given.file, on_damage=on_damage)
+        except OSError as error:
+            raise ArchiveError(f"{given.name} cannot be read: {error.strerror or error}.") from error
+
+    def _survey(self, plan: Plan, survey: _Survey, number: int, record: StoredRecord) -> None:
+        if record.format != "warc":
+            return
+        ours = is_ours(record)
+        is_revisit = ours or (
+            self._options.all_writers and record.type == "revisit" and _IDENTICAL in (record.profile or "")
+        )
+        if not is_revisit and not is_changed(record):
+            return
+        reason = None
+        if not record.length:
+            reason = _SHARED
+        elif is_revisit and (record.http is None or record.http.status is None):
+            reason = _NO_HEAD
+        if reason is not None:
+            if ours or not is_revisit:
+                self._faults.add(_place(record), f"the record cannot be restored ({reason})")
+            else:
+                survey.left[reason] += 1
+            return
+        plan.add_change(number, record.offset, record.length)
+        if not is_revisit:
+            return
+        survey.revisits += 1
+        plan.add_revisit(
+            Revisit(
+                number,
+                record.offset,
+                record.id,
+                record.get(FORMER_ID),
+                record.target_uri,
+                record.date,
+                record.refers_to,
+                record.refers_to_uri,
+                record.refers_to_date,
+            )
+        )
+
+    def _find_originals(self, plan: Plan) -> None:
+        files = (*self._inputs, *self._others)
+        self._watch.begin("looking for originals", sum(given.size_bytes for given in files))
+        for number, given in enumerate(files):
+            is_other = number >= len(self._inputs)
+            if is_other:
+                plan.add_file(number, str(given.file), None)
+            for record in self._records(given, is_told=is_other):
+                if record.type not in ("response", "resource"):
+                    continue
+                if plan.is_wanted(record.id, record.target_uri, record.date):
+                    position = record.frame.block_position
+                    plan.add_original(
+                        record.id, record.target_uri, record.date, number, record.offset, position
+                    )
+            self._watch.advance(given.size_bytes)
+        self._watch.end()
+        self._watch.begin("proving originals", 0)
+        for by_id in (True, False):
+            self._prove(plan, files, by_id=by_id)
+        self._watch.end()
+
+    def _prove(self, plan: Plan, files: Sequence[Input], *, by_id: bool) -> None:
+        last: tuple[tuple[int, int, int], Original] | None = None
+        for found in plan.candidates(by_id=by_id):
+            if not plan.is_open(found.revisit_file, found.revisit_offset):
+                continue
+            place = (found.file, found.offset, found.position)
+            if last is None or last[0] != place:
+                record = read_record(files[found.file].file, found.offset, block_position=found.position)
+                last = (place, Original(record))
+            original = last[1]
+            revisit = read_record(files[found.revisit_file].file, found.revisit_offset)
+            reason = original.reason_against(revisit)
+            if reason is None:
+                plan.found(found, original.size_bytes)
+            else:
+                plan.set_reason(found.revisit_file, found.revisit_offset, reason)
+
+    def _tell_unresolved(self, plan: Plan, survey: _Survey) -> None:
+        for revisit, reason in plan.unresolved():
+            if reason is None and revisit.former_id is None:
+                survey.left[_NO_ORIGINAL] += 1
+                continue
+            named = revisit.refers_to or f"{revisit.refers_to_uri} of {revisit.refers_to_date}"
+            where = f"{plan.place(revisit.file)}, offset {revisit.offset}"
+            self._faults.add(
+                where,
+                reason or f"its original {named} is in none of the files; name the file with --originals",
+            )
+        if plan.leave_unresolved():
+            self._leave_what_names_them(plan)
+
+    def _leave_what_names_them(self, plan: Plan) -> None:
+        """What refers to a revisit that stays must go on doing so."""
+        for file, offset in plan.pointed():
+            record = read_record(self._inputs[file].file, offset)
+            uri = former(record, "WARC-Refers-To-Target-URI") or record.refers_to_uri
+            date = former(record, "WARC-Refers-To-Date") or record.refers_to_date
+            ids = [*record.get_all("Former-WARC-Concurrent-To"), former(record, "WARC-Refers-To")]
+            if plan.stays(None, uri, date) or any(plan.stays(one, None, None) for one in ids):
+                plan.remove_change(file, offset)
+
+    def _write(self, outputs: Sequence[Output]) -> None:
+        tasks = [one for one in outputs if not one.waiting.exists()]
+        self._watch.begin("writing", sum(one.size_before for one in tasks))
+        for one, _ in run_jobs(write_output, tasks, self._options.jobs):
+            self._watch.advance(one.size_before)
+        self._watch.end()
+
+    def _verify(self, plan: Plan) -> None:
+        pairs = [
+            (one.source, one.waiting if one.changes or not self._in_place else one.source)
+            for one in outputs_of(plan)
+        ]
+        result = verify(
+            pairs,
+            originals=[given.file for given in self._others],
+            sample=self._options.sample,
+            jobs=self._options.jobs,
+            work=self._state.path / "verify",
+            watch=self._watch,
+            keep_going=self._options.keep_going,
+        )
+        restored, _ = plan.counts()
+        if not result.findings and result.restored != restored:
+            self._give_up(plan)
+            raise DamagedInput(
+                f"{result.restored} records were restored, {restored} were to be. Nothing was given its final name."
+            )
+        if result.findings:
+            self._give_up(plan)
+            more = result.findings_count - 1
+            others = f" {more} other {'place is' if more == 1 else 'places are'} wrong too." if more else ""
+            raise DamagedInput(f"{result.findings[0]}. Nothing was given its final name.{others}")
+
+    def _result(self, plan: Plan) -> Restored:
+        every = outputs_of(plan)
+        restored, repointed = plan.fact("counts")
+        return Restored(
+            files=len(every),
+            files_changed=sum(bool(one.changes) for one in every),
+            restored=restored,
+            repointed=repointed,
+            bytes_before=plan.fact("bytes_before"),
+            bytes_after=sum(one.final.stat().st_size for one in every),
+            left=plan.fact("left"),
+            fault_count=self._faults.count,
+            faults=tuple(self._faults.first),
+        )
+
+
+def _place(record: StoredRecord) -> str:
+    return f"{record.path}, offset {record.offset}"

@@ -1,0 +1,159 @@
+"""A folder where a long piece of work keeps what it has done, so that it can go on after it was cut.
+
+One process at a time has it. A file has its final name only when it is whole and on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.warc.files import is_same_file, lock, sync_folder
+from scrapy_dedupe.warc.remote import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from .faults import Fault, Faults
+
+LOCK = "lock"
+"""The file in the folder that is locked."""
+
+
+class StateFolder:
+    """The folder *path*, made if it is not there and locked while it is used as a context.
+
+    Raises ArchiveError if another process has it, or if it cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        with writing(self.path):
+            if self._gone.exists():  # of a process that was killed while it removed the folder
+                shutil.rmtree(self._gone)
+            while True:
+                self.path.mkdir(parents=True, exist_ok=True)
+                try:
+                    self._fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+                except FileNotFoundError:  # whoever had the folder has just removed it
+                    continue
+                if not lock(self._fd):
+                    self._close()
+                    raise ArchiveError(
+                        f"Another process works in {self.path}. Wait for its end, or choose another output."
+                    )
+                if is_same_file(self._fd, self.path / LOCK):
+                    return self
+                self._close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def read_json(self, name: str) -> Any:
+        """What `write_json` has written, None if there is nothing. Raises ArchiveError if it cannot be read."""
+        path = self.path / name
+        try:
+            return json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise ArchiveError(f"{path} cannot be read ({error}). --force begins anew.") from error
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a value, as one change. Raises ArchiveError."""
+        write_whole(self.path / name, (json.dumps(value, indent=1) + "\n").encode())
+
+    def clear(self, *, keep: frozenset[str] = frozenset(), last: tuple[str, ...] = ()) -> None:
+        """Remove all but what *keep* names, and what *last* names after all else, in that order."""
+        with writing(self.path):
+            entries = [path for path in self.path.iterdir() if path.name not in keep]
+            entries.sort(key=lambda path: last.index(path.name) + 1 if path.name in last else 0)
+            for path in entries:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            sync_folder(self.path)
+
+    def remove(self) -> None:
+        """Remove the folder and all in it, as one change."""
+        with writing(self.path):
+            self.path.rename(self._gone)
+            sync_folder(self.path.parent)
+            shutil.rmtree(self._gone)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether an earlier process has left the folder, or what it had not yet removed of it."""
+        return self.path.exists() or self._gone.exists()
+
+    @property
+    def _gone(self) -> Path:
+        return self.path.with_name(f".{self.path.name}.gone")
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def tell_again(faults: Faults, count: int, first: Sequence[Fault]) -> None:
+    """Tell what an earlier run, or another process, has found. Raises DamagedInput as `Faults.add` does."""
+    if faults.keep_going:
+        faults.take(count, tuple(first))
+        return
+    for fault in first:
+        faults.add(fault.place, fault.reason)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file as one change that outlives a crash. Raises ArchiveError."""
+    temporary = path.with_name(f"{path.name}.new")
+    with writing(path, temporary):
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Tell a failure to write *path* in one sentence, as ArchiveError, and remove what is *temporary*."""
+    try:
+        yield
+    except BaseException as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        if isinstance(error, OSError):
+            raise ArchiveError(
+                f"{path} cannot be written: {error.strerror or error}. See to the space and the permissions, or choose"
+                " another place."
+            ) from error
+        raise
+
+
+@contextlib.contextmanager
+def reading(file: object) -> Iterator[None]:
+    """Tell a failure to read *file* in one sentence, as ArchiveError."""
+    try:
+        yield
+    except OSError as error:
+        raise ArchiveError(
+            f"{shown(str(file))} cannot be read: {error.strerror or error}. See whether it is there, and to its"
+            " permissions."
+        ) from error

@@ -1,0 +1,319 @@
+"""What the files say of the originals and copies that the manifests list, before anything is decided.
+
+Each original that has copies and each copy is read whole: it has to be the record of its line, with the digest of its
+line, since a copy's payload is dropped on that word. What stands between them is looked through for requests with
+another method than GET, and for references that could not be mended later.
+
+A survey of one file is one SQLite file in the form of `plan.SURVEYED`, with the faults in table ``fault`` (place,
+reason) and their number in table ``faults``. It has its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from deflate import gzip_compress
+
+from scrapy_dedupe.afterwards.faults import Fault, Faults
+from scrapy_dedupe.afterwards.manifest import ManifestLine
+from scrapy_dedupe.afterwards.mending import MENTION, date_key, digest_key
+from scrapy_dedupe.afterwards.plan import ALONE, COPY, ORIGINAL, SURVEYED, Plan, PlannedLine
+from scrapy_dedupe.afterwards.revisits import Target, as_revisit, bare, could_be_undone, record_bytes
+from scrapy_dedupe.afterwards.state import writing
+from scrapy_dedupe.afterwards.stretches import exact_head, stretches
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.warc.bodies import payload_pieces
+from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
+from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
+
+if TYPE_CHECKING:
+    from scrapy_dedupe.afterwards.eligibility import Eligibility
+    from scrapy_dedupe.afterwards.places import Places
+    from scrapy_dedupe.afterwards.stretches import Stretch
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+_REQUEST: Final = re.compile(rb"\nWARC-Type:[ \t]*request[ \t]*\r", re.IGNORECASE)
+_NAMES: Final = re.compile(rb"\nWARC-(?:Concurrent|Refers)-To:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_ID: Final = re.compile(rb"\nWARC-Record-ID:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
+_HEAD_END: Final = (b"\r\n\r\n", b"\n\n")
+# As incompressible as a real one, for the estimate of a size.
+_SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyTask:
+    """A file to survey: its number in the plan below *folder*, its name, and where its survey goes."""
+
+    folder: Path
+    file: int
+    name: str
+    part: Path
+    places: Places
+    eligibility: Eligibility
+    keep_going: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    line: int
+    role: int
+    reason: str | None
+    listed_key: str
+    id: bytes | None = None
+    uri: bytes | None = None
+    date: bytes | None = None
+    digest: bytes | None = None
+    digest_key: str | None = None
+    mime: str | None = None
+    revisit_bytes: int | None = None
+
+
+def survey_file(task: SurveyTask) -> None:
+    """Survey a file. Raises DamagedInput for the first fault unless the work is to go on, ArchiveError, OSError."""
+    temporary = task.part.with_name(f"{task.part.name}.new")
+    with writing(task.part, temporary):
+        temporary.unlink(missing_ok=True)
+        connection = sqlite3.connect(temporary)
+        try:
+            connection.executescript(
+                "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000;"
+                + SURVEYED.format(schema="")
+                + "CREATE TABLE named_by (line INTEGER, id_key BLOB); CREATE TABLE not_get (id_key BLOB PRIMARY KEY);"
+                "CREATE TABLE fault (place TEXT, reason TEXT); CREATE TABLE faults (number INTEGER);"
+            )
+            with Plan(task.folder) as plan:
+                _Survey(task, plan, connection).run()
+            connection.commit()
+        except sqlite3.OperationalError as error:
+            raise OSError(getattr(error, "sqlite_errorcode", 0), str(error)) from error
+        finally:
+            connection.close()
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(task.part)
+
+
+def take_faults(part: Path, faults: Faults) -> None:
+    """Add the faults that a survey has found."""
+    connection = sqlite3.connect(part)
+    try:
+        number = connection.execute("SELECT number FROM faults").fetchone()[0]
+        faults.take(
+            number, tuple(Fault(*row) for row in connection.execute("SELECT place, reason FROM fault"))
+        )
+    finally:
+        connection.close()
+
+
+class _Survey:
+    def __init__(self, task: SurveyTask, plan: Plan, connection: sqlite3.Connection) -> None:
+        self._task = task
+        self._plan = plan
+        self._connection = connection
+        self._file = task.places.file(task.name)
+        self._faults = Faults(keep_going=task.keep_going)
+        self._faulty: set[int] = set()
+
+    def run(self) -> None:
+        task, execute = self._task, self._connection.execute
+        lines = self._plan.lines_of(task.file)
+        # Of a file that lies elsewhere only the records that are needed are fetched.
+        if isinstance(self._file, Path):
+            try:
+                for stretch in stretches(self._file, lines, wants_head=_is_wanted, on_damage=self._damaged):
+                    self._look_at(stretch)
+            except OSError as error:
+                raise ArchiveError(f"{self._file} cannot be read: {error.strerror or error}.") from error
+        else:
+            for line in lines:
+                if line.role != ALONE:
+                    self._survey(line)
+        self._tell_unread()
+        execute(
+            "UPDATE surveyed SET reason = 'method' WHERE reason IS NULL AND (id_key IN (SELECT id_key FROM not_get)"
+            " OR line IN (SELECT line FROM named_by WHERE id_key IN (SELECT id_key FROM not_get)))"
+        )
+        execute("DROP TABLE named_by")
+        execute("DROP TABLE not_get")
+        self._connection.executemany(
+            "INSERT INTO fault VALUES (?, ?)", [(fault.place, fault.reason) for fault in self._faults.first]
+        )
+        execute("INSERT INTO faults VALUES (?)", (self._faults.count,))
+
+    def _look_at(self, stretch: Stretch) -> None:
+        if isinstance(stretch.listed, PlannedLine):
+            if stretch.listed.role != ALONE:
+                self._survey(stretch.listed, exact_head(stretch))
+            return
+        head = stretch.head
+        if not stretch.length and MENTION.search(head):
+            # It shares a member with others and is copied as it is; what it names has to stay.
+            self._note("INSERT OR IGNORE INTO pinned VALUES (?)", _NAMES.findall(head))
+        if _REQUEST.search(head) and not _GET.match(stretch.start):
+            self._note("INSERT OR IGNORE INTO not_get VALUES (?)", _NAMES.findall(head) + _ID.findall(head))
+
+    def _note(self, statement: str, ids: list[bytes]) -> None:
+        self._connection.executemany(statement, [(bare(record_id),) for record_id in ids])
+
+    def _damaged(self, offset: int, reason: str) -> None:
+        if offset not in self._faulty:
+            self._faulty.add(offset)
+            self._faults.add(f"{self._file}, offset {offset}", reason)
+
+    def _tell_unread(self) -> None:
+        """Whatever was not reached, because it lies in a damaged place, cannot be converted."""
+        self._connection.executemany(
+            "INSERT OR IGNORE INTO surveyed (line, file, role, reason, listed_key) VALUES (?, ?, ?, 'damaged', ?)",
+            (
+                (line.id, self._task.file, line.role, digest_key(line.digest) or line.digest)
+                for line in self._plan.lines_of(self._task.file)
+                if line.role != ALONE
+            ),
+        )
+
+    def _survey(self, line: PlannedLine, head: RawHead | None = None) -> None:
+        listed = ManifestLine(self._task.name, line.offset, line.length, line.uri, line.date, line.digest)
+        try:
+            record = self._task.places.record(listed)
+            row = self._row(record, line, head)
+        except DamagedInput as error:
+            reason = str(error).removeprefix(f"{self._file}, offset {line.offset}: ")
+            self._damaged(line.offset, reason)
+            return
+        self._connection.execute(
+            "INSERT INTO surveyed (line, file, role, reason, id, id_key, uri, date, date_key, digest, digest_key, listed_key,"
+            " mime, revisit_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                row.line,
+                self._task.file,
+                row.role,
+                row.reason,
+                row.id,
+                bare(row.id) if row.id else None,
+                row.uri,
+                row.date,
+                date_key(row.date.decode("latin-1")) if row.date else None,
+                row.digest,
+                row.digest_key,
+                row.listed_key,
+                row.mime,
+                row.revisit_bytes,
+            ),
+        )
+        self._connection.executemany(
+            "INSERT INTO named_by VALUES (?, ?)",
+            [
+                (line.id, bare(name.encode("latin-1", "replace")))
+                for name in record.get_all("WARC-Concurrent-To")
+            ],
+        )
+
+    def _row(self, record: StoredRecord, line: PlannedLine, head: RawHead | None) -> _Row:
+        """What is known of a record. Raises DamagedInput if its payload is not that of the line."""
+        is_copy = line.role == COPY
+        reason = self._task.eligibility.reason_against(record)
+        if reason is None and record.type != "response":
+            reason = "no-http"
+        algorithm, _, value = line.digest.partition(":")
+        hasher, sha1, size = (
+            hashlib.new(algorithm, usedforsecurity=False),
+            hashlib.sha1(usedforsecurity=False),
+            0,
+        )
+        stored = record.get("WARC-Payload-Digest")
+        wants_sha1 = line.role == ORIGINAL and stored is None
+        for piece in payload_pieces(record):
+            hasher.update(piece)
+            if wants_sha1:
+                sha1.update(piece)
+            size += len(piece)
+        if hasher.hexdigest() != value:
+            raise DamagedInput(
+                f"{record.path}, offset {line.offset}: the manifest does not match the file: the payload has another"
+                " digest. Make the manifest anew with warcsum --recompute."
+            )
+        if record.format != "arc":
+            head = head or raw_head(record)
+        if reason is None and is_copy:
+            reason = self._task.eligibility.reason_against(record, size_bytes=size) or _hindrance(
+                record, head
+            )
+        if head is None:
+            uri: bytes | None = (record.target_uri or "").encode("utf-8") or None
+            date: bytes | None = (record.date or "").encode("ascii", "replace") or None
+            record_id = digest = None
+        else:
+            found = head.get(b"WARC-Target-URI")
+            uri = bare(found) if found else None
+            date, record_id, digest = (
+                head.get(b"WARC-Date"),
+                head.get(b"WARC-Record-ID"),
+                head.get(b"WARC-Payload-Digest"),
+            )
+        if digest is None and wants_sha1:
+            digest = b"sha1:" + base64.b32encode(sha1.digest())
+        is_candidate = is_copy and reason is None
+        return _Row(
+            line.id,
+            line.role,
+            reason,
+            digest_key(line.digest) or line.digest,
+            record_id,
+            uri,
+            date,
+            digest,
+            digest_key(stored),
+            _mime(record) if is_candidate else None,
+            _revisit_bytes(record, head, line) if is_candidate and head is not None else None,
+        )
+
+
+def _is_wanted(line: PlannedLine) -> bool:
+    return line.role != ALONE
+
+
+def _hindrance(record: StoredRecord, head: RawHead | None) -> str | None:
+    """Why a copy cannot become a revisit, apart from what `Eligibility` knows."""
+    if head is None:
+        return "arc"
+    if not record.id:
+        return "no-id"
+    if not could_be_undone(head):
+        return "fields"
+    assert record.http is not None
+    return None if record.frame.kept[: record.http.length].endswith(_HEAD_END) else "no-http"
+
+
+def _revisit_bytes(record: StoredRecord, head: RawHead, line: PlannedLine) -> int:
+    """About how many bytes the revisit takes, with what the manifest says of the original."""
+    assert record.http is not None
+    block = record.frame.kept[: record.http.length]
+    digest = head.get(b"WARC-Payload-Digest") or b"sha1:" + b"3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
+    # Another id, and another digest than its own, for what cannot be known before all files are surveyed.
+    target = Target(
+        _SOME_ID,
+        (line.refers_uri or "").encode("utf-8", "surrogatepass"),
+        (line.refers_date or "").encode("ascii", "replace"),
+        digest[:8] + digest[:7:-1],
+    )
+    for _ in head.get_all(b"WARC-Concurrent-To"):
+        head = head.added((b"Former-WARC-Concurrent-To", _SOME_ID))
+    data = record_bytes(as_revisit(head, target, block), block)
+    with record.path.open("rb") as file:
+        file.seek(record.offset)
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    return len(gzip_compress(data, DEFAULT_GZIP_LEVEL)) if is_gzip else len(data)
+
+
+def _mime(record: StoredRecord) -> str:
+    assert record.http is not None
+    value = record.http.get(b"Content-Type") or b""
+    return value.partition(b";")[0].strip().lower().decode("latin-1")

@@ -1,0 +1,102 @@
+"""``arc2warc PATH… -o FOLDER``: ARC files become WARC files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import UsageError
+
+from .figures import number_text, size_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.afterwards.arc_files import Converted
+
+    from .place import Place
+
+HELP = "Convert ARC files to WARC 1.1, and prove that every capture is there with its payload."
+
+_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="ARC files, or folders with -r")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        required=True,
+        help="the folder of the WARC files; they keep their names below it, with .warc for .arc",
+    )
+    parser.add_argument("-r", "--recursive", action="store_true", help="search folders, and those in them")
+    parser.add_argument(
+        "--hash", choices=("sha1", "sha256"), default="sha256", help="the digests (default: sha256)"
+    )
+    gzip = parser.add_mutually_exclusive_group()
+    gzip.add_argument(
+        "--gzip", action="store_true", default=None, help="compress the output (default: as the input is)"
+    )
+    gzip.add_argument(
+        "--no-gzip", action="store_false", dest="gzip", default=None, help="do not compress the output"
+    )
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=int,
+        default=1,
+        help="files to convert at a time; 0: one a core (default: 1)",
+    )
+    parser.add_argument("--keep-going", action="store_true", help="pass over damaged places, and go on")
+    parser.add_argument("--force", action="store_true", help="replace files that are in FOLDER already")
+
+
+def run(place: Place, opts: argparse.Namespace) -> Converted:
+    from scrapy_dedupe import __version__
+    from scrapy_dedupe.afterwards.arc_conversion import ConversionOptions
+    from scrapy_dedupe.afterwards.arc_files import convert_files
+
+    from .bars import Bars
+
+    if opts.jobs < 0:
+        raise UsageError(f"--jobs {opts.jobs} is no number of jobs. Give 1 or more, or 0 for one a core.")
+    options = ConversionOptions(
+        algorithm=opts.hash, gzip=opts.gzip, force=opts.force, software=f"scrapy-dedupe/{__version__}"
+    )
+    with Bars(opts) as watch:
+        return convert_files(
+            opts.paths,
+            opts.output,
+            options=options,
+            recursive=opts.recursive,
+            jobs=opts.jobs,
+            keep_going=opts.keep_going,
+            watch=watch,
+        )
+
+
+def text(result: Converted) -> str:
+    lines = [str(fault) for fault in result.faults[:_SHOWN]]
+    if result.fault_count > _SHOWN:
+        lines.append(f"... and {number_text(result.fault_count - _SHOWN)} more faults.")
+    already = f", {number_text(result.files_found)} of them before" if result.files_found else ""
+    lines.append(
+        f"{_counted(result.files, 'file')} converted{already}: {_counted(result.responses, 'response')},"
+        f" {_counted(result.resources, 'resource')}, {_counted(result.metadata, 'version block')};"
+        f" {size_text(result.bytes_before)} became {size_text(result.bytes_after)}. Every capture"
+        f" {'that could be read ' if result.fault_count else ''}is there with its payload."
+    )
+    return "\n".join(lines)
+
+
+def caveat(result: Converted) -> str | None:
+    if not result.fault_count:
+        return None
+    were = "was at fault and is" if result.fault_count == 1 else "were at fault and are"
+    return f"{_counted(result.fault_count, 'place')} {were} not in the output."
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{number_text(count)} {noun}{'' if count == 1 else 's'}"

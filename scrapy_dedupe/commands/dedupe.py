@@ -1,0 +1,311 @@
+"""``dedupe PATH… -o FOLDER``: all steps in one go."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.afterwards.eligibility import DEFAULT_MIN_SIZE, Eligibility
+from scrapy_dedupe.afterwards.faults import Faults
+from scrapy_dedupe.afterwards.inputs import find_inputs
+from scrapy_dedupe.afterwards.jobs import job_count
+from scrapy_dedupe.afterwards.manifest import ALGORITHMS
+from scrapy_dedupe.afterwards.plan import LEFT
+from scrapy_dedupe.afterwards.step_reports import StepOptions
+from scrapy_dedupe.afterwards.steps import run_steps
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
+from scrapy_dedupe.crawls.index import checked_crawl_id
+from scrapy_dedupe.errors import SettingError, UsageError
+
+from .bars import Bars
+from .figures import number_text, size_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from scrapy_dedupe.afterwards.savings import Saving
+    from scrapy_dedupe.afterwards.step_reports import Deduped
+    from scrapy_dedupe.crawls.importing import Imported
+
+    from .place import Place
+
+HELP = (
+    "Deduplicate WARC files in one go: find records with the same payload, compare them byte by byte, write the files"
+    " again with a revisit for every copy, and verify the result. The same call goes on after it was cut."
+)
+
+_SHOWN = 20
+_ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class DedupeReport:
+    """What was done, and what of it was entered into the crawl index, if that was wished."""
+
+    deduped: Deduped
+    index: Indexed | None
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What the import of the resulting files did to the index of ``store``."""
+
+    store: str
+    imported: int
+    originals: int
+    revisits: int
+    failed: tuple[str, ...]
+    skipped: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="a WARC or ARC file, a folder, or a pattern such as 'folder/*.warc.gz'",
+    )
+    parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="where the new files go")
+    parser.add_argument(
+        "--in-place", action="store_true", help="replace the files themselves, once all new ones are verified"
+    )
+    parser.add_argument("-r", "--recursive", action="store_true", help="take what is below a folder, too")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say what would be saved, by host and MIME type, and write nothing",
+    )
+    parser.add_argument(
+        "-H",
+        "--hash",
+        choices=ALGORITHMS,
+        default="sha256",
+        help="the algorithm of the digests; those of another one are computed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--min-size",
+        metavar="N",
+        type=int,
+        default=DEFAULT_MIN_SIZE,
+        help="leave records whose payload has fewer bytes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--status",
+        metavar="N",
+        action="append",
+        help='the HTTP status of records that may become revisits, or "all" (may be repeated; default: 200)',
+    )
+    parser.add_argument(
+        "--convert-arc", action="store_true", help="make WARC files of ARC files first (default: copy them)"
+    )
+    parser.add_argument(
+        "--work",
+        metavar="DIR",
+        type=Path,
+        help="where the state of the run is kept (default: .dedupe in FOLDER, or in the folder that all files are in)",
+    )
+    parser.add_argument(
+        "--jobs", metavar="N", type=int, default=1, help="processes; 0 for all cores (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--sample",
+        metavar="N",
+        type=int,
+        default=100,
+        help="how many revisits the verification replays from the new files (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--keep-going", action="store_true", help="pass over what is damaged, name it, and go on"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="begin anew, and replace files of the same names in FOLDER"
+    )
+    parser.add_argument(
+        "--index", action="store_true", help="import the resulting files into the crawl index at the end"
+    )
+    parser.add_argument(
+        "--crawl-id",
+        metavar="ID",
+        help="with --index: the crawl of the files (default: what each file says, else its name)",
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> DedupeReport:
+    options = _options(opts)
+    if opts.crawl_id is not None:
+        checked_crawl_id(opts.crawl_id)
+    url = place.index_url if opts.index else None
+    faults = Faults(keep_going=opts.keep_going)
+    inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive, without=opts.output)
+    with Bars(opts) as watch:
+        deduped = run_steps(inputs, opts.output, options, faults=faults, watch=watch)
+    if url is None or deduped.kept_in is not None:
+        return DedupeReport(deduped, None)
+    import_options = ImportOptions(crawl=opts.crawl_id, new_payload=place.settings.warc.payload)
+    with open_index(url, timeout_s=place.timeout_s) as index:
+        done = import_sources(index, deduped.paths, import_options, _ImportWatch())
+    return DedupeReport(deduped, _indexed(place.shown(url), done))
+
+
+def _options(opts: argparse.Namespace) -> StepOptions:
+    if opts.in_place and opts.output is not None:
+        raise UsageError("--in-place replaces the files themselves, and -o writes others. Give one of them.")
+    if not (opts.in_place or opts.output is not None or opts.dry_run):
+        raise UsageError("Say with -o FOLDER where the new files go, or replace the files with --in-place.")
+    if opts.in_place and opts.convert_arc:
+        raise UsageError("--convert-arc makes other files of ARC files, which goes with -o FOLDER alone.")
+    if opts.dry_run and opts.index:
+        raise UsageError("A dry run has no files to import. Leave --index out.")
+    if opts.crawl_id is not None and not opts.index:
+        raise UsageError("--crawl-id goes with --index: it names the crawl of what is imported.")
+    if opts.min_size < 0 or opts.sample < 0:
+        raise SettingError("--min-size and --sample are numbers from 0 on.")
+    job_count(opts.jobs)
+    return StepOptions(
+        algorithm=opts.hash,
+        eligibility=Eligibility(opts.min_size, _statuses(opts.status)),
+        convert_arc=opts.convert_arc,
+        in_place=opts.in_place,
+        dry_run=opts.dry_run,
+        keep_going=opts.keep_going,
+        force=opts.force,
+        jobs=opts.jobs,
+        sample=opts.sample,
+        work=opts.work,
+    )
+
+
+def _statuses(words: Sequence[str] | None) -> frozenset[int] | None:
+    if words is None:
+        return Eligibility().statuses
+    if _ALL in words:
+        return None
+    for word in words:
+        if not (word.isascii() and word.isdigit() and len(word) == 3):
+            raise SettingError(f'{word!r} is no HTTP status. Give a number such as 404, or "{_ALL}".')
+    return frozenset(map(int, words))
+
+
+class _ImportWatch:
+    """Of the import; it is told nothing that must be shown, since the bars are of bytes."""
+
+    def check(self) -> None:
+        pass
+
+    def show(self, done: float, total: int) -> None:
+        pass
+
+    def tell(self, sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+
+def _indexed(store: str, done: Imported) -> Indexed:
+    return Indexed(
+        store=store,
+        imported=len(done.imported) + len(done.known),
+        originals=done.originals,
+        revisits=done.revisits,
+        failed=tuple(f"{failed.source}: {failed.reason}" for failed in done.failed),
+        skipped=done.skipped,
+    )
+
+
+def text(result: DedupeReport) -> str:
+    done = result.deduped
+    lines = [
+        *_table(done),
+        *(
+            f"    {number_text(count)} {LEFT.get(reason, reason)}"
+            for reason, count in sorted(done.left.items())
+        ),
+    ]
+    if done.converted is None:
+        lines.append(
+            "The files were replaced by an earlier call, which was cut before it could tell how many records."
+        )
+    if done.savings is not None:
+        lines += _savings("host", done.savings.hosts) + _savings("MIME type", done.savings.types)
+    if done.verified:
+        lines.append(
+            f"Verified: {_counted(done.verified, 'record')} read again;"
+            f" {_counted(done.resolved, 'revisit leads', 'revisits lead')} to the payload; {number_text(done.replayed)}"
+            " replayed."
+        )
+    if done.kept_in is not None:
+        lines.append(f"NOT verified. No file has its final name; the new ones are in {done.kept_in}.")
+    lines += _first([str(fault) for fault in done.faults], done.fault_count)
+    lines += _first(list(done.findings), done.findings_count)
+    if (index := result.index) is not None:
+        lines.append(
+            f"{_counted(index.imported, 'file')} imported into {index.store}: {_counted(index.originals, 'original')},"
+            f" {_counted(index.revisits, 'revisit')}."
+        )
+        lines += _first(list(index.failed), len(index.failed))
+    return "\n".join(lines)
+
+
+def _table(done: Deduped) -> list[str]:
+    files = number_text(done.files) + (
+        f", {number_text(done.arcs)} of them converted from ARC" if done.arcs else ""
+    )
+    rows = [("files", files), ("responses", number_text(done.records))]
+    rows.append(
+        (
+            "digests of several",
+            f"{number_text(done.clusters)}, {number_text(done.collisions)} of different payloads",
+        )
+    )
+    if done.converted is not None:
+        title = "would be revisits" if done.dry_run else "now revisits"
+        rows.append((title, number_text(done.converted)))
+        if done.repointed:
+            rows.append(("references mended", number_text(done.repointed)))
+    percent = 100 * done.saved_bytes / done.old_bytes if done.old_bytes else 0.0
+    rows += [
+        ("bytes before", size_text(done.old_bytes)),
+        ("bytes after", ("about " if done.dry_run else "") + size_text(done.new_bytes)),
+        ("saved", f"{_signed(done.saved_bytes)} ({percent:.1f} %)"),
+    ]
+    if done.left:
+        rows.append(("copies left", number_text(sum(done.left.values()))))
+    return [f"{title:<20}{value}" for title, value in rows]
+
+
+def _signed(size_bytes: int) -> str:
+    return f"-{size_text(-size_bytes)}" if size_bytes < 0 else size_text(size_bytes)
+
+
+def _savings(title: str, savings: Sequence[Saving]) -> list[str]:
+    lines = [f"By {title}:"] if savings else []
+    lines += [
+        f"    {size_text(saving.saved_bytes):>10} {number_text(saving.records):>10}  {saving.name}"
+        for saving in savings[:_SHOWN]
+    ]
+    return [*lines, f"    and {number_text(len(savings) - _SHOWN)} more."] if len(savings) > _SHOWN else lines
+
+
+def _first(lines: list[str], count: int) -> list[str]:
+    return [*lines[:_SHOWN], f"and {number_text(count - _SHOWN)} more."] if count > _SHOWN else lines
+
+
+def caveat(result: DedupeReport) -> str | None:
+    done, index = result.deduped, result.index
+    parts = []
+    if done.findings_count:
+        parts.append(f"the verification found {_counted(done.findings_count, 'difference')}")
+    if done.fault_count:
+        parts.append(f"{_counted(done.fault_count, 'fault')} in the input passed over")
+    if index is not None and index.failed:
+        parts.append(f"{_counted(len(index.failed), 'file')} not imported")
+    if index is not None and index.skipped:
+        parts.append(f"{_counted(index.skipped, 'record')} passed over by the import")
+    sentence = "; ".join(parts)
+    return f"{sentence[0].upper()}{sentence[1:]}." if sentence else None
+
+
+def _counted(count: int, one: str, many: str | None = None) -> str:
+    return f"1 {one}" if count == 1 else f"{number_text(count)} {many or f'{one}s'}"

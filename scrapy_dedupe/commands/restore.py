@@ -1,0 +1,111 @@
+"""``restore PATH… -o FOLDER``: revisits become responses again, from their originals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import UsageError
+
+from .figures import number_text, size_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.afterwards.restoring import Restored
+
+    from .place import Place
+
+HELP = (
+    "Undo warcrefs and dedupe: revisits become responses again, from their originals, and what refers to them gets its"
+    " former references back."
+)
+
+_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="WARC files, or folders that are searched for them"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        help="the folder of the restored files; they keep their names below it",
+    )
+    parser.add_argument(
+        "--in-place", action="store_true", help="replace the files that change, once all are verified"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        dest="all_writers",
+        help="restore the revisits of other programs too, where the original is found",
+    )
+    parser.add_argument(
+        "--originals",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="other files or folders in which originals are looked for (repeatable)",
+    )
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=int,
+        default=1,
+        help="files to write at a time; 0: one a core (default: 1)",
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="leave a revisit that cannot be restored as it is, and go on",
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that are in FOLDER already")
+
+
+def run(place: Place, opts: argparse.Namespace) -> Restored:
+    from scrapy_dedupe.afterwards.restoring import RestoreOptions, restore
+
+    from .bars import Bars
+
+    if opts.in_place == (opts.output is not None):
+        raise UsageError("Give either -o FOLDER or --in-place.")
+    if opts.jobs < 0:
+        raise UsageError(f"--jobs {opts.jobs} is no number of jobs. Give 1 or more, or 0 for one a core.")
+    options = RestoreOptions(
+        all_writers=opts.all_writers, jobs=opts.jobs, keep_going=opts.keep_going, force=opts.force
+    )
+    with Bars(opts) as watch:
+        return restore(opts.paths, opts.output, originals=opts.originals, options=options, watch=watch)
+
+
+def text(result: Restored) -> str:
+    lines = [str(fault) for fault in result.faults[:_SHOWN]]
+    if result.fault_count > _SHOWN:
+        lines.append(f"... and {number_text(result.fault_count - _SHOWN)} more faults.")
+    lines += [
+        f"Left: {number_text(count)} {'revisit' if count == 1 else 'revisits'} ({reason})"
+        for reason, count in result.left.items()
+    ]
+    lines.append(
+        f"{number_text(result.restored)} {'revisit' if result.restored == 1 else 'revisits'} restored,"
+        f" {number_text(result.repointed)} other {'record' if result.repointed == 1 else 'records'} pointed back, in"
+        f" {number_text(result.files_changed)} of {number_text(result.files)}"
+        f" {'file' if result.files == 1 else 'files'}; {size_text(result.bytes_before)} became"
+        f" {size_text(result.bytes_after)}. Verified."
+    )
+    return "\n".join(lines)
+
+
+def caveat(result: Restored) -> str | None:
+    if not result.fault_count:
+        return None
+    places = (
+        "1 place was at fault"
+        if result.fault_count == 1
+        else f"{number_text(result.fault_count)} places were at fault"
+    )
+    return f"{places}; what stands there is as it was."

@@ -1,0 +1,184 @@
+"""``warccollres MANIFEST… -o OUT``: tells apart records that have one digest and different bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError, UsageError
+
+from .bars import Bars
+from .figures import number_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.afterwards.faults import Fault
+    from scrapy_dedupe.afterwards.manifest import ManifestLine
+
+    from .place import Place
+
+HELP = (
+    "Compare the records of each digest byte by byte, and number those that differ (7th column: extension)."
+)
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CollisionReport:
+    """Of ``lines``, those were ``compared`` that share ``digests``; ``collisions`` of these stand for different payloads.
+
+    ``alone`` are records that may not stand for another one, those with a fault among them.
+    """
+
+    output: str
+    lines: int
+    digests: int
+    compared: int
+    collisions: int
+    alone: int
+    fault_count: int
+    faults: list[Fault]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifests", metavar="MANIFEST", nargs="+", type=Path, help="manifests, in any order")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", type=Path, required=True, help="the manifest to write"
+    )
+    parser.add_argument(
+        "--root",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="folder or URL that the names in the manifests are below (may be repeated; default: the working folder)",
+    )
+    parser.add_argument(
+        "--paths",
+        metavar="MAP",
+        type=Path,
+        help="file that says where files are: a line NAME PLACE each (spaces as %%20), or a JSON object; a place is a"
+        " path, relative to the folder of MAP, or a URL",
+    )
+    parser.add_argument(
+        "--proc", action="store_true", help="add the copy numbers and references too, as warcsumproc does"
+    )
+    parser.add_argument(
+        "--format", choices=("text", "jsonl", "parquet"), default="text", help="of OUT (default: text)"
+    )
+    parser.add_argument("--force", action="store_true", help="write over an OUT that is there")
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=int,
+        default=1,
+        help="processes that read and compare (0: one a core; default: 1)",
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="give records that cannot be read an extension of their own and go on, with exit code 4 at the end",
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> CollisionReport:
+    from scrapy_dedupe.afterwards.collisions import CollisionCounts, resolve_collisions
+    from scrapy_dedupe.afterwards.faults import Faults
+    from scrapy_dedupe.afterwards.jobs import job_count
+    from scrapy_dedupe.afterwards.manifest import LineWriter, read_all
+    from scrapy_dedupe.afterwards.numbering import number
+    from scrapy_dedupe.afterwards.ordering import by_cluster
+    from scrapy_dedupe.afterwards.places import Places
+
+    job_count(opts.jobs)
+    is_piped = str(opts.output) == "-"
+    if is_piped and opts.json:
+        raise UsageError("Both the manifest and --json would go to standard output. Name a file with -o.")
+    faults = Faults(keep_going=opts.keep_going)
+    places = Places(opts.root, opts.paths)
+    counts = CollisionCounts()
+    writer = LineWriter(opts.output, columns=10 if opts.proc else 7, format=opts.format, force=opts.force)
+    try:
+        with (
+            Bars(opts) as watch,
+            writer,
+            TemporaryDirectory(
+                prefix=".warccollres-", dir=None if is_piped else opts.output.parent
+            ) as folder,
+        ):
+            work = Path(folder)
+            total_bytes = 0
+
+            def plain_lines() -> Iterator[ManifestLine]:
+                nonlocal total_bytes
+                for line in read_all(opts.manifests, faults=faults):
+                    total_bytes += line.length
+                    yield replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
+
+            watch.begin("sorting", 0)
+            ordered = iter(by_cluster(plain_lines(), work))
+            # All lines are read before the first one is given.
+            first = list(islice(ordered, 1))
+            watch.end()
+            watch.begin("comparing", total_bytes)
+            lines = resolve_collisions(
+                chain(first, ordered),
+                places,
+                faults=faults,
+                watch=watch,
+                jobs=opts.jobs,
+                folder=work,
+                counts=counts,
+            )
+            for line in number(lines) if opts.proc else lines:
+                writer.write(line)
+            watch.end()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ArchiveError(
+            f"The work cannot go on: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}. See"
+            " to the disk of OUT and to that of temporary files."
+        ) from error
+    return CollisionReport(
+        output=str(opts.output),
+        lines=counts.lines,
+        digests=counts.digests,
+        compared=counts.compared,
+        collisions=counts.collisions,
+        alone=counts.alone,
+        fault_count=faults.count,
+        faults=faults.first,
+    )
+
+
+def text(result: CollisionReport) -> str:
+    if result.output == "-":
+        return ""
+    summary = (
+        f"{result.output}: {_counted(result.lines, 'record')}. {number_text(result.compared)} of them compared, since they"
+        f" share {_counted(result.digests, 'digest')}: {_counted(result.collisions, 'digest')} of different payloads,"
+        f" {_counted(result.alone, 'record')} that may not stand for another."
+    )
+    lines = [summary, *(str(fault) for fault in result.faults[:_SHOWN])]
+    if result.fault_count > _SHOWN:
+        lines.append(f"and {number_text(result.fault_count - _SHOWN)} more.")
+    return "\n".join(lines)
+
+
+def caveat(result: CollisionReport) -> str | None:
+    if not result.fault_count:
+        return None
+    return (
+        f"{_counted(result.fault_count, 'fault')} in the input passed over; a record that could not be compared has an"
+        " extension of its own."
+    )
+
+
+def _counted(count: int, word: str) -> str:
+    return f"1 {word}" if count == 1 else f"{number_text(count)} {word}s"

@@ -1,0 +1,199 @@
+"""``warcrefs MANIFEST… -o FOLDER``: writes the files again, with a revisit in the place of every copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.afterwards.eligibility import DEFAULT_MIN_SIZE, DEFAULT_STATUSES, Eligibility
+from scrapy_dedupe.errors import UsageError
+
+from . import verify
+from .bars import Bars
+from .figures import number_text, size_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.afterwards.rewriting import Rewritten
+
+    from .place import Place
+
+HELP = (
+    "Write the files of a manifest again into a folder, with a revisit in the place of every copy; then read both back"
+    " and compare them."
+)
+
+
+_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "manifests",
+        metavar="MANIFEST",
+        nargs="+",
+        type=Path,
+        help="manifests of ten columns, as warcsumproc makes",
+    )
+    parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="where the new files go")
+    parser.add_argument(
+        "--originals",
+        metavar="MANIFEST",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=Path,
+        help="manifests that are read for the originals in them alone; their files are not written again",
+    )
+    parser.add_argument(
+        "--root",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="a folder below which the files of the manifest lie (may be repeated; default: the working folder)",
+    )
+    parser.add_argument(
+        "--paths", metavar="MAP", type=Path, help="a file that says where each file lies: NAME PLACE a line"
+    )
+    parser.add_argument(
+        "--files",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        help="the files to write again, as the manifest names them (default: all in it)",
+    )
+    parser.add_argument(
+        "--min-size",
+        metavar="N",
+        type=int,
+        default=DEFAULT_MIN_SIZE,
+        help="leave records whose payload has fewer bytes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--status",
+        metavar="N",
+        action="append",
+        help='the HTTP status of records that may become revisits, or "all" (may be repeated; default: 200)',
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say what would be saved, by host and MIME type, and write nothing",
+    )
+    parser.add_argument(
+        "--in-place", action="store_true", help="replace the files themselves, once all new ones are verified"
+    )
+    parser.add_argument(
+        "--jobs", metavar="N", type=int, default=1, help="processes to use; 0: one a core (default: 1)"
+    )
+    parser.add_argument(
+        "--sample",
+        metavar="N",
+        type=int,
+        default=100,
+        help="how many revisits the verification replays from the new files (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--keep-going", action="store_true", help="pass over what is damaged, name it, and go on"
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that are in FOLDER already")
+
+
+def run(place: Place, opts: argparse.Namespace) -> Rewritten:
+    from scrapy_dedupe.afterwards.faults import Faults
+    from scrapy_dedupe.afterwards.manifest import read_all
+    from scrapy_dedupe.afterwards.places import Places
+    from scrapy_dedupe.afterwards.rewriting import RewriteOptions, rewrite
+
+    if opts.output is None and not (opts.dry_run or opts.in_place):
+        raise UsageError("The new files need a folder: name it with -o.")
+    if opts.min_size < 0:
+        raise UsageError(f"--min-size {opts.min_size} is no size. Give a number of bytes from 0 on.")
+    if opts.sample < 0:
+        raise UsageError(f"--sample {opts.sample} is no number of revisits. Give one from 0 on.")
+    options = RewriteOptions(
+        Eligibility(opts.min_size, statuses_of(opts.status)),
+        dry_run=opts.dry_run,
+        in_place=opts.in_place,
+        keep_going=opts.keep_going,
+        jobs=opts.jobs,
+        sample=opts.sample,
+        force=opts.force,
+    )
+    faults = Faults(keep_going=opts.keep_going)
+    with Bars(opts) as watch:
+        return rewrite(
+            read_all(opts.manifests, faults=faults),
+            opts.files,
+            Places(opts.root, opts.paths),
+            opts.output or Path(),
+            options,
+            watch,
+            originals=read_all(opts.originals, faults=faults),
+            faults=faults,
+        )
+
+
+def statuses_of(words: list[str] | None) -> frozenset[int] | None:
+    """The statuses that the words behind ``--status`` name; None for all. Raises UsageError.
+
+    >>> statuses_of(["200", "404"]) == {200, 404}, statuses_of(["all"])
+    (True, None)
+    """
+    if not words:
+        return DEFAULT_STATUSES
+    if "all" in words:
+        return None
+    for word in words:
+        if not (word.isascii() and word.isdigit() and len(word) == 3):
+            raise UsageError(f"--status {word} is no HTTP status. Give three digits, such as 200, or all.")
+    return frozenset(map(int, words))
+
+
+def text(result: Rewritten) -> str:
+    from scrapy_dedupe.afterwards.plan import LEFT
+
+    lines = [str(fault) for fault in result.faults[:_SHOWN]]
+    if result.faults_count > _SHOWN:
+        lines.append(f"... and {number_text(result.faults_count - _SHOWN)} more faults.")
+    for title, savings in (("host", result.savings.hosts), ("MIME type", result.savings.types)):
+        if savings:
+            lines.append(f"Bytes to save by {title}:")
+            lines += [
+                f"  {size_text(saving.saved_bytes):>10}  {number_text(saving.records):>10}  {saving.name}"
+                for saving in savings[:_SHOWN]
+            ]
+            if len(savings) > _SHOWN:
+                lines.append(f"  ... and {number_text(len(savings) - _SHOWN)} more, which --json lists.")
+    if result.left:
+        lines.append("Copies left as they are:")
+        lines += [f"  {number_text(count):>10}  {LEFT[reason]}" for reason, count in result.left.items()]
+    if result.verification is not None:
+        lines.append(verify.text(result.verification))
+    lines.append(_summary(result))
+    return "\n".join(lines)
+
+
+def _summary(result: Rewritten) -> str:
+    files = "1 file" if result.files == 1 else f"{number_text(result.files)} files"
+    is_one = result.converted == 1
+    copies = "1 copy" if is_one else f"{number_text(result.converted)} copies"
+    revisits = "a revisit" if is_one else "revisits"
+    sizes = f"{size_text(result.old_bytes)} -> {size_text(result.new_bytes)}"
+    if result.is_dry_run:
+        return f"{files}: {copies} would become {revisits}, about {size_text(result.saved_bytes)} saved ({sizes})."
+    others = f", {number_text(result.repointed)} other records were mended" if result.repointed else ""
+    return f"{files}: {copies} became {revisits}{others}, {size_text(result.saved_bytes)} saved ({sizes})."
+
+
+def caveat(result: Rewritten) -> str | None:
+    if result.kept_in is not None:
+        return (
+            f"The new files are not in order and did not get their final names. They stay in {result.kept_in}; remove it"
+            " to begin anew."
+        )
+    if result.faults_count:
+        things = "1 fault" if result.faults_count == 1 else f"{number_text(result.faults_count)} faults"
+        return f"{things} in the input; what is concerned was copied as it is."
+    return verify.caveat(result.verification) if result.verification is not None else None

@@ -1,0 +1,154 @@
+"""``warcsum PATH… -o MANIFEST``: one line for each record that may have copies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.afterwards.digests import DigestOptions
+from scrapy_dedupe.afterwards.faults import Faults
+from scrapy_dedupe.afterwards.inputs import find_inputs, relative_to
+from scrapy_dedupe.afterwards.manifest import ALGORITHMS, FORMATS
+from scrapy_dedupe.afterwards.summing import SumOptions, sum_files
+from scrapy_dedupe.errors import UsageError
+
+from .bars import Bars
+from .figures import number_text, size_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.afterwards.summing import Sums
+
+    from .place import Place
+
+HELP = (
+    "Write a manifest of WARC and ARC files: one line for each response, with its file, offset, length, URI, date and"
+    " the digest of its payload. warccollres and warcsumproc go on with it. A digest that a record brings is used if its"
+    " algorithm is the wanted one."
+)
+
+_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="a WARC, ARC or WACZ file, a folder with WARC and ARC files, a pattern such as 'folder/*.warc.gz', or a"
+        " URL",
+    )
+    parser.add_argument("-o", "--output", metavar="MANIFEST", required=True, help="the manifest to write")
+    parser.add_argument("-r", "--recursive", action="store_true", help="take what is below a folder, too")
+    parser.add_argument(
+        "-H",
+        "--hash",
+        choices=ALGORITHMS,
+        default="sha256",
+        help="the algorithm of the digests (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--recompute", action="store_true", help="compute all digests, also where a record has one"
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compute all digests, and tell of records with another one (exit code 4)",
+    )
+    parser.add_argument("--skip-empty", action="store_true", help="no lines for records without payload")
+    parser.add_argument("--resources", action="store_true", help="lines for resource records, too")
+    parser.add_argument(
+        "--decoded", action="store_true", help="the digests of payloads without their content coding"
+    )
+    parser.add_argument(
+        "--append", action="store_true", help="add the files that the manifest does not list yet"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a manifest that is there")
+    parser.add_argument(
+        "--base",
+        metavar="DIR",
+        help="give the files names relative to this folder (default: as they were named)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="of the manifest (default: text, or that of the one that is added to)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="processes; 0 for all cores (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--keep-going", action="store_true", help="pass over what is damaged and go on (exit code 4)"
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> Sums:
+    if opts.append and opts.force:
+        raise UsageError("--append adds to a manifest and --force replaces it. Give one of them.")
+    faults = Faults(keep_going=opts.keep_going)
+    inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive)
+    if opts.base is not None:
+        inputs = relative_to(inputs, Path(opts.base))
+    options = SumOptions(
+        DigestOptions(
+            algorithm=opts.hash,
+            recompute=opts.recompute,
+            verify=opts.verify,
+            skip_empty=opts.skip_empty,
+            resources=opts.resources,
+            decoded=opts.decoded,
+        ),
+        format=opts.format,
+        append=opts.append,
+        force=opts.force,
+        keep_going=opts.keep_going,
+        jobs=opts.jobs,
+    )
+    with Bars(opts) as watch:
+        return sum_files(inputs, Path(opts.output), options, faults=faults, watch=watch)
+
+
+def text(result: Sums) -> str:
+    lines = [
+        (
+            f"{result.output}: {_counted(result.lines, 'record')} of {_counted(result.files, 'file')},"
+            f" {size_text(result.size_bytes)}. {number_text(result.stored)} digests were stored with the records,"
+            f" {number_text(result.computed)} computed ({size_text(result.hashed_bytes)} hashed)."
+        )
+    ]
+    if result.listed:
+        lines.append(f"Passed over, since the manifest lists them: {_some(result.listed)}.")
+    if result.empty:
+        lines.append(f"{_counted(result.empty, 'record')} without payload left out.")
+    if result.verified or result.unverifiable:
+        lines.append(
+            f"{_counted(result.verified, 'stored digest')} compared,"
+            f" {number_text(result.mismatch_count)} different"
+            + (f", {number_text(result.unverifiable)} of unknown algorithms." if result.unverifiable else ".")
+        )
+    for count, faults in ((result.mismatch_count, result.mismatches), (result.fault_count, result.faults)):
+        lines += [str(fault) for fault in faults[:_SHOWN]]
+        if count > _SHOWN:
+            lines.append(f"and {number_text(count - _SHOWN)} more.")
+    return "\n".join(lines)
+
+
+def caveat(result: Sums) -> str | None:
+    parts = []
+    if result.fault_count:
+        parts.append(f"{_counted(result.fault_count, 'fault')} in the input passed over")
+    if result.mismatch_count:
+        parts.append(
+            f"{_counted(result.mismatch_count, 'record')} with a digest that is not that of the payload"
+        )
+    return f"{'; '.join(parts)}." if parts else None
+
+
+def _counted(count: int, word: str) -> str:
+    return f"1 {word}" if count == 1 else f"{number_text(count)} {word}s"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {number_text(more)} more" if more > 0 else "")

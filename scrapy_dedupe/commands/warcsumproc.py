@@ -1,0 +1,130 @@
+"""``warcsumproc MANIFEST… -o OUT``: says of each record whether it is the original of its cluster or a copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.afterwards.manifest import FORMATS
+
+from .figures import number_text, size_text
+from .manifest_output import (
+    add_output_arguments,
+    fault_dicts,
+    faults_caveat,
+    faults_text,
+    folder_of,
+    refuse_json_beside_lines,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+
+    from scrapy_dedupe.afterwards.manifest import ManifestLine
+
+    from .place import Place
+
+HELP = (
+    "Choose the original of each cluster of equal payloads, the earliest capture, and number its copies: columns 8 to 10"
+    " of a manifest."
+)
+
+
+@dataclass(slots=True)
+class Numbered:
+    """What was written. ``clusters`` counts payloads, ``copies`` the records that may become revisits, ``copied_bytes``
+    their length as stored. ``unresolved`` says that digests alone were compared. ``faults`` lists a thousand at most,
+    ``fault_count`` counts all of them.
+    """
+
+    manifest: str
+    lines: int
+    clusters: int
+    copies: int
+    copied_bytes: int
+    unresolved: bool
+    fault_count: int
+    faults: list[dict[str, str]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "manifest",
+        metavar="MANIFEST",
+        nargs="+",
+        type=Path,
+        help="from warccollres, or from warcsum if its digests are to be trusted; in any order and format; - is standard"
+        " input",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="the manifest to write; - is standard output",
+    )
+    parser.add_argument("--format", choices=FORMATS, default="text", help="of the output (default: text)")
+    parser.add_argument(
+        "--order",
+        choices=("cluster", "place"),
+        default="cluster",
+        help="of the output: by digest and date, or by file and offset (default: cluster)",
+    )
+    add_output_arguments(parser)
+
+
+def run(place: Place, opts: argparse.Namespace) -> Numbered:
+    from scrapy_dedupe.afterwards.faults import Faults
+    from scrapy_dedupe.afterwards.manifest import LineWriter, read_all
+    from scrapy_dedupe.afterwards.numbering import number
+    from scrapy_dedupe.afterwards.ordering import by_cluster, by_place
+
+    refuse_json_beside_lines(opts)
+    faults, folder = Faults(keep_going=opts.keep_going), folder_of(opts.output)
+    done = Numbered(str(opts.output), 0, 0, 0, 0, False, 0, [])
+    with LineWriter(opts.output, columns=10, format=opts.format, force=opts.force) as writer:
+        given = _noting_unresolved(read_all(opts.manifest, faults=faults), done)
+        lines: Iterable[ManifestLine] = number(by_cluster(given, folder), faults=faults)
+        if opts.order == "place":
+            lines = by_place(lines, folder)
+        for line in lines:
+            writer.write(line)
+            done.lines += 1
+            if line.is_copy:
+                done.copies += 1
+                done.copied_bytes += line.length
+            else:
+                done.clusters += 1
+    done.fault_count = faults.count
+    done.faults = fault_dicts(faults)
+    return done
+
+
+def text(result: Numbered) -> str:
+    if result.manifest == "-":
+        return ""
+    counts = (
+        f"{result.manifest} has {number_text(result.lines)} records of {number_text(result.clusters)} payloads;"
+        f" {number_text(result.copies)} are copies, with {size_text(result.copied_bytes)} as stored."
+    )
+    lines = [counts]
+    if result.unresolved:
+        lines.append(
+            "Digests alone were compared. Two payloads may have one digest, above all md5 or sha1; warccollres compares"
+            " their bytes."
+        )
+    return "\n".join(lines + faults_text(result.faults, result.fault_count))
+
+
+def caveat(result: Numbered) -> str | None:
+    return faults_caveat(result.faults, result.fault_count)
+
+
+def _noting_unresolved(lines: Iterator[ManifestLine], done: Numbered) -> Iterator[ManifestLine]:
+    for line in lines:
+        if line.extension is None:
+            done.unresolved = True
+        yield line

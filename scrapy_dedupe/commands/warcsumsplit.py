@@ -1,0 +1,114 @@
+"""``warcsumsplit MANIFEST… (-c N | -s SIZE)``: cuts a manifest into parts that several machines can work on."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.afterwards.splitting import FORMATS, Part
+
+from .figures import number_text, size_text
+from .manifest_output import add_output_arguments, fault_dicts, faults_caveat, faults_text
+
+if TYPE_CHECKING:
+    from .place import Place
+
+HELP = (
+    "Cut a manifest into parts, PREFIX.1, PREFIX.2 and so on, without splitting a cluster: all lines of one digest are in"
+    " one part."
+)
+
+_SIZE = re.compile(r"(\d+)([kmgt]?)", re.ASCII | re.IGNORECASE)
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The parts. ``faults`` lists a thousand at most, ``fault_count`` counts all of them."""
+
+    parts: list[Part]
+    fault_count: int
+    faults: list[dict[str, str]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "manifest",
+        metavar="MANIFEST",
+        nargs="+",
+        type=Path,
+        help="from warcsum or warccollres, in any order and format; - is standard input",
+    )
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument(
+        "-c", "--count", metavar="N", type=_count, help="make so many parts of about the same size"
+    )
+    kind.add_argument(
+        "-s",
+        "--size",
+        metavar="SIZE",
+        type=_size,
+        help="make parts of at most so many bytes, such as 500000 or 64K, 200M, 2G (powers of 1024); a single digest with"
+        " more lines than that is a part of its own",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PREFIX",
+        type=Path,
+        help="how the names of the parts begin (default: the manifest's name)",
+    )
+    parser.add_argument("--format", choices=FORMATS, default="text", help="of the parts (default: text)")
+    add_output_arguments(parser)
+
+
+def run(place: Place, opts: argparse.Namespace) -> Split:
+    from scrapy_dedupe.afterwards.faults import Faults
+    from scrapy_dedupe.afterwards.manifest import read_all
+    from scrapy_dedupe.afterwards.splitting import split_by_count, split_by_size
+    from scrapy_dedupe.errors import UsageError
+
+    prefix = opts.output
+    if prefix is None:
+        if len(opts.manifest) > 1 or str(opts.manifest[0]) == "-":
+            raise UsageError("How the names of the parts begin is not said; name it with -o.")
+        prefix = opts.manifest[0]
+    if not prefix.name:
+        raise UsageError(
+            f"{prefix} is no beginning of a file name; name one with -o, such as {prefix / 'part'}."
+        )
+    faults = Faults(keep_going=opts.keep_going)
+    lines = read_all(opts.manifest, faults=faults)
+    if opts.count is not None:
+        parts = split_by_count(lines, prefix, opts.count, format=opts.format, force=opts.force)
+    else:
+        parts = split_by_size(lines, prefix, opts.size, format=opts.format, force=opts.force)
+    return Split(parts, faults.count, fault_dicts(faults))
+
+
+def text(result: Split) -> str:
+    lines = [
+        f"{part.file}: {number_text(part.lines)} lines of {number_text(part.clusters)} digests, {size_text(part.size_bytes)}"
+        for part in result.parts
+    ]
+    return "\n".join(lines + faults_text(result.faults, result.fault_count))
+
+
+def caveat(result: Split) -> str | None:
+    return faults_caveat(result.faults, result.fault_count)
+
+
+def _count(text: str) -> int:
+    if text.isdigit() and text.isascii() and 1 <= int(text) <= 100_000:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of parts, 1 to 100000")
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    if found is None or int(found[1]) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 500000, 64K, 200M or 2G")
+    return int(found[1]) << _UNITS[found[2].lower()]

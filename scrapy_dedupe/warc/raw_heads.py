@@ -1,0 +1,105 @@
+"""The head of a WARC record as it was written, for those who copy a record and change some of its fields.
+
+`StoredRecord.headers` holds text that was read leniently. A rewritten record must keep the bytes of every field that
+is not changed, whatever their encoding, and its version line; so the head is read from the file again. Names and
+values come back as they are; only the white space around them and the places where long fields were folded
+(ISO 28500, section 4: a line that begins with a space or tab continues the one before) become one form.
+
+A head is at most 1 MiB, as in `framing`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.framing import open_head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Self
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+_LENGTH = b"Content-Length"
+
+
+@dataclass(frozen=True, slots=True)
+class RawHead:
+    """The version line without its end, and the named fields in order. Changes give a new head."""
+
+    version: bytes
+    fields: tuple[tuple[bytes, bytes], ...]
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return the first field of that name, whatever its case."""
+        name = name.lower()
+        return next((value for field, value in self.fields if field.lower() == name), None)
+
+    def get_all(self, name: bytes) -> list[bytes]:
+        """Return every field of that name, in order."""
+        name = name.lower()
+        return [value for field, value in self.fields if field.lower() == name]
+
+    def replaced(self, name: bytes, value: bytes) -> Self:
+        """The head with one field of that name: at the place of the first one (its name as it was), or at the end."""
+        wanted, is_placed = name.lower(), False
+        fields = []
+        for field, old in self.fields:
+            if field.lower() != wanted:
+                fields.append((field, old))
+            elif not is_placed:
+                fields.append((field, _one_line(value)))
+                is_placed = True
+        if not is_placed:
+            fields.append((name, _one_line(value)))
+        return type(self)(self.version, tuple(fields))
+
+    def added(self, *fields: tuple[bytes, bytes]) -> Self:
+        """The head with more fields at its end."""
+        more = tuple((name, _one_line(value)) for name, value in fields)
+        return type(self)(self.version, self.fields + more)
+
+    def without(self, names: Iterable[bytes]) -> Self:
+        """The head without the fields of those names."""
+        unwanted = {name.lower() for name in names}
+        return type(self)(
+            self.version, tuple(pair for pair in self.fields if pair[0].lower() not in unwanted)
+        )
+
+    def to_bytes(self, content_length: int) -> bytes:
+        """The head as it is stored, with its blank line and the length of the block that will follow."""
+        head = self.replaced(_LENGTH, b"%d" % content_length)
+        lines = [head.version, *(b"%b: %b" % pair for pair in head.fields), b"", b""]
+        return b"\r\n".join(lines)
+
+
+def raw_head(record: StoredRecord) -> RawHead:
+    """Read the head of a WARC record again. Raises DamagedInput if it is not there any more.
+
+    ValueError for an ARC record, whose head is one line of values.
+    """
+    if record.format != "warc":
+        raise ValueError(f"{record.path}, offset {record.offset}: an ARC record has no named fields")
+    version, *lines = open_head(record.path, record.frame).split(b"\n")
+    fields: list[tuple[bytes, bytes]] = []
+    for line in lines:
+        text = line.rstrip(b"\r")
+        if not text:
+            break
+        if text[:1] in b" \t" and fields:
+            name, value = fields[-1]
+            fields[-1] = (name, value + b" " + text.strip())
+            continue
+        name, colon, value = text.partition(b":")
+        if not colon:
+            raise DamagedInput(f"{record.path}, offset {record.offset}: the head of the record has changed")
+        fields.append((name.strip(), value.strip()))
+    return RawHead(version.rstrip(b"\r"), tuple(fields))
+
+
+def _one_line(value: bytes) -> bytes:
+    if b"\n" in value or b"\r" in value:
+        raise ValueError(f"a field of a record cannot hold a line end: {value[:80]!r}")
+    return value

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import gzip
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from scrapy_dedupe.afterwards.faults import Faults
+from scrapy_dedupe.afterwards.inputs import find_inputs, relative_to
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+
+RECORD = b"WARC/1.1\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with files at two levels."""
+    for name in ("in/b.warc", "in/a.warc", "in/deep/c.warc.gz", "in/deep/d.ARC"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(RECORD) if name.endswith("gz") else RECORD)
+    (tmp_path / "in" / "notes.txt").write_text("no archive")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(*words: str, recursive: bool = False, without: Path | None = None) -> list[str]:
+    found = find_inputs(words, faults=Faults(), recursive=recursive, without=without)
+    for given in found:
+        with given.file.open("rb") as stream:
+            assert stream.read(2)
+    return [given.name for given in found]
+
+
+def test_a_folder_stands_for_its_own_files_in_order(folder: Path) -> None:
+    assert names("in") == ["in/a.warc", "in/b.warc"]
+
+
+def test_a_folder_stands_for_all_below_it_if_that_is_asked_for(folder: Path) -> None:
+    assert names("in", recursive=True) == ["in/a.warc", "in/b.warc", "in/deep/c.warc.gz", "in/deep/d.ARC"]
+
+
+def test_the_state_of_a_run_is_no_input_and_neither_is_its_output(folder: Path) -> None:
+    for name in ("in/.dedupe/x.warc", "in/out/x.warc"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_bytes(RECORD)
+    found = names("in", recursive=True, without=folder / "in" / "out")
+    assert not [name for name in found if "x.warc" in name]
+    assert "in/out/x.warc" in names("in", recursive=True)
+
+
+def test_words_keep_their_order_and_a_file_comes_once(folder: Path) -> None:
+    assert names("in/b.warc", "in", "./in/a.warc") == ["in/b.warc", "in/a.warc"]
+
+
+def test_an_absolute_word_gives_absolute_names(folder: Path) -> None:
+    assert names(str(folder / "in")) == [f"{folder.as_posix()}/in/a.warc", f"{folder.as_posix()}/in/b.warc"]
+
+
+def test_a_pattern_is_expanded_here_if_no_shell_did_it(folder: Path) -> None:
+    assert names("in/**/*.warc*") == ["in/a.warc", "in/b.warc", "in/deep/c.warc.gz"]
+
+
+def test_a_file_may_have_a_name_that_looks_like_a_pattern(folder: Path) -> None:
+    (folder / "[a].warc").write_bytes(RECORD)
+    assert names("[a].warc") == ["[a].warc"]
+
+
+def test_the_files_in_a_wacz_are_named_below_it(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "in" / "x.wacz", "w") as wacz:
+        wacz.writestr("archive/one.warc", RECORD)
+        wacz.writestr("archive/two.warc.gz", gzip.compress(RECORD), zipfile.ZIP_DEFLATED)
+    found = find_inputs(["in/x.wacz"], faults=Faults())
+    assert [given.name for given in found] == ["in/x.wacz/archive/one.warc", "in/x.wacz/archive/two.warc.gz"]
+    assert all(given.is_member and given.size_bytes for given in found)
+
+
+def test_a_word_without_a_file_is_refused(folder: Path) -> None:
+    for word, why in (("absent.warc", "no file"), ("no*.warc", "no file"), (".", "folder without")):
+        with pytest.raises(UsageError, match=why):
+            names(word)
+
+
+def test_what_is_no_archive_is_a_fault(folder: Path) -> None:
+    with pytest.raises(DamagedInput, match=r"in/notes\.txt"):
+        names("in/*")
+    faults = Faults(keep_going=True)
+    found = find_inputs(["in/a.warc", "in/notes.txt"], faults=faults)
+    assert [given.name for given in found] == ["in/a.warc"]
+    assert [fault.place for fault in faults.first] == ["in/notes.txt"]
+    assert "in/notes.txt" not in faults.first[0].reason
+
+
+def test_a_file_that_cannot_be_opened_is_not_passed_over(folder: Path) -> None:
+    (folder / "in" / "lost.warc").symlink_to("nowhere")
+    with pytest.raises(ArchiveError, match="lost"):
+        find_inputs(["in"], faults=Faults(keep_going=True))
+
+
+def test_names_can_be_given_relative_to_a_folder(folder: Path) -> None:
+    found = find_inputs(["in"], faults=Faults(), recursive=True)
+    assert [given.name for given in relative_to(found, Path("in"))] == [
+        "a.warc", "b.warc", "deep/c.warc.gz", "deep/d.ARC",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match=r"in/a\.warc is not below in/deep"):
+        relative_to(found, Path("in/deep"))

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from scrapy_dedupe.afterwards.jobs import job_count, run_jobs
+from scrapy_dedupe.errors import ArchiveError, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# The functions that processes are given are those of the standard library, which any process can import.
+
+LONG_S = 60.0
+PROGRAM = f"""
+import time
+from scrapy_dedupe.afterwards.jobs import run_jobs
+
+if __name__ == "__main__":
+    for task, result in run_jobs(time.sleep, [0.0, {LONG_S}, {LONG_S}], 2):
+        print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_every_task_comes_once_with_its_result(jobs: int) -> None:
+    tasks = list(range(20))
+    assert dict(run_jobs(math.factorial, tasks, jobs)) == {task: math.factorial(task) for task in tasks}
+
+
+def test_one_job_works_in_this_process_and_as_it_is_asked() -> None:
+    done: list[int] = []
+    results = run_jobs(done.append, [1, 2, 3], 1)
+    next(results)
+    assert done == [1]
+    results.close()  # type: ignore[attr-defined]
+    assert done == [1]
+
+
+def test_what_is_ready_first_comes_first() -> None:
+    assert [task for task, _ in run_jobs(time.sleep, [1.0, 0.0], 2)] == [0.0, 1.0]
+
+
+def test_no_tasks_are_no_work() -> None:
+    assert list(run_jobs(math.sqrt, [], 4)) == []
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_first_error_is_raised_and_ends_the_rest(jobs: int) -> None:
+    began = time.monotonic()
+    with pytest.raises(ValueError):
+        for _ in run_jobs(time.sleep, [-1.0, LONG_S], jobs):
+            pass
+    assert time.monotonic() - began < LONG_S / 2
+
+
+def test_a_caller_who_stops_ends_the_processes() -> None:
+    before = set(psutil.Process().children())
+    results = run_jobs(time.sleep, [0.0, LONG_S, LONG_S], 2)
+    next(results)
+    results.close()  # type: ignore[attr-defined]
+    left = set(psutil.Process().children()) - before
+    assert not [process for process in left if "resource_tracker" not in " ".join(process.cmdline())]
+
+
+def test_a_process_that_the_system_ends_is_told_in_one_sentence() -> None:
+    with pytest.raises(ArchiveError, match="fewer --jobs"):
+        list(run_jobs(os._exit, [9, 9, 9], 2))
+
+
+def _workers_of(program: subprocess.Popen[str]) -> list[psutil.Process]:
+    assert program.stdout is not None
+    assert program.stdout.readline() == "ready\n"
+    return psutil.Process(program.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [lambda program: program.kill(), lambda program: program.send_signal(signal.SIGINT)],
+    ids=["kill", "Ctrl-C"],
+)
+def test_the_processes_end_with_the_one_that_started_them(
+    end: Callable[[subprocess.Popen[str]], None],
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as program:
+        workers = _workers_of(program)
+        assert len(workers) >= 2
+        end(program)
+        _, alive = psutil.wait_procs(workers, timeout=LONG_S / 3)
+        assert not alive
+        program.wait(LONG_S / 3)
+
+
+def test_zero_jobs_are_all_cores() -> None:
+    assert job_count(0) == len(os.sched_getaffinity(0))
+
+
+def test_a_number_below_zero_is_refused() -> None:
+    with pytest.raises(SettingError, match="-1 jobs"):
+        job_count(-1)

@@ -1,0 +1,326 @@
+"""``restoring``: what became a revisit is a response again, byte for byte, or is left and told."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deduped_files import (
+    Archive,
+    Page,
+    dedupe,
+    member,
+    response,
+    sha1,
+    uncompressed,
+    write_file,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_dedupe.afterwards import restoring
+from scrapy_dedupe.afterwards.restoring import Restored, RestoreOptions, restore
+from scrapy_dedupe.afterwards.watching import Unwatched
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.warc.reading import read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BODY = b"<p>a lake</p>" * 200
+OTHER = b"<p>a river</p>" * 300
+
+
+def run(*paths: Path, output: Path | None, originals: tuple[Path, ...] = (), **options: Any) -> Restored:
+    return restore(
+        [str(path) for path in paths],
+        output,
+        originals=[str(path) for path in originals],
+        options=RestoreOptions(**options),
+        watch=Unwatched(),
+    )
+
+
+def pages(name: str = "a.warc.gz") -> Archive:
+    return Archive({name: [Page(1, BODY), Page(2, OTHER), Page(3, BODY), Page(4, BODY)]})
+
+
+def same(first: Path, restored: Path) -> bool:
+    names = sorted(path.relative_to(first) for path in first.rglob("*.warc*"))
+    assert names == sorted(path.relative_to(restored) for path in restored.rglob("*.warc*"))
+    return all(uncompressed(first / name) == uncompressed(restored / name) for name in names)
+
+
+@pytest.mark.parametrize("name", ["a.warc.gz", "a.warc"])
+def test_a_restored_archive_is_byte_for_byte_the_first_one(name: str, tmp_path: Path) -> None:
+    first = pages(name).write(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    assert not same(first, deduped)
+    result = run(deduped, output=tmp_path / "out")
+    assert (result.restored, result.repointed, result.files_changed, result.fault_count) == (2, 2, 1, 0)
+    assert same(first, tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [name]
+
+
+def test_originals_in_other_files_are_found(tmp_path: Path) -> None:
+    first = Archive({"x/a.warc.gz": [Page(1, BODY)], "y/b.warc.gz": [Page(2, BODY)]}).write(
+        tmp_path / "first"
+    )
+    deduped = dedupe(first, tmp_path / "deduped")
+    run(deduped, output=tmp_path / "out", jobs=2)
+    assert same(first, tmp_path / "out")
+
+
+def test_originals_may_be_named_that_are_not_restored(tmp_path: Path) -> None:
+    first = Archive({"x/a.warc.gz": [Page(1, BODY)], "y/b.warc.gz": [Page(2, BODY)]}).write(
+        tmp_path / "first"
+    )
+    deduped = dedupe(first, tmp_path / "deduped")
+    run(deduped / "y", output=tmp_path / "out", originals=(deduped / "x",))
+    assert same(first / "y", tmp_path / "out")
+
+
+def test_a_file_that_is_named_as_an_original_too_is_one_file(tmp_path: Path) -> None:
+    deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
+    (tmp_path / "link").symlink_to(deduped)
+    run(deduped, output=tmp_path / "out", originals=(tmp_path / "link" / "a.warc.gz",))
+    assert same(tmp_path / "first", tmp_path / "out")
+
+
+def test_a_record_without_digests_gets_none(tmp_path: Path) -> None:
+    old = Archive({"a.warc": [Page(1, BODY, has_digests=False), Page(2, BODY, has_digests=False)]})
+    first = old.write(tmp_path / "first")
+    run(dedupe(first, tmp_path / "deduped"), output=tmp_path / "out")
+    assert same(first, tmp_path / "out")
+
+
+def test_chunks_go_and_what_is_in_them_stays(tmp_path: Path) -> None:
+    http = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    first = Archive({"a.warc": [Page(1, BODY), Page(2, chunked, http=http)]}).write(tmp_path / "first")
+    run(dedupe(first, tmp_path / "deduped"), output=tmp_path / "out")
+    before, after = (
+        [record for record in read_records(folder / "a.warc") if record.type == "response"]
+        for folder in (first, tmp_path / "out")
+    )
+    assert [record.payload() for record in after] == [record.payload() for record in before]
+    assert [record.http for record in after] == [record.http for record in before]
+    assert after[1].get("WARC-Block-Digest") == sha1(after[1].block()).decode()
+
+
+def test_a_payload_that_looks_like_chunks_is_not_taken_for_them(tmp_path: Path) -> None:
+    payload = b"5\r\nhello\r\n0\r\n\r\n" + BODY
+    http = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(payload), payload)
+    first = Archive({"a.warc": [Page(1, payload), Page(2, chunked, http=http)]}).write(tmp_path / "first")
+    run(dedupe(first, tmp_path / "deduped"), output=tmp_path / "out")
+    assert [
+        record.payload() for record in read_records(tmp_path / "out" / "a.warc") if record.type == "response"
+    ] == [
+        payload,
+        payload,
+    ]
+
+
+def test_a_revisit_whose_original_is_away_is_a_fault(tmp_path: Path) -> None:
+    first = Archive({"a.warc.gz": [Page(1, BODY)], "b.warc.gz": [Page(2, BODY), Page(3, OTHER)]})
+    deduped = dedupe(first.write(tmp_path / "first"), tmp_path / "deduped")
+    with pytest.raises(DamagedInput, match=r"b\.warc\.gz, offset \d+: its original .* --originals"):
+        run(deduped / "b.warc.gz", output=tmp_path / "out")
+    assert not [*(tmp_path / "out").rglob("*.warc*")]
+
+
+def test_what_cannot_be_restored_stays_and_keeps_its_request(tmp_path: Path) -> None:
+    first = Archive(
+        {"a.warc.gz": [Page(1, BODY)], "b.warc.gz": [Page(2, BODY), Page(3, OTHER), Page(4, OTHER)]}
+    )
+    deduped = dedupe(first.write(tmp_path / "first"), tmp_path / "deduped")
+    result = run(deduped / "b.warc.gz", output=tmp_path / "out", keep_going=True)
+    assert (result.restored, result.repointed, result.fault_count) == (1, 1, 1)
+    records = {record.id: record for record in read_records(tmp_path / "out" / "b.warc.gz")}
+    assert sum(record.type == "revisit" for record in records.values()) == 1
+    assert all(record.concurrent_to in records for record in records.values() if record.type == "request")
+
+
+def test_an_original_with_another_payload_is_refused_with_both_digests(tmp_path: Path) -> None:
+    first = pages().write(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    page = Page(1, OTHER)
+    records = [member(response(page, BODY).replace(sha1(page.block), sha1(Page(1, BODY).block)))]
+    records += [member(data) for data in _split(deduped / "a.warc.gz") if page.id not in data[:120]]
+    (deduped / "a.warc.gz").write_bytes(b"".join(records))
+    with pytest.raises(DamagedInput) as raised:
+        run(deduped, output=tmp_path / "out")
+    assert sha1(OTHER).decode() in str(raised.value)
+    assert sha1(BODY).decode() in str(raised.value)
+
+
+def test_a_digest_that_was_false_from_the_beginning_hinders_nothing(tmp_path: Path) -> None:
+    wrong = response(Page(1, BODY), b"something else")
+    write_file(tmp_path / "first" / "a.warc.gz", [wrong, response(Page(2, BODY, has_digests=False))])
+    run(dedupe(tmp_path / "first", tmp_path / "deduped"), output=tmp_path / "out")
+    assert same(tmp_path / "first", tmp_path / "out")
+
+
+def test_revisits_of_other_programs_are_restored_on_demand(tmp_path: Path) -> None:
+    page = Page(2, BODY)
+    head = page.block[: -len(BODY)]
+    fields = (
+        b"WARC-Profile: http://netpreserve.org/warc/1.0/revisit/identical-payload-digest\r\n"
+        b"WARC-Refers-To-Target-URI: %b\r\nWARC-Refers-To-Date: 2020-01-01T00:00:01.000Z\r\n"
+        % Page(1, BODY).uri
+    )
+    foreign = (
+        b"WARC/1.0\r\nWARC-Type: revisit\r\nWARC-Record-ID: %b\r\nWARC-Date: 2020-01-02T00:00:00Z\r\n"
+        b"WARC-Target-URI: %b\r\n%bWARC-Payload-Digest: %b\r\nWARC-Block-Digest: %b\r\n"
+        b"Content-Type: message/http\r\nContent-Length: %d\r\n\r\n%b\r\n\r\n"
+        % (page.id, page.uri, fields, sha1(BODY), sha1(head), len(head), head)
+    )
+    lost = foreign.replace(b"00:00:01.000Z", b"00:00:59Z").replace(page.id, Page(5, b"").id)
+    write_file(tmp_path / "in" / "a.warc.gz", [response(Page(1, BODY)), foreign, lost])
+    run(tmp_path / "in", output=tmp_path / "plain")
+    assert same(tmp_path / "in", tmp_path / "plain")
+    result = run(tmp_path / "in", output=tmp_path / "out", all_writers=True)
+    assert (result.restored, result.left) == (1, {"its original was not found": 1})
+    _, restored, left = read_records(tmp_path / "out" / "a.warc.gz")
+    assert (restored.type, restored.id, restored.payload()) == ("response", page.id.decode(), BODY)
+    assert restored.get("WARC-Block-Digest") == sha1(page.block).decode()
+    assert not [name for name, _ in restored.headers if "Refers-To" in name or name == "WARC-Profile"]
+    assert left.type == "revisit"
+
+
+def test_in_place_files_are_replaced_after_verification_alone(tmp_path: Path) -> None:
+    first = Archive({"a.warc.gz": [Page(1, BODY)], "b.warc.gz": [Page(2, BODY)]}).write(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    untouched = (deduped / "a.warc.gz").stat().st_ino
+    result = run(deduped, output=None)
+    assert (result.files, result.files_changed) == (2, 1)
+    assert same(first, deduped)
+    assert (deduped / "a.warc.gz").stat().st_ino == untouched
+    assert sorted(path.name for path in deduped.iterdir()) == ["a.warc.gz", "b.warc.gz"]
+
+
+def test_in_place_a_link_stays_one_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
+    file = deduped / "a.warc.gz"
+    file.chmod(0o640)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "a.warc.gz").symlink_to(file)
+    run(tmp_path / "links", output=None)
+    assert (tmp_path / "links" / "a.warc.gz").is_symlink()
+    assert same(tmp_path / "first", deduped)
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("step", ["write_output", "verify", "give_final_name"])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_run_that_was_cut_goes_on(
+    step: str, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Archive(
+        {name: [Page(number, BODY)] for number, name in enumerate(["a.warc.gz", "b.warc.gz", "c.warc.gz"])}
+    )
+    first.write(tmp_path / "first")
+    deduped = dedupe(tmp_path / "first", tmp_path / "deduped")
+    output = None if in_place else tmp_path / "out"
+    real: Callable[..., Any] = getattr(restoring, step)
+    calls: list[object] = []
+
+    def cut(*args: Any, **kwargs: Any) -> Any:
+        if len(calls) == (0 if step == "verify" else 1):
+            raise KeyboardInterrupt
+        calls.append(args)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(restoring, step, cut)
+    with pytest.raises(KeyboardInterrupt):
+        run(deduped, output=output)
+    monkeypatch.undo()
+    result = run(deduped, output=output)
+    assert result.restored == 2
+    assert same(tmp_path / "first", output or deduped)
+    assert len([*(output or deduped).iterdir()]) == 3
+
+
+def test_an_output_that_is_there_is_refused(tmp_path: Path) -> None:
+    deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
+    write_file(tmp_path / "out" / "a.warc.gz", [b"precious"])
+    with pytest.raises(ArchiveError, match="--force"):
+        run(deduped, output=tmp_path / "out")
+    assert uncompressed(tmp_path / "out" / "a.warc.gz") == b"precious"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.warc.gz"]
+    run(deduped, output=tmp_path / "out", force=True)
+    assert same(tmp_path / "first", tmp_path / "out")
+
+
+def test_a_file_is_not_written_over_itself(tmp_path: Path) -> None:
+    deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
+    with pytest.raises(UsageError, match="over itself"):
+        run(deduped, output=deduped)
+
+
+def test_damaged_places_are_faults_and_are_kept(tmp_path: Path) -> None:
+    first = pages().write(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    rubbish = b"\x1f\x8b\x08rubbish" * 20
+    (deduped / "a.warc.gz").write_bytes((deduped / "a.warc.gz").read_bytes() + rubbish)
+    with pytest.raises(DamagedInput, match="--keep-going"):
+        run(deduped, output=tmp_path / "out")
+    result = run(deduped, output=tmp_path / "out", keep_going=True)
+    assert (result.restored, result.fault_count) == (2, 1)
+    assert (tmp_path / "out" / "a.warc.gz").read_bytes().endswith(rubbish)
+
+
+def test_a_verification_that_finds_something_leaves_no_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
+    real = restoring.write_output
+
+    def write_wrongly(output: Any) -> None:
+        real(output)
+        records = [data.replace(b"a lake", b"a pond") for data in _split(output.waiting)]
+        output.waiting.write_bytes(b"".join(map(member, records)))
+
+    monkeypatch.setattr(restoring, "write_output", write_wrongly)
+    with pytest.raises(DamagedInput, match="final name"):
+        run(deduped, output=tmp_path / "out")
+    assert not [*(tmp_path / "out").iterdir()]
+    monkeypatch.undo()
+    assert run(deduped, output=tmp_path / "out").restored == 2
+
+
+BODIES = st.sampled_from([BODY, OTHER, b"x", b"1\r\nx\r\n0\r\n\r\n", b"", b"\r\n\r\n"])
+PAGES = st.tuples(BODIES, st.booleans(), st.sampled_from([b"WARC/1.0", b"WARC/1.1", b"WARC/0.18"]))
+NAMES = st.sampled_from(["a.warc.gz", "b.warc", "c/d.warc.gz"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.dictionaries(NAMES, st.lists(PAGES, min_size=1, max_size=5), min_size=1))
+def test_any_archive_survives_deduplication_and_restoration(
+    drawn: dict[str, list[tuple[bytes, bool, bytes]]],
+) -> None:
+    archive, number = Archive(), 0
+    for name, choices in drawn.items():
+        archive.files[name] = []
+        for body, has_digests, version in choices:
+            number += 1
+            archive.files[name].append(Page(number, body, has_digests=has_digests, version=version))
+    with tempfile.TemporaryDirectory() as folder:
+        first = archive.write(Path(folder) / "first")
+        deduped = dedupe(first, Path(folder) / "deduped")
+        if len(drawn) == 1:
+            first, deduped = (next(root.rglob("*.warc*")).parent for root in (first, deduped))
+        run(deduped, output=Path(folder) / "out")
+        assert same(first, Path(folder) / "out")
+
+
+def _split(path: Path) -> list[bytes]:
+    data = uncompressed(path)
+    parts: list[bytes] = []
+    for record in data.split(b"\r\n\r\nWARC/"):
+        parts.append((b"WARC/" if parts else b"") + record + b"\r\n\r\n")
+    parts[-1] = parts[-1][:-4]
+    return parts

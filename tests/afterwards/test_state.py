@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scrapy_dedupe.afterwards.faults import Fault, Faults
+from scrapy_dedupe.afterwards.state import StateFolder, tell_again, write_whole, writing
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_one_process_at_a_time_has_the_folder(tmp_path: Path) -> None:
+    with (
+        StateFolder(tmp_path / "state"),
+        pytest.raises(ArchiveError, match="Another process"),
+        StateFolder(tmp_path / "state"),
+    ):
+        pass
+    with StateFolder(tmp_path / "state"):
+        pass
+
+
+def test_what_was_written_is_read_by_the_next_one(tmp_path: Path) -> None:
+    with StateFolder(tmp_path / "state") as state:
+        assert state.read_json("a.json") is None
+        state.write_json("a.json", {"name": "ä\udc80", "size": 1 << 40})
+    with StateFolder(tmp_path / "state") as state:
+        assert state.read_json("a.json") == {"name": "ä\udc80", "size": 1 << 40}
+
+
+def test_a_broken_state_is_not_taken_for_none(tmp_path: Path) -> None:
+    with StateFolder(tmp_path / "state") as state:
+        (state.path / "a.json").write_text('{"cut')
+        with pytest.raises(ArchiveError, match=r"a\.json .*--force"):
+            state.read_json("a.json")
+
+
+def test_all_but_what_is_kept_is_removed(tmp_path: Path) -> None:
+    with StateFolder(tmp_path / "state") as state:
+        (state.path / "deep" / "deeper").mkdir(parents=True)
+        for name in ("deep/deeper/a", "b", "kept"):
+            (state.path / name).write_text(name)
+        state.clear(keep=frozenset({"kept"}), last=("b",))
+        assert [path.name for path in state.path.iterdir()] == ["kept"]
+        state.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_goes_as_one_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StateFolder(tmp_path / "state") as state:
+        state.write_json("a.json", 1)
+
+        def die(path: Path) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            context.setattr("shutil.rmtree", die)
+            state.remove()
+        assert not state.path.exists()
+    with StateFolder(tmp_path / "state") as state:
+        assert state.read_json("a.json") is None
+        assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_what_is_named_last_is_removed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StateFolder(tmp_path / "state") as state:
+        for name in "abc":
+            (state.path / name).write_text(name)
+        removed: list[str] = []
+        unlink = type(tmp_path).unlink
+
+        def note(path: Path, missing_ok: bool = False) -> None:
+            removed.append(path.name)
+            unlink(path, missing_ok=missing_ok)
+
+        monkeypatch.setattr(type(tmp_path), "unlink", note)
+        state.clear(last=("b", "lock", "a"))
+    assert removed == ["c", "b", "lock", "a"]
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"before")
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ArchiveError, match=r"a\.json cannot be written: No space left"):
+        write_whole(path, b"after")
+    assert [(other.name, other.read_bytes()) for other in tmp_path.iterdir()] == [("a.json", b"before")]
+
+
+def test_only_what_the_system_refuses_is_told_as_a_failure_to_write(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), writing(tmp_path):
+        raise ZeroDivisionError
+
+
+def test_faults_of_an_earlier_run_are_told_again() -> None:
+    first = [Fault("a.warc, offset 1", "it is broken"), Fault("b.warc", "the file is empty")]
+    faults = Faults(keep_going=True)
+    tell_again(faults, 5, first)
+    assert (faults.count, faults.first) == (5, first)
+    with pytest.raises(DamagedInput, match=r"a\.warc, offset 1: it is broken"):
+        tell_again(Faults(), 5, first)
+    tell_again(Faults(), 0, [])

@@ -1,0 +1,486 @@
+"""A right rewriting passes; every way to spoil it is found, and told with its place."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from afterwards.archive_pairs import (
+    HEAD,
+    OTHER,
+    SAME,
+    Archive,
+    Rec,
+    archive,
+    change,
+    convert,
+    deduplicated,
+    other,
+    record_id,
+    response,
+    sha1,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_dedupe.afterwards.pairing import pairs_of
+from scrapy_dedupe.afterwards.verifying import Verification, verify
+from scrapy_dedupe.errors import DamagedInput, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def run(before: Archive, after: Archive, folder: Path, **options: object) -> Verification:
+    pairs = pairs_of(before.write(folder / "before"), after.write(folder / "after"))
+    return verify(pairs, work=folder / "work", **options)  # type: ignore[arg-type]
+
+
+def reasons(result: Verification) -> str:
+    return "\n".join(map(str, result.findings))
+
+
+def test_a_right_rewriting_has_no_finding(tmp_path: Path) -> None:
+    result = run(archive(), deduplicated(), tmp_path)
+    assert reasons(result) == ""
+    assert result.is_right
+    assert (result.files, result.records) == (2, 12)
+    assert (result.unchanged, result.converted, result.repointed, result.restored) == (5, 2, 5, 0)
+    assert (result.resolved, result.dangling_before) == (3, 1)
+    assert (result.sample, result.replayed) == (2, 2)
+    assert len(result.notes) == 1
+    assert "b.warc" in result.notes[0]
+
+
+def test_undoing_it_has_no_finding(tmp_path: Path) -> None:
+    result = run(deduplicated(), archive(), tmp_path)
+    assert reasons(result) == ""
+    assert (result.unchanged, result.converted, result.repointed, result.restored) == (5, 0, 5, 2)
+
+
+def test_an_archive_that_did_not_change_has_no_finding(tmp_path: Path) -> None:
+    result = run(archive(), archive(), tmp_path)
+    assert reasons(result) == ""
+    assert (result.unchanged, result.records) == (12, 12)
+    assert (result.resolved, result.dangling_before) == (1, 1)
+
+
+def test_records_that_were_compressed_anew_are_unchanged(tmp_path: Path) -> None:
+    after = archive()
+    for record in after.files["a.warc.gz"].values():
+        record.raw = gzip.compress(record.plain(), compresslevel=1, mtime=7)
+    result = run(archive(), after, tmp_path)
+    assert reasons(result) == ""
+    assert result.unchanged == 12
+
+
+def test_several_processes_find_the_same(tmp_path: Path) -> None:
+    one = run(archive(), deduplicated(), tmp_path / "1", seed=5, sample=1)
+    two = run(archive(), deduplicated(), tmp_path / "2", seed=5, sample=1, jobs=2)
+    assert replace(one, seconds=0, notes=()) == replace(two, seconds=0, notes=())
+    assert not list((tmp_path / "2" / "work").iterdir())
+
+
+def test_chunks_of_the_transfer_may_go(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    before, after = archive(), archive()
+    before["alone"].block = head + b"%x\r\n" % len(OTHER) + OTHER + b"\r\n0\r\n\r\n"
+    after["alone"].block = head + OTHER
+    for one in (before, after):
+        one["alone"].set("WARC-Block-Digest", sha1(one["alone"].block))
+    result = run(before, after, tmp_path)
+    assert reasons(result) == ""
+    assert result.rechunked == 1
+
+
+def test_a_payload_that_changed_with_the_chunks_is_found(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    before, after = archive(), archive()
+    before["alone"].block = head + b"%x\r\n" % len(OTHER) + OTHER + b"\r\n0\r\n\r\n"
+    after["alone"].block = head + OTHER[:-1] + b"!"
+    assert "payload is another one" in reasons(run(before, after, tmp_path))
+
+
+def test_an_original_without_digest_gives_its_copies_that_of_the_payload(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    for one in (before, after):
+        one["first"].drop("WARC-Payload-Digest")
+    assert reasons(run(before, after, tmp_path / "right")) == ""
+    after["late"].set("WARC-Payload-Digest", sha1(OTHER))
+    assert "WARC-Payload-Digest is" in reasons(run(before, after, tmp_path / "wrong"))
+
+
+def test_originals_may_lie_elsewhere(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    elsewhere = Archive({"a.warc.gz": before.files.pop("a.warc.gz")})
+    after.files.pop("a.warc.gz")
+    folder = elsewhere.write(tmp_path / "elsewhere")
+    assert "no response or resource that is there" in reasons(run(before, after, tmp_path / "without"))
+    result = run(before, after, tmp_path / "with", originals=[folder / "a.warc.gz"])
+    assert reasons(result) == ""
+    assert result.replayed == 2
+
+
+def set_field(label: str, name: str, value: str) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        after[label].set(name, value)
+
+    return spoil
+
+
+def drop_field(label: str, name: str) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        after[label].drop(name)
+
+    return spoil
+
+
+def refer(label: str, to: Callable[[Archive], Rec]) -> Callable[[Archive], None]:
+    """Let a revisit refer to another record by all that it has."""
+
+    def spoil(after: Archive) -> None:
+        target = to(after)
+        after[label].set("WARC-Refers-To", target.get("WARC-Record-ID"))
+        after[label].set("WARC-Refers-To-Target-URI", target.get("WARC-Target-URI"))
+        after[label].set("WARC-Refers-To-Date", target.get("WARC-Date"))
+
+    return spoil
+
+
+def drop_record(label: str) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        del after.files[after.file_of(label)][label]
+
+    return spoil
+
+
+def add_record(after: Archive) -> None:
+    records = after.files["b.warc"]
+    added = response(50, "http://example.org/new", "2021-01-01T00:00:00Z", OTHER)
+    rest = {label: records.pop(label) for label in list(records)[2:]}
+    records.update({"added": added, **rest})
+
+
+def swap(one: str, two: str) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        records = after.files[after.file_of(one)]
+        order = [{one: two, two: one}.get(label, label) for label in records]
+        after.files[after.file_of(one)] = {label: records[label] for label in order}
+
+    return spoil
+
+
+def drop_file(name: str) -> Callable[[Archive], None]:
+    return lambda after: after.files.pop(name) and None
+
+
+def swap_fields(after: Archive) -> None:
+    fields = after["copy"].fields
+    fields[2], fields[3] = fields[3], fields[2]
+
+
+def change_body(label: str) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        after[label].block = after[label].block[:-1] + b"!"
+
+    return spoil
+
+
+def change_head(after: Archive) -> None:
+    after["copy"].block = after["copy"].block.replace(b"text/html", b"text/HTML")
+    after["copy"].set("WARC-Block-Digest", sha1(after["copy"].block))
+
+
+def make_old_revisit_of(label: str) -> Callable[[Archive], None]:
+    """A record that nobody else holds becomes a revisit."""
+
+    def spoil(after: Archive) -> None:
+        convert(after[label], after["first"], record_id(150))
+
+    return spoil
+
+
+def wrong_version(after: Archive) -> None:
+    after["copy"].version = "WARC/1.0"
+
+
+def keep_bytes_between(after: Archive) -> None:
+    after["copy"].raw = after["copy"].plain() + b"\r\n\r\nnothing\r\n"
+
+
+MUTATIONS: dict[str, tuple[Callable[[Archive], None], str]] = {
+    "wrong original": (refer("copy", lambda a: a["alone"]), "another payload"),
+    "wrong original by id alone": (set_field("copy", "WARC-Refers-To", record_id(3)), "another payload"),
+    "original by id is a twin": (set_field("copy", "WARC-Refers-To", record_id(4)), "was cut"),
+    "wrong date": (set_field("copy", "WARC-Refers-To-Date", "2020-01-01T00:00:00.001Z"), "no response"),
+    "wrong URI": (set_field("copy", "WARC-Refers-To-Target-URI", "http://example.org/9"), "no response"),
+    "itself": (refer("copy", lambda a: a["copy"]), "no response or resource"),
+    "chain": (refer("copy", lambda a: a["late"]), "no response or resource"),
+    "chain to an old revisit": (refer("copy", lambda a: a["revisit"]), "no response or resource"),
+    "revisit of a cut record": (refer("copy", lambda a: a["cut"]), "was cut"),
+    "cut record became a revisit": (make_old_revisit_of("cut"), "was cut or is a part"),
+    "other payload became a revisit": (make_old_revisit_of("alone"), "another payload"),
+    "dropped record": (drop_record("alone"), "not at its place any more"),
+    "dropped last record": (drop_record("dangling"), "not at its place any more"),
+    "dropped request": (drop_record("copy request"), "not at its place any more"),
+    "added record": (add_record, "no such response record"),
+    "swapped records": (swap("first request", "alone"), "not at its place any more"),
+    "swapped changed records": (swap("metadata", "conversion"), "not at its place any more"),
+    "swapped fields": (swap_fields, "order of its fields"),
+    "changed field": (set_field("copy", "X-Of-The-Crawler", "lost"), "X-Of-The-Crawler"),
+    "changed field of a plain record": (set_field("alone", "X-Of-The-Crawler", "lost"), "X-Of-The-Crawler"),
+    "lost field": (drop_field("late", "WARC-IP-Address"), "WARC-IP-Address"),
+    "new field": (set_field("copy", "X-New", "1"), "X-New"),
+    "other date": (set_field("copy", "WARC-Date", "2020-02-01T00:00:01Z"), "WARC-Date"),
+    "other version": (wrong_version, "the version is"),
+    "changed HTTP head": (change_head, "HTTP head is another one"),
+    "changed body byte": (change_body("alone"), "block is another one"),
+    "changed body byte of the original": (change_body("first"), "block is another one"),
+    "changed body of metadata": (change_body("metadata"), "block is another one"),
+    "wrong profile": (set_field("copy", "WARC-Profile", "http://netpreserve.org/warc/1.0/revisit/identical-payload-digest"), "WARC-Profile"),
+    "not truncated": (drop_field("copy", "WARC-Truncated"), "WARC-Truncated"),
+    "digest in another form": (
+        set_field("copy", "WARC-Payload-Digest", sha1(SAME).lower()),
+        "WARC-Payload-Digest",
+    ),
+    "digest of something else": (set_field("late", "WARC-Payload-Digest", sha1(OTHER)), "WARC-Payload-Digest"),
+    "no digest": (drop_field("copy", "WARC-Payload-Digest"), "WARC-Payload-Digest is missing"),
+    "wrong block digest": (set_field("copy", "WARC-Block-Digest", sha1(b"")), "WARC-Block-Digest is not"),
+    "old id": (set_field("copy", "WARC-Record-ID", record_id(11)), "record id of the response"),
+    "id without brackets": (set_field("copy", "WARC-Record-ID", record_id(111).strip("<>")), "angle brackets"),
+    "control character": (set_field("late", "WARC-Refers-To-Date", "2020-01-01T00:00:00Z\x0c"), "control characters"),
+    "no former id": (drop_field("copy", "Former-WARC-Record-ID"), "no Former-WARC-Record-ID"),
+    "wrong former id": (set_field("copy", "Former-WARC-Record-ID", record_id(77)), "which was not its value"),
+    "no former digest": (drop_field("late", "Former-WARC-Payload-Digest"), "no Former-WARC-Payload-Digest"),
+    "no former block digest": (drop_field("copy", "Former-WARC-Block-Digest"), "Former-WARC-Block-Digest"),
+    "id that the request does not name": (set_field("copy", "WARC-Record-ID", record_id(222)), "names another record"),
+    "dangling request": (
+        lambda after: after.files["b.warc"].update({"copy request": archive()["copy request"]}),
+        "has another id now",
+    ),
+    "request of another": (set_field("copy request", "WARC-Concurrent-To", record_id(112)), "names another record"),
+    "request without the former value": (
+        drop_field("copy request", "Former-WARC-Concurrent-To"),
+        "no Former-WARC-Concurrent-To",
+    ),
+    "request that lost its response": (drop_field("copy request", "WARC-Concurrent-To"), "WARC-Concurrent-To is gone"),
+    "dangling metadata": (
+        lambda after: after.files["b.warc"].update({"metadata": archive()["metadata"]}),
+        "has another id now",
+    ),
+    "metadata of another": (set_field("metadata", "WARC-Refers-To", record_id(3)), "another payload"),
+    "metadata without its reference": (drop_field("metadata", "WARC-Refers-To"), "WARC-Refers-To is gone"),
+    "old revisit left to dangle": (
+        lambda after: after.files["b.warc"].update({"revisit": archive()["revisit"]}),
+        "does not lead to it any more",
+    ),
+    "old revisit to another payload": (refer("revisit", lambda a: a["alone"]), "another payload"),
+    "old revisit to a revisit": (refer("revisit", lambda a: a["late"]), "no response or resource"),
+    "old revisit to a cut record": (refer("revisit", lambda a: a["cut"]), "was cut"),
+    "dangling revisit given a reference": (
+        lambda after: change(after["dangling"], "WARC-Refers-To", record_id(1)),
+        "led nowhere before",
+    ),
+    "lost file": (drop_file("a.warc.gz"), "no such file after"),
+    "lost file with the copies": (drop_file("b.warc"), "no such file after"),
+    "added file": (
+        lambda after: after.files.update({"c.warc": {"new": response(60, "http://c/", "2021-01-01T00:00:00Z", OTHER)}}),
+        "no such file before",
+    ),
+    "bytes between records": (keep_bytes_between, "damaged place"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_mutation_is_found(tmp_path: Path, name: str) -> None:
+    spoil, reason = MUTATIONS[name]
+    after = deduplicated()
+    spoil(after)
+    result = run(archive(), after, tmp_path, keep_going=True)
+    assert reason in reasons(result)
+    assert not result.is_right
+    # One fault must not hide the rest of the file behind others that are none.
+    assert result.findings_count <= 8, reasons(result)
+    for finding in result.findings:
+        assert finding.before or finding.after
+
+
+def test_a_revisit_whose_original_is_in_a_missing_file_is_found(tmp_path: Path) -> None:
+    after = deduplicated()
+    del after.files["a.warc.gz"]
+    result = run(archive(), after, tmp_path)
+    found = [finding for finding in result.findings if finding.kind == "reference"]
+    assert len(found) == 3 + 2, reasons(result)  # three revisits, metadata and conversion
+    assert all("b.warc, offset" in str(finding.after) for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (change_body("copy"), "not that of the original"),
+        (set_field("copy", "WARC-Record-ID", record_id(77)), "record id"),
+        (set_field("copy request", "WARC-Concurrent-To", record_id(111)), "has another id now"),
+        (set_field("revisit", "WARC-Refers-To-Date", "2020-01-01T00:00:00Z"), "Former-WARC-Refers-To-Date"),
+        (set_field("late", "WARC-Payload-Digest", sha1(SAME)), "Former-WARC-Payload-Digest"),
+    ],
+)  # fmt: skip
+def test_what_was_put_back_wrongly_is_found(
+    tmp_path: Path, spoil: Callable[[Archive], None], reason: str
+) -> None:
+    after = archive()
+    spoil(after)
+    assert reason in reasons(run(deduplicated(), after, tmp_path)).replace(
+        "Former-WARC-Record-ID", "record id"
+    )
+
+
+def test_equal_damage_ends_it_or_is_counted(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    for one in (before, after):
+        raw = bytearray(one["alone"].to_bytes(is_gzip=True))
+        raw[-6] ^= 1
+        one["alone"].raw = bytes(raw)
+    with pytest.raises(DamagedInput, match=r"a\.warc\.gz, offset"):
+        run(before, after, tmp_path / "1")
+    result = run(before, after, tmp_path / "2", keep_going=True)
+    assert reasons(result) == ""
+    assert result.faults_count == 1
+    assert result.converted == 2
+
+
+def test_damage_that_one_side_has_is_a_finding(tmp_path: Path) -> None:
+    after = deduplicated()
+    raw = bytearray(after["alone"].to_bytes(is_gzip=True))
+    raw[-6] ^= 1
+    after["alone"].raw = bytes(raw)
+    result = run(archive(), after, tmp_path)
+    assert "damaged place that is not the same" in reasons(result)
+
+
+def test_members_with_several_records_are_compared_as_bytes(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    member = gzip.compress(before["first request"].plain() + before["alone"].plain(), mtime=0)
+    for one in (before, after):
+        one["first request"].raw, one["alone"].raw = member, b""
+    assert reasons(run(before, after, tmp_path / "right")) == ""
+    after["first request"].raw = gzip.compress(
+        before["first request"].plain() + before["alone"].plain(), 1, mtime=9
+    )
+    assert "are no records differ" in reasons(run(before, after, tmp_path / "wrong"))
+
+
+def test_an_old_revisit_that_names_no_original_needs_one_when_it_becomes_a_revisit(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    for one in (before, after):
+        old = one["revisit"]
+        old.fields = [field for field in archive()["revisit"].fields if "Refers-To" not in field[0]]
+        old.set("WARC-Target-URI", "http://example.org/2")
+    assert "does not lead to it any more" in reasons(run(before, after, tmp_path / "left"))
+    mended = after["revisit"]
+    for name, value in (
+        ("WARC-Refers-To", record_id(1)),
+        ("WARC-Refers-To-Target-URI", "http://example.org/1"),
+        ("WARC-Refers-To-Date", "2020-01-01T00:00:00Z"),
+    ):
+        mended.set(name, value)
+        mended.set(f"Former-{name}", "none")
+    result = run(before, after, tmp_path / "mended")
+    assert reasons(result) == ""
+    assert result.repointed == 5
+    assert reasons(run(after, before, tmp_path / "back")) == ""
+
+
+def test_an_original_without_id_is_found_by_uri_and_date(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    old_id = before["first"].get("WARC-Record-ID")
+    for one in (before, after):
+        one["first"].drop("WARC-Record-ID")
+        one["first request"].drop("WARC-Concurrent-To")
+    for label in ("copy", "late", "revisit"):
+        after[label].drop("WARC-Refers-To")
+    for label in ("metadata", "conversion"):
+        assert after[label].get("WARC-Refers-To") == old_id
+        after[label].set("WARC-Refers-To", record_id(111))
+    result = run(before, after, tmp_path)
+    assert reasons(result) == ""
+    assert result.replayed == 2
+
+
+def test_a_copy_may_have_the_uri_and_date_of_its_original(tmp_path: Path) -> None:
+    before, after = archive(), archive()
+    for one in (before, after):
+        twin = response(70, "http://example.org/1", "2020-01-01T00:00:00Z", SAME)
+        one.files["b.warc"]["twin"] = twin
+    convert(after["twin"], after["first"], record_id(170))
+    assert reasons(run(before, after, tmp_path / "right")) == ""
+    after["twin"].set("WARC-Refers-To", record_id(170))
+    assert "no response or resource" in reasons(run(before, after, tmp_path / "itself"))
+
+
+def test_a_negative_sample_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="sample"):
+        run(archive(), archive(), tmp_path, sample=-1)
+
+
+def test_a_full_file_more_is_told_once(tmp_path: Path) -> None:
+    """Where two files have nothing in common, that is one finding and not one for each record."""
+    before = Archive({"a.warc": {str(n): other("metadata", n, archive()["first"]) for n in range(100, 700)}})
+    after = Archive({"a.warc": {str(n): other("metadata", n, archive()["first"]) for n in range(1100, 1700)}})
+    for one, name in ((before, "before"), (after, "after")):
+        for number, record in enumerate(one.files["a.warc"].values()):
+            record.set("WARC-Date", f"2020-01-01T00:00:00.{name}{number}Z")
+    result = run(before, after, tmp_path)
+    assert result.findings_count <= 2_000
+    assert len(result.findings) <= 1_000
+    assert result.records == 600
+
+
+def test_an_arc_file_may_have_become_a_warc_file(tmp_path: Path) -> None:
+    body = HEAD % b"7" + SAME
+    block = b"1 0 test\nURL IP-address Archive-date Content-type Archive-length\n"
+    version = b"filedesc://a.arc 0.0.0.0 20200101000000 text/plain %d\n" % len(block)
+    arc = (
+        version
+        + block
+        + b"\nhttp://example.org/1 192.0.2.1 20200101000000 text/html %d\n" % len(body)
+        + body
+        + b"\n"
+    )
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "a.arc").write_bytes(arc)
+    info = Rec([["WARC-Type", "warcinfo"], ["WARC-Record-ID", record_id(5)]], b"of: an ARC file\r\n")
+    made = response(7, "http://example.org/1", "2020-01-01T00:00:00Z", SAME)
+    Archive({"a.warc": {"info": info, "made": made}}).write(tmp_path / "after")
+    pairs = pairs_of(tmp_path / "before", tmp_path / "after")
+    result = verify(pairs, work=tmp_path)
+    assert reasons(result) == ""
+    assert result.from_arc == 1
+    made.block = made.block[:-1] + b"!"
+    Archive({"a.warc": {"info": info, "made": made}}).write(tmp_path / "wrong")
+    assert "payload is another one" in reasons(
+        verify(pairs_of(tmp_path / "before", tmp_path / "wrong"), work=tmp_path)
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(position=st.integers(0, 10**9), bit=st.integers(0, 7), name=st.sampled_from(["a.warc.gz", "b.warc"]))
+def test_no_flipped_bit_of_a_plain_or_compressed_file_goes_unseen(
+    tmp_path_factory: pytest.TempPathFactory, position: int, bit: int, name: str
+) -> None:
+    folder = tmp_path_factory.mktemp("bits")
+    before = archive().write(folder / "before")
+    after = deduplicated().write(folder / "after")
+    data = bytearray((after / name).read_bytes())
+    data[position % len(data)] ^= 1 << bit
+    (after / name).write_bytes(data)
+    result = verify(pairs_of(before, after), work=folder, keep_going=True)
+    if result.findings_count:
+        return
+    # Bits that mean nothing (the time in a gzip header) may differ: what is read must be the same.
+    read = [gzip.decompress(data) if name.endswith(".gz") else bytes(data)]
+    right = deduplicated().write(folder / "right") / name
+    expected = gzip.decompress(right.read_bytes()) if name.endswith(".gz") else right.read_bytes()
+    assert read[0].lower() == expected.lower()

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from afterwards.outputs import assert_deduplicated
+from afterwards.planted import SITE, Copy, Planting, text
+
+from scrapy_dedupe.crawls import open_index
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .conftest import Called
+
+
+@pytest.fixture
+def planting(call: Callable[..., Called]) -> Planting:
+    """Two files with one page in common below ``in``, in the folder of the call."""
+    p = Planting()
+    for number, name in enumerate(("a.warc.gz", "deep/b.warc.gz")):
+        p.file(name)
+        fate = Copy("same-0") if number else None
+        p.exchange(
+            name, f"same-{number}", f"{SITE}/same", text("same", 5_000), fate=fate, digest_form="sha256"
+        )
+        p.exchange(
+            name, f"own-{number}", f"{SITE}/own/{number}", text(f"own-{number}", 5_000), digest_form="sha256"
+        )
+    p.write(Path("in"))
+    return p
+
+
+def test_all_is_done_in_one_go(call: Callable[..., Called], planting: Planting) -> None:
+    called = call("dedupe", "-r", "in", "-o", "out")
+    assert (called.code, called.err) == (0, "")
+    assert_deduplicated(planting, Path("out"))
+    rows = dict(line.split("  ", 1) for line in called.out.splitlines() if "  " in line)
+    assert {title: value.strip() for title, value in rows.items()} | {
+        "saved": "",
+        "bytes before": "",
+        "bytes after": "",
+    } == {
+        "files": "2",
+        "responses": "4",
+        "digests of several": "1, 0 of different payloads",
+        "now revisits": "1",
+        "references mended": "1",
+        "bytes before": "",
+        "bytes after": "",
+        "saved": "",
+    }
+    assert "Verified: 8 records read again; 1 revisit leads to the payload; 1 replayed." in called.out
+
+
+@pytest.mark.usefixtures("planting")
+def test_the_figures_are_the_same_as_json(call: Callable[..., Called]) -> None:
+    result = call("dedupe", "-r", "in", "-o", "out", "--json").json
+    assert result["index"] is None
+    assert result["deduped"] == json.loads(Path("out/.dedupe/report.json").read_text())
+    assert (result["deduped"]["converted"], result["deduped"]["files"]) == (1, 2)
+
+
+@pytest.mark.usefixtures("planting")
+def test_a_dry_run_shows_hosts_and_types(call: Callable[..., Called]) -> None:
+    called = call("dedupe", "-r", "in", "--dry-run")
+    assert called.code == 0
+    assert not Path("out").exists()
+    assert "would be revisits   1\n" in called.out
+    for name in ("garden.example", "text/html"):
+        assert any(line.endswith(f"         1  {name}") for line in called.out.splitlines()), name
+
+
+@pytest.mark.usefixtures("planting")
+def test_the_result_can_be_imported_at_once(call: Callable[..., Called], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'index.sqlite'}"
+    called = call("dedupe", "-r", "in", "-o", "out", "--index", "--crawl-id", "spring", "--store", url)
+    assert (called.code, called.err) == (0, "")
+    assert "2 files imported into" in called.out
+    with open_index(url) as index:
+        (crawl,) = index.crawls()
+        assert crawl.id == "spring"
+    assert ": 3 originals, 1 revisit." in called.out
+
+
+@pytest.mark.usefixtures("planting")
+def test_damage_is_named_and_passed_over_if_that_is_asked_for(call: Callable[..., Called]) -> None:
+    path = Path("in/a.warc.gz")
+    path.write_bytes(path.read_bytes()[:-30])
+    called = call("dedupe", "-r", "in", "-o", "out")
+    assert (called.code, called.out, called.err.count("\n")) == (4, "", 1)
+    assert "in/a.warc.gz, offset" in called.err
+    called = call("dedupe", "-r", "in", "-o", "out", "--keep-going")
+    assert called.code == 4
+    assert called.err == "scrapy-dedupe dedupe: 1 fault in the input passed over.\n"
+    assert "in/a.warc.gz, offset" in called.out
+    assert "now revisits        1\n" in called.out
+
+
+@pytest.mark.usefixtures("planting")
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (("in",), 2, "-o FOLDER"),
+        (("in", "-o", "out", "--in-place"), 2, "Give one of them"),
+        (("in", "--in-place", "--convert-arc"), 2, "-o FOLDER alone"),
+        (("in", "-o", "out", "--status", "ok"), 2, "no HTTP status"),
+        (("in", "-o", "out", "--min-size", "-1"), 2, "from 0 on"),
+        (("in", "-o", "out", "--jobs", "-1"), 2, "-1 jobs"),
+        (("in", "-o", "out", "--crawl-id", "x"), 2, "--index"),
+        (("in", "-o", "out", "--index", "--crawl-id", "a b"), 2, "a b"),
+        (("in", "--dry-run", "--index"), 2, "no files to import"),
+        (("absent", "-o", "out"), 2, "names no file"),
+        (("in", "-o", "in"), 3, "already"),
+        (("in", "-o", "in/a.warc.gz"), 3, "a.warc.gz"),
+    ],
+)
+def test_wrong_words_are_told_before_anything_is_done(
+    call: Callable[..., Called], words: tuple[str, ...], code: int, why: str
+) -> None:
+    called = call("dedupe", *words)
+    assert called.code == code
+    assert why in called.err
+    assert "Traceback" not in called.err
+    assert sorted(path.name for path in Path("in").iterdir()) == ["a.warc.gz", "deep"]
+    assert not Path("out").exists()
