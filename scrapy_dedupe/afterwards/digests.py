@@ -179,13 +179,15 @@ class Digester:
 
     def _digest(self, record: StoredRecord) -> str | None:
         options = self._options
-        stored = record.payload_digest
+        # Reading a stored digest takes time too.
+        is_asked_for = options.verify or not (options.recompute or options.decoded)
+        stored = record.payload_digest if is_asked_for else None
         computed: dict[str, str] = {}
         if options.verify and stored is not None:
             computed = self._verified(record, stored)
         if not options.decoded:
-            may_be_stored = not (options.recompute or options.verify)
-            if may_be_stored and stored is not None and stored.label == options.algorithm:
+            is_trusted = not (options.recompute or options.verify)
+            if is_trusted and stored is not None and stored.label == options.algorithm:
                 self._sums.stored += 1
                 return f"{options.label}:{_hex(stored)}"
             if options.algorithm in computed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,11 +19,11 @@ FETCHED_ROWS: Final = 2_000
 
 
 @contextmanager
-def open_engine(purpose: str) -> Iterator[Any]:
+def open_engine(purpose: str, refusal: type[DedupeError] = ArchiveError) -> Iterator[Any]:
     """An engine in memory, of at most `MEMORY_LIMIT`, which writes no files of its own.
 
-    *purpose* completes the sentence "... needs DuckDB". Raises SettingError if DuckDB is not installed, ArchiveError for
-    what the engine itself raises, such as a full disk.
+    *purpose* completes the sentence "... needs DuckDB". Raises SettingError if DuckDB is not installed, *refusal* for
+    what the engine itself raises, such as a full disk or a damaged file.
     """
     try:
         import duckdb
@@ -48,7 +48,7 @@ def open_engine(purpose: str) -> Iterator[Any]:
             connection.close()
     except duckdb.Error as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise ArchiveError(f"{purpose} failed in DuckDB: {reason}.") from error
+        raise refusal(f"{purpose} failed in DuckDB: {reason}.") from error
 
 
 def rows_of(cursor: Any) -> Iterator[tuple[Any, ...]]:

@@ -28,7 +28,7 @@ import glob
 import os
 import sys
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from scrapy_dedupe.afterwards.engine import CSV_BUFFER_BYTES, open_engine, rows_of
@@ -168,8 +168,8 @@ class LineWriter:
                 if kind is None:
                     self._finish(file, table)
             finally:
-                # A full disk makes the last flush fail here too; the file is closed all the same.
-                with _quiet_if(kind is not None):
+                # All that counts has been synced by now. On a full disk what is left in the buffer fails once more.
+                with suppress(OSError):
                     file.close()
                 self._temporary.unlink(missing_ok=True)
                 table.unlink(missing_ok=True)
@@ -219,15 +219,6 @@ def refuse_existing(path: Path, *, force: bool = False) -> None:
         raise ArchiveError(f"{path} is a folder. Name a file.")
     if path.exists() and not force:
         raise ArchiveError(f"The file {path} is there already. Name another one, or replace it with --force.")
-
-
-@contextmanager
-def _quiet_if(is_quiet: bool) -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        if not is_quiet:
-            raise
 
 
 def _placed_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLine]]:
@@ -283,7 +274,7 @@ def _raw_lines(stream: io.BufferedReader, path: Path, faults: Faults) -> Iterato
 
 
 def _parquet_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLine]]:
-    with open_engine(f"Reading the Parquet file {path}") as engine:
+    with open_engine(f"Reading the Parquet file {path}", DamagedInput) as engine:
         # The name must not be taken for a pattern.
         source = glob.escape(str(path.absolute()))
         found = {

@@ -269,7 +269,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "m", [a_line()], 6, format="parquet")
     data = (tmp_path / "m").read_bytes()
     (tmp_path / "m").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ArchiveError, match=r"Reading the Parquet file .* failed"):
+    with pytest.raises(DamagedInput, match=r"Reading the Parquet file .* failed"):
         list(read_lines(tmp_path / "m"))
 
 
@@ -305,7 +305,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(form: str, tmp_path: Pa
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_error_leaves_nothing_behind(form: str, tmp_path: Path) -> None:
-    with pytest.raises(KeyError), LineWriter(tmp_path / "m", columns=6, format=form) as writer:
+    with pytest.raises(KeyError), LineWriter(tmp_path / "m", columns=6, format=form) as writer:  # noqa: PT012
         writer.write(a_line())
         raise KeyError
     assert list(tmp_path.iterdir()) == []
@@ -318,15 +318,16 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ArchiveError, match="cannot be written: No space left on device. Free some space"):
+    with pytest.raises(ArchiveError, match=r"cannot be written: No space left on device\. Free"):
         write(tmp_path / "m", [a_line()], 6)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_disk_that_fills_while_writing_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lines", [1, 5_000])
+def test_a_disk_that_fills_while_writing_is_one_sentence(lines: int, tmp_path: Path) -> None:
     writer = LineWriter(tmp_path / "m", columns=6)
-    with (
+    with (  # noqa: PT012 - the error may come with any line, or at the end
         pytest.raises(ArchiveError, match="No space left on device"),
         Path("/dev/full").open("wb") as full,
         writer,
@@ -334,7 +335,7 @@ def test_a_disk_that_fills_while_writing_is_one_sentence(tmp_path: Path) -> None
         assert writer._file is not None
         writer._file.close()
         writer._file = full
-        for _ in range(2_000):
+        for _ in range(lines):
             writer.write(a_line())
     assert list(tmp_path.iterdir()) == []
 

@@ -60,9 +60,9 @@ def plantings(draw: st.DrawFn) -> Planting:
     p = Planting()
     for number in range(draw(st.integers(1, 4))):
         kind = draw(st.sampled_from(KINDS))
-        name = (
-            f"{draw(st.sampled_from(('', 'x/', 'x y/')))}{number}.{kind[:3] if kind[:3] == 'arc' else 'warc'}"
-        )
+        # What is at the top keeps all others in their folders.
+        below = draw(st.sampled_from(("", "x/", "x y/"))) if number else ""
+        name = f"{below}{number}.{'arc' if kind.startswith('arc') else 'warc'}"
         p.file(name + (".gz" if "gzip" in kind else ""), kind, draw(st.sampled_from((1, 6, 9))))
     places = [(name, file.kind) for name, file in p.files.items()]
     for number in range(draw(st.integers(5, 16))):
