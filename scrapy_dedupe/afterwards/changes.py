@@ -32,6 +32,7 @@ FORMER = b"former-"
 CONCURRENT_TO = b"warc-concurrent-to"
 PAYLOAD_DIGEST = b"warc-payload-digest"
 BLOCK_DIGEST = b"warc-block-digest"
+FORMER_ID = b"former-warc-record-id"
 
 _LENGTH = b"content-length"
 _TYPE, _ID = b"warc-type", b"warc-record-id"
@@ -60,6 +61,11 @@ class Head:
     def value(self, name: bytes) -> bytes | None:
         """The first value of a field."""
         return next(iter(self.values(name)), None)
+
+    def replaced(self, name: bytes, value: bytes | None) -> Head:
+        """The head with another value of a field, or without it."""
+        fields = [(field, value if field.lower() == name else old) for field, old in self.fields]
+        return Head(self.version, tuple((field, new) for field, new in fields if new is not None))
 
     def names(self) -> list[bytes]:
         """The names of the fields in order, in lower case."""
@@ -144,6 +150,17 @@ def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
         # They are no part of a response; if somebody wrote them, they must not be lost.
         changed[name] = response.values(name)
     return faults + _former_faults(response, revisit, changed)
+
+
+def foreign_restoration_faults(old: Head, new: Head, block_digest_of_new: str | None) -> list[str]:
+    """What is wrong with a response that was made from a revisit of another program: its id and digest stay."""
+    gone = {*_OF_REVISITS, *(name for name in old.names() if name.startswith(_REFERS_TO[0]))}
+    faults = _rest_faults(old, new, (_TYPE, _LENGTH, BLOCK_DIGEST, b"content-type", *gone))
+    faults += [f"{_title(name)} is still there" for name in new.names() if name in gone]
+    value = new.value(BLOCK_DIGEST)
+    if value is not None and value.decode("latin-1") != block_digest_of_new:
+        faults.append("WARC-Block-Digest is not that of its block")
+    return faults
 
 
 def reference_faults(old: Head, new: Head, *, is_revisit: bool) -> list[str]:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.afterwards.changes import (
     BLOCK_DIGEST,
+    FORMER_ID,
     concurrent_changes,
     conversion_faults,
     digest_like,
+    foreign_restoration_faults,
     head_of,
     is_undone,
     rechunked_faults,
@@ -104,8 +106,11 @@ class ChangeReader:
     def _read_restored(self, revisit: StoredRecord, response: StoredRecord, sha: bytes | None) -> None:
         self._count("restored")
         old, new = self._heads(revisit, response)
-        # What was done to it once must have been allowed, seen from the response that it is again.
-        faults = self._conversion_faults(response, revisit, new, old)
+        if FORMER_ID in old.names():
+            # What was done to it once must have been allowed, seen from the response that it is again.
+            faults = self._conversion_faults(response, revisit, _with_former_digest(response, old, new), old)
+        else:
+            faults = _foreign_restoration_faults(revisit, response, old, new)
         self._tell("restored", revisit, response, faults)
         payload = sha or bytes.fromhex(payload_digest(response).hex)
         self._writer.add_capture(response, payload, AFTER)
@@ -203,6 +208,32 @@ class ChangeReader:
 
     def _count(self, name: str) -> None:
         self._counts[name] = self._counts.get(name, 0) + 1
+
+
+def _with_former_digest(response: StoredRecord, old: Head, new: Head) -> Head:
+    """The head of a response that came back without its chunks, with the block digest that it had with them.
+
+    The one that it has must be that of the block as it is now.
+    """
+    value = new.value(BLOCK_DIGEST)
+    former = next((text for name, text in old.former() if name == BLOCK_DIGEST), None)
+    if value is None or former in (None, value) or response.http is None or not response.http.is_chunked:
+        return new
+    right = digest_like(value.decode("latin-1"), open_block(response.path, response.frame))
+    return new if right != value.decode("latin-1") else new.replaced(BLOCK_DIGEST, former)
+
+
+def _foreign_restoration_faults(
+    revisit: StoredRecord, response: StoredRecord, old: Head, new: Head
+) -> list[str]:
+    """What is wrong with a response that was made from a revisit of another program and its original."""
+    value, right = new.value(BLOCK_DIGEST), None
+    if value is not None:
+        right = digest_like(value.decode("latin-1"), open_block(response.path, response.frame))
+    faults = foreign_restoration_faults(old, new, right)
+    if not _http_head(response).startswith(_http_head(revisit)):
+        faults.append("the HTTP head is another one")
+    return faults
 
 
 def _is_same_block(one: StoredRecord, other: StoredRecord) -> bool:
