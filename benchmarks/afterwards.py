@@ -40,6 +40,7 @@ import tempfile
 import time
 import uuid
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,9 +160,9 @@ def sums(archive: Path, payload_bytes: int, rounds: int) -> None:
         totals = {"ours": 0.0, "ours, stored digests": 0.0, "warcio + hashlib": 0.0}
         for path in paths:
             calls: dict[str, Callable[[], None]] = {
-                "ours": lambda path=path: ours(path),
-                "ours, stored digests": lambda path=path: ours(path, algorithm="sha1", recompute=False),
-                "warcio + hashlib": lambda path=path: warcio(path),
+                "ours": partial(ours, path),
+                "ours, stored digests": partial(ours, path, algorithm="sha1", recompute=False),
+                "warcio + hashlib": partial(warcio, path),
             }
             for name, seconds in take_turns(calls, rounds, time.thread_time).items():
                 totals[name] += seconds
@@ -334,12 +335,13 @@ def memory(work: Path, large_mb: int, lines: int) -> None:
                 f"f{number % 1000}.warc.gz {number * 500} 400 http://example.org/page/{number}"
                 f" 2020-01-01T00:00:{number % 60:02}Z md5:{digest} 1\n"
             )
-    for words in (
+    steps: list[tuple[str, ...]] = [
         ("warcsumproc", "many", "-o", "many-numbered"),
         ("warcsumsplit", "many", "-c", "4", "-o", "many-part"),
-    ):
-        seconds, peak = run(work, *words)
-        print(f"  {lines:,} lines: {words[0]:12} {seconds:7.1f} s  {peak:5.0f} MB resident")
+    ]
+    for step in steps:
+        seconds, peak = run(work, *step)
+        print(f"  {lines:,} lines: {step[0]:12} {seconds:7.1f} s  {peak:5.0f} MB resident")
 
 
 def write_large(folder: Path, pieces: Sequence[bytes], level: int) -> None:

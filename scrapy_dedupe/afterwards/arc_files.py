@@ -14,6 +14,7 @@ from .faults import Fault, Faults
 from .inputs import find_inputs
 from .jobs import run_jobs
 from .layout import output_names
+from .record_files import remove_parts
 from .watching import Unwatched
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _ARC_NAME: Final = re.compile(r".+\.arc(\.gz)?", re.IGNORECASE | re.DOTALL)
 class Converted:
     """What became of all files; ``files_found`` of the ``files`` had been converted before."""
 
+    output: str
     files: int
     files_found: int
     responses: int
@@ -86,13 +88,20 @@ def convert_files(
     done: list[Conversion] = []
     sizes = {given.file: given.size_bytes for given in chosen}
     watch.begin("converting", sum(sizes.values()))
-    for task, result in run_jobs(_convert, tasks, jobs):
-        watch.advance(sizes[task.source])
-        faults.take(result.fault_count, result.faults)
-        if result.conversion is not None:
-            done.append(result.conversion)
+    results = run_jobs(_convert, tasks, jobs)
+    try:
+        for task, result in results:
+            watch.advance(sizes[task.source])
+            faults.take(result.fault_count, result.faults)
+            if result.conversion is not None:
+                done.append(result.conversion)
+    except BaseException:
+        results.close()  # no process writes any longer
+        remove_parts(task.output for task in tasks)
+        raise
     watch.end()
     return Converted(
+        output=str(folder),
         files=len(done),
         files_found=sum(one.was_there for one in done),
         responses=sum(one.responses for one in done),

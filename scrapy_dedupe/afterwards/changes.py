@@ -14,7 +14,7 @@ import hashlib
 import re
 import zlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
@@ -40,7 +40,11 @@ _PROFILE, _TRUNCATED = b"warc-profile", b"warc-truncated"
 _REFERS_TO = (b"warc-refers-to", b"warc-refers-to-target-uri", b"warc-refers-to-date")
 _OF_REVISITS = (_PROFILE, _TRUNCATED, *_REFERS_TO)
 _NONE = b"none"
-_READ_BYTES = 4_096
+_READ_BYTES = 1_024
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f]")
+# A field in one line, as nearly all are.
+_FIELD = re.compile(rb"^([!-9;-~]+):[ \t]*([^\r\n]*[^ \t\r\n])[ \t]*\r\n", re.MULTILINE)
+_USUAL_DIGEST = re.compile(r"sha1:[A-Z2-7]{32}")
 _RECORD_ID = re.compile(rb"<[^\s<>]+>")
 _HASHED = ("md5", "sha1", "sha256", "sha384", "sha512")
 
@@ -53,46 +57,63 @@ class Head:
 
     version: bytes
     fields: tuple[Field, ...]
+    _names: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_names", tuple([name.lower() for name, _ in self.fields]))
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a field, whose name is given in lower case."""
-        return [value for field, value in self.fields if field.lower() == name]
+        if name not in self._names:
+            return []
+        return [
+            value for present, (_, value) in zip(self._names, self.fields, strict=True) if present == name
+        ]
 
     def value(self, name: bytes) -> bytes | None:
         """The first value of a field."""
-        return next(iter(self.values(name)), None)
+        return self.fields[self._names.index(name)][1] if name in self._names else None
 
     def replaced(self, name: bytes, value: bytes | None) -> Head:
         """The head with another value of a field, or without it."""
-        fields = [(field, value if field.lower() == name else old) for field, old in self.fields]
+        fields = [
+            (field, value if lower == name else old)
+            for lower, (field, old) in zip(self._names, self.fields, strict=True)
+        ]
         return Head(self.version, tuple((field, new) for field, new in fields if new is not None))
 
-    def names(self) -> list[bytes]:
+    def names(self) -> tuple[bytes, ...]:
         """The names of the fields in order, in lower case."""
-        return [name.lower() for name, _ in self.fields]
+        return self._names
 
     def without(self, names: Iterable[bytes]) -> list[Field]:
         """The fields that have none of these names, and are no former values."""
         out = frozenset(names)
         return [
             field
-            for field in self.fields
-            if (name := field[0].lower()) not in out and not name.startswith(FORMER)
+            for name, field in zip(self._names, self.fields, strict=True)
+            if name not in out and not name.startswith(FORMER)
         ]
 
     def former(self) -> Counter[Field]:
         """The fields ``Former-NAME``: how often each name, without the prefix, has which value."""
         return Counter(
-            (name.lower()[len(FORMER) :], value)
-            for name, value in self.fields
-            if name.lower().startswith(FORMER)
+            [
+                (name[len(FORMER) :], value)
+                for name, (_, value) in zip(self._names, self.fields, strict=True)
+                if name.startswith(FORMER)
+            ]
         )
 
 
 def head_of(record: StoredRecord, file: BufferedReader) -> Head:
     """Read the head of a WARC record again, from its open file. Raises DamagedInput if it is not there any more."""
-    version, *lines = _head_bytes(record, file).split(b"\n")
-    fields: list[Field] = []
+    head = _head_bytes(record, file)
+    fields: list[Field] = _FIELD.findall(head)
+    version, *lines = head.split(b"\n")
+    if len(fields) + 2 == len(lines) and head.endswith(b"\r\n\r\n"):
+        return Head(version.rstrip(b" \t\r"), tuple(fields))
+    fields = []
     for line in lines:
         text = line.rstrip(b"\r")
         if text[:1] in (b" ", b"\t") and fields:
@@ -204,7 +225,7 @@ def concurrent_changes(old: Head, new: Head) -> list[tuple[bytes, bytes]]:
 def digest_like(form: str, data: Iterable[bytes]) -> str | None:
     """The digest of *data* with the label, and in the base and case, of the digest *form*; None if it is unknown."""
     try:
-        label = parse_digest(form).label
+        label = "sha1" if _USUAL_DIGEST.fullmatch(form) else parse_digest(form).label
     except ValueError:
         return None
     if label not in _HASHED:
@@ -226,9 +247,9 @@ def _stray_faults(old: Head, new: Head) -> list[str]:
     """Fields that came with bytes which readers pass over, each in its own way."""
     return [
         f"the field {_shown_field(field)} has control characters or blanks that do not belong there"
-        for field in Counter(new.fields) - Counter(old.fields)
-        if any(byte < 32 and byte != 9 for byte in field[1])
-        or _decoded(field[1]).strip() != _decoded(field[1])
+        for field in dict.fromkeys(new.fields)
+        if field not in old.fields
+        and (_CONTROL.search(field[1]) or _decoded(field[1]).strip() != _decoded(field[1]))
     ]
 
 
@@ -240,12 +261,12 @@ def _decoded(value: bytes) -> str:
 
 
 def _count_faults(head: Head, names: tuple[bytes, ...], *, least: int) -> list[str]:
-    counts = Counter(head.names())
     faults = []
     for name in names:
-        if counts[name] > 1:
-            faults.append(f"{_title(name)} is there {counts[name]} times")
-        elif counts[name] < least:
+        count = head.names().count(name)
+        if count > 1:
+            faults.append(f"{_title(name)} is there {count} times")
+        elif count < least:
             faults.append(f"{_title(name)} is missing")
     return faults
 

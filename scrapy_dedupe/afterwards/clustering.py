@@ -7,6 +7,7 @@ digests, is compared and numbered: ``clusters/000000.txt`` has the numbered line
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,9 @@ def number_clusters(
     folder, sorting, ordered = state.path / "clusters", state.path / "sorting", state.path / "sorted.txt"
     with writing(folder):
         folder.mkdir(exist_ok=True)
-        sorting.mkdir(exist_ok=True)
+        if sorting.exists():  # with the files of a run that was cut
+            shutil.rmtree(sorting)
+        sorting.mkdir()
     if not ordered.exists():
         watch.begin("sorting", 0)
         with LineWriter(ordered, columns=_SUMS_COLUMNS) as writer:

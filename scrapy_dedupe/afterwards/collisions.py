@@ -13,13 +13,14 @@ payloads of one digest, of which lines and hashes are kept (`comparing`).
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.afterwards.comparing import DifferentPayloads
 from scrapy_dedupe.afterwards.eligibility import is_whole
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
     from scrapy_dedupe.afterwards.watching import Watch
 
 _AT_ONCE = 1_000  # lines of a digest that are read in the order of their places
-_BATCH_LINES = 500
-_ROUND_LINES = 32_000
+# What another process gets at once.
+_BATCH_LINES = 1_000
+_BATCH_BYTES = 64 << 20
+_LARGE_LINES = 5_000  # a digest of more is not handed over
+_WAITING_LINES = 6_000  # for each process: what is held while a batch before it is compared
 
 
 @dataclass(slots=True)
@@ -83,7 +87,7 @@ def resolve_collisions(
     counts = counts if counts is not None else CollisionCounts()
     with _folder(folder) as work:
         if job_count(jobs) > 1:
-            yield from _in_rounds(lines, places, faults, watch, jobs, work, counts)
+            yield from _in_batches(lines, places, faults, watch, jobs, work, counts)
             return
         for _, group in _digests(lines):
             for line in _ordered(_resolved(group, places, faults, counts), work):
@@ -218,7 +222,7 @@ class _BatchResult:
     faults: tuple[Fault, ...]
 
 
-def _in_rounds(
+def _in_batches(
     lines: Iterable[ManifestLine],
     places: Places,
     faults: Faults,
@@ -228,60 +232,119 @@ def _in_rounds(
     counts: CollisionCounts,
 ) -> Iterator[ManifestLine]:
     """As with one job, with the digests of few lines resolved in other processes, many at a time."""
-    waiting: list[list[ManifestLine]] = []
-    waiting_lines = 0
-
-    for _, group in _digests(lines):
-        first = list(islice(group, _BATCH_LINES + 1))
-        if len(first) <= _BATCH_LINES:
-            waiting.append(first)
-            waiting_lines += len(first)
-            if waiting_lines < _ROUND_LINES:
-                continue
-        yield from _round(waiting, places, faults, watch, jobs, counts)
-        waiting, waiting_lines = [], 0
-        if len(first) > _BATCH_LINES:
-            for line in _ordered(_resolved(chain(first, group), places, faults, counts), folder):
+    work = partial(_resolve_batch, places=places, keep_going=faults.keep_going)
+    digests = _Digests(lines)
+    while not digests.is_at_end:
+        batches = _Batches(digests, job_count(jobs))
+        resolved: dict[int, list[list[int]]] = {}
+        number = 0
+        for batch, result in run_jobs(work, batches, jobs):
+            resolved[batch.number] = result.extensions
+            counts.add(result.counts)
+            faults.take(result.fault_count, result.faults)
+            # They are ready in any order, and given in that of the lines.
+            while number in resolved:
+                yield from _extended(batches.taken(number), resolved.pop(number), watch, counts)
+                number += 1
+        if (group := digests.large()) is not None:
+            for line in _ordered(_resolved(group, places, faults, counts), folder):
                 watch.advance(line.length)
                 yield line
-    yield from _round(waiting, places, faults, watch, jobs, counts)
 
 
-def _round(
-    digests: list[list[ManifestLine]],
-    places: Places,
-    faults: Faults,
-    watch: Watch,
-    jobs: int,
-    counts: CollisionCounts,
+def _extended(
+    digests: list[list[ManifestLine]], extensions: list[list[int]], watch: Watch, counts: CollisionCounts
 ) -> Iterator[ManifestLine]:
-    batches: list[_Batch] = []
-    size = _BATCH_LINES
+    """The lines of a batch in the order of cluster."""
+    compared = iter(extensions)
     for digest in digests:
-        # A record alone with its digest is not read.
-        if len(digest) == 1:
-            continue
-        if size + len(digest) > _BATCH_LINES:
-            batches.append(_Batch(len(batches), []))
-            size = 0
-        batches[-1].digests.append(digest)
-        size += len(digest)
-    resolved: dict[int, list[list[int]]] = {}
-    work = partial(_resolve_batch, places=places, keep_going=faults.keep_going)
-    for batch, result in run_jobs(work, batches, jobs):
-        resolved[batch.number] = result.extensions
-        counts.add(result.counts)
-        faults.take(result.fault_count, result.faults)
-        watch.advance(sum(line.length for digest in batch.digests for line in digest))
-    compared = chain.from_iterable(resolved[batch.number] for batch in batches)
-    for digest in digests:
+        watch.advance(sum(line.length for line in digest))
         if len(digest) > 1:
-            numbered = map(_with_extension, digest, next(compared))
-            yield from sorted(numbered, key=attrgetter("extension"))
+            yield from sorted(map(_with_extension, digest, next(compared)), key=attrgetter("extension"))
         else:
             counts.lines += 1
-            watch.advance(digest[0].length)
             yield _with_extension(digest[0], 1)
+
+
+class _Digests:
+    """The lines digest by digest, up to one of so many lines that this process resolves it itself."""
+
+    def __init__(self, lines: Iterable[ManifestLine]) -> None:
+        self._groups = _digests(lines)
+        self._large: Iterator[ManifestLine] | None = None
+        self.is_at_end = False
+
+    def next_few(self) -> list[ManifestLine] | None:
+        """The lines of the next digest; None if they are very many, or there are no more."""
+        if self._large is not None or self.is_at_end:
+            return None
+        for _, group in self._groups:
+            first = list(islice(group, _LARGE_LINES + 1))
+            if len(first) <= _LARGE_LINES:
+                return first
+            self._large = chain(first, group)
+            return None
+        self.is_at_end = True
+        return None
+
+    def large(self) -> Iterator[ManifestLine] | None:
+        """The lines of the digest that has very many, if that is the next one."""
+        large, self._large = self._large, None
+        return large
+
+
+class _Batches(Sequence[_Batch]):
+    """Batches of digests, made when they are asked for. As many as *jobs* are made at once, to tell whether there are.
+
+    They end at a digest of very many lines, and when `_WAITING_LINES` a job were made and not yet `taken`.
+    """
+
+    def __init__(self, digests: _Digests, jobs: int) -> None:
+        self._digests = digests
+        self._waiting: dict[int, list[list[ManifestLine]]] = {}
+        self._waiting_lines = 0
+        self._most_lines = jobs * _WAITING_LINES
+        self._count = 0
+        made = self._made()
+        self._first = list(islice(made, jobs))
+        self._rest = made
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def __iter__(self) -> Iterator[_Batch]:
+        yield from self._first
+        yield from self._rest
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError("the batches are walked once")
+
+    def taken(self, number: int) -> list[list[ManifestLine]]:
+        """All digests that belong to a batch, those of one line too, which nobody compares."""
+        digests = self._waiting.pop(number)
+        self._waiting_lines -= sum(map(len, digests))
+        return digests
+
+    def _made(self) -> Iterator[_Batch]:
+        while self._waiting_lines < self._most_lines:
+            digests: list[list[ManifestLine]] = []
+            count = compared = size_bytes = 0
+            while compared < _BATCH_LINES and count < 2 * _BATCH_LINES and size_bytes < _BATCH_BYTES:
+                digest = self._digests.next_few()
+                if digest is None:
+                    break
+                digests.append(digest)
+                count += len(digest)
+                if len(digest) > 1:
+                    compared += len(digest)
+                    size_bytes += sum(line.length for line in digest)
+            if not digests:
+                return
+            number, self._count = self._count, self._count + 1
+            self._waiting[number] = digests
+            self._waiting_lines += count
+            # A record alone with its digest is not read.
+            yield _Batch(number, [digest for digest in digests if len(digest) > 1])
 
 
 def _resolve_batch(batch: _Batch, places: Places, keep_going: bool) -> _BatchResult:

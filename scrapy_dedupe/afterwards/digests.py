@@ -16,9 +16,10 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.warc.bodies import decoded_pieces, payload_digest, payload_pieces
+from scrapy_dedupe.warc.bodies import decoded_pieces, hasher_of, payload_digest, payload_pieces, usual_body
 from scrapy_dedupe.warc.codings import Undecodable, codings_of
-from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.framing import frames
+from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_record
 
 from .faults import Fault, Faults
 from .manifest import DECODED, ManifestLine
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from scrapy_dedupe.warc.capture import Digest
+    from scrapy_dedupe.warc.framing import Frame
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -124,11 +126,21 @@ class Digester:
         """Yield the lines in the order of the file. Raises ArchiveError if it cannot be read."""
         done = shared = records = 0
         faults_before = self._faults.count
-        for record in self._records():
+        is_usual = not (self._options.verify or self._options.decoded)
+        for frame in self._frames():
             records += 1
-            if record.offset - done >= _TOLD_BYTES:
-                self._advance(record.offset - done)
-                done = record.offset
+            if frame.offset - done >= _TOLD_BYTES:
+                self._advance(frame.offset - done)
+                done = frame.offset
+            kind = "arc" if frame.is_arc else (frame.first("warc-type") or "").lower()
+            if kind == "response":
+                if is_usual and frame.member and (line := self._usual_line(frame)) is not None:
+                    self._sums.lines += 1
+                    yield line
+                    continue
+            elif kind == "request":
+                continue
+            record = stored_record(self._file, frame)
             if not self._is_wanted(record):
                 continue
             if not record.length:
@@ -147,9 +159,25 @@ class Digester:
         self._faults.add(place, reason.removeprefix(f"{line.file}, offset {line.offset}: "))
         self._sums.lines -= 1
 
-    def _records(self) -> Iterator[StoredRecord]:
+    def _frames(self) -> Iterator[Frame]:
         with reading(self._file):
-            yield from read_records(self._file, on_damage=self._faults.add_damage)
+            yield from frames(self._file, kept_bytes=KEPT_BYTES, on_damage=self._faults.add_damage)
+
+    def _usual_line(self, frame: Frame) -> ManifestLine | None:
+        """The line of a response as most are; None if it takes more to find out about it."""
+        options = self._options
+        if not options.recompute and frame.first("warc-payload-digest") is not None:
+            return None
+        uri, date = bare_uri(frame.first("warc-target-uri")), frame.first("warc-date")
+        if not (uri and date and says_http(frame.first("content-type"))):
+            return None
+        body = usual_body(frame)
+        if not body:
+            return None
+        digest = f"{options.algorithm}:{hasher_of(options.algorithm, body).hexdigest()}"
+        self._sums.computed += 1
+        self._sums.hashed_bytes += len(body)
+        return ManifestLine(self._name, frame.offset, frame.length, uri, date, digest)
 
     def _is_wanted(self, record: StoredRecord) -> bool:
         if record.type == "response":

@@ -20,6 +20,7 @@ REASONS = {
     "partial": "a part of a body (206, or a segment)",
     "status": "another status than those asked for",
     "small": "smaller than the least size",
+    "empty": "without a payload",
     "method": "not the answer to a GET",
     "arc": "in an ARC file, which cannot hold revisits",
     "no-id": "without a record id",
@@ -46,9 +47,9 @@ class Eligibility:
             return "no-http"
         if self.statuses is not None and record.http.status not in self.statuses:
             return "status"
-        if size_bytes is not None and size_bytes < max(1, self.min_size):
+        if size_bytes is not None and size_bytes < self.min_size:
             return "small"
-        return None
+        return "empty" if size_bytes == 0 else None
 
 
 def is_whole(record: StoredRecord) -> bool:

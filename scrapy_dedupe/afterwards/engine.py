@@ -1,14 +1,17 @@
-"""DuckDB, which reads and writes Parquet (extra ``archive``)."""
+"""DuckDB, which sorts large manifests, and reads and writes Parquet (extra ``archive``)."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError
+from scrapy_dedupe.errors import SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from scrapy_dedupe.errors import DedupeError
 
 MEMORY_LIMIT: Final = "128MB"
 THREADS: Final = 1
@@ -19,11 +22,13 @@ FETCHED_ROWS: Final = 2_000
 
 
 @contextmanager
-def open_engine(purpose: str, refusal: type[DedupeError] = ArchiveError) -> Iterator[Any]:
-    """An engine in memory, of at most `MEMORY_LIMIT`, which writes no files of its own.
+def open_engine(
+    purpose: str, refused: Callable[[str], DedupeError], scratch: Path | None = None
+) -> Iterator[Any]:
+    """An engine in memory, of at most `MEMORY_LIMIT`. What it has no room for goes to files in *scratch*, if that is given.
 
-    *purpose* completes the sentence "... needs DuckDB". Raises SettingError if DuckDB is not installed, *refusal* for
-    what the engine itself raises, such as a full disk or a damaged file.
+    *purpose* completes the sentence "... needs DuckDB". Raises SettingError if DuckDB is not installed; what *refused*
+    makes of a reason for what the engine itself raises, such as a full disk or a damaged file.
     """
     try:
         import duckdb
@@ -34,7 +39,9 @@ def open_engine(purpose: str, refusal: type[DedupeError] = ArchiveError) -> Iter
     config: dict[str, Any] = {
         "memory_limit": MEMORY_LIMIT,
         "threads": THREADS,
-        "temp_directory": "",
+        "temp_directory": "" if scratch is None else str(scratch.absolute()),
+        "max_temp_directory_size": "-1",  # no other limit than the disk
+        "preserve_insertion_order": scratch is None,  # a table to be sorted has none
         # Nothing is downloaded or read from a user's own folder.
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
@@ -47,8 +54,7 @@ def open_engine(purpose: str, refusal: type[DedupeError] = ArchiveError) -> Iter
         finally:
             connection.close()
     except duckdb.Error as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise refusal(f"{purpose} failed in DuckDB: {reason}.") from error
+        raise refused(f"DuckDB says: {str(error).partition(chr(10))[0].rstrip('.')}") from error
 
 
 def rows_of(cursor: Any) -> Iterator[tuple[Any, ...]]:

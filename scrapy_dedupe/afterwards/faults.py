@@ -50,7 +50,9 @@ class Faults:
 
     def add_damage(self, damage: Damage) -> None:
         """As `add`, for a damaged place that a reader of WARC files tells of."""
-        self.add(f"{damage.path}, offset {damage.offset}", f"{damage.reason} ({damage.length} bytes passed over)")
+        self.add(
+            f"{damage.path}, offset {damage.offset}", f"{damage.reason} ({damage.length} bytes passed over)"
+        )
 
     def take(self, count: int, first: tuple[Fault, ...]) -> None:
         """Add what another process has collected."""

@@ -2,16 +2,20 @@
 
 Results come in the order in which they are ready. The first error ends the rest and is raised. Processes are started
 afresh (spawn), so the function and its tasks must be importable and plain values; they end when the process that
-started them ends, however it ends: each one watches a pipe that the system closes then.
+started them ends, however it ends: each one watches a pipe that the system closes then. They do not import the main
+module of the program, which for a command would be all of Scrapy and longer than many tasks.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from multiprocessing import connection, get_context
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 from scrapy_dedupe.errors import ArchiveError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from concurrent.futures import Future
     from multiprocessing.connection import Connection
 
@@ -31,7 +35,7 @@ _WAITING_PER_JOB = 2
 
 def run_jobs(
     function: Callable[[Task], Result], tasks: Sequence[Task], jobs: int
-) -> Iterator[tuple[Task, Result]]:
+) -> Generator[tuple[Task, Result]]:
     """Yield each task with what *function* gives for it, as soon as it is there.
 
     With one job all is done in this process, task by task, as the caller asks for it; 0 jobs are as many as there are
@@ -61,7 +65,7 @@ def job_count(jobs: int) -> int:
 
 def _in_processes(
     function: Callable[[Task], Result], tasks: Sequence[Task], count: int
-) -> Iterator[tuple[Task, Result]]:
+) -> Generator[tuple[Task, Result]]:
     context = get_context("spawn")
     # Nothing is ever written: the pipe ends when its writer is closed, by us or by the system.
     reader, writer = context.Pipe(duplex=False)
@@ -70,13 +74,17 @@ def _in_processes(
         left = iter(tasks)
         waiting: dict[Future[Result], Task] = {}
         # Few are handed over at a time, so that results do not pile up where the caller is slow.
-        for task in islice(left, _WAITING_PER_JOB * count):
-            waiting[pool.submit(function, task)] = task
+        with _interrupts_held_back():
+            for task in islice(left, _WAITING_PER_JOB * count):
+                with _hidden_main(function, task):
+                    waiting[pool.submit(function, task)] = task
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 task, result = waiting.pop(future), future.result()
-                for following in islice(left, 1):
-                    waiting[pool.submit(function, following)] = following
+                with _interrupts_held_back():
+                    for following in islice(left, 1):
+                        with _hidden_main(function, following):
+                            waiting[pool.submit(function, following)] = following
                 yield task, result
         pool.shutdown()
     except BrokenProcessPool:
@@ -90,8 +98,42 @@ def _in_processes(
         reader.close()
 
 
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Let processes that are started now never hear Ctrl-C, which reaches all those of a terminal; the first decides.
+
+    They inherit it, so they are deaf also while they import, which `_begin` would be too late for.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _hidden_main(function: Callable[[Task], object], task: Task) -> Iterator[None]:
+    """Have processes that are started meanwhile do without the main module, unless they need it for what they are given."""
+    called = function.func if isinstance(function, partial) else function
+    if "__main__" in (getattr(called, "__module__", None), type(task).__module__):
+        yield
+        return
+    # multiprocessing.spawn.get_preparation_data names the main module by these two, for a process to import it.
+    main = sys.modules["__main__"].__dict__
+    hidden: dict[str, object] = {name: main[name] for name in ("__spec__", "__file__") if name in main}
+    try:
+        main["__spec__"] = None
+        main.pop("__file__", None)
+        yield
+    finally:
+        del main["__spec__"]
+        main.update(hidden)
+
+
 def _begin(reader: Connection) -> None:
-    # Ctrl-C reaches all processes of a terminal; the first one decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(reader,), daemon=True).start()
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 import glob
 import os
 import sys
-import uuid
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final, cast
 
@@ -48,7 +47,7 @@ from scrapy_dedupe.afterwards.manifest_lines import (
     text_line,
 )
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.warc.files import sync_folder
+from scrapy_dedupe.warc.files import is_same_file, lock, sync_folder
 
 if TYPE_CHECKING:
     import io
@@ -104,9 +103,10 @@ def read_all(paths: Iterable[Path], *, faults: Faults | None = None) -> Iterator
 class LineWriter:
     """Writes a manifest of 6, 7 or 10 *columns* as a context manager; ``-`` is standard output.
 
-    The file is written under another name beside *path* and renamed when the block ends without an error and all of it
-    is on disk; otherwise nothing is left. Raises ArchiveError if *path* is there already, unless *force* says that it is
-    replaced, and for what the system refuses.
+    The file is written as ``.NAME.tmp`` beside *path* and renamed when the block ends without an error and all of it is
+    on disk; otherwise nothing is left, and what a process leaves that is killed is replaced by the next one. Raises
+    ArchiveError if *path* is there already, unless *force* says that it is replaced; if another process writes it; and
+    for what the system refuses.
     """
 
     def __init__(self, path: Path, *, columns: int, format: str = "text", force: bool = False) -> None:  # noqa: A002
@@ -122,7 +122,8 @@ class LineWriter:
         self._to_stdout = str(path) == "-"
         if self._to_stdout and format == "parquet":
             raise UsageError("A Parquet file cannot be written to standard output. Name a file.")
-        self._temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+        self._temporary = path.with_name(f".{path.name}.tmp")
+        self._table = path.with_name(f".{path.name}.tmp.parquet")
         self._line = json_line if format == "jsonl" else text_line
         self._file: IO[bytes] | None = None
 
@@ -130,9 +131,16 @@ class LineWriter:
         if self._to_stdout:
             self._file = sys.stdout.buffer
             return self
-        refuse_existing(self.path, force=self._force)
         try:
-            self._file = self._temporary.open("xb", buffering=1 << 18)
+            if not self._temporary.exists():
+                refuse_existing(self.path, force=self._force)
+            self._file = self._locked()
+            try:
+                # Once more: what a process left that was killed is removed even so.
+                refuse_existing(self.path, force=self._force)
+            except ArchiveError:
+                self._discard(self._file)
+                raise
         except OSError as error:
             raise self._refused(error) from error
         return self
@@ -162,32 +170,64 @@ class LineWriter:
         if self._to_stdout:
             file.flush()
             return
-        table = self._temporary.with_name(f"{self._temporary.name}.parquet")
+        is_finished = False
         try:
             try:
                 if kind is None:
-                    self._finish(file, table)
+                    self._finish(file)
+                    is_finished = True
             finally:
-                # All that counts has been synced by now. On a full disk what is left in the buffer fails once more.
-                with suppress(OSError):
-                    file.close()
-                self._temporary.unlink(missing_ok=True)
-                table.unlink(missing_ok=True)
+                self._discard(file, is_finished=is_finished)
         except OSError as refused:
             raise self._refused(refused) from refused
 
-    def _finish(self, file: IO[bytes], table: Path) -> None:
+    def _locked(self) -> IO[bytes]:
+        """The temporary file, empty, which no other process has."""
+        while True:
+            fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+            if not lock(fd):
+                os.close(fd)
+                raise ArchiveError(
+                    f"Another process writes {self.path}. Wait for its end, or name another file."
+                )
+            if is_same_file(fd, self._temporary):
+                break
+            os.close(fd)  # whoever had it has just finished
+        file = os.fdopen(fd, "wb", buffering=1 << 18)
+        try:
+            file.truncate(0)
+            self._table.unlink(missing_ok=True)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _discard(self, file: IO[bytes], *, is_finished: bool = False) -> None:
+        """Close and remove what has not become the output."""
+        try:
+            if not is_finished:
+                # While the lock is held, so that it is not the file of the next process.
+                self._temporary.unlink(missing_ok=True)
+                self._table.unlink(missing_ok=True)
+        finally:
+            # All that counts has been synced by now. On a full disk what is left in the buffer fails once more.
+            with suppress(OSError):
+                file.close()
+
+    def _finish(self, file: IO[bytes]) -> None:
         file.flush()
         finished = self._temporary
         if self.format == "parquet":
-            self._write_table(table)
-            finished = table
-            with table.open("rb+") as written:
+            self._write_table(self._table)
+            finished = self._table
+            with self._table.open("rb+") as written:
                 os.fsync(written.fileno())
         else:
             os.fsync(file.fileno())
         refuse_existing(self.path, force=self._force)
         finished.replace(self.path)
+        if finished is not self._temporary:
+            self._temporary.unlink()
         sync_folder(self.path.parent)
 
     def _write_table(self, table: Path) -> None:
@@ -203,12 +243,13 @@ class LineWriter:
             f" columns={{{kinds}}}, max_line_size={MAX_LINE_BYTES}, buffer_size={CSV_BUFFER_BYTES}))"
             f" TO '{target}' (FORMAT parquet, ROW_GROUP_SIZE 20480)"
         )
-        with open_engine(f"Writing the Parquet file {self.path}") as engine:
+        with open_engine("Writing a Parquet file", self._refused) as engine:
             engine.execute(query, [glob.escape(str(self._temporary))])
 
-    def _refused(self, error: OSError) -> ArchiveError:
+    def _refused(self, reason: OSError | str) -> ArchiveError:
+        told = reason if isinstance(reason, str) else reason.strerror or str(reason)
         return ArchiveError(
-            f"The manifest {self.path} cannot be written: {error.strerror or error}. Free some space, or name a file in"
+            f"The manifest {self.path} cannot be written: {told}. Free some space, or name a file in"
             " another folder."
         )
 
@@ -274,7 +315,12 @@ def _raw_lines(stream: io.BufferedReader, path: Path, faults: Faults) -> Iterato
 
 
 def _parquet_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLine]]:
-    with open_engine(f"Reading the Parquet file {path}", DamagedInput) as engine:
+    def refused(reason: str) -> DamagedInput:
+        return DamagedInput(
+            f"The Parquet file {path} cannot be read. {reason}. Nothing of a damaged one can be trusted; make it anew."
+        )
+
+    with open_engine("Reading a Parquet file", refused) as engine:
         # The name must not be taken for a pattern.
         source = glob.escape(str(path.absolute()))
         found = {

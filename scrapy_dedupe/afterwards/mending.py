@@ -31,6 +31,9 @@ MENTION: Final = re.compile(rb"\nWARC-(?:Concurrent-To|Refers-To|Type:[ \t]*revi
 _OTHERS: Final = re.compile(rb"\n(?:WARC-(?:Refers-To|Type:[ \t]*revisit)|[ \t])", re.IGNORECASE)
 _CONCURRENT: Final = re.compile(rb"\nWARC-Concurrent-To[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
+# Digests that stand as `digest_key` gives them, as those of most manifests and records do.
+_COMPARED: Final = re.compile(r"sha1:[A-Z2-7]{32}|sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}")
+
 _CONVERTED = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = 1 LIMIT 1"
 _STAYS = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = 0 LIMIT 1"
 _HERE = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = ? AND file = ? LIMIT 1"
@@ -55,6 +58,8 @@ def date_key(text: str | None) -> str | None:
 
 def digest_key(text: str | None) -> str | None:
     """A digest as it is compared, whatever its case or base; None if it is none of a known form."""
+    if text and _COMPARED.fullmatch(text):
+        return text
     try:
         return str(parse_digest(text)) if text else None
     except ValueError:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 LEFT: Final = REASONS | {
     "original": "its original cannot stand for it",
+    "no-gain": "not smaller as a revisit",
     "damaged": "not as the manifest says, or damaged",
     "fields": "with fields that only a revisit has",
     "shared": "named by a record that shares a gzip member and so cannot be changed",
@@ -73,7 +74,7 @@ UPDATE surveyed SET reason = 'original' WHERE role = 2 AND reason IS NULL AND NO
     SELECT 1 FROM lines.line l JOIN surveyed o ON o.line = l.original
     WHERE l.id = surveyed.line AND o.reason IS NULL AND o.uri IS NOT NULL AND o.date IS NOT NULL AND o.digest IS NOT NULL
 );
-UPDATE surveyed SET reason = 'small' WHERE role = 2 AND reason IS NULL AND (
+UPDATE surveyed SET reason = 'no-gain' WHERE role = 2 AND reason IS NULL AND (
     SELECT surveyed.revisit_bytes + 64 + max(0, coalesce(length(o.id), 0) - 47) + max(0, length(o.uri) - length(l.refers_uri))
         >= l.length
     FROM lines.line l JOIN surveyed o ON o.line = l.original WHERE l.id = surveyed.line
@@ -222,6 +223,11 @@ class Plan:
     def surveyed_files(self) -> set[int]:
         """The files that have an original with copies, or a copy."""
         return {row[0] for row in self.connection.execute("SELECT DISTINCT file FROM line WHERE role > 0")}
+
+    def surveyed_count(self, file: int) -> int:
+        """How many lines of a file the survey has to look at."""
+        rows = self.connection.execute("SELECT count(*) FROM line WHERE file = ? AND role > 0", (file,))
+        return int(rows.fetchone()[0])
 
     def lines_of(self, file: int) -> Iterator[PlannedLine]:
         """The lines of a file in the order of their offsets."""

@@ -78,7 +78,7 @@ def placed(file: RemoteFile | StoredMember) -> tuple[RemoteFile, int]:
     if isinstance(file, RemoteFile):
         return file, 0
     assert isinstance(file.container, RemoteFile)
-    return file.container, file._offset
+    return file.container, file.offset
 
 
 def fetch(file: RemoteFile, start: int, end: int, target: _Target) -> None:
@@ -100,7 +100,7 @@ def fetch(file: RemoteFile, start: int, end: int, target: _Target) -> None:
             raise SettingError(
                 f"{shown(file.url)} cannot be read: fsspec knows no protocol {file.url.partition('://')[0]}."
             ) from error
-        raise file._unreadable(error) from error
+        raise file.unreadable(error) from error
     pieces = _http_pieces if file.url.lower().startswith(("http://", "https://")) else _driver_pieces
     fetched = pieces(system, path, start, end)
     missing = end - start
@@ -109,7 +109,7 @@ def fetch(file: RemoteFile, start: int, end: int, target: _Target) -> None:
         try:
             piece = next(fetched, b"")
         except Exception as error:
-            raise file._unreadable(error) from error
+            raise file.unreadable(error) from error
         if not piece:
             return
         target.write(piece[:missing])

@@ -95,8 +95,9 @@ class ChangeReader:
         payload = bytes.fromhex(payload_digest(response).hex)
         text = revisit.get("WARC-Payload-Digest") or ""
         # Where its original has no digest, that of the payload stands in the revisit, as replay programs compute it.
+        # A digest that the response had already is mostly its original's too; `references` computes it if not.
         sha1 = None
-        if text.startswith("sha1:"):
+        if text.startswith("sha1:") and text != response.get("WARC-Payload-Digest"):
             sha1 = str(parse_digest(f"sha1:{payload_digest(response, 'sha1').hex}"))
         self._writer.add_capture(response, payload, BEFORE)
         self._writer.add_revisit(CONVERTED, response, revisit, sha=payload, sha1=sha1)

@@ -40,7 +40,7 @@ class RecordFile:
         self.path = path
         self.size = 0
         self._gzip = gzip
-        self._part = path.with_name(f".{path.name.removeprefix('.')}.part")
+        self._part = part_path(path)
         with self._telling():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._part.open("wb")
@@ -109,6 +109,18 @@ class RecordFile:
                 f"{self.path} cannot be written: {error.strerror or error}. Free some space or choose another folder"
                 " with -o."
             ) from error
+
+
+def part_path(path: Path) -> Path:
+    """Where a file is written until it is whole. No reader takes it for an archive."""
+    return path.with_name(f".{path.name.removeprefix('.')}.part")
+
+
+def remove_parts(paths: Iterable[Path]) -> None:
+    """Remove what processes that were ended at once have left of these files."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            part_path(path).unlink(missing_ok=True)
 
 
 def _whole(head: bytes, block: Iterable[bytes], block_length: int) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ even then, it is counted as dangling and is no fault of the rewriting.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, CONVERTED, UNCHANGED, UNDONE, digest_forms
@@ -32,16 +33,23 @@ _WAYS = {
 class References:
     """Asks for every revisit and every link of the evidence.
 
-    ``place_of`` tells a place: of the pair with this number, the file after or not, and an offset. `resolved` counts
+    ``place_of`` tells a place: of the pair with this number, the file after or not, and an offset. ``sha1_of`` computes
+    the text of WARC-Payload-Digest for an original that has none. `resolved` counts
     the revisits after that lead to a payload, `dangling_before` those that led nowhere before either.
     """
 
     def __init__(
-        self, evidence: Evidence, findings: Findings, place_of: Callable[[int, bool, int | None], str | None]
+        self,
+        evidence: Evidence,
+        findings: Findings,
+        place_of: Callable[[int, bool, int | None], str | None],
+        sha1_of: Callable[[Held], str],
     ) -> None:
         self._evidence = evidence
         self._findings = findings
         self._place_of = place_of
+        # The copies of one original stand together as often as not.
+        self._sha1_of = lru_cache(1_024)(sha1_of)
         self.resolved = 0
         self.dangling_before = 0
         self.notes: list[str] = []
@@ -85,7 +93,7 @@ class References:
         if not originals:
             return
         self.resolved += 1
-        digests = {held.digest or row.sha1 for held in originals}
+        digests = {held.digest or row.sha1 or self._sha1_of(held) for held in originals}
         if reference.digest not in digests:
             expected = (
                 " or ".join(sorted(digest for digest in digests if digest)) or "a sha1 digest of the payload"

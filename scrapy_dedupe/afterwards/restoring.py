@@ -20,17 +20,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.warc.reading import read_record, read_records
 
 from .faults import Fault, Faults
 from .inputs import Input, find_inputs
 from .jobs import run_jobs
 from .layout import output_names
+from .record_files import remove_parts
 from .restoration_plan import Plan, Revisit
 from .restored_files import Output, give_final_name, outputs_of, remove_waiting, write_output
 from .restored_heads import FORMER_ID, former, is_changed, is_ours
@@ -67,7 +68,7 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was done. ``left`` counts the revisits of other programs that stay, by reason."""
+    """What was done; ``output`` is None in place. ``left`` counts the revisits of other programs that stay, by reason."""
 
     files: int
     files_changed: int
@@ -78,6 +79,7 @@ class Restored:
     left: dict[str, int]
     fault_count: int
     faults: tuple[Fault, ...]
+    output: str | None = None
 
 
 @dataclass(slots=True)
@@ -114,7 +116,8 @@ def restore(
     folder = (finals[0].parent if output is None else output) / WORK_FOLDER
     with StateFolder(folder) as state:
         work = _Restoration(state, inputs, others, finals, output is None, options, faults, watch)
-        return work.run()
+        result = work.run()
+    return result if output is None else replace(result, output=str(output))
 
 
 def _final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
@@ -221,7 +224,7 @@ class _Restoration:
     def _plan_or_clear(self, plan: Plan) -> None:
         try:
             self._plan(plan)
-        except DedupeError:
+        except BaseException:  # Ctrl-C, too: a plan that is not whole is of no use
             self._give_up(plan)
             raise
 
@@ -364,8 +367,14 @@ class _Restoration:
     def _write(self, outputs: Sequence[Output]) -> None:
         tasks = [one for one in outputs if not one.waiting.exists()]
         self._watch.begin("writing", sum(one.size_before for one in tasks))
-        for one, _ in run_jobs(write_output, tasks, self._options.jobs):
-            self._watch.advance(one.size_before)
+        results = run_jobs(write_output, tasks, self._options.jobs)
+        try:
+            for one, _ in results:
+                self._watch.advance(one.size_before)
+        except BaseException:
+            results.close()  # no process writes any longer
+            remove_parts(one.waiting for one in tasks)
+            raise
         self._watch.end()
 
     def _verify(self, plan: Plan) -> None:

@@ -34,7 +34,7 @@ from scrapy_dedupe.afterwards.plan import LINES_FILE, PLAN_FILE, Plan, marks_of,
 from scrapy_dedupe.afterwards.renewal import Renewal, RenewalTask, renew_file
 from scrapy_dedupe.afterwards.rewritten import RewriteOptions, Rewritten, report_of
 from scrapy_dedupe.afterwards.savings import add_up
-from scrapy_dedupe.afterwards.state import StateFolder, sync_folder, writing
+from scrapy_dedupe.afterwards.state import StateFolder, reading, sync_folder, writing
 from scrapy_dedupe.afterwards.survey import SurveyTask, survey_file, take_faults
 from scrapy_dedupe.afterwards.verifying import verify
 from scrapy_dedupe.afterwards.watching import Unwatched
@@ -43,7 +43,7 @@ from scrapy_dedupe.warc.files import prove_writable
 from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from scrapy_dedupe.afterwards.manifest import ManifestLine
     from scrapy_dedupe.afterwards.places import Places
@@ -68,14 +68,18 @@ def rewrite(
     *,
     originals: Iterable[ManifestLine] = (),
     faults: Faults | None = None,
+    before_end: Callable[[Rewritten], None] | None = None,
 ) -> Rewritten:
     """Write *files*, None: all that *lines* name, again below *output*, as `layout` lays them out.
 
     *lines* are of numbered manifests; of *originals* only those of originals count, which the copies in *lines* may
     refer to. In place *output* holds the work in progress alone. *faults* may be the collection of a caller.
+    *before_end* is called with the report when all files have their final names, just before the work in progress is
+    removed: once more after a kill between the two, never for a dry run or where verification found something.
 
-    Raises UsageError for manifests or files that cannot be used so, ArchiveError if a file is in the way, missing or
-    not writable or if other work lies in *output*, DamagedInput for the first fault unless it is to go on.
+    Raises UsageError for manifests or files that cannot be used so, ArchiveError if a file is in the way, missing,
+    not writable or changed meanwhile, or if other work lies in *output*, DamagedInput for the first fault unless it is
+    to go on.
     """
     options = options or RewriteOptions()
     watch = watch or Unwatched()
@@ -87,7 +91,7 @@ def rewrite(
             return run.tried()
     with _state_folder(output / WORK_FOLDER / _FOLDER) as state:
         run = _Run(state.path, places, output, options, watch, faults)
-        return _Work(state, run).done(lines, originals, files)
+        return _Work(state, run).done(lines, originals, files, before_end)
 
 
 @contextlib.contextmanager
@@ -170,6 +174,7 @@ class _Run:
                 self.places,
                 options.eligibility,
                 options.keep_going,
+                options.dry_run,
             )
             for file in [*self.files, *self.others]
         ]
@@ -236,9 +241,14 @@ class _Work:
         self._state = state
         self._run = run
         self._options = run.options
+        self._begun_with: list[list[object]] = []
 
     def done(
-        self, lines: Iterable[ManifestLine], originals: Iterable[ManifestLine], files: Sequence[str] | None
+        self,
+        lines: Iterable[ManifestLine],
+        originals: Iterable[ManifestLine],
+        files: Sequence[str] | None,
+        before_end: Callable[[Rewritten], None] | None,
     ) -> Rewritten:
         run = self._run
         told = self._state.read_json(_JOB)
@@ -248,12 +258,14 @@ class _Work:
             marks = marks_of(lines, originals)
             verified = self._state.read_json(_VERIFIED)
             run.take_lines((), (), None)
-            is_same = told["asked"] == asked and told["marks"] == marks
-            if not is_same or (verified is None and told["inputs"] != self._inputs()):
+            if told["asked"] != asked or told["marks"] != marks:
                 raise ArchiveError(
                     f"{self._state.path} holds work that was cut, with other options, manifests or files. Repeat that call"
                     " to end it, or remove the folder to begin anew."
                 )
+            self._begun_with = told["inputs"]
+            if verified is None:
+                self._check_unchanged()
         else:
             # Without job.json nothing is sure of what lies here.
             self._state.clear(keep=frozenset({"lock"}))
@@ -263,13 +275,16 @@ class _Work:
         if verified is None:
             self._check_outputs()
             if told is None:
-                self._state.write_json(_JOB, {"asked": asked, "marks": marks, "inputs": self._inputs()})
+                self._begun_with = self._inputs()
+                self._state.write_json(_JOB, {"asked": asked, "marks": marks, "inputs": self._begun_with})
             report = self._verified()
             if report.kept_in is not None:
                 return report
         else:
             report = report_of(verified["report"])
         self._move()
+        if before_end is not None:
+            before_end(report)
         # Without it the rest is no work that could go on, and is removed.
         (self._state.path / _JOB).unlink()
         return report
@@ -285,12 +300,29 @@ class _Work:
         }
 
     def _inputs(self) -> list[list[object]]:
-        inputs: list[list[object]] = []
-        for file in [*self._run.files, *self._run.others]:
-            place = self._run.places.file(file.name)
-            stat = place.stat() if isinstance(place, Path) else None
-            inputs.append([file.name, str(place), *((stat.st_size, stat.st_mtime_ns) if stat else ())])
-        return inputs
+        """The files by name and place, with size and time of change; the sort of list that JSON gives back."""
+        return [self._input(file.name) for file in [*self._run.files, *self._run.others]]
+
+    def _input(self, name: str) -> list[object]:
+        place = self._run.places.file(name)
+        if not isinstance(place, Path):
+            return [name, str(place)]
+        with reading(place):
+            stat = place.stat()
+        return [name, str(place), stat.st_size, stat.st_mtime_ns]
+
+    def _check_unchanged(self, names: Container[object] | None = None) -> None:
+        """Raise ArchiveError for a file, or one of *names*, that is another one than when the work began.
+
+        What was surveyed is copied or dropped by its place, so all must be as it was, up to the last moment.
+        """
+        for told in self._begun_with:
+            name = str(told[0])
+            if (names is None or name in names) and self._input(name) != told:
+                raise ArchiveError(
+                    f"{name} has changed since this work began. Remove {self._state.path} and begin anew, with a new"
+                    " manifest of it."
+                )
 
     def _check_outputs(self) -> None:
         """Raise ArchiveError if a file is in the way. Before the work, and not after hours of it."""
@@ -325,7 +357,9 @@ class _Work:
         """Steps 2 to 5."""
         run, options = self._run, self._options
         run.make_plan()
+        self._check_unchanged()
         renewals = run.renew(self._state)
+        self._check_unchanged()
         pairs: list[tuple[ReadableFile, ReadableFile]] = []
         for file in run.files:
             before, renewal = run.places.file(file.name), renewals[file.name]
@@ -378,6 +412,7 @@ class _Work:
             if not new.exists():
                 continue
             if self._options.in_place:
+                self._check_unchanged((name,))
                 old = run.places.file(name)
                 assert isinstance(old, Path)
                 _replace(new, Path(os.path.realpath(old)))

@@ -12,32 +12,32 @@ and the rest of it is read only for the payloads that it holds.
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, BOTH, UNCHANGED, EvidenceWriter
 from scrapy_dedupe.afterwards.faults import Fault, Faults
 from scrapy_dedupe.afterwards.findings import Finding, Findings
 from scrapy_dedupe.afterwards.record_changes import ChangeReader
-from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.afterwards.record_keys import KeysAhead, RecordsInOrder, key_of
 from scrapy_dedupe.warc.bodies import hashed_records, payload_digest
 from scrapy_dedupe.warc.reading import read_record, read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from io import BufferedReader
 
+    from scrapy_dedupe.afterwards.record_keys import RecordKey
     from scrapy_dedupe.warc.bodies import BodyDigest
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _PIECE = 1 << 20
-_AHEAD = 256
+_FIRST_BYTES = 1 << 11
 _MOST_SEARCHES = 500
 _PAYLOAD_TYPES = ("response", "resource")
 _CONCURRENT_TO, _REFERS_TO = "warc-concurrent-to", "warc-refers-to"
@@ -107,50 +107,6 @@ def place_of(file: ReadableFile, offset: int) -> str:
     return f"{file}, offset {offset}"
 
 
-class _Key(NamedTuple):
-    """What tells records of two files that they belong together."""
-
-    type: str
-    id: str | None
-    former_id: str | None
-    uri: str | None
-    date: str | None
-    offset: int
-
-    def is_of(self, other: _Key) -> bool:
-        """Whether these are one record, by the id that it has or had."""
-        if self.id is None or other.id is None:
-            return self[:2] == other[:2] and self[3:5] == other[3:5]
-        return self.id == other.id or self.former_id == other.id or self.id == other.former_id
-
-    def looks_like(self, other: _Key) -> bool:
-        """Whether these could be one record whose id is wrong."""
-        return self.uri is not None and self[3:5] == other[3:5] and (
-            self.type == other.type or {self.type, other.type} == {"response", "revisit"}
-        )  # fmt: skip
-
-
-class _Ahead:
-    """The keys of the next records of a file. Those that were read for one place are kept for the next."""
-
-    def __init__(self, file: ReadableFile) -> None:
-        self._file = file
-        self._keys: deque[_Key] = deque()
-        self._end = 0
-
-    def at(self, offset: int) -> Iterable[_Key]:
-        """The keys from the record at an offset on, 256 at most, up to the next place that is no record."""
-        while self._keys and self._keys[0].offset < offset:
-            self._keys.popleft()
-        if not self._keys or self._keys[0].offset != offset:
-            self._keys.clear()
-            self._end = offset
-        while len(self._keys) < _AHEAD and (record := _record_at(self._file, self._end)) is not None:
-            self._keys.append(_key(record))
-            self._end += record.length
-        return self._keys
-
-
 class _Walk:
     def __init__(self, task: Comparison, writer: EvidenceWriter) -> None:
         self.counts: dict[str, int] = {}
@@ -176,7 +132,8 @@ class _Walk:
     def compare(self, before: ReadableFile, after: ReadableFile) -> None:
         """Walk both files side by side."""
         self._before, self._after = before, after
-        self._ahead_before, self._ahead_after = _Ahead(before), _Ahead(after)
+        self._records_before = RecordsInOrder(before)
+        self._ahead_before, self._ahead_after = KeysAhead(before), KeysAhead(after)
         self.size_bytes += _size(before) + _size(after)
         if _is_arc(before) and not _is_arc(after):
             self._compare_conversion()
@@ -216,9 +173,9 @@ class _Walk:
             self._add_evidence(record, BOTH, self._at_before, sha)
             self._at_before += record.length
             return
-        key = _key(record)
+        key = key_of(record)
         partner = self._record_before()
-        if partner is None or not key.is_of(_key(partner)):
+        if partner is None or not key.is_of(key_of(partner)):
             partner = self._find_partner(key, partner)
         if partner is None:
             self._add_evidence(record, AFTER, None, sha)
@@ -229,7 +186,7 @@ class _Walk:
         self._add_evidence(partner, BEFORE, None)
         self._add_evidence(record, AFTER, None, sha)
 
-    def _find_partner(self, key: _Key, expected: StoredRecord | None) -> StoredRecord | None:
+    def _find_partner(self, key: RecordKey, expected: StoredRecord | None) -> StoredRecord | None:
         """The record before that belongs to one after, where it is not the *expected* one; tells what lies between."""
         self._searches += 1
         where = place_of(self._after, key.offset)
@@ -247,7 +204,7 @@ class _Walk:
                 self._add_evidence(missing, BEFORE, None)
                 self._tell_missing(other)
             return read_record(self._before, ahead[found].offset)
-        partner = _key(expected)
+        partner = key_of(expected)
         if any(partner.is_of(other) for other in self._ahead_after.at(key.offset)):
             self.findings.add(
                 "added", None, where, f"there is no such {key.type} record at this place before"
@@ -265,7 +222,7 @@ class _Walk:
         self._at_before = expected.offset + expected.length
         return None
 
-    def _tell_missing(self, key: _Key) -> None:
+    def _tell_missing(self, key: RecordKey) -> None:
         subject = f"the {key.type} record {key.id or key.uri or ''}".rstrip()
         self.findings.add(
             "missing",
@@ -284,7 +241,7 @@ class _Walk:
     def _record_before(self) -> StoredRecord | None:
         """The next record of the file before, if there is one that can be compared."""
         self._at_before = _without_zeros(self._raw_before, self._at_before)
-        return _record_at(self._before, self._at_before)
+        return self._records_before.at(self._at_before)
 
     def _pass_damages(self, at: int, damages: list[Damage]) -> int:
         for damage in damages:
@@ -322,7 +279,7 @@ class _Walk:
             self._index_rest()
             return
         while (record := self._record_before()) is not None:
-            self._tell_missing(_key(record))
+            self._tell_missing(key_of(record))
             self._add_evidence(record, BEFORE, None)
             self._at_before = record.offset + record.length
         if self._at_before < size:
@@ -341,11 +298,14 @@ class _Walk:
         before, after = self._raw_before, self._raw_after
         before.seek(self._at_before)
         after.seek(offset)
+        # Records that differ do so soon: a little is read before much is.
+        size = _FIRST_BYTES
         while length:
-            piece = after.read(min(length, _PIECE))
+            piece = after.read(min(length, size))
             if not piece or piece != before.read(len(piece)):
                 return False
             length -= len(piece)
+            size = _PIECE
         return True
 
     def _compare_conversion(self) -> None:
@@ -366,7 +326,7 @@ class _Walk:
                 )
                 self._add_evidence(after, AFTER, None)
             elif after is None:
-                self._tell_missing(_key(before))
+                self._tell_missing(key_of(before))
                 self._add_evidence(before, BEFORE, None)
             else:
                 self._count("records")
@@ -406,22 +366,12 @@ def _sha(digests: Sequence[BodyDigest]) -> bytes | None:
     return bytes.fromhex(digests[0].hex) if digests else None
 
 
-def _key(record: StoredRecord) -> _Key:
-    former = record.get("Former-WARC-Record-ID")
-    return _Key(record.type, record.id, former, record.target_uri, record.date, record.offset)
-
-
-def _record_at(file: ReadableFile, offset: int) -> StoredRecord | None:
-    try:
-        record = read_record(file, offset)
-    except DamagedInput:
-        return None
-    return record if record.length else None
-
-
 def _without_zeros(raw: BufferedReader, offset: int) -> int:
     """Where the bytes begin that are not NUL: some writers fill up blocks with them."""
     raw.seek(offset)
+    # Nearly always there are none, and nobody wants to read a MiB to see that.
+    if raw.peek(1)[:1] != b"\0":
+        return offset
     while piece := raw.read(_PIECE):
         stripped = len(piece) - len(piece.lstrip(b"\0"))
         offset += stripped

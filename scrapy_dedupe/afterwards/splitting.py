@@ -10,25 +10,28 @@ import array
 import itertools
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from scrapy_dedupe.afterwards.manifest import json_line, text_line
 from scrapy_dedupe.afterwards.ordering import by_cluster
+from scrapy_dedupe.afterwards.state import LOCK
+from scrapy_dedupe.afterwards.work_folder import left_folder
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.warc.files import sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scrapy_dedupe.afterwards.manifest import ManifestLine
+    from scrapy_dedupe.afterwards.state import StateFolder
 
 FORMATS: Final = ("text", "jsonl")
 _NUMBER: Final = re.compile(r"[1-9]\d*", re.ASCII)
 _PAIR_BYTES: Final = 16
 _COPIED_BYTES: Final = 1 << 18
+_MOVED: Final = "moved.json"  # which files get the names of parts, once all are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +114,22 @@ def _split(
     force: bool,
     least: int,
 ) -> list[Part]:
-    _refuse_old_parts(prefix, force=force)
+    numbered_files(prefix)  # raises for a folder that is not there
     try:
-        with tempfile.TemporaryDirectory(
-            prefix=f".{prefix.name}-", dir=prefix.parent, ignore_cleanup_errors=True
-        ) as name:
-            scratch = Path(name)
+        with left_folder(prefix) as state:
+            _take_back(state, prefix)
+            state.clear(keep=frozenset({LOCK}))
+            _refuse_old_parts(prefix, force=force)
+            scratch = state.path
             with (scratch / "all").open("w+b") as whole, (scratch / "sizes").open("w+b") as sizes:
                 _write_all(by_cluster(lines, scratch), whole, sizes, format)
                 parts = _write_parts(whole, sizes, scratch, prefix, plan, least)
+            old = _refuse_old_parts(prefix, force=force)
+            state.write_json(_MOVED, [_identity(scratch / f"part-{number}") for number in _numbers(parts)])
             # Parts of two runs must never stand together, not even after a kill: the old ones go first.
-            for old in _refuse_old_parts(prefix, force=force):
-                old.unlink()
-            for number, part in enumerate(parts, 1):
+            for path in old:
+                path.unlink()
+            for number, part in zip(_numbers(parts), parts, strict=True):
                 (scratch / f"part-{number}").replace(part.file)
             sync_folder(prefix.parent)
     except OSError as error:
@@ -132,6 +138,27 @@ def _split(
             " place with -o."
         ) from error
     return parts
+
+
+def _numbers(parts: Sequence[object]) -> range:
+    return range(1, len(parts) + 1)
+
+
+def _take_back(state: StateFolder, prefix: Path) -> None:
+    """Remove the parts of a run that was killed before all of them had their names."""
+    moved = state.read_json(_MOVED) or []
+    if not any((state.path / f"part-{number}").exists() for number in _numbers(moved)):
+        return
+    for number, identity in zip(_numbers(moved), moved, strict=True):
+        path = Path(f"{prefix}.{number}")
+        # What somebody else has put there meanwhile is another file.
+        if path.exists() and _identity(path) == identity:
+            path.unlink()
+
+
+def _identity(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_dev, status.st_ino, status.st_size]
 
 
 def _refuse_old_parts(prefix: Path, *, force: bool) -> list[Path]:

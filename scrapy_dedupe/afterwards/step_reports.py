@@ -49,7 +49,8 @@ class Deduped:
     different payloads. ``converted`` records became revisits and ``repointed`` ones were mended, both None if that was
     done by a run that was killed before it could tell; ``left`` counts the copies that stay, by reason. ``savings`` are
     of a dry run. ``verified`` records were read again, ``resolved`` revisits lead to their payload; if there are
-    ``findings``, no file has its final name, and ``kept_in`` is where they are. ``paths`` are the resulting files.
+    ``findings``, no file has its final name, and ``kept_in`` is where they are. ``paths`` are the resulting files;
+    ``state`` is the folder where the manifest and this report are kept.
     """
 
     output: str
@@ -75,6 +76,7 @@ class Deduped:
     fault_count: int = 0
     faults: tuple[Fault, ...] = ()
     paths: tuple[str, ...] = ()
+    state: str | None = None
 
     @property
     def saved_bytes(self) -> int:

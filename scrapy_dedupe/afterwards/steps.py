@@ -4,7 +4,8 @@ The state folder is ``.dedupe`` in the output folder, or in the folder that all 
 replaced in place. In it are ``job.json``, what was asked and of which files; ``arcs/``, WARC files made of ARC ones;
 ``sums.txt`` and ``sums.json``, the manifest of digests and what was found; what `clustering` keeps; ``manifest.txt``, the
 manifest of ten columns; and what `rewriting` keeps. Each file has its name only when it is whole, so the same call goes
-on after a kill. At the end ``manifest.txt`` and ``report.json`` stay in an output folder, and all else is removed.
+on after a kill. At the end ``manifest.txt`` and ``report.json`` stay, and all else is removed. Where files are replaced in
+place again later, what stayed of the work before goes to ``earlier/1/``, ``earlier/2/`` and so on.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from .watching import Watch
 
 JOB, SUMS, NUMBERED, MANIFEST = "job.json", "sums.json", "numbered.json", "manifest.txt"
-REWRITING, REPORT = "rewriting.json", "report.json"
+REWRITING, REPORT, EARLIER = "rewriting.json", "report.json", "earlier"
 
 _ARC_SUFFIX = re.compile(r"\.arc(?=(\.gz)?\Z)", re.IGNORECASE)
 
@@ -140,10 +141,7 @@ class _Steps:
             if report.dry_run or report.kept_in is not None:
                 return report
             state.write_json(REPORT, asdict(report))
-        if self._options.in_place and self._options.work is None:
-            state.remove()
-        else:
-            state.clear(keep=frozenset({MANIFEST, REPORT}), last=(REWRITING, LOCK, JOB))
+        state.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(REWRITING, LOCK, JOB))
         return report
 
     def _begin(self) -> None:
@@ -155,19 +153,35 @@ class _Steps:
             "options": options.to_json(),
             "inputs": [_input_json(given) for given in self._inputs],
         }
-        told = None if options.force else state.read_json(JOB)
-        if told is None:
-            state.clear(keep=frozenset({LOCK}), last=(JOB,))
+        told = state.read_json(JOB)
+        if told is None or options.force:
+            if options.in_place:
+                self._keep_earlier()
+            state.clear(keep=frozenset({LOCK, EARLIER} if options.in_place else {LOCK}), last=(JOB,))
             state.write_json(JOB, job)
             return
         self._replaces = told["replaces"]
-        # Files that are being replaced have changed, and `rewriting` knows which.
-        is_replacing = options.in_place and (state.path / REWRITING).exists()
+        # Files that are being replaced have changed, and `rewriting` knows which; with a report they all are.
+        is_replacing = options.in_place and any((state.path / name).exists() for name in (REWRITING, REPORT))
         if difference := _difference(told, job, with_sizes=not is_replacing):
             raise ArchiveError(
                 f"{state.path} holds other work that was cut: {difference}. Repeat that call to end it, or begin anew with"
                 " --force."
             )
+
+    def _keep_earlier(self) -> None:
+        """Put aside what work that was done has left: the files that its manifest names are replaced once more."""
+        path, number = self._state.path, 1
+        if not (path / REPORT).exists():
+            return
+        # The report comes last, so one that is there says that both are.
+        while (earlier := path / EARLIER / str(number) / REPORT).exists():
+            number += 1
+        with writing(earlier):
+            earlier.parent.mkdir(parents=True, exist_ok=True)
+            if (path / MANIFEST).exists():
+                (path / MANIFEST).rename(earlier.with_name(MANIFEST))
+            (path / REPORT).rename(earlier)
 
     def _report(self) -> Deduped:
         options, state = self._options, self._state
@@ -193,6 +207,7 @@ class _Steps:
             fault_count=self._faults.count,
             faults=tuple(self._faults.first),
             paths=self._paths(inputs),
+            state=None if options.dry_run else str(state.path),
         )
         was_begun = (state.path / REWRITING).exists() and not self._rewriting_state.exists()
         if was_begun and options.in_place and self._have_changed():

@@ -191,6 +191,9 @@ def _sum_parts(parts: Sequence[_Part], options: SumOptions, watch: Watch) -> dic
     in_process = job_count(options.jobs) == 1 or len(left) == 1
     told = _Told(watch)
     function = partial(_sum_part, advance=told.advance) if in_process else _sum_part
+    if not in_process:
+        # The largest first, so that at the end no process works alone for long.
+        left.sort(key=lambda part: -part.key["size"])
     for part, found in run_jobs(function, left, options.jobs):
         sums[part.path] = found
         watch.advance(max(0, part.key["size"] - told.take()))

@@ -11,7 +11,6 @@ reason) and their number in table ``faults``. It has its name when it is complet
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 import re
 import sqlite3
@@ -29,9 +28,10 @@ from scrapy_dedupe.afterwards.revisits import Target, as_revisit, bare, could_be
 from scrapy_dedupe.afterwards.state import writing
 from scrapy_dedupe.afterwards.stretches import exact_head, stretches
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
-from scrapy_dedupe.warc.bodies import payload_pieces
+from scrapy_dedupe.warc.bodies import payload_digest
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
 from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from scrapy_dedupe.afterwards.eligibility import Eligibility
@@ -43,14 +43,20 @@ _REQUEST: Final = re.compile(rb"\nWARC-Type:[ \t]*request[ \t]*\r", re.IGNORECAS
 _NAMES: Final = re.compile(rb"\nWARC-(?:Concurrent|Refers)-To:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _ID: Final = re.compile(rb"\nWARC-Record-ID:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
+_BATCH: Final = 1_000
 _HEAD_END: Final = (b"\r\n\r\n", b"\n\n")
+# More than what a revisit has beside the heads of its response and the place of its original: four other ids, digests.
+_ADDED_BYTES: Final = 2_048
 # As incompressible as a real one, for the estimate of a size.
 _SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask:
-    """A file to survey: its number in the plan below *folder*, its name, and where its survey goes."""
+    """A file to survey: its number in the plan below *folder*, its name, and where its survey goes.
+
+    For a dry run the sizes of the revisits are estimated all.
+    """
 
     folder: Path
     file: int
@@ -59,6 +65,7 @@ class SurveyTask:
     places: Places
     eligibility: Eligibility
     keep_going: bool
+    is_dry_run: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,9 @@ class _Survey:
         self._plan = plan
         self._connection = connection
         self._file = task.places.file(task.name)
+        self._is_gzip: bool | None = None
+        self._rows: list[tuple[object, ...]] = []
+        self._named: list[tuple[int, bytes]] = []
         self._faults = Faults(keep_going=task.keep_going)
         self._faulty: set[int] = set()
 
@@ -136,6 +146,7 @@ class _Survey:
             for line in lines:
                 if line.role != ALONE:
                     self._survey(line)
+        self._flush()
         self._tell_unread()
         execute(
             "UPDATE surveyed SET reason = 'method' WHERE reason IS NULL AND (id_key IN (SELECT id_key FROM not_get)"
@@ -170,6 +181,9 @@ class _Survey:
 
     def _tell_unread(self) -> None:
         """Whatever was not reached, because it lies in a damaged place, cannot be converted."""
+        found = self._connection.execute("SELECT count(*) FROM surveyed").fetchone()[0]
+        if found == self._plan.surveyed_count(self._task.file):
+            return
         self._connection.executemany(
             "INSERT OR IGNORE INTO surveyed (line, file, role, reason, listed_key) VALUES (?, ?, ?, 'damaged', ?)",
             (
@@ -188,9 +202,7 @@ class _Survey:
             reason = str(error).removeprefix(f"{self._file}, offset {line.offset}: ")
             self._damaged(line.offset, reason)
             return
-        self._connection.execute(
-            "INSERT INTO surveyed (line, file, role, reason, id, id_key, uri, date, date_key, digest, digest_key, listed_key,"
-            " mime, revisit_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        self._rows.append(
             (
                 row.line,
                 self._task.file,
@@ -206,46 +218,47 @@ class _Survey:
                 row.listed_key,
                 row.mime,
                 row.revisit_bytes,
-            ),
+            )
         )
+        self._named += [
+            (line.id, bare(name.encode("latin-1", "replace")))
+            for name in record.get_all("WARC-Concurrent-To")
+        ]
+        if len(self._rows) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write the rows that wait."""
         self._connection.executemany(
-            "INSERT INTO named_by VALUES (?, ?)",
-            [
-                (line.id, bare(name.encode("latin-1", "replace")))
-                for name in record.get_all("WARC-Concurrent-To")
-            ],
+            "INSERT INTO surveyed (line, file, role, reason, id, id_key, uri, date, date_key, digest, digest_key, listed_key,"
+            " mime, revisit_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            self._rows,
         )
+        self._connection.executemany("INSERT INTO named_by VALUES (?, ?)", self._named)
+        self._rows.clear()
+        self._named.clear()
 
     def _row(self, record: StoredRecord, line: PlannedLine, head: RawHead | None) -> _Row:
         """What is known of a record. Raises DamagedInput if its payload is not that of the line."""
         is_copy = line.role == COPY
-        reason = self._task.eligibility.reason_against(record)
-        if reason is None and record.type != "response":
-            reason = "no-http"
         algorithm, _, value = line.digest.partition(":")
-        hasher, sha1, size = (
-            hashlib.new(algorithm, usedforsecurity=False),
-            hashlib.sha1(usedforsecurity=False),
-            0,
-        )
         stored = record.get("WARC-Payload-Digest")
         wants_sha1 = line.role == ORIGINAL and stored is None
-        for piece in payload_pieces(record):
-            hasher.update(piece)
-            if wants_sha1:
-                sha1.update(piece)
-            size += len(piece)
-        if hasher.hexdigest() != value:
+        body = payload_digest(record, algorithm)
+        if body.hex != value:
             raise DamagedInput(
                 f"{record.path}, offset {line.offset}: the manifest does not match the file: the payload has another"
                 " digest. Make the manifest anew with warcsum --recompute."
             )
         if record.format != "arc":
             head = head or raw_head(record)
+        reason = self._task.eligibility.reason_against(
+            record, size_bytes=body.size_bytes if is_copy else None
+        )
+        if reason in (None, "small", "empty") and record.type != "response":
+            reason = "no-http"
         if reason is None and is_copy:
-            reason = self._task.eligibility.reason_against(record, size_bytes=size) or _hindrance(
-                record, head
-            )
+            reason = _hindrance(record, head)
         if head is None:
             uri: bytes | None = (record.target_uri or "").encode("utf-8") or None
             date: bytes | None = (record.date or "").encode("ascii", "replace") or None
@@ -259,7 +272,7 @@ class _Survey:
                 head.get(b"WARC-Payload-Digest"),
             )
         if digest is None and wants_sha1:
-            digest = b"sha1:" + base64.b32encode(sha1.digest())
+            digest = b"sha1:" + base64.b32encode(bytes.fromhex(payload_digest(record, "sha1").hex))
         is_candidate = is_copy and reason is None
         return _Row(
             line.id,
@@ -272,8 +285,35 @@ class _Survey:
             digest,
             digest_key(stored),
             _mime(record) if is_candidate else None,
-            _revisit_bytes(record, head, line) if is_candidate and head is not None else None,
+            self._revisit_bytes(record, head, line) if is_candidate and head is not None else None,
         )
+
+    def _revisit_bytes(self, record: StoredRecord, head: RawHead, line: PlannedLine) -> int:
+        """About how many bytes the revisit takes, with what the manifest says of the original."""
+        assert record.http is not None
+        if not self._task.is_dry_run:
+            refers = len(line.refers_uri or "") + len(line.refers_date or "")
+            most = record.frame.block_position + record.http.length + refers + _ADDED_BYTES
+            if most < line.length:
+                # It is smaller whatever compression makes of it, also if its original has a longer URI.
+                return most - _ADDED_BYTES // 2
+        block = record.frame.kept[: record.http.length]
+        digest = head.get(b"WARC-Payload-Digest") or b"sha1:" + b"3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
+        # Another id, and another digest than its own, for what cannot be known before all files are surveyed.
+        target = Target(
+            _SOME_ID,
+            (line.refers_uri or "").encode("utf-8", "surrogatepass"),
+            (line.refers_date or "").encode("ascii", "replace"),
+            digest[:8] + digest[:7:-1],
+        )
+        for _ in head.get_all(b"WARC-Concurrent-To"):
+            head = head.added((b"Former-WARC-Concurrent-To", _SOME_ID))
+        data = record_bytes(as_revisit(head, target, block), block)
+        if self._is_gzip is None:
+            with record.path.open("rb") as file:
+                file.seek(record.offset)
+                self._is_gzip = file.read(2) == GZIP_MAGIC[:2]
+        return len(gzip_compress(data, DEFAULT_GZIP_LEVEL)) if self._is_gzip else len(data)
 
 
 def _is_wanted(line: PlannedLine) -> bool:
@@ -290,27 +330,6 @@ def _hindrance(record: StoredRecord, head: RawHead | None) -> str | None:
         return "fields"
     assert record.http is not None
     return None if record.frame.kept[: record.http.length].endswith(_HEAD_END) else "no-http"
-
-
-def _revisit_bytes(record: StoredRecord, head: RawHead, line: PlannedLine) -> int:
-    """About how many bytes the revisit takes, with what the manifest says of the original."""
-    assert record.http is not None
-    block = record.frame.kept[: record.http.length]
-    digest = head.get(b"WARC-Payload-Digest") or b"sha1:" + b"3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
-    # Another id, and another digest than its own, for what cannot be known before all files are surveyed.
-    target = Target(
-        _SOME_ID,
-        (line.refers_uri or "").encode("utf-8", "surrogatepass"),
-        (line.refers_date or "").encode("ascii", "replace"),
-        digest[:8] + digest[:7:-1],
-    )
-    for _ in head.get_all(b"WARC-Concurrent-To"):
-        head = head.added((b"Former-WARC-Concurrent-To", _SOME_ID))
-    data = record_bytes(as_revisit(head, target, block), block)
-    with record.path.open("rb") as file:
-        file.seek(record.offset)
-        is_gzip = file.read(2) == b"\x1f\x8b"
-    return len(gzip_compress(data, DEFAULT_GZIP_LEVEL)) if is_gzip else len(data)
 
 
 def _mime(record: StoredRecord) -> str:

@@ -27,10 +27,14 @@ from scrapy_dedupe.afterwards.replays import Replays
 from scrapy_dedupe.afterwards.side_by_side import Comparison, compare, place_of
 from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.warc.bodies import payload_digest
+from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from scrapy_dedupe.afterwards.evidence import Held
     from scrapy_dedupe.afterwards.pairing import Pair
     from scrapy_dedupe.afterwards.watching import Watch
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -118,7 +122,7 @@ def verify(
             size_bytes = _read(files, len(pairs), evidence, folder, jobs, watch, findings, counts, faults)
             evidence.make_indexes()
             places = _Places(files)
-            references = References(evidence, findings, places.told)
+            references = References(evidence, findings, places.told, places.sha1)
             references.check_revisits()
             references.check_links()
             replays = Replays(evidence, findings, places.file)
@@ -206,6 +210,11 @@ class _Places:
         if file is None:
             raise ArchiveError(f"Pair {pair} has no such file.")
         return file
+
+    def sha1(self, held: Held) -> str:
+        """The SHA-1 of a payload as WARC-Payload-Digest gives it. Raises DamagedInput."""
+        record = read_record(self.file(held.file), held.offset, block_position=held.position)
+        return str(parse_digest(f"sha1:{payload_digest(record, 'sha1').hex}"))
 
     def told(self, pair: int, is_after: bool, offset: int | None) -> str | None:
         """A place as findings tell it; None if it is not there."""

@@ -77,17 +77,27 @@ def run(place: Place, opts: argparse.Namespace) -> Converted:
         )
 
 
+def stopped(opts: argparse.Namespace) -> str:
+    if opts.force:
+        return "the WARC files that have their names are whole, and the same command makes them anew"
+    return "the same command goes on where it was"
+
+
 def text(result: Converted) -> str:
     lines = [str(fault) for fault in result.faults[:_SHOWN]]
     if result.fault_count > _SHOWN:
         lines.append(f"... and {number_text(result.fault_count - _SHOWN)} more faults.")
     already = f", {number_text(result.files_found)} of them before" if result.files_found else ""
     lines.append(
-        f"{_counted(result.files, 'file')} converted{already}: {_counted(result.responses, 'response')},"
+        f"{_counted(result.files, 'ARC file')} converted{already}: {_counted(result.responses, 'response')},"
         f" {_counted(result.resources, 'resource')}, {_counted(result.metadata, 'version block')};"
-        f" {size_text(result.bytes_before)} became {size_text(result.bytes_after)}. Every capture"
-        f" {'that could be read ' if result.fault_count else ''}is there with its payload."
+        f" {size_text(result.bytes_before)} became {size_text(result.bytes_after)}."
     )
+    if result.files:
+        lines.append(
+            f"Verified: every capture {'that could be read ' if result.fault_count else ''}is there with its payload. The"
+            f" WARC files are in {result.output}; the ARC files are as they were."
+        )
     return "\n".join(lines)
 
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.afterwards.eligibility import DEFAULT_MIN_SIZE, Eligibility
-from scrapy_dedupe.afterwards.faults import Faults
-from scrapy_dedupe.afterwards.inputs import find_inputs
-from scrapy_dedupe.afterwards.jobs import job_count
 from scrapy_dedupe.afterwards.manifest import ALGORITHMS
-from scrapy_dedupe.afterwards.plan import LEFT
-from scrapy_dedupe.afterwards.step_reports import StepOptions
-from scrapy_dedupe.afterwards.steps import run_steps
-from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
-from scrapy_dedupe.crawls.index import checked_crawl_id
 from scrapy_dedupe.errors import SettingError, UsageError
 
 from .bars import Bars
@@ -28,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy_dedupe.afterwards.savings import Saving
-    from scrapy_dedupe.afterwards.step_reports import Deduped
+    from scrapy_dedupe.afterwards.step_reports import Deduped, StepOptions
     from scrapy_dedupe.crawls.importing import Imported
 
     from .place import Place
@@ -40,6 +32,11 @@ HELP = (
 
 _SHOWN = 20
 _ALL = "all"
+_OPTIONS = {
+    "small": "see --min-size",
+    "status": "see --status",
+    "arc": "--convert-arc makes WARC files of them",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +132,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> DedupeReport:
+    # Every call of the command line loads this module, so what takes long to load waits until it is used.
+    from scrapy_dedupe.afterwards.faults import Faults
+    from scrapy_dedupe.afterwards.inputs import find_inputs
+    from scrapy_dedupe.afterwards.steps import run_steps
+    from scrapy_dedupe.crawls.index import checked_crawl_id
+
     options = _options(opts)
     if opts.crawl_id is not None:
         checked_crawl_id(opts.crawl_id)
@@ -145,13 +148,27 @@ def run(place: Place, opts: argparse.Namespace) -> DedupeReport:
         deduped = run_steps(inputs, opts.output, options, faults=faults, watch=watch)
     if url is None or deduped.kept_in is not None:
         return DedupeReport(deduped, None)
+    return DedupeReport(deduped, _entered(place, opts, url, deduped.paths))
+
+
+def _entered(place: Place, opts: argparse.Namespace, url: str, paths: Sequence[str]) -> Indexed:
+    from scrapy_dedupe.crawls import open_index
+    from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
+
     import_options = ImportOptions(crawl=opts.crawl_id, new_payload=place.settings.warc.payload)
     with open_index(url, timeout_s=place.timeout_s) as index:
-        done = import_sources(index, deduped.paths, import_options, _ImportWatch())
-    return DedupeReport(deduped, _indexed(place.shown(url), done))
+        done = import_sources(index, paths, import_options, _ImportWatch())
+    return _indexed(place.shown(url), done)
+
+
+def stopped(opts: argparse.Namespace) -> str:
+    return f"{'without --force ' if opts.force else ''}the same command goes on where it was"
 
 
 def _options(opts: argparse.Namespace) -> StepOptions:
+    from scrapy_dedupe.afterwards.jobs import job_count
+    from scrapy_dedupe.afterwards.step_reports import StepOptions
+
     if opts.in_place and opts.output is not None:
         raise UsageError("--in-place replaces the files themselves, and -o writes others. Give one of them.")
     if not (opts.in_place or opts.output is not None or opts.dry_run):
@@ -216,13 +233,7 @@ def _indexed(store: str, done: Imported) -> Indexed:
 
 def text(result: DedupeReport) -> str:
     done = result.deduped
-    lines = [
-        *_table(done),
-        *(
-            f"    {number_text(count)} {LEFT.get(reason, reason)}"
-            for reason, count in sorted(done.left.items())
-        ),
-    ]
+    lines = [*_table(done), *_left(done)]
     if done.converted is None:
         lines.append(
             "The files were replaced by an earlier call, which was cut before it could tell how many records."
@@ -231,12 +242,10 @@ def text(result: DedupeReport) -> str:
         lines += _savings("host", done.savings.hosts) + _savings("MIME type", done.savings.types)
     if done.verified:
         lines.append(
-            f"Verified: {_counted(done.verified, 'record')} read again;"
-            f" {_counted(done.resolved, 'revisit leads', 'revisits lead')} to the payload; {number_text(done.replayed)}"
-            " replayed."
+            f"Verified: {_counted(done.verified, 'record')} read again and compared with the old files;"
+            f" {_counted(done.resolved, 'revisit leads', 'revisits lead')} to the same payload,"
+            f" {number_text(done.replayed)} replayed as a sample."
         )
-    if done.kept_in is not None:
-        lines.append(f"NOT verified. No file has its final name; the new ones are in {done.kept_in}.")
     lines += _first([str(fault) for fault in done.faults], done.fault_count)
     lines += _first(list(done.findings), done.findings_count)
     if (index := result.index) is not None:
@@ -245,34 +254,61 @@ def text(result: DedupeReport) -> str:
             f" {_counted(index.revisits, 'revisit')}."
         )
         lines += _first(list(index.failed), len(index.failed))
-    return "\n".join(lines)
+    return "\n".join([*lines, *_outcome(done)])
 
 
 def _table(done: Deduped) -> list[str]:
     files = number_text(done.files) + (
         f", {number_text(done.arcs)} of them converted from ARC" if done.arcs else ""
     )
-    rows = [("files", files), ("responses", number_text(done.records))]
-    rows.append(
-        (
-            "digests of several",
-            f"{number_text(done.clusters)}, {number_text(done.collisions)} of different payloads",
-        )
-    )
+    rows = [
+        ("files", files),
+        ("responses", number_text(done.records)),
+        ("repeated digests", number_text(done.clusters)),
+    ]
+    if done.collisions:
+        rows.append(("of unequal bytes", number_text(done.collisions)))
     if done.converted is not None:
-        title = "would be revisits" if done.dry_run else "now revisits"
-        rows.append((title, number_text(done.converted)))
+        rows.append(("would be revisits" if done.dry_run else "now revisits", number_text(done.converted)))
         if done.repointed:
             rows.append(("references mended", number_text(done.repointed)))
     percent = 100 * done.saved_bytes / done.old_bytes if done.old_bytes else 0.0
     rows += [
-        ("bytes before", size_text(done.old_bytes)),
-        ("bytes after", ("about " if done.dry_run else "") + size_text(done.new_bytes)),
+        ("size before", size_text(done.old_bytes)),
+        ("size after", ("about " if done.dry_run else "") + size_text(done.new_bytes)),
         ("saved", f"{_signed(done.saved_bytes)} ({percent:.1f} %)"),
     ]
-    if done.left:
-        rows.append(("copies left", number_text(sum(done.left.values()))))
     return [f"{title:<20}{value}" for title, value in rows]
+
+
+def _left(done: Deduped) -> list[str]:
+    """The copies that stay as they are, by reason, the most frequent one first."""
+    from scrapy_dedupe.afterwards.plan import LEFT
+
+    if not done.left:
+        return []
+    lines = [f"{'copies left':<20}{number_text(sum(done.left.values()))}, as they are:"]
+    for reason, count in sorted(done.left.items(), key=lambda item: (-item[1], item[0])):
+        option = f" ({_OPTIONS[reason]})" if reason in _OPTIONS else ""
+        lines.append(f"    {number_text(count):>10}  {LEFT.get(reason, reason)}{option}")
+    return lines
+
+
+def _outcome(done: Deduped) -> list[str]:
+    """Where everything is, and what may come next."""
+    if done.dry_run:
+        return ["Nothing was written."]
+    if done.kept_in is not None:
+        return [f"NOT verified. No file has its final name; the new ones are in {done.kept_in}."]
+    kept = f"The manifest and the report are kept in {done.state}." if done.state is not None else ""
+    if done.in_place:
+        undo = "scrapy-dedupe restore PATH... --in-place, with the same PATHs"
+        return [f"The files were replaced. {kept}".rstrip(), f"To undo it: {undo}"]
+    undo = f"scrapy-dedupe restore {shlex.quote(done.output)} -o FOLDER"
+    return [
+        f"The new files are in {done.output}; the old ones are as they were. {kept}".rstrip(),
+        f"To undo it: {undo}",
+    ]
 
 
 def _signed(size_bytes: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import UsageError
@@ -33,11 +31,6 @@ def refuse_json_beside_lines(opts: argparse.Namespace) -> None:
     """Raise UsageError if standard output would have to take a manifest and a result."""
     if str(opts.output) == "-" and opts.json:
         raise UsageError("With -o - standard output takes the manifest; --json needs a file.")
-
-
-def folder_of(output: Path) -> Path:
-    """Where files may stand while an output is made: beside it, or among the system's temporary files."""
-    return Path(tempfile.gettempdir()) if str(output) == "-" else output.parent
 
 
 def fault_dicts(faults: Faults) -> list[dict[str, str]]:

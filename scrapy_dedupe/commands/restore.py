@@ -86,18 +86,30 @@ def text(result: Restored) -> str:
     lines = [str(fault) for fault in result.faults[:_SHOWN]]
     if result.fault_count > _SHOWN:
         lines.append(f"... and {number_text(result.fault_count - _SHOWN)} more faults.")
+    changed = f"{number_text(result.files_changed)} of {_counted(result.files, 'file')}"
+    if result.restored or result.repointed:
+        lines.append(
+            f"{_counted(result.restored, 'revisit')} restored, {_counted(result.repointed, 'other record')} pointed back,"
+            f" in {changed}; {size_text(result.bytes_before)} became {size_text(result.bytes_after)}. Verified."
+        )
+    else:
+        lines.append(
+            f"Nothing to restore: {_counted(result.files, 'file')}, {size_text(result.bytes_before)}, with no record"
+            " that warcrefs or dedupe has changed."
+        )
     lines += [
-        f"Left: {number_text(count)} {'revisit' if count == 1 else 'revisits'} ({reason})"
+        f"Left: {_counted(count, 'revisit')} of other programs ({reason})."
         for reason, count in result.left.items()
     ]
-    lines.append(
-        f"{number_text(result.restored)} {'revisit' if result.restored == 1 else 'revisits'} restored,"
-        f" {number_text(result.repointed)} other {'record' if result.repointed == 1 else 'records'} pointed back, in"
-        f" {number_text(result.files_changed)} of {number_text(result.files)}"
-        f" {'file' if result.files == 1 else 'files'}; {size_text(result.bytes_before)} became"
-        f" {size_text(result.bytes_after)}. Verified."
-    )
+    if result.output is not None:
+        lines.append(f"The files are in {result.output}; those they were made from are as they were.")
+    elif result.files_changed:
+        lines.append("The files were replaced.")
     return "\n".join(lines)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{number_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def caveat(result: Restored) -> str | None:

@@ -4,15 +4,18 @@ A verb is a module of this package with ``HELP``, ``add_arguments(parser)``, ``r
 dataclass or a list of them, and ``text(result)``, which formats it. ``--json`` prints the result itself. A verb with
 sub-verbs is a package of such modules, with ``HELP`` and the names in ``VERBS``; if the package has ``run`` besides, it
 is a verb of its own when no sub-verb is named. A verb whose work can be done and still lack something has
-``caveat(result)``, which gives the sentence for exit code 4, or None.
+``caveat(result)``, which gives the sentence for exit code 4, or None. One of `RESUMED` may have
+``stopped(opts)``, half a sentence on how it is brought to its end, if that depends on the options.
 
 Exit codes: 0 done; 1 an unexpected error, a fault of this package; 2 wrong use; 3 a store, file or lock stands in
-the way; 4 done, but some input was damaged, skipped or different. Each but 0 with one sentence on stderr.
+the way; 4 done, but some input was damaged, skipped or different. Each but 0 with one sentence on stderr. At Ctrl-C or
+SIGTERM the process ends by the signal, with one sentence too.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import keyword
 import os
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from scrapy_dedupe.errors import DedupeError
 
 from .place import Place
+from .signals import Stopped, end_by, stoppable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +39,9 @@ VERBS = (
     "stats", "crawls", "commit", "cancel", "import", "purge", "check", "urls", "content", "warc",
     "warcsum", "warccollres", "warcsumproc", "warcsumsplit", "warcrefs", "verify", "restore", "arc2warc", "dedupe",
 )  # fmt: skip
+
+RESUMED = ("warcsum", "warcrefs", "restore", "dedupe", "arc2warc")
+"""The verbs whose call, given again, goes on where it was stopped."""
 
 
 class Verb(Protocol):
@@ -123,26 +130,53 @@ def run_verb(opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]
     """Run the verb of *opts*, print its result, and give the exit code."""
     words = " ".join(filter(None, (opts.verb, opts.sub_verb)))
     name = f"{opts.prog} {words}"
+    with stoppable() as signals:
+        try:
+            return _run(words, name, opts, load_settings)
+        except Stopped:
+            pass
+        except Exception as error:  # noqa: BLE001 - told in one sentence
+            # What was interrupted may tell that in its own way, as DuckDB and a pool of processes do.
+            if not signals:
+                return _told(name, error)
+    # With the error goes what its frames kept open, such as other processes and temporary files.
+    gc.collect()
+    print(f"{name}: stopped{_to_do(words, opts)}.", file=sys.stderr, flush=True)
+    return end_by(signals[0])
+
+
+def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]) -> int:
+    verb = verb_named(words)
     try:
-        verb = verb_named(words)
         result = verb.run(Place(opts.store, load_settings), opts)
         shown = _json(result) if opts.json else verb.text(result)
         if shown:
             print(shown, flush=True)
-        if hasattr(verb, "caveat") and (sentence := verb.caveat(result)) is not None:
-            print(f"{name}: {sentence}", file=sys.stderr)
-            return 4
     except BrokenPipeError:
         # The reader, such as head, has seen enough. Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except DedupeError as error:
-        if error.exit_code != 1:
-            print(f"{name}: {error}", file=sys.stderr)
-            return error.exit_code
-        return _unexpected(name, error)
-    except Exception as error:  # noqa: BLE001 - told in one sentence, with exit code 1
-        return _unexpected(name, error)
+        return 0
+    if hasattr(verb, "caveat") and (sentence := verb.caveat(result)) is not None:
+        print(f"{name}: {sentence}", file=sys.stderr)
+        return 4
     return 0
+
+
+def _to_do(words: str, opts: argparse.Namespace) -> str:
+    """How a verb that was stopped is brought to its end, if it kept something."""
+    if words not in RESUMED or getattr(opts, "dry_run", False):
+        return ""
+    verb = verb_named(words)
+    if hasattr(verb, "stopped"):
+        return f"; {verb.stopped(opts)}"
+    return "; the same command goes on where it was"
+
+
+def _told(name: str, error: Exception) -> int:
+    if isinstance(error, DedupeError) and error.exit_code != 1:
+        print(f"{name}: {error}", file=sys.stderr)
+        return error.exit_code
+    return _unexpected(name, error)
 
 
 def _json(result: Any) -> str:
@@ -151,7 +185,7 @@ def _json(result: Any) -> str:
 
 
 def _unexpected(name: str, error: Exception) -> int:
-    traceback.print_exc()
+    traceback.print_exception(error)
     print(
         f"{name}: unexpected {type(error).__name__}. This is a fault of scrapy-dedupe; please report it with the"
         " lines above.",

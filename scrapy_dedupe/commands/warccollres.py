@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
@@ -94,6 +93,7 @@ def run(place: Place, opts: argparse.Namespace) -> CollisionReport:
     from scrapy_dedupe.afterwards.numbering import number
     from scrapy_dedupe.afterwards.ordering import by_cluster
     from scrapy_dedupe.afterwards.places import Places
+    from scrapy_dedupe.afterwards.work_folder import work_folder
 
     job_count(opts.jobs)
     is_piped = str(opts.output) == "-"
@@ -107,11 +107,9 @@ def run(place: Place, opts: argparse.Namespace) -> CollisionReport:
         with (
             Bars(opts) as watch,
             writer,
-            TemporaryDirectory(
-                prefix=".warccollres-", dir=None if is_piped else opts.output.parent
-            ) as folder,
+            work_folder(opts.output) as state,
         ):
-            work = Path(folder)
+            work = state.path
             total_bytes = 0
 
             def plain_lines() -> Iterator[ManifestLine]:

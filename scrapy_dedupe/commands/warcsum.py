@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.digests import DigestOptions
-from scrapy_dedupe.afterwards.faults import Faults
-from scrapy_dedupe.afterwards.inputs import find_inputs, relative_to
 from scrapy_dedupe.afterwards.manifest import ALGORITHMS, FORMATS
-from scrapy_dedupe.afterwards.summing import SumOptions, sum_files
 from scrapy_dedupe.errors import UsageError
 
 from .bars import Bars
@@ -84,6 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> Sums:
+    # Every call of the command line loads this module, so what takes long to load waits until it is used.
+    from scrapy_dedupe.afterwards.digests import DigestOptions
+    from scrapy_dedupe.afterwards.faults import Faults
+    from scrapy_dedupe.afterwards.inputs import find_inputs, relative_to
+    from scrapy_dedupe.afterwards.summing import SumOptions, sum_files
+
     if opts.append and opts.force:
         raise UsageError("--append adds to a manifest and --force replaces it. Give one of them.")
     faults = Faults(keep_going=opts.keep_going)

@@ -14,7 +14,6 @@ from .manifest_output import (
     fault_dicts,
     faults_caveat,
     faults_text,
-    folder_of,
     refuse_json_beside_lines,
 )
 
@@ -81,15 +80,19 @@ def run(place: Place, opts: argparse.Namespace) -> Numbered:
     from scrapy_dedupe.afterwards.manifest import LineWriter, read_all
     from scrapy_dedupe.afterwards.numbering import number
     from scrapy_dedupe.afterwards.ordering import by_cluster, by_place
+    from scrapy_dedupe.afterwards.work_folder import work_folder
 
     refuse_json_beside_lines(opts)
-    faults, folder = Faults(keep_going=opts.keep_going), folder_of(opts.output)
+    faults = Faults(keep_going=opts.keep_going)
     done = Numbered(str(opts.output), 0, 0, 0, 0, False, 0, [])
-    with LineWriter(opts.output, columns=10, format=opts.format, force=opts.force) as writer:
+    with (
+        LineWriter(opts.output, columns=10, format=opts.format, force=opts.force) as writer,
+        work_folder(opts.output) as work,
+    ):
         given = _noting_unresolved(read_all(opts.manifest, faults=faults), done)
-        lines: Iterable[ManifestLine] = number(by_cluster(given, folder), faults=faults)
+        lines: Iterable[ManifestLine] = number(by_cluster(given, work.path), faults=faults)
         if opts.order == "place":
-            lines = by_place(lines, folder)
+            lines = by_place(lines, work.path)
         for line in lines:
             writer.write(line)
             done.lines += 1

@@ -15,7 +15,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.warc.codings import codings_of, decoded_stream
+from scrapy_dedupe.warc.coding_streams import decoded_stream
+from scrapy_dedupe.warc.codings import codings_of
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.reading import CHUNK_SIZE, LINE, MAX_CHUNK_LINE, read_records
 
@@ -30,6 +31,7 @@ MAX_DECODED_BYTES = 16 << 30
 """A body that is larger when it is decoded is none that anybody meant to send."""
 
 _PIECE = 1 << 20
+_HTTP_STARTS = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _CONSTRUCTORS = {"md5": hashlib.md5, "sha1": hashlib.sha1, "sha256": hashlib.sha256, "sha512": hashlib.sha512}
 
 
@@ -78,7 +80,7 @@ def payload_digest(record: StoredRecord, algorithm: str = "sha256", *, decoded: 
     *algorithm* is a name of hashlib. Raises codings.Undecodable, and DamagedInput if a long block cannot be read
     again.
     """
-    hasher = _hasher(algorithm)
+    hasher = hasher_of(algorithm)
     held = _held_body(record, decoded=decoded)
     if held is not None:
         hasher.update(held)
@@ -129,7 +131,7 @@ class _Hashes:
     """Several digests of one body."""
 
     def __init__(self, algorithms: Sequence[str]) -> None:
-        self._hashers = [_hasher(algorithm) for algorithm in algorithms]
+        self._hashers = [hasher_of(algorithm) for algorithm in algorithms]
         self._size = 0
 
     def update(self, data: bytes | memoryview) -> None:
@@ -153,10 +155,35 @@ def _held_body(record: StoredRecord, *, decoded: bool = False) -> memoryview | N
     return memoryview(frame.kept)[http.length :]
 
 
-def _hasher(algorithm: str) -> hashlib._Hash:
+def usual_body(frame: Frame) -> memoryview | None:
+    """The payload of an HTTP response that is whole in its member, in the usual form and not in chunks, uncopied.
+
+    Of any other record it is None, and `payload_digest` finds out what its payload is.
+    """
+    member, begin = frame.member, frame.block_position
+    end = begin + frame.block_length
+    # "HTTP/1.1 200 " with a blank line: a status line without a phrase has it as well.
+    if not (
+        member.startswith(_HTTP_STARTS, begin)
+        and member[begin + 9 : begin + 12].isdigit()
+        and member[begin + 12 : begin + 13] == b" "
+    ):
+        return None
+    head_end = member.find(b"\r\n\r\n", begin, end)
+    if head_end < 0:
+        return None
+    head = member[begin:head_end]
+    # More line feeds than lines: some line ends are bare ones.
+    if head.count(b"\n") != head.count(b"\r\n") or b"chunked" in head.lower():
+        return None
+    return memoryview(member)[head_end + 4 : end]
+
+
+def hasher_of(algorithm: str, data: bytes | memoryview = b"") -> hashlib._Hash:
+    """A digest of hashlib, begun with *data*."""
     # The constructors of hashlib are much faster than its function `new`, which would be felt with small bodies.
     make = _CONSTRUCTORS.get(algorithm)
-    return make(usedforsecurity=False) if make else hashlib.new(algorithm, usedforsecurity=False)
+    return make(data, usedforsecurity=False) if make else hashlib.new(algorithm, data, usedforsecurity=False)
 
 
 def _head_bytes(record: StoredRecord) -> int:

@@ -5,23 +5,21 @@ has a coding that is not known here is left as it came, since nobody could say w
 gzip, x-gzip, deflate (with the zlib header or, as some servers send it, without), identity, and br and zstd where a
 package for them is installed: brotli or brotlicffi from 1.2 on; the one of Python 3.14, backports.zstd or zstandard.
 
-Decoding takes at most about twice the limit of memory, however much a body claims to hold. `decoded_stream` undoes the
-codings of a body of any size in memory that does not grow with it; that a body is not whole then shows on the way.
+Decoding takes at most about twice the limit of memory, however much a body claims to hold. `coding_streams` undoes the
+codings of a body of any size.
 """
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from zlib_ng import zlib_ng
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from .capture import Capture, Headers
 
@@ -30,7 +28,7 @@ KEPT_AS = b"X-Orig-Content-Encoding"
 """The header of a decoded response that says which codings it came with."""
 
 # Nobody applies more; each one takes time that the body's length says nothing about.
-_MOST_CODINGS = 5
+MOST_CODINGS = 5
 _NO_LIMIT = 2**62
 _PIECE, _STEP = 1_048_576, 65_536
 _GZIP, _ZLIB, _RAW = 31, 15, -15
@@ -84,186 +82,22 @@ def decoded_body(body: bytes, codings: Sequence[str], max_bytes: int = 0) -> byt
     >>> decoded_body(zlib.compress(b"a lake"), ["deflate"])
     b'a lake'
     """
-    if len(codings) > _MOST_CODINGS:
+    if len(codings) > MOST_CODINGS:
         raise Undecodable(
-            f"it has {len(codings)} content codings, of which {_MOST_CODINGS} are undone at most"
+            f"it has {len(codings)} content codings, of which {MOST_CODINGS} are undone at most"
         )
     limit = max_bytes or _NO_LIMIT
     for coding in reversed(codings):
-        undo = _decoder(coding)
+        undo = decoder_of(coding)
         if undo is None:
-            raise Undecodable(_unknown(coding))
+            raise Undecodable(unknown(coding))
         body = undo(body, limit)
         if len(body) > limit:
             raise Undecodable(f"it has more than {max_bytes} bytes when it is decoded")
     return body
 
 
-def decoded_stream(
-    open_body: Callable[[], Iterator[bytes]], codings: Sequence[str], max_bytes: int = 0
-) -> Iterator[bytes]:
-    """Undo *codings* as `decoded_body` does, in pieces of about 1 MiB. Raises Undecodable, maybe after some pieces.
-
-    *open_body* gives the body in pieces, from its beginning each time it is called: what ``deflate`` stands for is
-    known only after all of it was read. A body without a byte has nothing to decode.
-    """
-    if len(codings) > _MOST_CODINGS:
-        raise Undecodable(
-            f"it has {len(codings)} content codings, of which {_MOST_CODINGS} are undone at most"
-        )
-    if not codings or next(open_body(), None) is None:
-        yield from open_body()
-        return
-    opened = open_body
-    for coding in reversed(codings):
-        if _decoder(coding) is None:
-            raise Undecodable(_unknown(coding))
-        opened = partial(_undone, opened, coding, max_bytes)
-    yield from opened()
-
-
-def _undone(open_body: Callable[[], Iterator[bytes]], coding: str, max_bytes: int) -> Iterator[bytes]:
-    if coding == "deflate":
-        kind = _ZLIB if _is_whole(_limited(_inflating(open_body(), _ZLIB), max_bytes)) else _RAW
-        stream = _inflating(open_body(), kind)
-    elif coding == "br":
-        stream = _unbrotling(open_body())
-    elif coding == "zstd":
-        stream = _unzstding(open_body()) if _zstd() is not None else _unzstandarding(open_body())
-    else:
-        stream = _gunzipping(open_body())
-    return _limited(stream, max_bytes)
-
-
-def _is_whole(stream: Iterator[bytes]) -> bool:
-    try:
-        for _ in stream:
-            pass
-    except Undecodable:
-        return False
-    return True
-
-
-def _limited(stream: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
-    size = 0
-    for piece in stream:
-        size += len(piece)
-        if max_bytes and size > max_bytes:
-            raise Undecodable(f"it has more than {max_bytes} bytes when it is decoded")
-        yield piece
-
-
-def _steps(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    # What an inflater does not take is copied each time, so it gets little at once.
-    for piece in pieces:
-        for begin in range(0, len(piece), size):
-            yield piece[begin : begin + size]
-
-
-def _gunzipping(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """As `_gunzip`."""
-    member, is_padding = zlib_ng.decompressobj(_GZIP), False
-    try:
-        for step in _steps(pieces, _STEP):
-            data = step
-            while data:
-                if member.eof:
-                    is_padding = is_padding or data.startswith(b"\0")
-                    if is_padding:
-                        if data.strip(b"\0"):
-                            raise _damaged("gzip")
-                        break
-                    member = zlib_ng.decompressobj(_GZIP)
-                if piece := member.decompress(data, _PIECE):
-                    yield piece
-                data = member.unused_data if member.eof else member.unconsumed_tail
-    except zlib_ng.error as error:  # type: ignore[misc]
-        raise _damaged("gzip") from error
-    if not member.eof:
-        raise _damaged("gzip")
-
-
-def _inflating(pieces: Iterator[bytes], kind: int) -> Iterator[bytes]:
-    """As `_inflated`."""
-    inflater = zlib_ng.decompressobj(kind)
-    try:
-        for step in _steps(pieces, _STEP):
-            if inflater.eof:
-                raise _damaged("deflate")
-            data = step
-            while data:
-                if piece := inflater.decompress(data, _PIECE):
-                    yield piece
-                data = inflater.unconsumed_tail
-        # Bits that were taken but not yet worked on: raw data has no checksum behind them.
-        while not inflater.eof and (piece := inflater.decompress(b"", _PIECE)):
-            yield piece
-    except zlib_ng.error as error:  # type: ignore[misc]
-        raise _damaged("deflate") from error
-    if not inflater.eof or inflater.unused_data:
-        raise _damaged("deflate")
-
-
-def _unbrotling(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """As `_unbrotli`."""
-    package = _brotli()
-    stream = package.Decompressor()
-    try:
-        for step in pieces:
-            if stream.is_finished():
-                raise _damaged("br")
-            data = step
-            while True:
-                if piece := stream.process(data, output_buffer_limit=_PIECE):
-                    yield piece
-                if stream.is_finished() or stream.can_accept_more_data():
-                    break
-                data = b""
-    except package.error as error:
-        raise _damaged("br") from error
-    if not stream.is_finished():
-        raise _damaged("br")
-
-
-def _unzstding(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """As `_unzstd`."""
-    package = _zstd()
-    frame = package.ZstdDecompressor()
-    try:
-        for step in _steps(pieces, _STEP):
-            data = step
-            while data or not (frame.eof or frame.needs_input):
-                if frame.eof:
-                    frame = package.ZstdDecompressor()
-                if piece := frame.decompress(data, _PIECE):
-                    yield piece
-                data = frame.unused_data if frame.eof else b""
-    except package.ZstdError as error:
-        raise _damaged("zstd") from error
-    if not frame.eof:
-        raise _damaged("zstd")
-
-
-def _unzstandarding(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """As `_unzstandard`."""
-    package = _zstandard()
-    frame = package.ZstdDecompressor().decompressobj()
-    try:
-        for step in _steps(pieces, _ZSTANDARD_STEP):
-            data = step
-            while data:
-                if frame.eof:
-                    frame = package.ZstdDecompressor().decompressobj()
-                if piece := frame.decompress(data):
-                    yield piece
-                data = frame.unused_data if frame.eof else b""
-    except package.ZstdError as error:
-        raise _damaged("zstd") from error
-    if not frame.eof:
-        raise _damaged("zstd")
-
-
-def _unknown(coding: str) -> str:
+def unknown(coding: str) -> str:
     package = {"br": "brotli", "zstd": "backports.zstd"}.get(coding)
     if package is None:
         return f"its content coding {coding[:40]!r} is not known"
@@ -271,16 +105,20 @@ def _unknown(coding: str) -> str:
 
 
 @cache
-def _decoder(coding: str) -> Callable[[bytes, int], bytes] | None:
+def decoder_of(coding: str) -> Callable[[bytes, int], bytes] | None:
     """What undoes a coding: a function of a body and a limit, above which it may give up."""
     if coding in ("gzip", "x-gzip"):
         return _gunzip
     if coding == "deflate":
         return _inflate
     if coding == "br":
-        return _unbrotli if _brotli() is not None else None
+        return _unbrotli if brotli_package() is not None else None
     if coding == "zstd":
-        return _unzstd if _zstd() is not None else (_unzstandard if _zstandard() is not None else None)
+        return (
+            _unzstd
+            if zstd_package() is not None
+            else (_unzstandard if zstandard_package() is not None else None)
+        )
     return None
 
 
@@ -301,14 +139,14 @@ def _inflated(body: bytes, limit: int, kind: int) -> bytes:
     try:
         whole = inflater.decompress(body, limit + 1)
     except zlib.error as error:
-        raise _damaged("deflate") from error
+        raise damaged("deflate") from error
     if len(whole) <= limit and (not inflater.eof or inflater.unused_data):
-        raise _damaged("deflate")
+        raise damaged("deflate")
     return whole
 
 
 def _unbrotli(body: bytes, limit: int) -> bytes:
-    package = _brotli()
+    package = brotli_package()
     stream, whole = package.Decompressor(), BytesIO()
     try:
         piece = stream.process(body, output_buffer_limit=_PIECE)
@@ -318,21 +156,21 @@ def _unbrotli(body: bytes, limit: int) -> bytes:
                 break
             piece = stream.process(b"", output_buffer_limit=_PIECE)
     except package.error as error:
-        raise _damaged("br") from error
+        raise damaged("br") from error
     if whole.tell() <= limit and not stream.is_finished():
-        raise _damaged("br")
+        raise damaged("br")
     return whole.getvalue()
 
 
 def _unzstd(body: bytes, limit: int) -> bytes:
-    package = _zstd()
+    package = zstd_package()
     # RFC 8878, section 3: frames one after another.
     return _members(package.ZstdDecompressor, package.ZstdError, "zstd", body, limit)
 
 
 def _unzstandard(body: bytes, limit: int) -> bytes:
     """As `_unzstd`, with a package that takes no limit and so gets little at once."""
-    package = _zstandard()
+    package = zstandard_package()
     whole, place = BytesIO(), 0
     frame = package.ZstdDecompressor().decompressobj()
     try:
@@ -343,9 +181,9 @@ def _unzstandard(body: bytes, limit: int) -> bytes:
             whole.write(frame.decompress(step))
             place += len(step) - len(frame.unused_data)
     except package.ZstdError as error:
-        raise _damaged("zstd") from error
+        raise damaged("zstd") from error
     if whole.tell() <= limit and not frame.eof:
-        raise _damaged("zstd")
+        raise damaged("zstd")
     return whole.getvalue()
 
 
@@ -375,18 +213,18 @@ def _members(
                 if place < len(body):
                     member = make()
     except fault as error:
-        raise _damaged(coding) from error
+        raise damaged(coding) from error
     if not member.eof:
-        raise _damaged(coding)
+        raise damaged(coding)
     return b"".join(pieces)
 
 
-def _damaged(coding: str) -> Undecodable:
+def damaged(coding: str) -> Undecodable:
     return Undecodable(f"it is not a whole body of the content coding {coding}")
 
 
 @cache
-def _brotli() -> Any:
+def brotli_package() -> Any:
     """The package, if it can be told to stop; None otherwise."""
     for name in _BROTLI_PACKAGES:
         package = _module(name)
@@ -396,12 +234,12 @@ def _brotli() -> Any:
 
 
 @cache
-def _zstd() -> Any:
+def zstd_package() -> Any:
     return next((package for name in _ZSTD_PACKAGES if (package := _module(name)) is not None), None)
 
 
 @cache
-def _zstandard() -> Any:
+def zstandard_package() -> Any:
     return _module("zstandard")
 
 

@@ -15,10 +15,12 @@ what looks like a record there is part of the body that was cut.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.heads import KnownHeads
 from scrapy_dedupe.warc.sources import (
     ARC_LINE,
     GZIP_MAGIC,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import BufferedReader
 
+    from scrapy_dedupe.warc.heads import Layout
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _ARC_FIELDS_1 = ["url", "ip-address", "archive-date", "content-type", "archive-length"]
@@ -49,6 +52,7 @@ _ARC_FIELDS_2 = [
 ]
 _CR = 0x0D
 _BLANKS = (" ", "\t")
+_FIELD = re.compile(r"([^:\n]*):([^\n]*)\r\n")
 _LENGTH_NAME_CHARS = len("content-length")
 
 
@@ -65,22 +69,105 @@ class Damage:
         return f"{self.path}, offset {self.offset}: {self.reason} ({self.length} bytes passed over)"
 
 
-@dataclass(frozen=True, slots=True)
 class Frame:
-    """A whole record: its fields, where it stands, and the beginning of its block.
+    """A whole record: its fields, where it stands, and the beginning of its block. Not to be changed.
 
     `length` counts the stored bytes, the blank lines after the record included; it is 0 for a record that
     shares a gzip member with others. `head_position` and `block_position` count decompressed bytes from `offset`.
+
+    What a reader may not ask for is taken from the member when it is asked for: a file has millions of these.
     """
 
-    is_arc: bool
-    fields: tuple[tuple[str, str], ...]
-    offset: int
-    length: int
-    head_position: int
-    block_position: int
-    block_length: int
-    kept: bytes
+    __slots__ = (
+        "_fields",
+        "_head",
+        "_kept",
+        "_kept_bytes",
+        "_member",
+        "block_length",
+        "block_position",
+        "head_position",
+        "is_arc",
+        "length",
+        "offset",
+    )
+
+    def __init__(
+        self,
+        is_arc: bool,
+        fields: tuple[tuple[str, str], ...] | None,
+        offset: int,
+        length: int,
+        head_position: int,
+        block_position: int,
+        block_length: int,
+        kept: bytes | None,
+        member: bytes | bytearray = b"",
+        kept_bytes: int = 0,
+        head: tuple[Layout, re.Match[bytes]] | None = None,
+    ) -> None:
+        self.is_arc = is_arc
+        self.offset = offset
+        self.length = length
+        self.head_position = head_position
+        self.block_position = block_position
+        self.block_length = block_length
+        self._fields = fields
+        self._kept = kept
+        self._member = member
+        self._kept_bytes = kept_bytes
+        self._head = head
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frame) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((self.offset, self.block_position))
+
+    def _values(self) -> tuple[object, ...]:
+        return (
+            self.is_arc,
+            self.fields,
+            self.offset,
+            self.length,
+            self.head_position,
+            self.block_position,
+            self.block_length,
+            self.kept,
+        )
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """The named fields in their order."""
+        if self._fields is None:
+            assert self._head is not None
+            layout, match = self._head
+            values = [value.decode("ascii").strip() for value in match.groups()]
+            self._fields = tuple(zip(layout.names, values, strict=True))
+        return self._fields
+
+    def first(self, name: str) -> str | None:
+        """The first field of a *name* in lower case."""
+        if self._head is not None:
+            layout, match = self._head
+            place = layout.places.get(name)
+            return None if place is None else match[place].decode("ascii").strip()
+        return next((value for field, value in self.fields if field.lower() == name), None)
+
+    @property
+    def kept(self) -> bytes:
+        """The beginning of the block, as far as it was asked for."""
+        if self._kept is None:
+            begin = self.block_position
+            self._kept = bytes(
+                memoryview(self._member)[begin : begin + min(self.block_length, self._kept_bytes)]
+            )
+        return self._kept
+
+    @property
+    def member(self) -> bytes | bytearray:
+        """All of the gzip member in which the record stands alone, if it was had at once; else nothing."""
+        return self._member
 
 
 def frames(
@@ -100,9 +187,10 @@ def frames(
     with path.open("rb") as file:
         source = _source(path, file, start)
         reader = _FrameReader(source, kept_bytes, on_long_block)
+        next_frame = reader.next_whole_frame if isinstance(source, GzipSource) else reader.next_frame
         while True:
             try:
-                frame = reader.next_frame()
+                frame = next_frame()
             except Broken as broken:
                 offset = source.offset
                 if isinstance(broken, Cut):
@@ -160,18 +248,23 @@ class _FrameReader:
         self._kept_bytes = kept_bytes
         self._on_long_block = on_long_block
         self._arc_fields = _ARC_FIELDS_1
+        self._known_heads = KnownHeads()
+
+    def next_whole_frame(self) -> Frame | None:
+        """As `next_frame`, at once where the next record is a member as the standard wants it."""
+        source = self._source
+        assert isinstance(source, GzipSource)
+        if member := source.take_member():
+            frame = self._whole_frame(source, member)
+            if frame is not None:
+                return frame
+            source.put_back_member()
+        return self.next_frame()
 
     def next_frame(self) -> Frame | None:
         source = self._source
         if not source.begin():
             return None
-        # A member at hand is held whole anyway.
-        if (
-            isinstance(source, GzipSource)
-            and (frame := self._whole_frame(source, source.peek_member())) is not None
-        ):
-            source.skip_member()
-            return frame
         offset, shares_member = source.offset, source.is_inside_member
         head_position = source.position
         first = source.readline()
@@ -200,21 +293,47 @@ class _FrameReader:
         return Frame(is_arc, fields, offset, length, head_position, block_position, block_length, kept)
 
     def _whole_frame(self, source: GzipSource, member: bytes | bytearray) -> Frame | None:
-        """The record of a member that is as the standard wants it; None if it has to be read step by step."""
-        first_end, head_end = member.find(b"\n") + 1, member.find(b"\r\n\r\n") + 4
-        if not (WARC_START.match(member) and 2 <= first_end < head_end - 2 and member[first_end - 2] == _CR):
-            return None
-        fields = _plain_fields(bytes(member[first_end:head_end]))
-        if fields is None:
-            return None
-        length = _block_length(fields)
-        if length > self._kept_bytes and self._on_long_block:
-            return None
+        """The record of a member that was taken; None if it has to be read step by step."""
+        known = self._known_heads.match(member)
+        if known is not None:
+            layout, match = known
+            fields = None
+            head_end = match.end()
+            place = layout.length_place
+            length = _length(match[place].decode("ascii").strip() if place else "")
+        else:
+            head_end = member.find(b"\r\n\r\n") + 4
+            first_end = member.find(b"\n", 0, head_end) + 1
+            if not (
+                WARC_START.match(member) and 2 <= first_end < head_end - 2 and member[first_end - 2] == _CR
+            ):
+                return None
+            head = member[first_end : head_end - 2]
+            fields = _plain_fields(head)
+            if fields is None:
+                return None
+            length = _block_length(fields)
+            if head.isascii():
+                names = [line.partition(":")[0] for line in head.decode("ascii").split("\r\n")[:-1]]
+                self._known_heads.learn(member, names)
         if head_end + length + 4 != len(member) or not member.endswith(b"\r\n\r\n"):
             return None
-        kept = bytes(memoryview(member)[head_end : head_end + min(length, self._kept_bytes)])
+        if length > self._kept_bytes and self._on_long_block:
+            return None
         offset = source.offset
-        return Frame(False, fields, offset, source.length_since(offset), 0, head_end, length, kept)
+        return Frame(
+            False,
+            fields,
+            offset,
+            source.length_since(offset),
+            0,
+            head_end,
+            length,
+            None,
+            member,
+            self._kept_bytes,
+            known,
+        )
 
     def _take_rest(self, frame: Frame) -> None:
         give = self._on_long_block(frame) if self._on_long_block else None
@@ -241,7 +360,7 @@ class _FrameReader:
 
 def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...]:
     head = source.peek_head()
-    plain = _plain_fields(head)
+    plain = _plain_fields(head[:-2])
     if plain is not None:
         source.skip(len(head))
         return plain
@@ -265,24 +384,22 @@ def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...
         fields.append((_text(head).strip(), _text(tail).strip()))
 
 
-def _plain_fields(head: bytes) -> tuple[tuple[str, str], ...] | None:
-    """The fields of a head that is as the standard wants it, in one go; None if it has to be read line by line."""
+def _plain_fields(head: bytes | bytearray) -> tuple[tuple[str, str], ...] | None:
+    """The fields of a head that is as the standard wants it, in one go; None if it has to be read line by line.
+
+    *head* ends with the line end of its last field.
+    """
     if not head or len(head) > MAX_HEAD_BYTES:
         return None
     try:
-        text = head[:-4].decode("utf-8")
+        text = head.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    lines = text.split("\r\n")
-    if text.count("\n") != len(lines) - 1 or text.startswith(_BLANKS) or "\r\n " in text or "\r\n\t" in text:
+    found = _FIELD.findall(text)
+    # Each match is of one line; the other lines are none of the standard.
+    if len(found) != text.count("\n") or text.startswith(_BLANKS) or "\n " in text or "\n\t" in text:
         return None
-    fields = []
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon:
-            return None
-        fields.append((name.strip(), value.strip()))
-    return tuple(fields)
+    return tuple([(name.strip(), value.strip()) for name, value in found])
 
 
 def _block_length(fields: tuple[tuple[str, str], ...]) -> int:

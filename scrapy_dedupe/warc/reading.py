@@ -86,7 +86,6 @@ class StoredRecord:
 
     `offset` and `length` are bytes as stored, blank lines after the record included; `length` is 0 for a
     record that shares a gzip member with others. `type` is in lower case; `date` is the text of WARC-Date.
-    `headers` are the named fields in order, as they were read.
     """
 
     path: ReadableFile
@@ -97,7 +96,6 @@ class StoredRecord:
     id: str | None
     target_uri: str | None
     date: str | None
-    headers: tuple[tuple[str, str], ...]
     frame: Frame
     _holds_http: bool = field(repr=False, compare=False)
     _http: HttpHead | None = field(init=False, repr=False, compare=False)
@@ -113,14 +111,18 @@ class StoredRecord:
             return http
 
     @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The named fields in order, as they were read."""
+        return self.frame.fields
+
+    @property
     def file(self) -> str:
         """The name of the file."""
         return self.path.name
 
     def get(self, name: str) -> str | None:
         """Return the first named field of that name."""
-        name = name.lower()
-        return next((value for field, value in self.headers if field.lower() == name), None)
+        return self.frame.first(name.lower())
 
     def get_all(self, name: str) -> list[str]:
         """Return every named field of that name, in order."""
@@ -155,7 +157,7 @@ class StoredRecord:
     @property
     def profile(self) -> str | None:
         """WARC-Profile of a revisit."""
-        return _bare(self.get("WARC-Profile"))
+        return bare_uri(self.get("WARC-Profile"))
 
     @property
     def refers_to(self) -> str | None:
@@ -165,7 +167,7 @@ class StoredRecord:
     @property
     def refers_to_uri(self) -> str | None:
         """WARC-Refers-To-Target-URI, without the angle brackets that some writers put around it."""
-        return _bare(self.get("WARC-Refers-To-Target-URI"))
+        return bare_uri(self.get("WARC-Refers-To-Target-URI"))
 
     @property
     def refers_to_date(self) -> str | None:
@@ -232,12 +234,16 @@ def read_records(
     damages: list[Damage] = []
 
     def on_long(frame: Frame) -> Callable[[bytes], object] | None:
-        return on_long_block(_stored_record(path, frame)) if on_long_block else None
+        assert on_long_block is not None
+        return on_long_block(stored_record(path, frame))
 
     for frame in frames(
-        path, kept_bytes=KEPT_BYTES, on_damage=on_damage or damages.append, on_long_block=on_long
+        path,
+        kept_bytes=KEPT_BYTES,
+        on_damage=on_damage or damages.append,
+        on_long_block=on_long if on_long_block else None,
     ):
-        yield _stored_record(path, frame)
+        yield stored_record(path, frame)
     _raise_for(damages)
 
 
@@ -252,7 +258,7 @@ def read_record(path: ReadableFile | str, offset: int, *, block_position: int | 
         if frame.offset != offset:
             break
         if block_position in (None, frame.block_position):
-            return _stored_record(path, frame)
+            return stored_record(path, frame)
     _raise_for(damages[:1])
     raise DamagedInput(f"{path}, offset {offset}: the file ends here, there is no record.")
 
@@ -291,10 +297,10 @@ def _raise_for(damages: list[Damage]) -> None:
         raise DamagedInput(f"{damages[0]}.{others}")
 
 
-def _stored_record(path: ReadableFile, frame: Frame) -> StoredRecord:
-    headers = frame.fields
-    fields = {name.lower(): value for name, value in reversed(headers)}
+def stored_record(path: ReadableFile, frame: Frame) -> StoredRecord:
+    """The record of a frame of *path*."""
     if frame.is_arc:
+        fields = {name.lower(): value for name, value in reversed(frame.fields)}
         uri = fields["url"]
         record_type = "resource"
         if uri.startswith("filedesc:"):
@@ -304,28 +310,28 @@ def _stored_record(path: ReadableFile, frame: Frame) -> StoredRecord:
         date = _arc_date(fields["archive-date"])
         is_http = record_type == "response"
         return StoredRecord(
-            path, frame.offset, frame.length, "arc", record_type, None, uri, date, headers, frame, is_http
+            path, frame.offset, frame.length, "arc", record_type, None, uri, date, frame, is_http
         )
-    record_type = fields.get("warc-type", "").lower()
-    is_http = record_type in ("response", "request", "revisit") and (
-        # GNU wget and the example of the standard give a revisit message/http.
-        fields.get("content-type", "application/http")
-        .lower()
-        .startswith(("application/http", "message/http"))
-    )
+    first = frame.first
+    record_type = (first("warc-type") or "").lower()
     return StoredRecord(
         path,
         frame.offset,
         frame.length,
         "warc",
         record_type,
-        fields.get("warc-record-id"),
-        _bare(fields.get("warc-target-uri")),
-        fields.get("warc-date"),
-        headers,
+        first("warc-record-id"),
+        bare_uri(first("warc-target-uri")),
+        first("warc-date"),
         frame,
-        is_http,
+        record_type in ("response", "request", "revisit") and says_http(first("content-type")),
     )
+
+
+def says_http(content_type: str | None) -> bool:
+    """Whether the Content-Type of a record is that of an HTTP message."""
+    # GNU wget and the example of the standard give a revisit message/http.
+    return content_type is None or content_type.lower().startswith(("application/http", "message/http"))
 
 
 def _http_head(block: bytes) -> HttpHead | None:
@@ -367,7 +373,8 @@ def _digest(text: str | None) -> Digest | None:
         return None
 
 
-def _bare(uri: str | None) -> str | None:
+def bare_uri(uri: str | None) -> str | None:
+    """A URI without the angle brackets that some writers put around it."""
     if uri and uri.startswith("<") and uri.endswith(">"):
         return uri[1:-1]
     return uri

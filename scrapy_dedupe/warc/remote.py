@@ -138,10 +138,11 @@ class RemoteFile:
                 raise SettingError(
                     f"{shown(self.url)} cannot be read: fsspec knows no protocol {self.url.partition('://')[0]}."
                 ) from error
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
         return io.BufferedReader(_RemoteStream(stream, self), _BUFFER_BYTES)
 
-    def _unreadable(self, error: Exception) -> DedupeError:
+    def unreadable(self, error: Exception) -> DedupeError:
+        """What a driver's error says of this file, in one sentence."""
         place = shown(self.url)
         if isinstance(error, FileNotFoundError):
             return ArchiveError(
@@ -176,7 +177,7 @@ class _RemoteStream(io.RawIOBase):
             try:
                 data = self._stream.read(len(view))
             except Exception as error:
-                raise self._file._unreadable(error) from error
+                raise self._file.unreadable(error) from error
             view[: len(data)] = data
             return len(data)
 
@@ -185,7 +186,7 @@ class _RemoteStream(io.RawIOBase):
             self._stream.seek(position, whence)
             return int(self._stream.tell())
         except Exception as error:
-            raise self._file._unreadable(error) from error
+            raise self._file.unreadable(error) from error
 
     def tell(self) -> int:
         return int(self._stream.tell())

@@ -7,7 +7,7 @@ decompressed piece by piece, so that a small one which swells does not fill the 
 Most members are small and whole. Such a one is decompressed at once by libdeflate, which is faster, but does not say
 where a member ends: that is taken to be where the next one begins, and proved. RFC 1952, section 2.3: the last 8 bytes
 of a member are CRC and size of what it holds. libdeflate has found those of the data right at the true end; where the
-8 bytes before the supposed end are the same ones, and stand nowhere earlier in the member, both ends are one. Whatever
+size, or else both, stand before the supposed end as well and nowhere earlier in the member, both ends are one. Whatever
 is not as simple as that is left to zlib, whose word on damage counts.
 """
 
@@ -31,12 +31,13 @@ ARC_LINE = re.compile(rb"\S[^\r\n]* \S+ \d{8,17} [^\r\n]*?(\d+)\r?\n?")
 MAX_HEAD_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _PIECE = 1 << 20  # of decompressed bytes at a time: a small member can be a large one
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 17
 _FEED_BYTES = 1 << 14  # what a decompressor does not take is copied each time
 # What is decompressed at once: stored bytes, and bytes then.
-_MAX_MEMBER_BYTES = 1 << 20
-_MAX_WHOLE_BYTES = 4 << 20
-_MEMBER_END_BYTES = 8
+_MAX_MEMBER_BYTES = 8 << 20
+_MAX_WHOLE_BYTES = 16 << 20
+_MEMBER_START_BYTES, _MEMBER_END_BYTES = 10, 8
+_MOST_TRIES = 2  # with what only looks like the beginning of the next member
 
 
 class ReadableFile(Protocol):
@@ -157,6 +158,8 @@ class GzipSource:
         self._out: bytes | bytearray = b""
         self._index = 0
         self._before = 0  # decompressed bytes of this member before _out
+        self._begin_alike = True  # the members so far
+        self._tried = -1  # the offset of a member that cannot be had at once
 
     @property
     def position(self) -> int:
@@ -179,7 +182,7 @@ class GzipSource:
                 return False
             self.offset = self._read_to - len(self._raw) + self._at
             self._index = self._before = 0
-            self._out = self._whole_member()
+            self._out = self._whole_member() if self.offset != self._tried else b""
             # An empty member, as block compressors put at the end, has ended where it begins.
             self._member = None if self._out else zlib_ng.decompressobj(31)
         return True
@@ -196,42 +199,77 @@ class GzipSource:
 
     def _read_on(self) -> bool:
         """Have more raw bytes at hand, behind those that were not taken; False at the end of the file."""
-        more = self._file.read(self._read_bytes)
+        left = self._raw[self._at :]
+        # What is left is copied each time.
+        more = self._file.read(max(self._read_bytes, len(left)))
         self._read_bytes = _READ_BYTES
-        self._raw = self._raw[self._at :] + more
+        self._raw = left + more
         self._at = 0
         self._read_to += len(more)
         return bool(more)
 
+    def take_member(self) -> bytes | bytearray:
+        """Take the next member, if it comes next and can be had at once; else nothing. `put_back_member` undoes it."""
+        if self._index != len(self._out) or (self._member is not None and not self._member.eof):
+            return b""
+        out = self._whole_member()
+        if out:
+            self._member, self._out, self._before = None, out, 0
+            self._index = len(out)
+        else:
+            self._tried = self._read_to - len(self._raw) + self._at
+        return out
+
+    def put_back_member(self) -> None:
+        self._index = 0
+
     def _whole_member(self) -> bytes | bytearray:
         """What the member that begins here holds, if it can be had at once; it is taken then. Else nothing."""
-        searched = len(GZIP_MAGIC)
-        while (end := self._raw.find(GZIP_MAGIC, self._at + searched)) < 0:
-            at_hand = len(self._raw) - self._at
-            if at_hand > _MAX_MEMBER_BYTES:
+        searched, tries = len(GZIP_MAGIC), 0
+        while True:
+            raw, at = self._raw, self._at
+            # Members of one program begin alike. To look for more bytes is faster, and they are seldom found by chance.
+            start = raw[at : at + _MEMBER_START_BYTES]
+            end = raw.find(start, at + searched) if self._begin_alike else -1
+            if end < 0:
+                end = raw.find(GZIP_MAGIC, at + searched)
+                self._begin_alike = end < 0 or raw.startswith(start, end)
+            if end < 0:
+                at_hand = len(raw) - at
+                if at_hand > _MAX_MEMBER_BYTES:
+                    return b""
+                searched = max(searched, at_hand - _MEMBER_START_BYTES + 1)
+                if self._read_on():
+                    continue
+                raw, at, end, tries = self._raw, self._at, len(self._raw), _MOST_TRIES
+            size = int.from_bytes(raw[end - 4 : end], "little")
+            # What is no end of a member says a size as large as any, mostly.
+            if 0 < size <= _MAX_WHOLE_BYTES and end - at > _MEMBER_END_BYTES:
+                tries += 1
+                try:
+                    out: bytes | bytearray = gzip_decompress(memoryview(raw)[at:end], size)
+                except DeflateError:
+                    out = b""
+                if out:
+                    if len(out) != size or not self._is_end(end, out):
+                        return b""
+                    self.offset = self._read_to - len(raw) + at
+                    self._at = end
+                    return out
+            if tries >= _MOST_TRIES:
                 return b""
-            searched = max(searched, at_hand - len(GZIP_MAGIC) + 1)
-            if not self._read_on():
-                end = len(self._raw)
-                break
-        member = memoryview(self._raw)[self._at : end]
-        ending = bytes(member[-_MEMBER_END_BYTES:])
-        size = int.from_bytes(ending[4:], "little")
-        if not 0 < size <= _MAX_WHOLE_BYTES:
-            return b""
-        try:
-            out = gzip_decompress(member, size)
-        except DeflateError:
-            return b""
-        is_proved = (
-            len(out) == size
-            and zlib_ng.crc32(out) == int.from_bytes(ending[:4], "little")
-            and self._raw.find(ending, self._at, end) == end - _MEMBER_END_BYTES
+            searched = end - at + 1
+
+    def _is_end(self, end: int, out: bytes | bytearray) -> bool:
+        """Whether the member that holds *out*, and *end* says its size, is not at its end before."""
+        raw, at = self._raw, self._at
+        if raw.find(raw[end - 4 : end], at, end) == end - 4:
+            return True
+        ending = raw[end - _MEMBER_END_BYTES : end]
+        return (
+            zlib_ng.crc32(out) == int.from_bytes(ending[:4], "little")
+            and raw.find(ending, at, end) == end - _MEMBER_END_BYTES
         )
-        if not is_proved:
-            return b""
-        self._at = end
-        return out
 
     def peek_member(self) -> bytes | bytearray:
         """All of a member of which nothing was taken yet, if it is at hand; `skip_member` takes it."""
@@ -325,7 +363,9 @@ class GzipSource:
         member = self._member
         while member is not None and not member.eof:
             if self._at == len(self._raw) and not self._read_on():
-                raise Cut("the file ends inside a gzip member")
+                # Where nothing came out, the head of the member is wrong: a flag in it makes it go on to a byte that is
+                # never found, over good members.
+                raise (Cut if self.position or self._out else Broken)("the file ends inside a gzip member")
             feed = self._raw[self._at : self._at + _FEED_BYTES]
             try:
                 data = member.decompress(feed, _PIECE)

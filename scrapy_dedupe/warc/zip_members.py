@@ -57,7 +57,7 @@ class StoredMember:
         self.container = container
         self.member = member
         self.size_bytes = size
-        self._offset = offset
+        self.offset = offset
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class StoredMember:
 
     def open(self, mode: Literal["rb"], /) -> io.BufferedReader:
         """Return a seekable reader of the member's bytes."""
-        return io.BufferedReader(_Slice(_unbuffered(self.container), self._offset, self.size_bytes))
+        return io.BufferedReader(_Slice(_unbuffered(self.container), self.offset, self.size_bytes))
 
     def __str__(self) -> str:
         return f"{self.container}/{self.member}"

@@ -83,7 +83,8 @@ def test_a_record_alone_with_its_digest_is_not_read(listed, resolve):
 def test_what_was_said_before_of_copies_and_extensions_is_left_out(listed, resolve):
     listed.add(b"one", date=day(1))
     listed.add(b"one", date=day(2))
-    lines = [replace(line, copy=2, refers_to_uri="http://x/", refers_to_date=day(9)) for line in listed.lines]
+    before = {"extension": 3, "copy": 2, "refers_to_uri": "http://x/", "refers_to_date": day(9)}
+    lines = [replace(line, **before) for line in listed.lines]
     assert resolve(lines) == [replace(line, extension=1) for line in listed.lines]
 
 
@@ -228,7 +229,8 @@ def test_a_hash_that_is_the_same_does_not_make_payloads_the_same(listed, resolve
 
 def test_several_processes_find_what_one_finds(tmp_path, resolve, monkeypatch):
     monkeypatch.setattr(collisions, "_BATCH_LINES", 10)
-    monkeypatch.setattr(collisions, "_ROUND_LINES", 60)
+    monkeypatch.setattr(collisions, "_LARGE_LINES", 10)
+    monkeypatch.setattr(collisions, "_WAITING_LINES", 30)
     rng = random.Random(3)
     files = [ListedFile(tmp_path / f"{name}.warc.gz", f"{name}.warc.gz") for name in "abc"]
     for _ in range(150):

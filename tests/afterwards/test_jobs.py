@@ -16,6 +16,7 @@ from scrapy_dedupe.errors import ArchiveError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 # The functions that processes are given are those of the standard library, which any process can import.
 
@@ -108,3 +109,19 @@ def test_zero_jobs_are_all_cores() -> None:
 def test_a_number_below_zero_is_refused() -> None:
     with pytest.raises(SettingError, match="-1 jobs"):
         job_count(-1)
+
+
+def test_a_worker_does_not_import_the_program_that_started_it(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"open({str(told)!r}, 'a').write('imported ')\n"
+        "import math\n"
+        "from scrapy_dedupe.afterwards.jobs import run_jobs\n"
+        "if __name__ == '__main__':\n"
+        "    print(sorted(result for _, result in run_jobs(math.factorial, [3, 4, 5], 2)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, told.read_text()) == ("[6, 24, 120]\n", "imported ")

@@ -269,7 +269,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "m", [a_line()], 6, format="parquet")
     data = (tmp_path / "m").read_bytes()
     (tmp_path / "m").write_bytes(data[: len(data) // 2])
-    with pytest.raises(DamagedInput, match=r"Reading the Parquet file .* failed"):
+    with pytest.raises(DamagedInput, match=r"The Parquet file .* cannot be read.*make it anew\.$"):
         list(read_lines(tmp_path / "m"))
 
 
@@ -343,6 +343,33 @@ def test_a_disk_that_fills_while_writing_is_one_sentence(lines: int, tmp_path: P
 def test_a_line_that_no_reader_would_take_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(DamagedInput, match=r"a.warc.gz, offset 0: the URI is too long"):
         write(tmp_path / "m", [a_line(uri="x" * MAX_LINE_BYTES)], 6)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_a_killed_process_left_is_replaced(form: str, tmp_path: Path) -> None:
+    left = [tmp_path / ".m.tmp", tmp_path / ".m.tmp.parquet"]
+    for path in left:
+        path.write_text("left by a process that was killed\n" * 100)
+    write(tmp_path / "m", [a_line()], 6, format=form)
+    assert list(read_lines(tmp_path / "m")) == [a_line()]
+    assert list(tmp_path.iterdir()) == [tmp_path / "m"]
+
+
+def test_what_a_killed_process_left_goes_even_if_the_output_is_there(tmp_path: Path) -> None:
+    for name in ("m", ".m.tmp"):
+        (tmp_path / name).write_text("old")
+    with pytest.raises(ArchiveError, match="is there already"):
+        write(tmp_path / "m", [a_line()], 6)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"m": "old"}
+
+
+def test_two_do_not_write_one_manifest_at_once(tmp_path: Path) -> None:
+    with LineWriter(tmp_path / "m", columns=6) as writer:
+        writer.write(a_line())
+        with pytest.raises(ArchiveError, match=r"Another process writes .*/m\. Wait for its end"):
+            write(tmp_path / "m", [], 6)
+    assert list(read_lines(tmp_path / "m")) == [a_line()]
+    assert list(tmp_path.iterdir()) == [tmp_path / "m"]
 
 
 def test_a_table_cannot_go_to_standard_output() -> None:

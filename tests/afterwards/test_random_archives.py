@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXAMPLES = int(os.environ.get("DEDUPE_RANDOM_ARCHIVES", "20"))
+EXAMPLES = int(os.environ.get("DEDUPE_RANDOM_ARCHIVES", "12"))
 
 KINDS = ("gzip", "gzip", "gzip", "plain", "plain", "arc gzip", "arc")
 PATHS = ("", "a", "a?b=c", "ä ö", "a b", "%20", "?q=\x7f", "long" * 60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +54,16 @@ def manifest(folder: Path) -> list[ManifestLine]:
 def run(folder: Path, output: Path, *, lines: list[ManifestLine] | None = None, **options: Any) -> Rewritten:
     files = options.pop("files", None)
     originals = options.pop("originals", ())
+    before_end = options.pop("before_end", None)
     lines = manifest(folder) if lines is None else lines
     return rewrite(
-        lines, files, Places([str(folder)]), output, RewriteOptions(**options), originals=originals
+        lines,
+        files,
+        Places([str(folder)]),
+        output,
+        RewriteOptions(**options),
+        originals=originals,
+        before_end=before_end,
     )
 
 
@@ -197,7 +205,37 @@ def test_a_revisit_that_would_be_larger_than_its_record_is_not_written(tmp_path:
 
     report = run(tmp_path / "in", tmp_path / "out")
 
-    assert (report.converted, report.left) == (0, {"small": 1})
+    assert (report.converted, report.left) == (0, {"no-gain": 1})
+
+
+def test_without_a_least_size_it_is_told_what_would_gain_nothing_and_what_is_empty(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    for name, body in (("little", b"little"), ("empty", b""), ("page", PAGE)):
+        planting.exchange("a.warc.gz", name, f"{SITE}/{name}", body)
+        planting.exchange("a.warc.gz", f"{name}-copy", f"{SITE}/{name}-copy", body)
+    planting.write(tmp_path / "in")
+
+    report = run(tmp_path / "in", tmp_path / "out", eligibility=Eligibility(min_size=0))
+
+    assert (report.converted, report.left) == (1, {"empty": 1, "no-gain": 1})
+    assert "small" not in report.left
+
+
+def test_a_dry_run_decides_as_the_run_does(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    for size in range(0, 6_000, 250):
+        for name in ("first", "copy"):
+            planting.exchange("a.warc.gz", f"{name}-{size}", f"{SITE}/{name}/{size}", text(str(size), size))
+    planting.write(tmp_path / "in")
+    eligibility = Eligibility(min_size=0)
+
+    tried = run(tmp_path / "in", tmp_path / "out", eligibility=eligibility, dry_run=True)
+    report = run(tmp_path / "in", tmp_path / "out", eligibility=eligibility)
+
+    assert report.converted > 5
+    assert (tried.converted, tried.left) == (report.converted, report.left)
 
 
 def test_what_a_record_in_a_shared_member_names_stays(tmp_path: Path) -> None:
@@ -319,6 +357,102 @@ def test_work_that_was_cut_goes_on_and_is_not_done_twice(
     assert report.converted == 2
     for name in ("a.warc.gz", "b.warc.gz"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_the_end_is_told_before_the_state_goes_and_again_after_a_kill(
+    two_files: Path, tmp_path: Path
+) -> None:
+    out, told = tmp_path / "out", []
+
+    def cut(report: Rewritten) -> None:
+        assert (out / "b.warc.gz").is_file()
+        assert (out / ".dedupe" / "warcrefs" / "job.json").is_file()
+        told.append(report)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(two_files, out, before_end=cut)
+    report = run(two_files, out, before_end=cut)
+
+    assert told == [report, report]
+    assert not (out / ".dedupe").exists()
+
+
+def test_a_dry_run_tells_no_end(two_files: Path, tmp_path: Path) -> None:
+    told: list[Rewritten] = []
+    run(two_files, tmp_path / "out", before_end=told.append, dry_run=True)
+    assert told == []
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+@pytest.mark.parametrize("step", ["survey_file", "renew_file"])
+def test_an_input_that_changes_meanwhile_is_refused_by_name(
+    two_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, change: str
+) -> None:
+    path = two_files / "b.warc.gz"
+    before = {file.name: file.read_bytes() for file in two_files.iterdir()}
+    done = getattr(rewriting, step)
+
+    def meanwhile(task: Any) -> Any:
+        result = done(task)
+        if change == "size":
+            path.write_bytes(before["b.warc.gz"] + before["a.warc.gz"])
+        else:
+            os.utime(path, ns=(0, 0))
+        return result
+
+    monkeypatch.setattr(rewriting, step, meanwhile)
+    with pytest.raises(ArchiveError, match=r"b\.warc\.gz has changed since this work began"):
+        run(two_files, tmp_path / "out")
+    assert [file.name for file in (tmp_path / "out").iterdir()] == [".dedupe"]
+
+
+def test_in_place_a_file_that_changed_after_the_verification_is_not_replaced(
+    two_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two_files / "b.warc.gz"
+    done = rewriting.verify
+
+    def meanwhile(*args: Any, **options: Any) -> Any:
+        result = done(*args, **options)
+        path.write_bytes(b"another file")
+        return result
+
+    monkeypatch.setattr(rewriting, "verify", meanwhile)
+    with pytest.raises(ArchiveError, match=r"b\.warc\.gz has changed since this work began"):
+        run(two_files, two_files, in_place=True)
+    assert path.read_bytes() == b"another file"
+
+
+def test_work_that_was_cut_does_not_go_on_with_a_file_that_changed(
+    two_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rewriting, "verify", cut)
+        with pytest.raises(KeyboardInterrupt):
+            run(two_files, tmp_path / "out")
+    os.utime(two_files / "a.warc.gz", ns=(0, 0))
+    with pytest.raises(ArchiveError, match=r"a\.warc\.gz has changed since this work began"):
+        run(two_files, tmp_path / "out")
+
+
+@pytest.mark.parametrize("is_dry_run", [True, False])
+def test_the_files_that_are_read_are_not_touched(two_files: Path, tmp_path: Path, is_dry_run: bool) -> None:
+    def state() -> dict[str, tuple[bytes, int, int]]:
+        return {
+            path.name: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino)
+            for path in two_files.iterdir()
+        }
+
+    before = state()
+    for path in two_files.iterdir():
+        path.chmod(0o444)
+    assert run(two_files, tmp_path / "out", dry_run=is_dry_run).converted == 2
+    assert state() == before
 
 
 def test_other_work_in_the_folder_is_not_gone_on_with(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,11 @@ from scrapy_dedupe.afterwards import splitting
 from scrapy_dedupe.afterwards.manifest import ManifestLine, read_all, read_lines, text_line
 from scrapy_dedupe.afterwards.ordering import by_cluster
 from scrapy_dedupe.afterwards.splitting import Part, split_by_count, split_by_size
+from scrapy_dedupe.afterwards.state import StateFolder
 from scrapy_dedupe.errors import ArchiveError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 groups = st.lists(st.integers(1, 6), max_size=12)
 """How many lines each digest has."""
@@ -106,3 +111,56 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     with pytest.raises(ArchiveError, match="cannot be written: No space left on device"):
         split_by_count(lines_of([1]), tmp_path / "m", 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def cut_run(folder: Path, moved: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a kill leaves it that comes when so many parts have their names."""
+
+    class Killed(BaseException):
+        pass
+
+    names: list[Path] = []
+    first_replace = Path.replace
+
+    def replace(path: Path, target: str) -> Path:
+        if path.name.startswith("part-"):
+            names.append(path)
+            if len(names) > moved:
+                raise Killed
+        return first_replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        patch.setattr(StateFolder, "remove", lambda self: None)
+        with pytest.raises(Killed):
+            split_by_count(lines_of([2, 2, 2]), folder / "m", 3)
+
+
+def test_parts_that_a_killed_run_has_put_in_place_are_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_run(tmp_path, 2, monkeypatch)
+    assert (tmp_path / "m.2").exists()
+    lines = lines_of([3])
+    check(split_by_count(lines, tmp_path / "m", 1), lines, tmp_path)
+
+
+def test_a_file_of_somebody_else_is_not_taken_for_a_part_of_a_killed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_run(tmp_path, 2, monkeypatch)
+    (tmp_path / "other").write_text("mine")
+    (tmp_path / "other").replace(tmp_path / "m.2")
+    with pytest.raises(ArchiveError, match=r"m\.2 is there already"):
+        split_by_count(lines_of([3]), tmp_path / "m", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.2"]
+
+
+def test_two_do_not_split_into_the_same_parts_at_once(tmp_path: Path) -> None:
+    def lines() -> Iterator[ManifestLine]:
+        with pytest.raises(ArchiveError, match="Another process works in"):
+            split_by_count([a_line()], tmp_path / "m", 1)
+        yield a_line()
+
+    assert len(split_by_count(lines(), tmp_path / "m", 1)) == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "m.1"]

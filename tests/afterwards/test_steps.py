@@ -78,15 +78,38 @@ def test_the_manifest_and_the_report_stay_and_nothing_else(folder: Path) -> None
     assert len((kept / "manifest.txt").read_text().splitlines()) == done.records
 
 
-def test_in_place_the_files_are_the_same_and_nothing_stays(folder: Path, planting: Planting) -> None:
+def test_in_place_the_files_are_the_same_and_the_manifest_and_the_report_stay(
+    folder: Path, planting: Planting
+) -> None:
     run(folder)
     done = run(folder, in_place=True)
     assert done.converted == 1
     elsewhere = {name: data for name, data in snapshot(folder / "out").items() if ".dedupe" not in name}
-    assert snapshot(folder / "in") == elsewhere
-    # What is done already is done again without a change.
-    assert run(folder, in_place=True).converted == 0
-    assert snapshot(folder / "in") == elsewhere
+    kept = snapshot(folder / "in" / ".dedupe")
+    assert sorted(kept) == ["manifest.txt", "report.json"]
+    assert done.state == str(folder / "in" / ".dedupe")
+    assert Deduped.from_json(json.loads(kept["report.json"])) == done
+    assert kept["manifest.txt"] == (folder / "out" / ".dedupe" / "manifest.txt").read_bytes()
+    assert planted_part(planting, folder / "in") == elsewhere
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_in_place_again_there_is_nothing_to_do_and_what_was_kept_is_put_aside(
+    folder: Path, planting: Planting, force: bool
+) -> None:
+    run(folder, in_place=True)
+    first, files = snapshot(folder / "in" / ".dedupe"), planted_part(planting, folder / "in")
+    for number in (1, 2):
+        assert run(folder, in_place=True, force=force).converted == 0
+        assert planted_part(planting, folder / "in") == files
+        kept = snapshot(folder / "in" / ".dedupe")
+        assert len(kept) == 2 * (number + 1)
+        assert {name: kept[f"earlier/1/{name}"] for name in first} == first
+    assert kept["earlier/2/manifest.txt"] == kept["manifest.txt"] != first["manifest.txt"]
+
+
+def planted_part(planting: Planting, folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in snapshot(folder).items() if name in planting.files}
 
 
 def test_a_dry_run_writes_nothing_and_says_what_would_be_saved(folder: Path) -> None:

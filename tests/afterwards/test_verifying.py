@@ -113,6 +113,36 @@ def test_an_original_without_digest_gives_its_copies_that_of_the_payload(tmp_pat
     assert "WARC-Payload-Digest is" in reasons(run(before, after, tmp_path / "wrong"))
 
 
+def test_a_copy_may_have_the_digest_that_its_original_lacks(tmp_path: Path) -> None:
+    before, after = archive(), archive()
+    for side in (before, after):
+        side["first"].drop("WARC-Payload-Digest")
+        del side.files["b.warc"]["late"], side.files["b.warc"]["late request"]
+    convert(after["copy"], after["first"], record_id(111))
+    change(after["copy request"], "WARC-Concurrent-To", record_id(111))
+    for label in ("metadata", "conversion", "revisit"):
+        change(after[label], "WARC-Refers-To", after["first"].get("WARC-Record-ID"))
+    change(after["revisit"], "WARC-Refers-To-Target-URI", after["first"].get("WARC-Target-URI"))
+    change(after["revisit"], "WARC-Refers-To-Date", after["first"].get("WARC-Date"))
+    assert "Former-WARC-Payload-Digest" not in dict(after["copy"].fields)
+
+    assert reasons(run(before, after, tmp_path / "right")) == ""
+
+    for side in (before, after):
+        side["copy"].set("WARC-Payload-Digest", sha1(OTHER))
+    wrong = run(before, after, tmp_path / "wrong")
+    assert f"WARC-Payload-Digest is {sha1(OTHER)}, its original's is {sha1(SAME)}" in reasons(wrong)
+
+
+def test_nul_bytes_between_members_may_go(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    for record in before.files["a.warc.gz"].values():
+        record.raw = record.to_bytes(is_gzip=True) + bytes(3_000_000)
+    result = run(before, after, tmp_path)
+    assert reasons(result) == ""
+    assert (result.unchanged, result.converted) == (5, 2)
+
+
 def test_originals_may_lie_elsewhere(tmp_path: Path) -> None:
     before, after = archive(), deduplicated()
     elsewhere = Archive({"a.warc.gz": before.files.pop("a.warc.gz")})

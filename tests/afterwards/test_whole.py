@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import fastwarc.cli
 import pytest
+import warcio.cli
 from afterwards.calling import call, done
+from afterwards.garden import garden
 from afterwards.outputs import assert_deduplicated, assert_restored, read, snapshot
-from afterwards.planted import SITE, Copy, Planting, fates_of, garden, text
+from afterwards.planted import SITE, Copy, Planting, fates_of, text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -23,11 +29,22 @@ def planting() -> Planting:
     return garden()
 
 
+@pytest.fixture(scope="module")
+def all_done(tmp_path_factory: pytest.TempPathFactory, planting: Planting) -> Path:
+    """The archive below ``in``, deduplicated in one go in ``out`` and step by step in ``stepped``."""
+    folder = tmp_path_factory.mktemp("whole")
+    planting.write(folder / "in")
+    before = snapshot(folder / "in")
+    done(folder, "dedupe", "-r", "in", "-o", "out")
+    in_steps(folder)
+    assert snapshot(folder / "in") == before
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path, planting: Planting) -> Path:
-    """A working folder with the archive below ``in``."""
-    planting.write(tmp_path / "in")
-    return tmp_path
+def folder(tmp_path: Path, all_done: Path) -> Path:
+    """A copy of it to work in."""
+    return shutil.copytree(all_done, tmp_path / "own")
 
 
 def planted_part(planting: Planting, folder: Path) -> dict[str, bytes]:
@@ -63,27 +80,23 @@ def test_the_truth_that_is_spelled_by_hand_follows_from_the_rules(planting: Plan
 
 
 def test_every_copy_becomes_a_revisit_and_nothing_else_changes(folder: Path, planting: Planting) -> None:
-    before = snapshot(folder / "in")
-    done(folder, "dedupe", "-r", "in", "-o", "out")
     assert_deduplicated(planting, folder / "out")
-    assert snapshot(folder / "in") == before
+    assert planted_part(planting, folder / "in") == {
+        name: file.to_bytes() for name, file in planting.files.items()
+    }
 
 
 def test_the_steps_one_by_one_give_the_same_bytes_as_all_in_one_go(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "in", "-o", "out")
-    in_steps(folder)
     assert_deduplicated(planting, folder / "stepped")
     assert planted_part(planting, folder / "stepped") == planted_part(planting, folder / "out")
 
 
 def test_the_comparison_can_number_the_copies_itself(folder: Path) -> None:
-    in_steps(folder)
     done(folder, "warccollres", "sums", "--proc", "-o", "at-once")
     assert (folder / "at-once").read_bytes() == (folder / "numbered").read_bytes()
 
 
 def test_several_processes_give_the_same_bytes_as_one(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "in", "-o", "out")
     done(folder, "dedupe", "-r", "in", "-o", "quick", "--jobs", "2")
     assert planted_part(planting, folder / "quick") == planted_part(planting, folder / "out")
 
@@ -92,15 +105,13 @@ def test_several_processes_give_the_same_bytes_as_one(folder: Path, planting: Pl
 def test_manifests_of_every_format_lead_to_the_same_bytes(
     form: str, folder: Path, planting: Planting
 ) -> None:
-    in_steps(folder)
     done(folder, "warcsum", "-r", "in", "-o", f"sums.{form}", "--format", form)
     done(folder, "warccollres", f"sums.{form}", "--proc", "-o", f"numbered.{form}", "--format", form)
-    done(folder, "warcrefs", f"numbered.{form}", "-o", "out", "--files", *all_files(folder))
-    assert planted_part(planting, folder / "out") == planted_part(planting, folder / "stepped")
+    done(folder, "warcrefs", f"numbered.{form}", "-o", "formed", "--files", *all_files(folder))
+    assert planted_part(planting, folder / "formed") == planted_part(planting, folder / "stepped")
 
 
 def test_a_manifest_may_be_split_between_machines(folder: Path, planting: Planting) -> None:
-    in_steps(folder)
     done(folder, "warccollres", "sums", "-o", "sorted")
     done(folder, "warcsumsplit", "sorted", "-c", "3", "-o", "part")
     parts = sorted(path for path in folder.iterdir() if path.name.startswith("part"))
@@ -108,12 +119,11 @@ def test_a_manifest_may_be_split_between_machines(folder: Path, planting: Planti
     for number, part in enumerate(parts):
         done(folder, "warccollres", part, "--proc", "-o", f"done-{number}")
     numbered = [f"done-{number}" for number in range(3)]
-    done(folder, "warcrefs", *numbered, "-o", "out", "--files", *all_files(folder))
-    assert planted_part(planting, folder / "out") == planted_part(planting, folder / "stepped")
+    done(folder, "warcrefs", *numbered, "-o", "joined", "--files", *all_files(folder))
+    assert planted_part(planting, folder / "joined") == planted_part(planting, folder / "stepped")
 
 
 def test_what_was_made_is_undone(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "in", "-o", "out")
     shutil.rmtree(folder / "in")
     before = snapshot(folder / "out")
     done(folder, "restore", "out", "-o", "back")
@@ -122,17 +132,21 @@ def test_what_was_made_is_undone(folder: Path, planting: Planting) -> None:
 
 
 def test_in_place_the_files_become_what_they_would_be_elsewhere(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "in", "-o", "out")
-    done(folder, "dedupe", "-r", "in", "--in-place")
+    called = done(folder, "dedupe", "-r", "in", "--in-place")
+    kept = {".dedupe/manifest.txt", ".dedupe/report.json"}
+    assert f"kept in {folder / 'in' / '.dedupe'}." in called.out
     assert planted_part(planting, folder / "in") == planted_part(planting, folder / "out")
-    assert set(snapshot(folder / "in")) == set(planting.files)
+    assert set(snapshot(folder / "in")) == set(planting.files) | kept
+    # What is kept is no part of the archive.
+    assert call(folder, "verify", "out", "in").code == 0
+    called = done(folder, "warcsum", "-r", "in", "-o", "in-place", "--json")
+    assert called.json["files"] == len(planting.files)
     done(folder, "restore", "in", "--in-place")
     assert_restored(planting, folder / "in")
-    assert set(snapshot(folder / "in")) == set(planting.files)
+    assert set(snapshot(folder / "in")) == set(planting.files) | kept
 
 
 def test_a_second_time_there_is_nothing_to_do(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "in", "-o", "out")
     done(folder, "dedupe", "-r", "out", "-o", "again")
     assert planted_part(planting, folder / "again") == planted_part(planting, folder / "out")
     done(folder, "restore", "again", "-o", "back")
@@ -140,7 +154,6 @@ def test_a_second_time_there_is_nothing_to_do(folder: Path, planting: Planting) 
 
 
 def test_a_dry_run_writes_nothing_and_counts_what_would_be_done(folder: Path, planting: Planting) -> None:
-    in_steps(folder)
     before = snapshot(folder)
     called = done(
         folder, "warcrefs", "numbered", "-o", "dry", "--dry-run", "--json", "--files", *all_files(folder)
@@ -155,7 +168,6 @@ def test_a_dry_run_writes_nothing_and_counts_what_would_be_done(folder: Path, pl
 
 
 def test_an_output_that_is_there_is_not_touched(folder: Path) -> None:
-    in_steps(folder)
     for words in (
         ("warcsum", "-r", "in", "-o", "sums"),
         ("warccollres", "sums", "-o", "resolved"),
@@ -172,7 +184,6 @@ def test_an_output_that_is_there_is_not_touched(folder: Path) -> None:
 
 
 def test_both_archives_are_compared_record_by_record(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "in", "-o", "out")
     assert call(folder, "verify", "in", "out").code == 0
     name = "crawl a/first.warc.gz"
     path = folder / "out" / name
@@ -265,18 +276,25 @@ def test_stored_digests_that_are_not_those_of_the_bytes_lose_nothing(tmp_path: P
     assert_restored(p, tmp_path / "back")
 
 
+def called_in_process(program: Callable[[list[str]], object], *words: str) -> tuple[int, str]:
+    """The exit code of another program's command line, and what it printed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            program(list(words))
+        except SystemExit as stop:
+            return int(str(stop.code or 0)), out.getvalue()
+    return 0, out.getvalue()
+
+
 def judged(path: Path) -> tuple[int, set[str], int]:
     """What warcio and fastwarc say of a file: exit code, ids of records at fault, exit code."""
-    words = [sys.executable, "-m", "warcio.cli", "check", str(path)]
-    warcio = subprocess.run(words, check=False, capture_output=True, text=True)
-    faults = {line.split()[3] for line in warcio.stdout.splitlines() if "WARC-Record-ID" in line}
-    words = [sys.executable, "-m", "fastwarc.cli", "check", str(path)]
-    fastwarc = subprocess.run(words, check=False, capture_output=True, text=True)
-    return warcio.returncode, faults, fastwarc.returncode
+    code, out = called_in_process(warcio.cli.main, "check", str(path))
+    faults = {line.split()[3] for line in out.splitlines() if "WARC-Record-ID" in line}
+    return code, faults, called_in_process(fastwarc.cli.main, "check", str(path))[0]
 
 
 def test_other_programs_find_no_fault_that_was_not_there_before(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "in", "-o", "out")
     clean = 0
     for name, file in planting.files.items():
         if file.kind.startswith("arc"):
@@ -290,7 +308,6 @@ def test_other_programs_find_no_fault_that_was_not_there_before(folder: Path, pl
 
 
 def test_an_index_made_by_another_program_lists_every_capture(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "in", "-o", "out")
     name = "crawl a/first.warc.gz"
     indexes = []
     for place in ("in", "out"):

@@ -44,7 +44,7 @@ def test_a_file_is_converted_and_others_read_it(
 ) -> None:
     done = call("arc2warc", str(source), "-o", str(tmp_path / "out"))
     assert (done.code, done.err) == (0, "")
-    assert "1 file converted: 2 responses, 1 resource, 1 version block" in done.out
+    assert "1 ARC file converted: 2 responses, 1 resource, 1 version block" in done.out
     check(tmp_path / "out")
     indexed = subprocess.run(
         [

@@ -178,3 +178,23 @@ def test_the_command_does_not_slow_down_other_scrapy_calls() -> None:
         check=True,
     )
     assert done.stdout.split() == ["scrapy_dedupe", "scrapy_dedupe.commands"]
+
+
+def test_the_verbs_of_archives_load_their_engines_when_they_are_run() -> None:
+    program = (
+        "import sys; from scrapy_dedupe.commands.verbs import verb_named;"
+        " before = set(sys.modules); [verb_named(name) for name in sys.argv[1:]];"
+        " print(*sorted(name for name in set(sys.modules) - before if name.startswith('scrapy_dedupe.')))"
+    )
+    names = [name for name in verbs.VERBS if name.startswith("warc") and name != "warc"]
+    names += ["verify", "restore", "arc2warc", "dedupe"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *names],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    engines = ("summing", "collisions", "rewriting", "verifying", "restoring", "arc_files", "steps")
+    loaded = set(done.stdout.split())
+    assert loaded.isdisjoint(f"scrapy_dedupe.afterwards.{engine}" for engine in engines)

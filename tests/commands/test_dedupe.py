@@ -37,22 +37,52 @@ def test_all_is_done_in_one_go(call: Callable[..., Called], planting: Planting) 
     called = call("dedupe", "-r", "in", "-o", "out")
     assert (called.code, called.err) == (0, "")
     assert_deduplicated(planting, Path("out"))
-    rows = dict(line.split("  ", 1) for line in called.out.splitlines() if "  " in line)
-    assert {title: value.strip() for title, value in rows.items()} | {
-        "saved": "",
-        "bytes before": "",
-        "bytes after": "",
-    } == {
+    lines = called.out.splitlines()
+    rows = {line[:20].rstrip(): line[20:] for line in lines if "  " in line}
+    sizes = {title: rows.pop(title) for title in ("size before", "size after", "saved")}
+    assert rows == {
         "files": "2",
         "responses": "4",
-        "digests of several": "1, 0 of different payloads",
+        "repeated digests": "1",
         "now revisits": "1",
         "references mended": "1",
-        "bytes before": "",
-        "bytes after": "",
-        "saved": "",
     }
-    assert "Verified: 8 records read again; 1 revisit leads to the payload; 1 replayed." in called.out
+    assert all(" kB" in size or " B" in size for size in sizes.values())
+    verified, where, undo = lines[-3:]
+    assert verified == (
+        "Verified: 8 records read again and compared with the old files; 1 revisit leads to the same payload,"
+        " 1 replayed as a sample."
+    )
+    assert where == (
+        "The new files are in out; the old ones are as they were. The manifest and the report are kept in"
+        " out/.dedupe."
+    )
+    assert undo == "To undo it: scrapy-dedupe restore out -o FOLDER"
+
+
+def test_what_is_left_is_told_with_its_reason_and_the_option(
+    call: Callable[..., Called], planting: Planting
+) -> None:
+    out = call("dedupe", "-r", "in", "-o", "out", "--min-size", "6000").out
+    assert (
+        "copies left         1, as they are:\n             1  smaller than the least size (see --min-size)\n"
+        in out
+    )
+
+
+def test_in_place_it_says_where_the_manifest_is_and_how_to_undo(
+    call: Callable[..., Called], planting: Planting
+) -> None:
+    lines = call("dedupe", "-r", "in", "--in-place").out.splitlines()
+    kept = Path("in/.dedupe").absolute()
+    assert lines[-2:] == [
+        f"The files were replaced. The manifest and the report are kept in {kept}.",
+        "To undo it: scrapy-dedupe restore PATH... --in-place, with the same PATHs",
+    ]
+    assert sorted(path.name for path in kept.iterdir()) == ["manifest.txt", "report.json"]
+    assert call("restore", "in", "--in-place").code == 0
+    for name, file in planting.files.items():
+        assert len(Path("in", name).read_bytes()) >= 0.9 * len(file.to_bytes())
 
 
 @pytest.mark.usefixtures("planting")

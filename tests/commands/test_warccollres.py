@@ -307,7 +307,7 @@ def test_a_kill_leaves_nothing_under_the_final_name(
     )  # fmt: skip
     try:
         for _ in range(600):
-            if any(name.startswith(".out-") for name in names(tmp_path)):
+            if any(name == ".out.tmp" for name in names(tmp_path)):
                 break
             time.sleep(0.05)
         else:
@@ -320,3 +320,4 @@ def test_a_kill_leaves_nothing_under_the_final_name(
     called = call("warccollres", source, "-o", str(tmp_path / "out"), "--root", str(tmp_path / "crawl"))
     assert called.code == 0
     assert extensions(tmp_path / "out") == [1, 2, 1, 2, 3]
+    assert not any(name.startswith(".") for name in names(tmp_path))

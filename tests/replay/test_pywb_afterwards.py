@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from afterwards.calling import done
-from afterwards.planted import Copy, Planting, Pointed, Record, garden
+from afterwards.garden import garden
+from afterwards.planted import Copy, Planting, Pointed, Record
 from replay.wayback import IS_MISSING, Shown, Wayback
 
 if TYPE_CHECKING:

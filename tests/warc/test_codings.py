@@ -155,7 +155,7 @@ def test_a_coding_whose_package_is_missing_is_told_with_the_package(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
     monkeypatch.setattr(codings, "_module", lambda name: None)
-    caches = (codings._decoder, codings._brotli, codings._zstd, codings._zstandard)
+    caches = (codings.decoder_of, codings.brotli_package, codings.zstd_package, codings.zstandard_package)
     for cached in caches:
         cached.cache_clear()
     try:
@@ -170,8 +170,8 @@ def test_a_coding_whose_package_is_missing_is_told_with_the_package(
 def test_the_other_package_for_zstandard_gives_the_same(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     pytest.importorskip(name)
     body = zstd(TEXT)
-    monkeypatch.setattr(codings, "_zstd", lambda: None)
-    codings._decoder.cache_clear()
+    monkeypatch.setattr(codings, "zstd_package", lambda: None)
+    codings.decoder_of.cache_clear()
     try:
         assert decoded_body(body + body, ["zstd"]) == TEXT + TEXT
         for wrong in (body[:-1], body + b"junk", b"", b"x"):
@@ -180,7 +180,7 @@ def test_the_other_package_for_zstandard_gives_the_same(monkeypatch: pytest.Monk
         with pytest.raises(Undecodable, match="more than 1000 bytes"):
             decoded_body(zstd(bytes(20_000_000)), ["zstd"], 1_000)
     finally:
-        codings._decoder.cache_clear()
+        codings.decoder_of.cache_clear()
 
 
 def capture(body: bytes, *headers: tuple[bytes, bytes]) -> Capture:

@@ -356,3 +356,40 @@ def test_members_around_the_size_that_is_read_at_once_are_all_alike(tmp_path, si
 def test_a_head_without_a_blank_line_has_no_more_in_its_last_header(tmp_path):
     (record,) = stored(tmp_path / "a.warc", warc(b"HTTP/1.1 200 OK\r\nHost: example.org\r\n"))
     assert record.http_headers == ((b"Host", b"example.org"),)
+
+
+@pytest.mark.parametrize("flag", [4, 8, 16])
+def test_a_wrong_flag_in_the_head_of_a_member_hides_no_record_behind_it(tmp_path, flag):
+    members = [gzip.compress(warc(HTTP + body), mtime=0) for body in (b"one", b"two", b"three")]
+    first, second = bytearray(members[0]), len(members[0])
+    first[3] |= flag
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(bytes(first) + members[1] + members[2])
+    damages = []
+    assert [found.offset for found in read_records(path, on_damage=damages.append)] == [
+        second,
+        second + len(members[1]),
+    ]
+    assert [(damage.offset, damage.length) for damage in damages] == [(0, second)]
+
+
+def test_heads_with_other_names_between_are_read_as_they_are(tmp_path):
+    heads = [
+        b"",
+        b"WARC-Truncated: length\r\n",
+        b"",
+        b"content-length: 3\r\n",
+        b"",
+        b"X: caf\xc3\xa9\r\n",
+        b"",
+    ]
+    data = [
+        b"WARC/1.1\r\nWARC-Type: resource\r\n" + head + b"Content-Length:  3 \r\n\r\nabc\r\n\r\n"
+        for head in heads
+    ]
+    packed, plain = tmp_path / "a.warc.gz", tmp_path / "a.warc"
+    packed.write_bytes(b"".join(gzip.compress(part, mtime=0) for part in data))
+    plain.write_bytes(b"".join(data))
+    found = [(one.headers, one.get("X"), one.block()) for one in read_records(packed)]
+    assert found == [(one.headers, one.get("X"), one.block()) for one in read_records(plain)]
+    assert [len(headers) for headers, _, _ in found] == [2, 3, 2, 3, 2, 3, 2]
