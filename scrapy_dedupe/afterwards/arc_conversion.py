@@ -288,8 +288,13 @@ def _line_before(record: StoredRecord) -> bytes:
 
 def _uri(record: StoredRecord) -> str:
     """The bytes of the URL, those percent-encoded that cannot stand in a URI."""
-    line = _line_before(record).rstrip(b"\r\n").rsplit(b" ", len(record.frame.fields) - 1)
-    return quote_from_bytes(line[0], safe=_SAFE_URI)
+    line, text = _line_before(record), record.target_uri or ""
+    # A line that is not UTF-8 is read as Latin-1, which has a character for every byte. Where the URL ends is known to
+    # the reader alone, since it may hold blanks, and so may the media type.
+    url = text.encode("utf-8")
+    if not line.startswith(url + b" "):
+        url = text.encode("latin-1")
+    return quote_from_bytes(url, safe=_SAFE_URI)
 
 
 def _content_type(capture: _Capture) -> str:

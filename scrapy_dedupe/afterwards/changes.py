@@ -23,7 +23,7 @@ from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from io import BufferedReader
 
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -41,6 +41,7 @@ _REFERS_TO = (b"warc-refers-to", b"warc-refers-to-target-uri", b"warc-refers-to-
 _OF_REVISITS = (_PROFILE, _TRUNCATED, *_REFERS_TO)
 _NONE = b"none"
 _READ_BYTES = 1_024
+_PIECE = 1 << 20
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f]")
 # A field in one line, as nearly all are.
 _FIELD = re.compile(rb"^([!-9;-~]+):[ \t]*([^\r\n]*[^ \t\r\n])[ \t]*\r\n", re.MULTILINE)
@@ -108,7 +109,7 @@ class Head:
 
 def head_of(record: StoredRecord, file: BufferedReader) -> Head:
     """Read the head of a WARC record again, from its open file. Raises DamagedInput if it is not there any more."""
-    head = _head_bytes(record, file)
+    head = head_bytes(record, file)
     fields: list[Field] = _FIELD.findall(head)
     version, *lines = head.split(b"\n")
     if len(fields) + 2 == len(lines) and head.endswith(b"\r\n\r\n"):
@@ -118,14 +119,56 @@ def head_of(record: StoredRecord, file: BufferedReader) -> Head:
         text = line.rstrip(b"\r")
         if text[:1] in (b" ", b"\t") and fields:
             name, value = fields[-1]
-            fields[-1] = (name, value + b" " + text.strip(b" \t"))
+            fields[-1] = (name, (value + b" " + text.strip(b" \t")).strip(b" \t"))
         elif text:
             name, _, value = text.partition(b":")
             fields.append((name.strip(b" \t"), value.strip(b" \t")))
     return Head(version.rstrip(b" \t\r"), tuple(fields))
 
 
-def _head_bytes(record: StoredRecord, file: BufferedReader) -> bytes:
+def form_faults(head: bytes, read: Head) -> list[str]:
+    """What is wrong with how a head was written anew: each field in a line of its own, all lines ended by CRLF."""
+    lines = [read.version, *(b"%b: %b" % pair for pair in read.fields), b"", b""]
+    faults = (
+        []
+        if b"\r\n".join(lines) == head
+        else ["its head is not written as `NAME: VALUE` in lines that end in CRLF"]
+    )
+    return faults + _count_faults(read, (_LENGTH,), least=1)
+
+
+def end_faults(record: StoredRecord, file: BufferedReader) -> list[str]:
+    """What is wrong with what stands behind the block of a record of its own: two line ends, and nothing in its member."""
+    frame = record.frame
+    end = frame.block_position + frame.block_length
+    if not is_gzip_at(file, record.offset):
+        file.seek(record.offset + end)
+        is_right = file.read(4) == b"\r\n\r\n"
+    else:
+        size, last = 0, b""
+        for piece in _member_pieces(file, record.offset):
+            size += len(piece)
+            last = (last + piece)[-4:]
+        is_right = size == end + 4 and last == b"\r\n\r\n"
+    return [] if is_right else ["not two line ends stand behind its block"]
+
+
+def is_gzip_at(file: BufferedReader, offset: int) -> bool:
+    """Whether a gzip member begins there."""
+    file.seek(offset)
+    return file.read(2) == GZIP_MAGIC[:2]
+
+
+def _member_pieces(file: BufferedReader, offset: int) -> Iterator[bytes]:
+    file.seek(offset)
+    member = zlib.decompressobj(31)
+    while not member.eof and (data := file.read(_READ_BYTES)):
+        yield member.decompress(data, _PIECE)
+        while member.unconsumed_tail:
+            yield member.decompress(member.unconsumed_tail, _PIECE)
+
+
+def head_bytes(record: StoredRecord, file: BufferedReader) -> bytes:
     """What stands before the block. Little is decompressed for it: of most members the first few kilobytes."""
     size = record.frame.block_position
     file.seek(record.offset)
@@ -150,6 +193,8 @@ def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
         faults.append(f"the version is {_shown(revisit.version)}, it was {_shown(response.version)}")
     faults += _count_faults(revisit, (_TYPE, _ID, _PROFILE, PAYLOAD_DIGEST, *_REFERS_TO[1:]), least=1)
     faults += _count_faults(revisit, (_REFERS_TO[0], _TRUNCATED, BLOCK_DIGEST), least=0)
+    if response.value(_TYPE) != b"response" or revisit.value(_TYPE) != b"revisit":
+        faults.append(f"WARC-Type is {_shown(revisit.value(_TYPE))}, of {_shown(response.value(_TYPE))}")
     if revisit.value(_PROFILE) != IDENTICAL_PAYLOAD.encode():
         faults.append(f"WARC-Profile is {_shown(revisit.value(_PROFILE))}")
     if revisit.value(_TRUNCATED) != b"length":
@@ -159,6 +204,9 @@ def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
         faults.append("it has the record id of the response")
     if not _RECORD_ID.fullmatch(revisit.value(_ID) or b""):
         faults.append(f"WARC-Record-ID is {_shown(revisit.value(_ID))}, which is no id in angle brackets")
+    if (revisit.value(_REFERS_TO[1]) or b"").startswith(b"<"):
+        faults.append(f"{_title(_REFERS_TO[1])} stands in angle brackets")
+    faults += _irrevocable(response)
     changing = (_TYPE, _ID, PAYLOAD_DIGEST, BLOCK_DIGEST, _LENGTH, CONCURRENT_TO, *_OF_REVISITS)
     faults += _stray_faults(response, revisit)
     faults += _rest_faults(response, revisit, changing)
@@ -167,10 +215,26 @@ def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
     for name in (PAYLOAD_DIGEST, BLOCK_DIGEST):
         if (old := response.value(name)) != revisit.value(name):
             changed[name] = [_NONE if old is None else old]
-    for name in _OF_REVISITS:
-        # They are no part of a response; if somebody wrote them, they must not be lost.
-        changed[name] = response.values(name)
-    return faults + _former_faults(response, revisit, changed)
+    return faults + _former_faults(response, _without_former(revisit, _REFERS_TO), changed)
+
+
+def _irrevocable(response: Head) -> list[str]:
+    """What a response must not have if a revisit is to tell what it was: nothing else would be put back."""
+    names = [
+        name
+        for name in response.names()
+        if name in _OF_REVISITS or name.startswith((_REFERS_TO[0], FORMER + b"warc-"))
+    ]
+    faults = [f"the response has a field {_title(name)}" for name in dict.fromkeys(names)]
+    nones = [name for name in (PAYLOAD_DIGEST, BLOCK_DIGEST, CONCURRENT_TO) if _NONE in response.values(name)]
+    return faults + [f"{_title(name)} of the response says none" for name in nones]
+
+
+def _without_former(head: Head, names: tuple[bytes, ...]) -> Head:
+    """The head of a revisit without what it referred to before, when it was one already."""
+    former = {FORMER + name for name in names}
+    kept = zip(head.names(), head.fields, strict=True)
+    return Head(head.version, tuple(pair for name, pair in kept if name not in former))
 
 
 def foreign_restoration_faults(old: Head, new: Head, block_digest_of_new: str | None) -> list[str]:
@@ -192,7 +256,7 @@ def reference_faults(old: Head, new: Head, *, is_revisit: bool) -> list[str]:
     single = (*_REFERS_TO, PAYLOAD_DIGEST) if is_revisit else _REFERS_TO
     faults += _count_faults(new, single, least=0)
     faults += _stray_faults(old, new)
-    faults += _rest_faults(old, new, (CONCURRENT_TO, *single))
+    faults += _rest_faults(old, new, (CONCURRENT_TO, _LENGTH, *single))
     changed = {CONCURRENT_TO: _changed_values(old, new, faults)}
     for name in single:
         was, value = old.value(name), new.value(name)
@@ -200,15 +264,26 @@ def reference_faults(old: Head, new: Head, *, is_revisit: bool) -> list[str]:
             changed[name] = [_NONE if was is None else was]
             if value is None and not is_revisit:
                 faults.append(f"{_title(name)} is gone")
+            if was is None and not is_revisit:
+                faults.append(f"{_title(name)} was not there before")
+            if value is not None and value.startswith(b"<") and name == _REFERS_TO[1]:
+                faults.append(f"{_title(name)} stands in angle brackets")
     return faults + _former_faults(old, new, changed)
 
 
 def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> list[str]:
-    """What is wrong with a response of which only the chunks of the transfer went or came."""
+    """What is wrong with a response of which only the chunks of the transfer went or came.
+
+    *block_digest_of_new* is None if there is none, or one of an unknown algorithm.
+    """
     faults = _rest_faults(old, new, (_LENGTH, BLOCK_DIGEST))
-    value = new.value(BLOCK_DIGEST)
-    if value != old.value(BLOCK_DIGEST) and (value or b"").decode("latin-1") != block_digest_of_new:
-        faults.append("WARC-Block-Digest is neither the former one nor that of the block")
+    value, was = new.value(BLOCK_DIGEST), old.value(BLOCK_DIGEST)
+    if (value is None) != (was is None) and digest_like((was or b"").decode("latin-1"), ()) is not None:
+        faults.append("WARC-Block-Digest is gone")
+    elif was is None and value is not None:
+        faults.append("WARC-Block-Digest was not there before")
+    elif value is not None and block_digest_of_new not in (None, value.decode("latin-1")):
+        faults.append("WARC-Block-Digest is not that of its block")
     return faults
 
 
@@ -223,7 +298,10 @@ def concurrent_changes(old: Head, new: Head) -> list[tuple[bytes, bytes]]:
 
 
 def digest_like(form: str, data: Iterable[bytes]) -> str | None:
-    """The digest of *data* with the label, and in the base and case, of the digest *form*; None if it is unknown."""
+    """The digest of *data* as *form* is written; None if its algorithm is unknown.
+
+    It has the label and the base of *form*, and its case if that is one case; else hex in lower and Base32 in upper case.
+    """
     try:
         label = "sha1" if _USUAL_DIGEST.fullmatch(form) else parse_digest(form).label
     except ValueError:
@@ -237,10 +315,10 @@ def digest_like(form: str, data: Iterable[bytes]) -> str | None:
     raw = hasher.digest()
     if len(value.rstrip("=")) == 2 * len(raw):
         text = raw.hex()
-    else:
-        text = base64.b32encode(raw).decode("ascii")
-        text = text if value.endswith("=") else text.rstrip("=")
-    return prefix + colon + (text.lower() if value == value.lower() else text.upper())
+        return prefix + colon + (text.upper() if value.isupper() else text)
+    text = base64.b32encode(raw).decode("ascii")
+    text = text if value.endswith("=") else text.rstrip("=")
+    return prefix + colon + (text.lower() if value.islower() else text)
 
 
 def _stray_faults(old: Head, new: Head) -> list[str]:
@@ -299,6 +377,9 @@ def _former_faults(old: Head, new: Head, changed: Mapping[bytes, list[bytes]]) -
     faults = [f"the field Former-{_shown_field(field)} is gone" for field in had - has]
     came = has - had
     for name, value in came:
+        # A field without a value is like none, for a digest.
+        if value == _NONE and changed.get(name) == [b""]:
+            continue
         # A value that did not change may be told as well; one that was never there must not.
         if value not in (*changed.get(name, ()), *old.values(name)):
             faults.append(f"Former-{_title(name)} says {_shown(value)}, which was not its value")
@@ -308,18 +389,19 @@ def _former_faults(old: Head, new: Head, changed: Mapping[bytes, list[bytes]]) -
             faults += [
                 f"no Former-{_title(name)} says that it was {_shown(value)}"
                 for value in values
-                if (name, value) not in came
+                if (name, value) not in came and not (value == b"" and (name, _NONE) in came)
             ]
     return faults
 
 
 def _block_digest_faults(old: bytes | None, new: bytes | None, block: bytes) -> list[str]:
+    right = digest_like((old or b"").decode("latin-1"), (block,))
     if new is None:
-        is_known = old is not None and digest_like(old.decode("latin-1"), ()) is not None
-        return ["WARC-Block-Digest is gone"] if is_known else []
+        return [] if right is None else ["WARC-Block-Digest is gone"]
     if old is None:
         return ["WARC-Block-Digest was not there before"]
-    right = digest_like(old.decode("latin-1"), (block,))
+    if not old and not new:
+        return []
     return [] if right == new.decode("latin-1") else ["WARC-Block-Digest is not that of its block"]
 
 

@@ -6,7 +6,8 @@ digest is that of the stored payload, without chunked transfer coding and with i
 whatever form it is written. It is the word of the program that wrote the file: some made it of the chunks, some of
 the decoded body. Nothing is lost by that, since payloads are compared byte by byte before one stands for another.
 
-Every record is read to its end in any case, so that damage is found.
+Every record is read to its end in any case, so that damage is found. A response without an HTTP status line, as of
+``dns:`` or an Icecast stream, gets no line and is counted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_r
 
 from .faults import Fault, Faults
 from .manifest import DECODED, ManifestLine
+from .manifest_lines import is_date
 from .state import reading
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.framing import Frame
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
+
+COUNTED = ("lines", "stored", "computed", "hashed_bytes", "empty", "headless", "verified", "unverifiable")
+"""The figures of `FileSums` that are added up."""
 
 _KEPT = 1_000
 _TOLD_BYTES = 1 << 20
@@ -64,7 +69,7 @@ class FileSums:
     """What was found in one file.
 
     ``lines`` counts lines of the manifest: ``stored`` digests were taken from the records, ``computed`` ones were not.
-    ``empty`` records were left out. ``verified`` digests were compared with the payload, ``unverifiable`` ones are of an
+    ``empty`` records were left out, and ``headless`` ones, responses without an HTTP status line. ``verified`` digests were compared with the payload, ``unverifiable`` ones are of an
     algorithm that is not known here; ``mismatches`` are the first of ``mismatch_count``.
     """
 
@@ -73,6 +78,7 @@ class FileSums:
     computed: int = 0
     hashed_bytes: int = 0
     empty: int = 0
+    headless: int = 0
     verified: int = 0
     unverifiable: int = 0
     mismatch_count: int = 0
@@ -82,7 +88,7 @@ class FileSums:
 
     def add(self, other: FileSums) -> None:
         """Add the figures of another file, but not its faults."""
-        for name in ("lines", "stored", "computed", "hashed_bytes", "empty", "verified", "unverifiable"):
+        for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.mismatch_count += other.mismatch_count
         self.mismatches += other.mismatches[: max(0, _KEPT - len(self.mismatches))]
@@ -169,7 +175,7 @@ class Digester:
         if not options.recompute and frame.first("warc-payload-digest") is not None:
             return None
         uri, date = bare_uri(frame.first("warc-target-uri")), frame.first("warc-date")
-        if not (uri and date and says_http(frame.first("content-type"))):
+        if not (uri and date and is_date(date) and says_http(frame.first("content-type"))):
             return None
         body = usual_body(frame)
         if not body:
@@ -181,7 +187,9 @@ class Digester:
 
     def _is_wanted(self, record: StoredRecord) -> bool:
         if record.type == "response":
-            return record.http is not None and record.http.status is not None
+            has_status = record.http_status is not None
+            self._sums.headless += not has_status
+            return has_status
         return self._options.resources and record.type == "resource"
 
     def _tell_of_shared_member(self, record: StoredRecord, count: int) -> None:
@@ -196,6 +204,12 @@ class Digester:
     def _line(self, record: StoredRecord) -> ManifestLine | None:
         if not record.target_uri or not record.date:
             self._add_fault(record, "the record has no WARC-Target-URI or no WARC-Date")
+            return None
+        if not is_date(record.date):
+            self._add_fault(
+                record,
+                f"{record.date[:80]!r} is not a date as WARC-Date has it, in UTC and with a Z at its end",
+            )
             return None
         if self._options.skip_empty and not any(payload_pieces(record)):
             self._sums.empty += 1

@@ -4,7 +4,8 @@ A *break* is white space (Unicode's too), a control character, or a byte that is
 signs and the hexadecimal digits of its UTF-8 bytes; all other characters stay as they are.
 
 - **File names**: breaks and percent signs are written so: ``my crawl.warc.gz`` is ``my%20crawl.warc.gz``, ``5%.warc`` is
-  ``5%25.warc``. When read, ``%`` and two hexadecimal digits are that byte; any other percent sign is itself.
+  ``5%25.warc``. A ``{`` or ``PAR1`` at the beginning, which would pass for another format of manifests, is ``%7B`` and
+  ``%50AR1``. When read, ``%`` and two hexadecimal digits are that byte; any other percent sign is itself.
 - **URIs** have percent signs of their own, and the C tools write them unchanged, so ``http://a/b%20c`` has to stay what it
   is. A URI without breaks is written as it is. One with a break is escaped as a whole, as a file name is, and its first
   character besides, which tells the two apart: ``http://a/b c`` is ``%68ttp://a/b%20c``. So a URI that begins with a
@@ -22,6 +23,8 @@ from typing import Final
 _BREAK: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NAME_BREAK: Final = re.compile(r"[%\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+# How JSON lines and Parquet begin, which a manifest of text must not.
+_FORMAT_STARTS: Final = ("{", "PAR1")
 _NO_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -31,7 +34,9 @@ def file_text(name: str) -> str:
     >>> file_text("my crawl/100%.warc.gz")
     'my%20crawl/100%25.warc.gz'
     """
-    return _NAME_BREAK.sub(_escape, name) if _NAME_BREAK.search(name) else name
+    if name.startswith(_FORMAT_STARTS):
+        return _escape(name[0]) + _escaped(name[1:])
+    return _escaped(name)
 
 
 def file_of(text: str) -> str:
@@ -51,7 +56,7 @@ def uri_text(uri: str) -> str:
     """
     if uri and uri[0] != "%" and uri != "-" and not _BREAK.search(uri):
         return uri
-    return _escape(uri[:1]) + file_text(uri[1:]) if uri else "%"
+    return _escape(uri[:1]) + _escaped(uri[1:]) if uri else "%"
 
 
 def uri_of(text: str) -> str:
@@ -67,6 +72,10 @@ def uri_of(text: str) -> str:
     if _NO_ESCAPE.search(text):
         raise ValueError("the URI begins with a percent sign and has one that escapes nothing")
     return file_of(text)
+
+
+def _escaped(text: str) -> str:
+    return _NAME_BREAK.sub(_escape, text) if _NAME_BREAK.search(text) else text
 
 
 def _escape(found: re.Match[str] | str) -> str:

@@ -5,16 +5,22 @@ One SQLite file for each pair of files that is compared, without any index, writ
 verification, so it is neither synced nor journalled.
 
 ``captures``: a response or resource. ``place`` is a hash of its URI and its date to the second, ``uri`` one of the URI,
-``id`` one of the record id; ``sha`` the SHA-256 of its stored payload; ``digest`` the text of WARC-Payload-Digest;
+``id`` one of the record id, ``bare`` is 1 if that stands without angle brackets; ``sha`` is the SHA-256 of its stored
+payload; ``digest`` the text of WARC-Payload-Digest, or the SHA-1 that replay programs compute where it has none;
 ``whole`` is 0 for a payload that was cut. ``sides`` has the bit 1 if it is in the archive before, 2 if in that after.
 ``file`` counts the files: 2n and 2n + 1 are those of pair n before and after.
 
 ``revisits``: one that is there before (``b_`` columns), after (``a_``) or on both sides; ``sha`` is what its payload
-has to be, NULL if only its reference tells.
+has to be, NULL if only its reference tells; ``own_id`` is its record id after, and ``own_former`` the one which it says
+that it had.
 
-``links``: what other records name in WARC-Concurrent-To or WARC-Refers-To, before (``old``) and after (``new``).
+``links``: what other records name in WARC-Concurrent-To or WARC-Refers-To, before (``old``) and after (``new``); as
+``place`` what they name by URI and date, where that changed.
 
-``renamed``: the ids of responses that became revisits and the other way round, as they were and as they are.
+``renamed``: the ids of responses that became revisits (``change`` is CONVERTED) and the other way round, as they were and
+as they are.
+
+``others``: the ids of all records that are neither captures nor revisits.
 """
 
 from __future__ import annotations
@@ -22,11 +28,13 @@ from __future__ import annotations
 import base64
 import sqlite3
 from contextlib import contextmanager
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.afterwards.eligibility import is_whole
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.warc.bodies import payload_digest
 from scrapy_dedupe.warc.capture import parse_digest
 
 if TYPE_CHECKING:
@@ -42,38 +50,48 @@ UNCHANGED, CONVERTED, REPOINTED, UNDONE = range(4)
 
 _BATCH_ROWS = 5_000
 _SECOND_LENGTH = len("2026-11-28T00:00:00")
-_REFERENCE = ("id", "place", "date", "uri", "digest")
+_MOST_HELD = 1_000
+_KEPT_ANSWERS = 1_024
+_REFERENCE = ("id", "bare", "place", "date", "target", "uri", "digest")
 
 _TABLES = {
-    "captures": "place, uri, id, date, sha, digest, whole, sides, file, offset, position",
-    "revisits": "pair, change, b_offset, a_offset, sha, sha1, own_id, "
+    "captures": "place, uri, id, bare, date, sha, digest, whole, sides, file, offset, position",
+    "revisits": "pair, change, b_offset, a_offset, sha, own_id, own_former, "
     + ", ".join(f"{side}_{name}" for side in "ba" for name in _REFERENCE),
     "links": "pair, b_offset, a_offset, field, old, new",
-    "renamed": "old, new",
+    "renamed": "pair, b_offset, a_offset, change, old, new",
+    "others": "id",
 }
 _INDEXES = (
     "CREATE INDEX by_place ON captures (place)",
     "CREATE INDEX by_id ON captures (id) WHERE id IS NOT NULL",
     "CREATE INDEX by_own_id ON revisits (own_id)",
     "CREATE INDEX by_old ON renamed (old, new)",
+    "CREATE INDEX by_new ON renamed (new)",
 )
 
 
 class Reference(NamedTuple):
-    """What a revisit says of its original, hashed as in ``captures``; ``uri`` is its own, ``date`` and ``digest`` texts."""
+    """What a revisit says of its original, hashed as in ``captures``.
+
+    ``target`` is the URI that it refers to, ``uri`` its own; ``date`` and ``digest`` are texts.
+    """
 
     id: bytes | None
+    bare: int
     place: bytes | None
     date: str | None
+    target: bytes | None
     uri: bytes
     digest: str | None
 
 
 class Held(NamedTuple):
-    """A row of ``captures``."""
+    """A row of ``captures``, for all that are alike in what is asked."""
 
     place: bytes | None
     id: bytes | None
+    bare: int
     date: str | None
     sha: bytes
     digest: str | None
@@ -91,7 +109,6 @@ class RevisitRow(NamedTuple):
     before_offset: int | None
     after_offset: int | None
     sha: bytes | None
-    sha1: str | None
     before: Reference | None
     after: Reference | None
 
@@ -113,13 +130,26 @@ def hashed_place(uri: str | None, date: str | None) -> bytes | None:
 
 def reference_of(revisit: StoredRecord) -> Reference:
     """What a revisit says of its original."""
+    target = revisit.refers_to_uri
     return Reference(
         hashed_id(revisit.refers_to),
-        hashed_place(revisit.refers_to_uri, revisit.refers_to_date),
+        is_bare(revisit.refers_to),
+        hashed_place(target, revisit.refers_to_date),
         revisit.refers_to_date,
+        hashed(target) if target else None,
         hashed(revisit.target_uri or ""),
-        revisit.get("WARC-Payload-Digest"),
+        stored_digest(revisit),
     )
+
+
+def stored_digest(record: StoredRecord) -> str | None:
+    """The text of WARC-Payload-Digest; an empty one is none."""
+    return (record.get("WARC-Payload-Digest") or "").strip() or None
+
+
+def is_bare(record_id: str | None) -> int:
+    """Whether an id stands without angle brackets, as 0 or 1."""
+    return int(bool(record_id) and not str(record_id).strip().startswith("<"))
 
 
 def digest_forms(text: str | None) -> list[str]:
@@ -132,7 +162,11 @@ def digest_forms(text: str | None) -> list[str]:
     except ValueError:
         return [text]
     raw = base64.b32decode(digest.value) if digest.label == "sha1" else bytes.fromhex(digest.value)
-    forms |= {f"{digest.label}:{raw.hex()}", f"{digest.label}:{base64.b32encode(raw).decode().rstrip('=')}"}
+    base32 = base64.b32encode(raw).decode()
+    for value in {raw.hex(), base32, base32.rstrip("=")}:
+        forms |= {f"{digest.label}:{value.lower()}", f"{digest.label}:{value.upper()}"}
+    if digest.label == "sha1":
+        forms.add(base32)
     return sorted(forms)
 
 
@@ -146,13 +180,20 @@ class EvidenceWriter:
             self._db = _open(path)
         self._path = path
 
-    def add_capture(self, record: StoredRecord, sha: bytes, sides: int) -> None:
-        """A response or resource of the file before (``BEFORE``), or of that after."""
+    def add_capture(self, record: StoredRecord, sha: bytes, sides: int, *, sha1: bytes | None = None) -> None:
+        """A response or resource of the file before (``BEFORE``), or of that after.
+
+        *sha1* is that of its payload; without it, it is computed if the record has no digest.
+        """
         uri, date = record.target_uri, record.date
+        digest = stored_digest(record)
+        if digest is None:
+            sha1 = sha1 or bytes.fromhex(payload_digest(record, "sha1").hex)
+            digest = f"sha1:{base64.b32encode(sha1).decode()}"
         position = None if record.length else record.frame.block_position
         row = (
-            hashed_place(uri, date), hashed(uri or ""), hashed_id(record.id), date, sha,
-            record.get("WARC-Payload-Digest"), int(is_whole(record)), sides,
+            hashed_place(uri, date), hashed(uri or ""), hashed_id(record.id), is_bare(record.id), date, sha,
+            digest, int(is_whole(record)), sides,
             2 * self._pair + (sides != BEFORE), record.offset, position,
         )  # fmt: skip
         self._add("captures", row)
@@ -165,7 +206,6 @@ class EvidenceWriter:
         *,
         before_offset: int | None = None,
         sha: bytes | None = None,
-        sha1: str | None = None,
     ) -> None:
         """A revisit and its former self, either of which may be a response.
 
@@ -176,12 +216,14 @@ class EvidenceWriter:
             reference_of(record) if record is not None and record.type == "revisit" else nothing
             for record in (before, after)
         ]
-        own_id = hashed_id(after.id) if after is not None and after.type == "revisit" else None
+        own_id = own_former = None
+        if after is not None and after.type == "revisit":
+            own_id, own_former = hashed_id(after.id), hashed_id(after.get("Former-WARC-Record-ID"))
         if before_offset is None and before is not None:
             before_offset = before.offset
         row = (
-            self._pair, change, before_offset, after.offset if after else None, sha, sha1,
-            own_id, *references[0], *references[1],
+            self._pair, change, before_offset, after.offset if after else None, sha,
+            own_id, own_former, *references[0], *references[1],
         )  # fmt: skip
         self._add("revisits", row)
 
@@ -191,9 +233,23 @@ class EvidenceWriter:
         """A value of a field that names another record, and what it was before."""
         self._add("links", (self._pair, before_offset, after_offset, field, hashed_id(old), hashed_id(new)))
 
-    def add_renamed(self, old: str | None, new: str | None) -> None:
+    def add_place(self, before: StoredRecord, after: StoredRecord) -> None:
+        """What a record that is no revisit names by URI and date, if that changed."""
+        old, new = (hashed_place(record.refers_to_uri, record.refers_to_date) for record in (before, after))
+        if (before.refers_to_uri, before.refers_to_date) != (after.refers_to_uri, after.refers_to_date):
+            self._add("links", (self._pair, before.offset, after.offset, "place", old, new))
+
+    def add_renamed(self, change: int, before: StoredRecord, after: StoredRecord) -> None:
         """The id of a record before and after."""
-        self._add("renamed", (hashed_id(old), hashed_id(new)))
+        row = (
+            self._pair, before.offset, after.offset, change, hashed_id(before.id), hashed_id(after.id),
+        )  # fmt: skip
+        self._add("renamed", row)
+
+    def add_other(self, record: StoredRecord) -> None:
+        """A record that is neither a capture nor a revisit."""
+        if record.id is not None:
+            self._add("others", (hashed_id(record.id),))
 
     def close(self) -> None:
         for table in self._rows:
@@ -225,6 +281,8 @@ class Evidence:
         with _in_words(path):
             self._db = _open(path)
         self._has_digests = False
+        # Revisits of one original stand together as often as not.
+        self._answers = lru_cache(_KEPT_ANSWERS)(self._held)
 
     def add_part(self, path: Path) -> None:
         """Take what an `EvidenceWriter` has written, and remove its file. Parts come in the order of the pairs."""
@@ -245,12 +303,12 @@ class Evidence:
     def revisits(self) -> Iterator[RevisitRow]:
         """All revisits, in the order of the files."""
         for row in self._rows("SELECT * FROM revisits ORDER BY rowid"):
-            pair, change, before_offset, after_offset, sha, sha1, _, *references = row
+            pair, change, before_offset, after_offset, sha, _, _, *references = row
             before, after = references[: len(_REFERENCE)], references[len(_REFERENCE) :]
             yield RevisitRow(
-                pair, change, before_offset, after_offset, sha, sha1,
-                Reference(*before) if before[3] is not None else None,
-                Reference(*after) if after[3] is not None else None,
+                pair, change, before_offset, after_offset, sha,
+                Reference(*before) if before[5] is not None else None,
+                Reference(*after) if after[5] is not None else None,
             )  # fmt: skip
 
     def converted_count(self) -> int:
@@ -271,30 +329,60 @@ class Evidence:
                 yield row[0], row[1], row[2]
                 number = next(wanted, None)
 
-    def at_place(self, place: bytes, sides: int) -> list[Held]:
-        """The captures of a URI and second."""
-        return self._held("place = ?", place, sides)
+    def at_place(self, place: bytes, sides: int) -> tuple[Held, ...]:
+        """The captures of a URI and second, one for all that have the same date, payload and digest."""
+        return self._answers("place = ?", "date, sha, digest, whole", sides, place)
 
-    def with_id(self, record_id: bytes, sides: int) -> list[Held]:
-        """The captures with a record id."""
-        return self._held("id = ?", record_id, sides)
+    def with_id(self, record_id: bytes, sides: int) -> tuple[Held, ...]:
+        """The captures with a record id, one for all that are alike."""
+        return self._answers("id = ?", "place, date, bare, sha, digest, whole", sides, record_id)
 
     def with_digest(self, uri: bytes, digest: str | None, sides: int) -> list[Held]:
-        """The captures of a URI with a digest, however it is written."""
+        """The captures of a URI with a digest, however it is written, one for each payload."""
         if not self._has_digests:
-            # Only revisits of old crawlers, which name no original, are resolved in this way.
+            # Only revisits that name no date or a wrong one are resolved in this way.
             with _in_words(self._path):
                 self._db.execute("CREATE INDEX by_digest ON captures (uri, digest)")
             self._has_digests = True
         return [
             held
             for form in digest_forms(digest)
-            for held in self._held("uri = ? AND digest = ?", uri, sides, form)
+            for held in self._answers("uri = ? AND digest = ?", "sha, digest, whole", sides, uri, form)
         ]
 
-    def was_renamed(self, old: bytes, new: bytes) -> bool:
-        """Whether a record with the id *old* before has the id *new* after."""
-        return any(self._rows("SELECT 1 FROM renamed WHERE old = ? AND new = ? LIMIT 1", (old, new)))
+    def was_renamed(self, old: bytes, new: bytes) -> Iterator[int]:
+        """The pairs in which a record with the id *old* before has the id *new* after."""
+        return (
+            row[0] for row in self._rows("SELECT pair FROM renamed WHERE old = ? AND new = ?", (old, new))
+        )
+
+    def files_with_id(self, record_id: bytes, sides: int) -> Iterator[int]:
+        """The files whose captures have a record id."""
+        return (
+            row[0]
+            for row in self._rows("SELECT file FROM captures WHERE id = ? AND sides & ?", (record_id, sides))
+        )
+
+    def is_on_a_record(self, record_id: bytes) -> bool:
+        """Whether any record of either archive has an id."""
+        return any(
+            next(self._rows(f"SELECT 1 FROM {table} WHERE {column} = ? LIMIT 1", (record_id,)), None)  # noqa: S608 - names of ours
+            for table, column in (("captures", "id"), ("revisits", "own_id"), ("others", "id"))
+        )
+
+    def reused_ids(self) -> Iterator[tuple[int, int, int]]:
+        """Pair and offsets of each new revisit whose id stands on another record.
+
+        Revisits of records that had one id have one id too, whenever they were made.
+        """
+        yield from self._rows(
+            "SELECT pair, b_offset, a_offset FROM renamed r WHERE change = ? AND new IS NOT NULL AND ("
+            " EXISTS (SELECT 1 FROM captures WHERE id = r.new)"
+            " OR EXISTS (SELECT 1 FROM revisits WHERE own_id = r.new AND own_former IS NOT r.old)"
+            " OR EXISTS (SELECT 1 FROM renamed WHERE new = r.new AND old IS NOT r.old)"
+            " OR new IN (SELECT id FROM others)) ORDER BY rowid",
+            (CONVERTED,),
+        )
 
     def changed_links(self) -> Iterator[tuple[int, int, int, str, bytes | None, bytes | None]]:
         """Pair, offsets, field, old and new id of each link that is another one than before."""
@@ -304,7 +392,7 @@ class Evidence:
         """Pair, offsets and field of each link to an id that a record had, and none has now."""
         yield from self._rows(
             "SELECT links.pair, links.b_offset, links.a_offset, field FROM links"
-            " WHERE new IN (SELECT old FROM renamed)"
+            " WHERE field <> 'place' AND new IN (SELECT old FROM renamed)"
             " AND NOT EXISTS (SELECT 1 FROM captures WHERE captures.id = links.new AND sides & ?)"
             " AND NOT EXISTS (SELECT 1 FROM revisits WHERE own_id = links.new) ORDER BY links.rowid",
             (AFTER,),
@@ -313,14 +401,14 @@ class Evidence:
     def close(self) -> None:
         self._db.close()
 
-    def _held(self, where: str, key: bytes, sides: int, *more: object) -> list[Held]:
+    def _held(self, where: str, alike: str, sides: int, *keys: object) -> tuple[Held, ...]:
+        # A URI that was captured a million times in one second must not be read a million times.
         rows = self._rows(
-            "SELECT place, id, date, sha, digest, whole, file, offset, position FROM captures"  # noqa: S608 - as above
-            f" WHERE {where}"
-            " AND sides & ?",
-            (key, *more, sides),
+            "SELECT place, id, bare, date, sha, digest, whole, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - as above
+            f" WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",
+            (*keys, sides),
         )
-        return [Held(*row) for row in rows]
+        return tuple(Held(*row[:-1]) for row in rows)
 
     def _rows(self, statement: str, values: tuple[object, ...] = ()) -> Iterator[tuple]:
         with _in_words(self._path):

@@ -31,11 +31,14 @@ class Fault:
 class Faults:
     """Collects faults; raises DamagedInput for the first one, unless the work is to go on (``--keep-going``).
 
-    `count` counts all of them; `first` keeps a thousand at most.
+    `count` counts all of them; `first` keeps a thousand at most. *advice* is what that error tells the user to do.
     """
 
-    def __init__(self, *, keep_going: bool = False) -> None:
+    def __init__(
+        self, *, keep_going: bool = False, advice: str = "--keep-going passes over it and goes on."
+    ) -> None:
         self.keep_going = keep_going
+        self.advice = advice
         self.count = 0
         self.first: list[Fault] = []
 
@@ -43,7 +46,7 @@ class Faults:
         """Note a fault. Raises DamagedInput unless the work is to go on."""
         fault = Fault(place, reason.rstrip("."))
         if not self.keep_going:
-            raise DamagedInput(f"{fault}. --keep-going passes over it and goes on.")
+            raise DamagedInput(f"{fault}. {self.advice}")
         self.count += 1
         if len(self.first) < _KEPT:
             self.first.append(fault)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 STATE_FOLDER = ".dedupe"
 """Where a run of all steps keeps what it needs to go on; nothing in it is an input."""
 
-_ARCHIVE_NAME = re.compile(r".+\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
+# Compressed in other ways they cannot be read, which has to be told.
+_ARCHIVE_NAME = re.compile(r".+\.w?arc(\.(gz|zst|bz2|xz|lz4))?", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

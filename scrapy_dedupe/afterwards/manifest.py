@@ -89,7 +89,8 @@ def read_lines(path: Path, *, faults: Faults | None = None) -> Iterator[Manifest
 
 def read_all(paths: Iterable[Path], *, faults: Faults | None = None) -> Iterator[ManifestLine]:
     """The lines of several manifests, one after the other, which must have one number of columns. As `read_lines`."""
-    faults = Faults() if faults is None else faults
+    # Where no fault is passed over, no option helps.
+    faults = Faults(advice="Make the manifest anew.") if faults is None else faults
     columns = 0
     for path in paths:
         for place, line in _placed_lines(path, faults):

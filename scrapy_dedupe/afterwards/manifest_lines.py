@@ -30,6 +30,7 @@ _USUAL: Final = re.compile(
     rf"(?: ({_COUNT_FORM})(?: (?:(1) - -|({_COUNT_FORM}) (?!- )({_URI_FORM}) ({_DATE_FORM})))?)?",
     re.ASCII,
 )
+_DATE: Final = re.compile(_DATE_FORM, re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _MAX_NUMBER: Final = (1 << 63) - 1
@@ -230,6 +231,16 @@ def _checked(*values: Any) -> ManifestLine:
     else:
         parse_date(cast("str", line.refers_to_date))
     return line
+
+
+def is_date(text: str) -> bool:
+    """Whether a manifest can hold a date.
+
+    >>> is_date("2026-11-28T01:02:03Z"), is_date("2026-11-28T01:02:03+01:00")
+    (True, False)
+    """
+    # All dates of one day are looked at once.
+    return _is_day(text[:10] if _DATE.fullmatch(text) else text)
 
 
 @lru_cache(maxsize=4_096)

@@ -6,6 +6,10 @@ refers to a copy is pointed to the copy's original, since a chain of revisits re
 One id can stand on several records, where a file is there twice under two names. A reference in the file of a record
 that was converted means that one; any other reference is left alone as long as the id stands somewhere on a record
 that stays. So nothing dangles that did not dangle before.
+
+A revisit says in up to four ways what it refers to, and not all of them have to be right. What it says of URI and date
+comes first, since that is what replay programs go by; then the id; then the URI with the digest. Whatever it says, it
+never gets an original of another digest than its own.
 """
 
 from __future__ import annotations
@@ -35,12 +39,26 @@ _CONCURRENT: Final = re.compile(rb"\nWARC-Concurrent-To[ \t]*:[ \t]*([^\r\n]*)",
 _COMPARED: Final = re.compile(r"sha1:[A-Z2-7]{32}|sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}")
 
 _CONVERTED = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = 1 LIMIT 1"
-_STAYS = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = 0 LIMIT 1"
-_HERE = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = ? AND file = ? LIMIT 1"
+_STAYS = "SELECT 1 FROM plan.standing WHERE id_key = ? LIMIT 1"
+_STAYS_HERE = "SELECT 1 FROM plan.standing WHERE id_key = ? AND file = ?"
+_CONVERTED_HERE = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = 1 AND file = ? LIMIT 1"
 _FOUND = (
     "SELECT s.id, o.id, o.uri, o.date, o.digest FROM plan.surveyed s JOIN line l ON l.id = s.line"
-    " JOIN plan.surveyed o ON o.line = l.original "
+    " JOIN plan.surveyed o ON o.line = l.original WHERE s.line = ?"
 )
+_BY_ID = (
+    "SELECT line, uri, date_key, digest_key, listed_key FROM plan.surveyed WHERE id_key = ? AND is_converted = 1"
+    " ORDER BY uri IS NOT ?, date_key IS NOT ?, file <> ?, line"
+)
+# Some write dates to the second of records that have fractions of it.
+_BY_PLACE = (
+    "SELECT line, is_converted, id_key, digest_key, listed_key FROM plan.surveyed"
+    " WHERE uri = ? AND date_key BETWEEN ? AND ? ORDER BY date_key <> ?, is_converted, id_key IS NOT ?, line"
+)
+_BY_PAYLOAD = (
+    "SELECT line, is_converted FROM plan.named WHERE uri = ? AND key = ? ORDER BY is_converted, line LIMIT 1"
+)
+_SECOND = len("2026-11-28T00:00:00")
 
 
 class _Found(NamedTuple):
@@ -81,7 +99,10 @@ class Mender:
         refers_to = head.get(b"WARC-Refers-To")
         if (head.get(b"WARC-Type") or b"").lower() == b"revisit":
             found = self._of_revisit(head, refers_to)
-            takes_digest = b"identical-payload-digest" in (head.get(b"WARC-Profile") or b"")
+            # Replay programs look for the digest whatever the profile is.
+            takes_digest = b"identical-payload-digest" in (head.get(b"WARC-Profile") or b"") or bool(
+                head.get(b"WARC-Payload-Digest")
+            )
             is_revisit = True
         else:
             found = self._of_id(refers_to) if refers_to is not None else None
@@ -100,60 +121,68 @@ class Mender:
 
     def _of_revisit(self, head: RawHead, refers_to: bytes | None) -> _Found | None:
         digest = digest_key(_text(head.get(b"WARC-Payload-Digest")))
-        uri = head.get(b"WARC-Refers-To-Target-URI")
-        if refers_to is not None:
-            if self._has(_STAYS, bare(refers_to)):
-                return None
-            if found := self._of_id(refers_to):
+        uri, date = head.get(b"WARC-Refers-To-Target-URI"), date_key(_text(head.get(b"WARC-Refers-To-Date")))
+        uri = bare(uri) if uri else None
+        record_id = bare(refers_to) if refers_to else None
+        if uri is not None and date is not None:
+            is_told, found = self._of_place(uri, date, record_id, digest)
+            if is_told:
                 return found
-        if uri is not None:
-            date = date_key(_text(head.get(b"WARC-Refers-To-Date")))
-            return self._of_place(bare(uri), date, digest)
-        if refers_to is None and digest is not None:
-            return self._of_payload(bare(head.get(b"WARC-Target-URI") or b""), digest)
-        return None
+        if record_id is not None:
+            is_told, line = self._line_of_id(record_id, uri, date, digest)
+            if is_told:
+                return self._of_line(line)
+        if digest is None:
+            return None
+        if uri is None and record_id is None:
+            uri = bare(head.get(b"WARC-Target-URI") or b"")
+        return self._of_payload(uri, digest) if uri is not None else None
 
     def _looked_up_id(self, record_id: bytes) -> bytes | None:
         """The id that a reference to *record_id* has to name instead; None to leave it."""
         key = bare(record_id)
-        if not self._has(_CONVERTED, key) or self._has(_HERE, key, 0, self._file):
+        if not self._has(_CONVERTED, key) or self._has(_STAYS_HERE, key, self._file):
             return None
-        if self._has(_HERE, key, 1, self._file) or not self._has(_STAYS, key):
+        if self._has(_CONVERTED_HERE, key, self._file) or not self._has(_STAYS, key):
             return revisit_id(record_id)
         return None
 
     def _of_id(self, record_id: bytes) -> _Found | None:
-        key = bare(record_id)
-        if self._has(_STAYS, key):
-            return None
-        row = self._execute(
-            _FOUND + "WHERE s.id_key = ? AND s.is_converted = 1 ORDER BY s.file <> ?, s.line LIMIT 1",
-            (key, self._file),
-        ).fetchone()
-        return _found(row)
+        return self._of_line(self._line_of_id(bare(record_id), None, None, None)[1])
 
-    def _of_place(self, uri: bytes, date: str | None, digest: str | None) -> _Found | None:
-        """What a record of that URI and date was converted to, if none of them with that payload stays."""
-        rows = self._execute(
-            "SELECT line, is_converted, digest_key, listed_key FROM plan.surveyed WHERE uri = ? AND date_key = ?"
-            " ORDER BY is_converted, line",
-            (uri, date),
-        )
-        for line, is_converted, *keys in rows:
-            if _could_be(digest, keys):
-                return self._of_line(line) if is_converted else None
-        return None
+    def _line_of_id(
+        self, key: bytes, uri: bytes | None, date: str | None, digest: str | None
+    ) -> tuple[bool, int | None]:
+        """Whether the id tells what is meant, and the line of that if it was converted."""
+        rows = self._execute(_BY_ID, (key, uri, date, self._file)).fetchall()
+        could_be = [row for row in rows if _could_be(digest, row[3:])]
+        if self._has(_STAYS, key):
+            # It is the one that stays, unless all else that is said is true of another.
+            is_told = uri is not None and date is not None
+            same = [row for row in could_be if is_told and (row[1], row[2]) == (uri, date)]
+            return True, same[0][0] if same else None
+        return bool(could_be), could_be[0][0] if could_be else None
+
+    def _of_place(
+        self, uri: bytes, date: str, record_id: bytes | None, digest: str | None
+    ) -> tuple[bool, _Found | None]:
+        """Whether URI and date tell what is meant, and what that was converted to; nothing if it stays."""
+        second = date[:_SECOND]
+        rows = self._execute(_BY_PLACE, (uri, second, f"{second}~", date, record_id))
+        for line, is_converted, key, *keys in rows:
+            # Without a digest another capture of that moment may be meant; then the id decides.
+            is_meant = digest is not None or record_id in (None, key) or not self._has(_STAYS, record_id)
+            if is_meant and _could_be(digest, keys):
+                return True, self._of_line(line) if is_converted else None
+        return False, None
 
     def _of_payload(self, uri: bytes, digest: str) -> _Found | None:
-        """As `_of_place`, for a revisit that says only by its own URI and digest what it repeats."""
-        row = self._execute(
-            "SELECT line, is_converted FROM plan.named WHERE uri = ? AND key = ? ORDER BY is_converted, line LIMIT 1",
-            (uri, digest),
-        ).fetchone()
+        """What a record of that URI with that digest was converted to, if none of them stays."""
+        row = self._execute(_BY_PAYLOAD, (uri, digest)).fetchone()
         return self._of_line(row[0]) if row and row[1] else None
 
-    def _of_line(self, line: int) -> _Found | None:
-        return _found(self._execute(_FOUND + "WHERE s.line = ?", (line,)).fetchone())
+    def _of_line(self, line: int | None) -> _Found | None:
+        return None if line is None else _found(self._execute(_FOUND, (line,)).fetchone())
 
     def _has(self, statement: str, *values: object) -> bool:
         return self._execute(statement, values).fetchone() is not None

@@ -23,6 +23,7 @@ from scrapy_dedupe.afterwards.path_maps import read_path_map
 from scrapy_dedupe.afterwards.ranges import FileRange, is_remote
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
 from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.framing import arc_values
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.remote import RemoteFile, check_regular, is_url, place_file, shown
 from scrapy_dedupe.warc.zip_members import ZipDirectory
@@ -246,7 +247,7 @@ def _is_date(stored: str, listed: str) -> bool:
 
 def _in_version_2(record: StoredRecord) -> StoredRecord:
     """An ARC record with its line read as one of version 2, which only the beginning of the file would have told."""
-    values = " ".join(value for _, value in record.headers).rsplit(" ", 9)
+    values = arc_values(" ".join(value for _, value in record.headers), 10)
     if len(values) != 10:
         return record
     digits = values[2][:14]

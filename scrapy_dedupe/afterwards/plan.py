@@ -1,13 +1,15 @@
 """What is to become a revisit, and of what: two SQLite files on disk, so that no archive is too large for it.
 
 ``lines.sqlite`` is made from the manifests. Table ``file``: id, name, is_output (it will be written again), is_listed
-(it has lines). Table ``line``: id, file, offset, length, digest (label, colon and raw bytes), extension, copy, uri,
+(1: it has lines, 2: lines of originals alone, 0: none). Table ``line``: id, file, offset, length, digest (label, colon and raw bytes), extension, copy, uri,
 date, refers_uri, refers_date, original (the id of the line that a copy refers to) and role (0 alone, 1 an original
 that has copies, 2 a copy). Table ``note``: key, value.
 
 ``plan.sqlite`` is made from that and from what the survey found in the files (`survey`). Table ``surveyed`` has a row
 for each line of role 1 or 2: reason (why it is left as it is, a key of LEFT, else NULL), is_converted, the values of
-its record as bytes, and about how many bytes its revisit takes. Table ``named`` leads from URI and digest to lines.
+its record as bytes, whether an original is stored in chunks or a copy's HTTP head says so, and about how many bytes its
+revisit takes. Table ``named`` leads from URI and digest to lines. Table ``standing`` has the ids of records that stay,
+with their files, as far as records that become revisits have the same id, or the same URI and second.
 
 Both are pure functions of manifests and files, and do not change once they have their names.
 """
@@ -18,7 +20,8 @@ import hashlib
 import os
 import sqlite3
 from contextlib import contextmanager
-from itertools import islice
+from fnmatch import fnmatchcase
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from scrapy_dedupe.afterwards.eligibility import REASONS
@@ -39,6 +42,7 @@ LEFT: Final = REASONS | {
     "damaged": "not as the manifest says, or damaged",
     "fields": "with fields that only a revisit has",
     "shared": "named by a record that shares a gzip member and so cannot be changed",
+    "chunks": "stored without the chunks that its original is stored in, which a replay program would show",
 }
 """Why a copy is left as it is, by key."""
 
@@ -62,17 +66,23 @@ SURVEYED = """
 CREATE TABLE {schema}surveyed (
     line INTEGER PRIMARY KEY, file INTEGER NOT NULL, role INTEGER NOT NULL, reason TEXT, id BLOB, id_key BLOB, uri BLOB,
     date BLOB, date_key TEXT, digest BLOB, digest_key TEXT, listed_key TEXT NOT NULL, mime TEXT, revisit_bytes INTEGER,
-    is_converted INTEGER NOT NULL DEFAULT 0
+    is_chunked INTEGER NOT NULL DEFAULT 0, is_converted INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE {schema}pinned (id_key BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE {schema}pinned_uri (uri BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
 # 64: what the estimate of a size does not know, such as the digits of another date.
 _DECIDE = """
-UPDATE surveyed SET reason = 'shared' WHERE role = 2 AND reason IS NULL AND id_key IN (SELECT id_key FROM pinned);
+UPDATE surveyed SET reason = 'shared' WHERE role = 2 AND reason IS NULL AND (
+    id_key IN (SELECT id_key FROM pinned) OR uri IN (SELECT uri FROM pinned_uri)
+);
 UPDATE surveyed SET reason = 'original' WHERE role = 2 AND reason IS NULL AND NOT EXISTS (
     SELECT 1 FROM lines.line l JOIN surveyed o ON o.line = l.original
     WHERE l.id = surveyed.line AND o.reason IS NULL AND o.uri IS NOT NULL AND o.date IS NOT NULL AND o.digest IS NOT NULL
+);
+UPDATE surveyed SET reason = 'chunks' WHERE role = 2 AND reason IS NULL AND NOT is_chunked AND (
+    SELECT o.is_chunked FROM lines.line l JOIN surveyed o ON o.line = l.original WHERE l.id = surveyed.line
 );
 UPDATE surveyed SET reason = 'no-gain' WHERE role = 2 AND reason IS NULL AND (
     SELECT surveyed.revisit_bytes + 64 + max(0, coalesce(length(o.id), 0) - 47) + max(0, length(o.uri) - length(l.refers_uri))
@@ -87,15 +97,29 @@ CREATE TABLE named (uri BLOB, key TEXT, is_converted INTEGER, line INTEGER, PRIM
 INSERT OR IGNORE INTO named SELECT uri, digest_key, is_converted, line FROM surveyed WHERE uri IS NOT NULL AND digest_key IS NOT NULL;
 INSERT OR IGNORE INTO named SELECT uri, listed_key, is_converted, line FROM surveyed WHERE uri IS NOT NULL;
 DROP TABLE pinned;
+DROP TABLE pinned_uri;
+CREATE TABLE standing (id_key BLOB, file INTEGER, PRIMARY KEY (id_key, file)) WITHOUT ROWID;
+"""
+
+# Only where a record that becomes a revisit has the id as well, or its URI and second, it is in doubt which is meant.
+_STANDING = """
+INSERT OR IGNORE INTO standing SELECT o.id_key, o.file FROM {others} o WHERE o.id_key IS NOT NULL AND (
+    EXISTS (SELECT 1 FROM surveyed s WHERE s.id_key = o.id_key AND s.is_converted = 1)
+    OR EXISTS (
+        SELECT 1 FROM surveyed s WHERE s.uri = o.uri AND s.is_converted = 1
+        AND s.date_key BETWEEN substr(o.date_key, 1, 19) AND substr(o.date_key, 1, 19) || '~'
+    )
+)
 """
 
 
 class PlannedFile(NamedTuple):
-    """A file of the plan."""
+    """A file of the plan. ``is_main``: it is written again, here or by another call."""
 
     id: int
     name: str
     is_output: bool
+    is_main: bool
 
 
 class PlannedLine(NamedTuple):
@@ -137,11 +161,11 @@ def write_lines(
         connection.executescript(_LINES_SCHEMA)
         marks = hashlib.blake2b()
         filler = _Filler(connection)
-        filler.fill(marked(_numbered(lines), marks), is_output=files is None)
+        filler.fill(marked(_numbered(lines), marks), is_output=files is None, is_listed=1)
         main_lines = filler.count
-        filler.fill(marked(_originals(originals), marks), is_output=False)
-        for name in files or ():
-            filler.file_id(name, is_output=True, is_listed=False)
+        for name in filler.matching(files or ()):
+            filler.add_output(name)
+        filler.fill(marked(_originals(originals), marks), is_output=False, is_listed=2)
         connection.execute("CREATE INDEX line_place ON line (file, offset)")
         _drop_repeated(connection, main_lines, faults)
         connection.execute("CREATE INDEX line_original ON line (digest, extension) WHERE copy = 1")
@@ -161,6 +185,7 @@ def write_lines(
 
 def write_plan(folder: Path, parts: Iterable[Path]) -> None:
     """Make ``plan.sqlite`` of the lines and of what the survey found in each file. Raises ArchiveError."""
+    parts = list(parts)
     with _building(folder / PLAN_FILE) as connection:
         connection.execute("ATTACH ? AS lines", (str(folder / LINES_FILE),))
         connection.executescript(SURVEYED.format(schema=""))
@@ -168,17 +193,24 @@ def write_plan(folder: Path, parts: Iterable[Path]) -> None:
             connection.execute("ATTACH ? AS part", (str(part),))
             connection.execute("INSERT INTO surveyed SELECT * FROM part.surveyed")
             connection.execute("INSERT OR IGNORE INTO pinned SELECT * FROM part.pinned")
+            connection.execute("INSERT OR IGNORE INTO pinned_uri SELECT * FROM part.pinned_uri")
             connection.commit()
             connection.execute("DETACH part")
         connection.executescript(_DECIDE)
+        connection.execute(_STANDING.format(others="(SELECT * FROM surveyed WHERE is_converted = 0)"))
+        connection.commit()
+        for part in parts:
+            connection.execute("ATTACH ? AS part", (str(part),))
+            connection.execute(_STANDING.format(others="part.unlisted"))
+            connection.commit()
+            connection.execute("DETACH part")
 
 
 def marks_of(lines: Iterable[ManifestLine], originals: Iterable[ManifestLine]) -> str:
     """What `Plan.marks` is for these manifests."""
     marks = hashlib.blake2b()
-    for part in (_numbered(lines), _originals(originals)):
-        for _ in marked(part, marks):
-            pass
+    for _ in chain(marked(_numbered(lines), marks), marked(_originals(originals), marks)):
+        pass
     return marks.hexdigest()
 
 
@@ -217,8 +249,13 @@ class Plan:
 
     def files(self) -> list[PlannedFile]:
         """All files, in the order in which the manifests name them first."""
-        rows = self.connection.execute("SELECT id, name, is_output FROM file ORDER BY id")
-        return [PlannedFile(number, name, bool(is_output)) for number, name, is_output in rows]
+        rows = self.connection.execute(
+            "SELECT id, name, is_output, is_output OR is_listed = 1 FROM file ORDER BY id"
+        )
+        return [
+            PlannedFile(number, name, bool(is_output), bool(is_main))
+            for number, name, is_output, is_main in rows
+        ]
 
     def surveyed_files(self) -> set[int]:
         """The files that have an original with copies, or a copy."""
@@ -304,7 +341,7 @@ class _Filler:
         self._ids: dict[str, int] = {}
         self.count = 0
 
-    def fill(self, lines: Iterable[ManifestLine], *, is_output: bool) -> None:
+    def fill(self, lines: Iterable[ManifestLine], *, is_output: bool, is_listed: int) -> None:
         rows = iter(lines)
         while batch := list(islice(rows, _BATCH)):
             self._connection.executemany(
@@ -312,7 +349,7 @@ class _Filler:
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (
-                        self.file_id(line.file, is_output=is_output),
+                        self._file_id(line.file, is_output=is_output, is_listed=is_listed),
                         line.offset,
                         line.length,
                         _digest_bytes(line.digest),
@@ -328,15 +365,26 @@ class _Filler:
             )
             self.count += len(batch)
 
-    def file_id(self, name: str, *, is_output: bool, is_listed: bool = True) -> int:
+    def matching(self, names: Iterable[str]) -> Iterator[str]:
+        """The names, and for each that is a pattern and no file of the manifests, those of the files that it matches."""
+        listed = list(self._ids)
+        for name in names:
+            matches = [] if name in self._ids else [known for known in listed if fnmatchcase(known, name)]
+            # What is nowhere in the manifests may be a file without any response.
+            yield from matches or [name]
+
+    def add_output(self, name: str) -> None:
+        """Have a file written again, with or without lines."""
+        number = self._file_id(name, is_output=True, is_listed=0)
+        self._connection.execute("UPDATE file SET is_output = 1 WHERE id = ?", (number,))
+
+    def _file_id(self, name: str, *, is_output: bool, is_listed: int) -> int:
         number = self._ids.get(name)
         if number is None:
             number = self._ids[name] = len(self._ids) + 1
             self._connection.execute(
                 "INSERT INTO file VALUES (?, ?, ?, ?)", (number, name, is_output, is_listed)
             )
-        elif not is_listed:
-            self._connection.execute("UPDATE file SET is_output = 1 WHERE id = ?", (number,))
         return number
 
 

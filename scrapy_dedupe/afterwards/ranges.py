@@ -148,7 +148,7 @@ def _http_pieces(system: Any, path: str, start: int, end: int) -> Iterator[bytes
             raise FileNotFoundError(path)
         response.raise_for_status()
         match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-        if response.status != 206 or (match and int(match[1]) != start):
+        if response.status != 206 or match is None or int(match[1]) != start:
             raise ValueError("the server does not serve ranges")
         while piece := sync(system.loop, response.content.read, HELD_BYTES):
             yield piece

@@ -14,8 +14,12 @@ from scrapy_dedupe.afterwards.changes import (
     concurrent_changes,
     conversion_faults,
     digest_like,
+    end_faults,
     foreign_restoration_faults,
+    form_faults,
+    head_bytes,
     head_of,
+    is_gzip_at,
     is_undone,
     rechunked_faults,
     reference_faults,
@@ -24,7 +28,6 @@ from scrapy_dedupe.afterwards.eligibility import is_whole
 from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, BOTH, CONVERTED, REPOINTED, UNCHANGED, UNDONE
 from scrapy_dedupe.afterwards.pieces import are_same
 from scrapy_dedupe.warc.bodies import payload_digest
-from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import open_block
 
@@ -50,6 +53,8 @@ class ChangeReader:
     def open(self, before: BufferedReader, after: BufferedReader) -> None:
         """Read the heads of records from these files from now on."""
         self._raw_before, self._raw_after = before, after
+        self._is_gzip = is_gzip_at(before, 0)
+        self._is_like_before = self._is_gzip == is_gzip_at(after, 0)
 
     def read(self, before: StoredRecord, after: StoredRecord, sha: bytes | None) -> bool:
         """Compare a pair; *sha* is the SHA-256 of the payload after, where there is one.
@@ -92,16 +97,11 @@ class ChangeReader:
         old, new = self._heads(response, revisit)
         faults = self._conversion_faults(response, revisit, old, new)
         self._tell("converted", response, revisit, faults)
+        self._tell_form("converted", response, revisit, new)
         payload = bytes.fromhex(payload_digest(response).hex)
-        text = revisit.get("WARC-Payload-Digest") or ""
-        # Where its original has no digest, that of the payload stands in the revisit, as replay programs compute it.
-        # A digest that the response had already is mostly its original's too; `references` computes it if not.
-        sha1 = None
-        if text.startswith("sha1:") and text != response.get("WARC-Payload-Digest"):
-            sha1 = str(parse_digest(f"sha1:{payload_digest(response, 'sha1').hex}"))
         self._writer.add_capture(response, payload, BEFORE)
-        self._writer.add_revisit(CONVERTED, response, revisit, sha=payload, sha1=sha1)
-        self._writer.add_renamed(response.id, revisit.id)
+        self._writer.add_revisit(CONVERTED, response, revisit, sha=payload)
+        self._writer.add_renamed(CONVERTED, response, revisit)
         self._add_links(response, revisit, old, new)
 
     def _read_restored(self, revisit: StoredRecord, response: StoredRecord, sha: bytes | None) -> None:
@@ -113,10 +113,11 @@ class ChangeReader:
         else:
             faults = _foreign_restoration_faults(revisit, response, old, new)
         self._tell("restored", revisit, response, faults)
+        self._tell_form("restored", revisit, response, new)
         payload = sha or bytes.fromhex(payload_digest(response).hex)
         self._writer.add_capture(response, payload, AFTER)
         self._writer.add_revisit(UNDONE, revisit, response, sha=payload)
-        self._writer.add_renamed(revisit.id, response.id)
+        self._writer.add_renamed(UNDONE, revisit, response)
         self._add_links(revisit, response, old, new)
 
     @staticmethod
@@ -137,6 +138,8 @@ class ChangeReader:
         has_same_block = _is_same_block(before, after)
         if has_same_block and old == new:
             self._count("unchanged")
+            if self._raw_head(before, self._raw_before) != self._raw_head(after, self._raw_after):
+                self._tell_form("changed", before, after, new)
             self._note_unchanged(before, after, old, new, sha)
             return True
         if has_same_block:
@@ -147,6 +150,7 @@ class ChangeReader:
         if faults:
             return False
         self._count("rechunked")
+        self._tell_form("changed", before, after, new)
         self._note_unchanged(before, after, old, new, sha)
         return True
 
@@ -158,10 +162,13 @@ class ChangeReader:
         first, second = (new, old) if is_back else (old, new)
         faults = reference_faults(first, second, is_revisit=before.type == "revisit")
         self._tell("changed", before, after, faults)
+        self._tell_form("changed", before, after, new)
         if before.type == "revisit":
             self._writer.add_revisit(UNDONE if is_back else REPOINTED, before, after)
         elif before.type in _PAYLOAD_TYPES:
             self._note_payload(after, sha)
+        else:
+            self._writer.add_other(after)
         self._add_links(before, after, old, new)
 
     def _note_unchanged(
@@ -171,6 +178,8 @@ class ChangeReader:
             self._writer.add_revisit(UNCHANGED, before, after)
         elif before.type in _PAYLOAD_TYPES:
             self._note_payload(after, sha)
+        else:
+            self._writer.add_other(after)
         self._add_links(before, after, old, new)
 
     def _note_payload(self, after: StoredRecord, sha: bytes | None) -> None:
@@ -187,9 +196,25 @@ class ChangeReader:
             faults.append("the payload is another one")
         form = new.value(BLOCK_DIGEST)
         right = None
-        if form is not None and form != old.value(BLOCK_DIGEST):
+        if form is not None:
             right = digest_like(form.decode("latin-1"), open_block(after.path, after.frame))
         return faults + rechunked_faults(old, new, right)
+
+    def _tell_form(self, kind: str, before: StoredRecord, after: StoredRecord, head: Head) -> None:
+        """Tell what is wrong with how a record was written anew, whatever it says."""
+        faults = form_faults(self._raw_head(after, self._raw_after), head)
+        faults += end_faults(after, self._raw_after)
+        is_gzip = is_gzip_at(self._raw_after, after.offset)
+        if self._is_like_before and is_gzip not in (
+            self._is_gzip,
+            is_gzip_at(self._raw_before, before.offset),
+        ):
+            faults.append("it is compressed, and was not" if is_gzip else "it is not compressed any more")
+        self._tell(kind, before, after, faults)
+
+    @staticmethod
+    def _raw_head(record: StoredRecord, file: BufferedReader) -> bytes:
+        return head_bytes(record, file)
 
     def _heads(self, before: StoredRecord, after: StoredRecord) -> tuple[Head, Head]:
         return head_of(before, self._raw_before), head_of(after, self._raw_after)
@@ -201,6 +226,7 @@ class ChangeReader:
             was_named, named = before.refers_to, after.refers_to
             if was_named or named:
                 self._writer.add_link("WARC-Refers-To", was_named, named, before.offset, after.offset)
+            self._writer.add_place(before, after)
 
     def _tell(self, kind: str, before: StoredRecord, after: StoredRecord, faults: list[str]) -> None:
         was, now = (f"{record.path}, offset {record.offset}" for record in (before, after))
@@ -232,7 +258,12 @@ def _foreign_restoration_faults(
     if value is not None:
         right = digest_like(value.decode("latin-1"), open_block(response.path, response.frame))
     faults = foreign_restoration_faults(old, new, right)
-    if not _http_head(response).startswith(_http_head(revisit)):
+    old_head, new_head = _http_head(revisit), _http_head(response)
+    if not old_head:
+        faults.append(
+            "the revisit had no HTTP head, so that nothing tells which one the response has to have"
+        )
+    elif not new_head.startswith(old_head) or new_head[len(old_head) :].strip(b"\r\n"):
         faults.append("the HTTP head is another one")
     return faults
 

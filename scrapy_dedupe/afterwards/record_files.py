@@ -60,15 +60,19 @@ class RecordFile:
             self._write(data)
 
     def write(self, head: bytes, block: Iterable[bytes], block_length: int) -> None:
-        """Write a record: its head with the blank line, and its block of so many bytes."""
+        """Write a record: its head with the blank line, and its block of so many bytes.
+
+        Raises ArchiveError if the block has another length: then what it is read from has changed meanwhile.
+        """
+        pieces = self._whole(head, block, block_length)
         if not self._gzip:
-            for piece in _whole(head, block, block_length):
+            for piece in pieces:
                 self._write(piece)
         elif block_length <= _AT_ONCE_BYTES:
-            self._write(bytes(gzip_compress(b"".join(_whole(head, block, block_length)), DEFAULT_GZIP_LEVEL)))
+            self._write(bytes(gzip_compress(b"".join(pieces), DEFAULT_GZIP_LEVEL)))
         else:
             stream = zlib_ng.compressobj(DEFAULT_GZIP_LEVEL, wbits=_GZIP_FORMAT)
-            for piece in _whole(head, block, block_length):
+            for piece in pieces:
                 self._write(stream.compress(piece))
             self._write(stream.flush())
 
@@ -94,6 +98,21 @@ class RecordFile:
             self._file.close()
         with contextlib.suppress(OSError):
             self._part.unlink(missing_ok=True)
+
+    def _whole(self, head: bytes, block: Iterable[bytes], block_length: int) -> Iterator[bytes]:
+        yield head
+        length = 0
+        for piece in block:
+            length += len(piece)
+            # A block that has grown is not to be held first.
+            if length > block_length:
+                break
+            yield piece
+        if length != block_length:
+            raise ArchiveError(
+                f"{self.path} cannot be written: a file that it is made from has changed while it was read. Begin again."
+            )
+        yield _RECORD_END
 
     def _write(self, data: bytes) -> None:
         with self._telling():
@@ -121,14 +140,3 @@ def remove_parts(paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             part_path(path).unlink(missing_ok=True)
-
-
-def _whole(head: bytes, block: Iterable[bytes], block_length: int) -> Iterator[bytes]:
-    yield head
-    length = 0
-    for piece in block:
-        length += len(piece)
-        yield piece
-    if length != block_length:
-        raise ValueError(f"the block has {length} bytes, its head says {block_length}")
-    yield _RECORD_END

@@ -1,22 +1,23 @@
 """Whether every reference leads to what it led to before, asked as replay programs ask.
 
-A replay program finds the original of a revisit by WARC-Refers-To-Target-URI and WARC-Refers-To-Date, another one by
-WARC-Refers-To; where a revisit has neither, by its own URI and the digest. A revisit that was made or mended must lead
-there by every way that it offers: to a whole response or resource, never to a revisit, whose payload is that of the
-record before. One that was there before must lead, by each way that led somewhere, to the same payload. If none did
-even then, it is counted as dangling and is no fault of the rewriting.
+A replay program finds the original of a revisit by WARC-Refers-To-Target-URI and WARC-Refers-To-Date; where the date is
+missing or wrong, by that URI and the digest; another one by WARC-Refers-To; where a revisit has none of these, by its
+own URI and the digest. A revisit that was made or mended must lead by every way that it offers to a whole response or
+resource, never to a revisit, whose payload is that of the record before, and must have the digest of that one. One that
+was there before must lead, by each way that led there, to the same payload. What "there" is, all its ways say together;
+where they contradict each other, the digest says it, and else the way that replay programs try first. If none led
+anywhere, it is counted as dangling and is no fault of the rewriting.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, CONVERTED, UNCHANGED, UNDONE, digest_forms
+from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, CONVERTED, UNDONE, digest_forms
 from scrapy_dedupe.warc.dates import parse_date
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from collections.abc import Set as AbstractSet
 
     from scrapy_dedupe.afterwards.evidence import Evidence, Held, Reference, RevisitRow
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _KEPT_NOTES = 1_000
 _WAYS = {
     "place": "WARC-Refers-To-Target-URI and WARC-Refers-To-Date",
+    "target": "WARC-Refers-To-Target-URI and the digest",
     "id": "WARC-Refers-To",
     "digest": "its own URI and digest",
 }
@@ -33,9 +35,10 @@ _WAYS = {
 class References:
     """Asks for every revisit and every link of the evidence.
 
-    ``place_of`` tells a place: of the pair with this number, the file after or not, and an offset. ``sha1_of`` computes
-    the text of WARC-Payload-Digest for an original that has none. `resolved` counts
-    the revisits after that lead to a payload, `dangling_before` those that led nowhere before either.
+    ``place_of`` tells a place: of the pair with this number, the file after or not, and an offset. ``pair_count`` is how
+    many pairs there are before those of originals. `resolved` counts the revisits after that lead to a payload,
+    `dangling_before` those that led nowhere before either, `ambiguous` the new ones whose original shares its URI and
+    second with another payload.
     """
 
     def __init__(
@@ -43,15 +46,15 @@ class References:
         evidence: Evidence,
         findings: Findings,
         place_of: Callable[[int, bool, int | None], str | None],
-        sha1_of: Callable[[Held], str],
+        pair_count: int,
     ) -> None:
         self._evidence = evidence
         self._findings = findings
         self._place_of = place_of
-        # The copies of one original stand together as often as not.
-        self._sha1_of = lru_cache(1_024)(sha1_of)
+        self._pair_count = pair_count
         self.resolved = 0
         self.dangling_before = 0
+        self.ambiguous = 0
         self.notes: list[str] = []
 
     def check_revisits(self) -> None:
@@ -69,41 +72,70 @@ class References:
 
     def check_links(self) -> None:
         """Ask for every WARC-Concurrent-To, and for every WARC-Refers-To of what is no revisit."""
+        for pair, before, after in self._evidence.reused_ids():
+            self._tell(pair, before, after, "its new record id is that of another record")
         for pair, before, after, field in self._evidence.dangling_links():
             self._tell(pair, before, after, f"{field} names a record that has another id now")
         for pair, before, after, field, old, new in self._evidence.changed_links():
-            if old is None or new is None:
-                self._tell(pair, before, after, f"{field} is gone, or was added")
-            elif self._evidence.was_renamed(old, new):
-                continue
-            elif field == "WARC-Concurrent-To":
-                self._tell(
-                    pair,
-                    before,
-                    after,
-                    f"{field} names another record, and not by the new id of the former one",
-                )
-            elif not {held.sha for held in self._evidence.with_id(old, BEFORE)} & {
-                held.sha for held in self._evidence.with_id(new, AFTER)
-            }:
-                self._tell(pair, before, after, f"{field} names a record with another payload, or none")
+            if reason := self._reason_against(pair, field, old, new):
+                self._tell(pair, before, after, reason)
+
+    def _reason_against(self, pair: int, field: str, old: bytes | None, new: bytes | None) -> str | None:
+        """What is wrong with another value of a link; None if nothing is."""
+        is_place = field == "place"
+        field = "WARC-Refers-To-Target-URI or -Date" if is_place else field
+        if old is None or new is None:
+            return f"{field} is gone, or was added"
+        if not is_place and self._is_new_id(pair, old, new):
+            return None
+        if field == "WARC-Concurrent-To":
+            return f"{field} names another record, and not by the new id of the former one"
+        find = self._evidence.at_place if is_place else self._evidence.with_id
+        if not _shas(find(old, BEFORE)) & _shas(find(new, AFTER)):
+            return f"{field} names a record with another payload, or none"
+        return None
+
+    def _is_new_id(self, pair: int, old: bytes, new: bytes) -> bool:
+        """Whether what was named *old* in the files of a pair has the id *new* now."""
+        after = [file // 2 for file in self._evidence.files_with_id(old, AFTER)]
+        if pair in after:
+            # It is still there, whatever became of others with its id.
+            return False
+        pairs = list(self._evidence.was_renamed(old, new))
+        if pairs:
+            return pair in pairs or not after
+        # Of a record in a file that another host rewrites, only the old id is known here.
+        return (
+            bool(after)
+            and all(file >= self._pair_count for file in after)
+            and not self._evidence.is_on_a_record(new)
+        )
 
     def _check_converted(self, row: RevisitRow, reference: Reference) -> None:
-        originals = self._originals(row, reference, {row.sha})
+        originals = self._originals(row, reference, {row.sha}, is_new_id=True)
         if not originals:
             return
         self.resolved += 1
-        digests = {held.digest or row.sha1 or self._sha1_of(held) for held in originals}
+        self._check_digest(row, reference, originals)
+        assert reference.place is not None
+        if len(_shas(self._evidence.at_place(reference.place, AFTER))) > 1:
+            self.ambiguous += 1
+            self._note(
+                row, "the original shares its URI and second with another payload; a program that knows no fractions of a"
+                " second may replay that one"
+            )  # fmt: skip
+
+    def _check_digest(self, row: RevisitRow, reference: Reference, originals: list[Held]) -> None:
+        digests = sorted({held.digest for held in originals if held.digest})
         if reference.digest not in digests:
-            expected = (
-                " or ".join(sorted(digest for digest in digests if digest)) or "a sha1 digest of the payload"
+            self._tell_row(
+                row, f"WARC-Payload-Digest is {reference.digest}, its original's is {' or '.join(digests)}"
             )
-            self._tell_row(row, f"WARC-Payload-Digest is {reference.digest}, its original's is {expected}")
 
     def _check_restored(self, row: RevisitRow) -> None:
         if row.before is None:
             return
-        shas = {held.sha for found in self._ways(row.before, BEFORE).values() for held in found}
+        shas = self._payloads(row.before, self._ways(row.before, BEFORE))
         if not shas:
             self._tell_row(row, "nothing tells which payload it has to have, its original is not there")
         elif row.sha not in shas:
@@ -111,14 +143,14 @@ class References:
 
     def _check_kept(self, row: RevisitRow, before: Reference, after: Reference) -> None:
         led = self._ways(before, BEFORE)
-        shas = {held.sha for found in led.values() for held in found}
+        shas = self._payloads(before, led)
         if not shas:
             self._check_dangling(row, before, after)
             return
-        if row.change == UNCHANGED:
+        if before == after:
             leads = self._ways(after, AFTER)
             for way, found in led.items():
-                if found and not {held.sha for held in found} & {held.sha for held in leads[way]}:
+                if _shas(found) & shas and not _shas(leads[way]) & shas:
                     self._tell_row(
                         row, f"{_WAYS[way]} led to a payload before and does not lead to it any more"
                     )
@@ -127,39 +159,50 @@ class References:
             return
         if row.change == UNDONE:
             leads = self._ways(after, AFTER)
-            wrong = [way for way, found in leads.items() if found and not {held.sha for held in found} & shas]
-            if wrong or not any(leads.values()):
+            wrong = [way for way, found in leads.items() if found and not _shas(found) & shas]
+            if not self._payloads(after, leads) & shas:
                 self._tell_row(
                     row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload of before"
                 )
                 return
             self.resolved += 1
             return
-        originals = self._originals(row, after, shas)
+        originals = self._originals(row, after, shas, is_new_id=before.id != after.id)
         if not originals:
             return
         self.resolved += 1
-        digests = {form for held in originals for form in [held.digest] if form}
-        if after.digest != before.digest and digests and after.digest not in digests:
-            self._tell_row(
-                row,
-                f"WARC-Payload-Digest is {after.digest}, its original's is {' or '.join(sorted(digests))}",
-            )
+        if before.digest is not None or after.digest is not None:
+            self._check_digest(row, after, originals)
 
     def _check_dangling(self, row: RevisitRow, before: Reference, after: Reference) -> None:
-        if row.change != UNCHANGED and before[:3] != after[:3]:
+        if before != after:
             self._tell_row(row, "its reference led nowhere before, and was changed")
             return
         if any(self._ways(after, AFTER).values()):
             self.resolved += 1
             return
         self.dangling_before += 1
+        self._note(row, "the original of this revisit is in neither archive")
+
+    def _note(self, row: RevisitRow, text: str) -> None:
         if len(self.notes) < _KEPT_NOTES:
-            place = self._place_of(row.pair, True, row.after_offset)
-            self.notes.append(f"{place}: the original of this revisit is in neither archive")
+            self.notes.append(f"{self._place_of(row.pair, True, row.after_offset)}: {text}")
+
+    @staticmethod
+    def _payloads(reference: Reference, ways: dict[str, list[Held]]) -> set[bytes]:
+        """The payload that a revisit stands for; several where records that cannot be told apart have several."""
+        found = [held for held in ways.values() if held]
+        if not found:
+            return set()
+        common = set.intersection(*map(_shas, found))
+        if common:
+            return common
+        forms = digest_forms(reference.digest)
+        fitting = {one.sha for held in found for one in held if one.digest in forms}
+        return fitting or _shas(found[0])
 
     def _originals(
-        self, row: RevisitRow, reference: Reference, shas: AbstractSet[bytes | None]
+        self, row: RevisitRow, reference: Reference, shas: AbstractSet[bytes | None], *, is_new_id: bool
     ) -> list[Held]:
         """The originals that a new reference leads to by every way; tells what is wrong if there is none."""
         if reference.place is None:
@@ -173,10 +216,12 @@ class References:
         found = self._right(row, held, shas, _WAYS["place"])
         if not found or reference.id is None:
             return found
-        named = self._right(row, self._evidence.with_id(reference.id, AFTER), shas, _WAYS["id"])
+        named = self._right(row, list(self._evidence.with_id(reference.id, AFTER)), shas, _WAYS["id"])
         both = [held for held in named if (held.place, held.date) == (reference.place, reference.date)]
         if named and not both:
             self._tell_row(row, f"{_WAYS['id']} names another record than {_WAYS['place']}")
+        if both and is_new_id and all(held.bare != reference.bare for held in both):
+            self._tell_row(row, f"{_WAYS['id']} has not the angle brackets of that record, or has its own")
         return both
 
     def _right(
@@ -203,16 +248,18 @@ class References:
         """What a reference leads to by each way that it offers, as lenient as replay programs are."""
         ways: dict[str, list[Held]] = {way: [] for way in _WAYS}
         if reference.place is not None:
-            held = self._evidence.at_place(reference.place, side)
+            held = list(self._evidence.at_place(reference.place, side))
             ways["place"] = [one for one in held if _is_same_date(one.date, reference.date)] or held
+        if reference.target is not None and not ways["place"]:
+            ways["target"] = self._evidence.with_digest(reference.target, reference.digest, side)
         if reference.id is not None:
-            ways["id"] = self._evidence.with_id(reference.id, side)
-        if reference.place is None and reference.id is None:
+            ways["id"] = list(self._evidence.with_id(reference.id, side))
+        if reference.target is None and reference.id is None:
             ways["digest"] = self._evidence.with_digest(reference.uri, reference.digest, side)
         forms = digest_forms(reference.digest)
-        for way, held in ways.items():
+        for way, found in ways.items():
             # Several captures of one second are told apart by the digest.
-            if len(held) > 1 and (fitting := [one for one in held if one.digest in forms]):
+            if len(found) > 1 and (fitting := [one for one in found if one.digest in forms]):
                 ways[way] = fitting
         return ways
 
@@ -223,6 +270,10 @@ class References:
         self._findings.add(
             "reference", self._place_of(pair, False, before), self._place_of(pair, True, after), reason
         )
+
+
+def _shas(held: Iterable[Held]) -> set[bytes]:
+    return {one.sha for one in held}
 
 
 def _is_same_date(one: str | None, other: str | None) -> bool:

@@ -20,7 +20,7 @@ from scrapy_dedupe.afterwards.mending import MENTION, Mender
 from scrapy_dedupe.afterwards.plan import Plan, Planned
 from scrapy_dedupe.afterwards.revisits import as_revisit, record_bytes
 from scrapy_dedupe.afterwards.state import sync_folder, writing
-from scrapy_dedupe.afterwards.stretches import exact_head, stretches
+from scrapy_dedupe.afterwards.stretches import START_BYTES, exact_head, is_gzip_file, stretches
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
 from scrapy_dedupe.warc.framing import open_block
@@ -180,7 +180,7 @@ class _Copier:
             self._stream = self._file.open("rb")
             self._size = self._stream.seek(0, os.SEEK_END)
             self._stream.seek(0)
-            self.is_gzip = self._stream.read(2) == b"\x1f\x8b" or ".gz" in self._file.suffixes
+            self.is_gzip = is_gzip_file(self._file, self._stream.read(START_BYTES))
         except OSError as error:
             raise ArchiveError(f"{self._file} cannot be read: {error.strerror or error}.") from error
         self._can_copy = isinstance(self._file, Path) and hasattr(os, "copy_file_range")

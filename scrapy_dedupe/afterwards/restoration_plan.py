@@ -9,6 +9,7 @@ Tables:
                size of its payload, state (0 open, 1 found, 2 stays), and why it stays
 ``originals``  the records that a revisit may refer to: id, URI, date, file, offset, position of the block (records
                that share a gzip member have one offset)
+``named``      the payload digests by which other programs' revisits go that are pointed back
 ``facts``      JSON values by name: what the call was, how far the work is, faults
 
 Dates are compared as times: ``2020-01-01T00:00:00Z`` and ``2020-01-01T00:00:00.000Z`` are one.
@@ -48,6 +49,7 @@ CREATE INDEX IF NOT EXISTS revisits_by_uri ON revisits (refers_to_uri, refers_to
 CREATE TABLE IF NOT EXISTS originals (id TEXT, uri TEXT, date TEXT, file INTEGER, offset INTEGER, position INTEGER);
 CREATE INDEX IF NOT EXISTS originals_by_id ON originals (id);
 CREATE INDEX IF NOT EXISTS originals_by_uri ON originals (uri, date);
+CREATE TABLE IF NOT EXISTS named (digest TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS staying_by_id ON revisits (former_id) WHERE state = 2;
 CREATE INDEX IF NOT EXISTS staying_by_uri ON revisits (uri, date) WHERE state = 2;
 """
@@ -138,6 +140,14 @@ class Plan:
     def add_change(self, file: int, offset: int, length: int) -> None:
         """Enter a record that gets another head."""
         self._do("INSERT INTO changes VALUES (?, ?, ?)", file, offset, length)
+
+    def add_named(self, digest: str) -> None:
+        """Enter a payload digest by which a revisit goes that is pointed back."""
+        self._do("INSERT OR IGNORE INTO named VALUES (?)", digest)
+
+    def is_named(self, digest: str) -> bool:
+        """Whether a revisit that is pointed back goes by a payload digest."""
+        return bool(self._rows("SELECT 1 FROM named WHERE digest = ?", digest.strip()))
 
     def add_revisit(self, revisit: Revisit) -> None:
         """Enter a record that is to become a response."""

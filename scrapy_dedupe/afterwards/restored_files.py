@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.remote import place_file
@@ -20,9 +21,9 @@ from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 from .record_files import RecordFile
 from .restoration_plan import Plan
-from .restored_heads import FORMER_ID, pointed_back
+from .restored_heads import pointed_back
 from .restored_records import restored_record
-from .state import sync_folder, writing
+from .state import reading, sync_folder, writing
 
 if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -48,7 +49,8 @@ class Output:
     @property
     def size_before(self) -> int:
         """The size of what it is made from."""
-        return self.source.stat().st_size
+        with reading(self.source):
+            return self.source.stat().st_size
 
 
 def outputs_of(plan: Plan) -> list[Output]:
@@ -101,10 +103,14 @@ def remove_waiting(plan: Plan) -> None:
 
 
 def _write_changed(target: RecordFile, record: StoredRecord, change: Change, plan: Plan) -> None:
+    is_the_same = record.length == change.length and (record.type == "revisit" or not change.is_revisit)
+    if not is_the_same or (change.is_revisit and record.http is None):
+        raise ArchiveError(f"{record.path} has changed since it was read. Begin again.")
     if not change.is_revisit:
-        block = record.block()
         length = record.frame.block_length
-        target.write(pointed_back(raw_head(record)).to_bytes(length), [block], length)
+        former = pointed_back(raw_head(record)).to_bytes(length)
+        held = record.frame.kept
+        target.write(former, [held] if len(held) == length else open_block(record.path, record.frame), length)
         return
     assert change.original_file is not None
     assert change.original_offset is not None
@@ -114,6 +120,5 @@ def _write_changed(target: RecordFile, record: StoredRecord, change: Change, pla
         change.original_offset,
         block_position=change.original_position,
     )
-    is_ours = record.get(FORMER_ID) is not None
-    head, block_pieces, length = restored_record(record, original, change.size, is_ours=is_ours)
+    head, block_pieces, length = restored_record(record, original, change.size, is_named=plan.is_named)
     target.write(head.to_bytes(length), block_pieces(), length)

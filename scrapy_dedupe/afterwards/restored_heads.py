@@ -3,7 +3,8 @@
 A rewritten record says in fields ``Former-NAME: VALUE`` what its field NAME was before; the value ``none`` says that
 it was not there. So the head that was is a pure function of the head that is: every such value goes back to the
 place of its field (or stays in its own place, if the field has gone), ``none`` takes the field away, and a revisit
-loses the fields that only revisits have.
+loses the fields that only revisits have. It loses them whatever it says of them: a response that has one of them does
+not become a revisit, so such a value is of a time when it was a revisit already.
 
 A digest is written in the form of the one it replaces: label, base and case are kept.
 """
@@ -29,6 +30,8 @@ _OURS: Final = b"former-warc-"
 _NONE: Final = b"none"
 _ID: Final = b"WARC-Record-ID"
 _BLOCK_DIGEST: Final = b"WARC-Block-Digest"
+_PAYLOAD_DIGEST: Final = b"WARC-Payload-Digest"
+_FORMER_DIGEST: Final = b"Former-WARC-Payload-Digest"
 _ONLY_IN_REVISITS: Final = (b"warc-profile", b"warc-truncated")
 _REFERENCE: Final = b"warc-refers-to"
 
@@ -75,23 +78,21 @@ def pointed_back(head: RawHead) -> RawHead:
 
 def as_response(head: RawHead) -> RawHead:
     """The head of the response that a revisit of ours was before."""
-    kept = {
-        name.lower().removeprefix(_FORMER)
-        for name, value in head.fields
-        if name.lower().startswith(_OURS) and value != _NONE
-    }
-    back = pointed_back(head)
-    if b"warc-type" not in kept:
-        back = back.replaced(b"WARC-Type", b"response")
-    return RawHead(back.version, tuple(pair for pair in back.fields if not _is_of_revisit(pair[0], kept)))
+    back = pointed_back(head).replaced(b"WARC-Type", b"response")
+    return RawHead(back.version, tuple(pair for pair in back.fields if not _is_of_revisit(pair[0])))
 
 
 def as_response_of_others(head: RawHead) -> RawHead:
-    """The head of a response with the payload of a revisit's original. Its id and digest stay."""
+    """The head of a response with the payload of a revisit's original. Its id and digest stay.
+
+    If it was pointed elsewhere, nothing of that is left: a later restoration would take it for a change of a response.
+    """
+    # Its digest is that of the original by now, in the original's own words.
+    back = pointed_back(head.without([_FORMER_DIGEST]))
     fields = []
-    for name, value in head.fields:
+    for name, value in back.fields:
         lower = name.lower()
-        if _is_of_revisit(name, ()):
+        if _is_of_revisit(name):
             continue
         if lower == b"warc-type":
             value = b"response"
@@ -109,6 +110,16 @@ def block_digest_of(head: RawHead) -> bytes | None:
 def with_block_digest(head: RawHead, digest: bytes | None) -> RawHead:
     """The head with another block digest, or with none."""
     return head.without([_BLOCK_DIGEST]) if digest is None else head.replaced(_BLOCK_DIGEST, digest)
+
+
+def payload_digest_of(head: RawHead) -> bytes | None:
+    """The text of WARC-Payload-Digest."""
+    return head.get(_PAYLOAD_DIGEST)
+
+
+def with_payload_digest(head: RawHead, digest: bytes) -> RawHead:
+    """The head with another payload digest."""
+    return head.replaced(_PAYLOAD_DIGEST, digest)
 
 
 def digest_of(text: bytes | str | None, pieces: Iterable[bytes]) -> bytes | None:
@@ -147,6 +158,6 @@ def in_form_of(text: str, raw: bytes) -> bytes:
     return f"{label}{colon}{shown}".encode("latin-1")
 
 
-def _is_of_revisit(name: bytes, kept: Iterable[bytes]) -> bool:
+def _is_of_revisit(name: bytes) -> bool:
     lower = name.lower()
-    return lower not in kept and (lower in _ONLY_IN_REVISITS or lower.startswith(_REFERENCE))
+    return lower in _ONLY_IN_REVISITS or lower.startswith(_REFERENCE)

@@ -12,8 +12,8 @@ The work has four steps, of which the last two are never begun before the one be
 3. the files are written under waiting names beside their final ones, and verified against what they are made from;
 4. they get their final names.
 
-A run that was cut goes on where it was, and loses the file in work. In place, files are replaced one by one: the
-originals do not change, so any mixture of old and new files is consistent.
+A run that was cut goes on where it was, and loses the file in work; it begins anew if a file has changed meanwhile. In
+place, files are replaced one by one: the originals do not change, so any mixture of old and new files is consistent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.warc.reading import read_record, read_records
@@ -33,6 +33,7 @@ from .jobs import run_jobs
 from .layout import output_names
 from .record_files import remove_parts
 from .restoration_plan import Plan, Revisit
+from .restoration_sources import Sources, made_by, made_facts
 from .restored_files import Output, give_final_name, outputs_of, remove_waiting, write_output
 from .restored_heads import FORMER_ID, former, is_changed, is_ours
 from .restored_records import Original
@@ -152,6 +153,8 @@ class _Restoration:
         self._others = [given for given in others if os.path.realpath(given.name) not in known]
         self._finals = finals
         self._in_place = in_place
+        self._sources = Sources(inputs, finals, self._others, in_place)
+        self._made: dict[str, list[int]] = {}
         self._options = options
         self._faults = faults
         self._watch = watch
@@ -160,7 +163,9 @@ class _Restoration:
         path = self._state.path / _PLAN
         stage = self._stage_before(path)
         if stage is None:
-            self._refuse_outputs()
+            if (final := self._in_the_way(self._finals)) is not None:
+                self._state.remove()
+                self._refuse(final)
             self._state.clear(keep=frozenset({_LOCK}))
         with Plan(path) as plan:
             if stage is None:
@@ -173,10 +178,10 @@ class _Restoration:
             if stage != "verified":
                 self._write(outputs)
                 self._verify(plan)
+                self._sources.note_made(plan, outputs)
                 plan.set_fact("stage", "verified")
                 plan.commit()
-            for one in outputs:
-                give_final_name(one)
+            self._give_final_names(plan, [one for one in outputs if one.waiting.exists()])
             result = self._result(plan)
         self._state.remove()
         return result
@@ -187,8 +192,9 @@ class _Restoration:
             return None
         with Plan(path) as plan:
             stage: str | None = plan.fact("stage") if plan.fact("call") == self._call() else None
-            # Once all are verified the files are being replaced.
-            if stage == "planned" and plan.fact("files") != self._file_facts():
+            if stage is not None and not self._sources.are_current(plan):
+                # What this call has made already is not in its way.
+                self._made = made_by(plan)
                 stage = None
             if stage is None:
                 remove_waiting(plan)
@@ -204,22 +210,30 @@ class _Restoration:
             options.keep_going,
         ]
 
-    def _file_facts(self) -> object:
-        facts = []
-        for given in (*self._inputs, *self._others):
-            stat = given.file.stat() if isinstance(given.file, Path) else None
-            facts.append([given.name, given.size_bytes, stat.st_mtime_ns if stat else 0])
-        return facts
-
-    def _refuse_outputs(self) -> None:
+    def _in_the_way(self, finals: Sequence[Path]) -> Path | None:
         if self._in_place or self._options.force:
-            return
-        for final in self._finals:
-            if final.exists():
-                self._state.remove()
+            return None
+        for final in finals:
+            if final.exists() and self._made.get(str(final)) != made_facts(final):
+                return final
+        return None
+
+    @staticmethod
+    def _refuse(final: Path) -> NoReturn:
+        raise ArchiveError(f"{final} is there already. Choose another folder, or replace it with --force.")
+
+    def _give_final_names(self, plan: Plan, outputs: Sequence[Output]) -> None:
+        # It may have come since the beginning. What is verified waits until it is away.
+        if (final := self._in_the_way([one.final for one in outputs])) is not None:
+            self._refuse(final)
+        for one in outputs:
+            # What came meanwhile must not be lost; looking costs nothing.
+            if self._in_place and (name := self._sources.changed(plan, one.number)) is not None:
+                self._give_up(plan)
                 raise ArchiveError(
-                    f"{final} is there already. Choose another folder, or replace it with --force."
+                    f"{name} has changed since it was read, and was left as it is. Begin again."
                 )
+            give_final_name(one)
 
     def _plan_or_clear(self, plan: Plan) -> None:
         try:
@@ -235,7 +249,7 @@ class _Restoration:
 
     def _plan(self, plan: Plan) -> None:
         plan.set_fact("call", self._call())
-        plan.set_fact("files", self._file_facts())
+        self._sources.note(plan)
         survey = _Survey()
         self._watch.begin("looking for revisits", sum(given.size_bytes for given in self._inputs))
         for number, given in enumerate(self._inputs):
@@ -253,6 +267,7 @@ class _Restoration:
         plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
         plan.set_fact("fault_count", self._faults.count)
         plan.set_fact("faults", [[fault.place, fault.reason] for fault in self._faults.first])
+        remove_waiting(plan)  # what a run of another call has left
         plan.set_fact("stage", "planned")
         plan.commit()
 
@@ -285,6 +300,9 @@ class _Restoration:
             return
         plan.add_change(number, record.offset, record.length)
         if not is_revisit:
+            digest = former(record, "WARC-Payload-Digest") or record.get("WARC-Payload-Digest")
+            if record.type == "revisit" and digest:
+                plan.add_named(digest.strip())
             return
         survey.revisits += 1
         plan.add_revisit(
@@ -391,6 +409,11 @@ class _Restoration:
             watch=self._watch,
             keep_going=self._options.keep_going,
         )
+        if (name := self._sources.changed(plan)) is not None:
+            self._give_up(plan)
+            raise ArchiveError(
+                f"{name} has changed while it was read. Nothing was given its final name; begin again."
+            )
         restored, _ = plan.counts()
         if not result.findings and result.restored != restored:
             self._give_up(plan)

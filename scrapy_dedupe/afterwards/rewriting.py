@@ -21,29 +21,40 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.afterwards.faults import Faults
+from scrapy_dedupe.afterwards.final_names import (
+    check_beside,
+    check_free,
+    check_in_place,
+    check_unchanged,
+    facts_of,
+    has_revisit_of_ours,
+    is_replaced,
+    move,
+    replace,
+    unlisted_beside,
+)
 from scrapy_dedupe.afterwards.jobs import run_jobs
 from scrapy_dedupe.afterwards.layout import WORK_FOLDER, output_names
 from scrapy_dedupe.afterwards.plan import LINES_FILE, PLAN_FILE, Plan, marks_of, write_lines, write_plan
 from scrapy_dedupe.afterwards.renewal import Renewal, RenewalTask, renew_file
 from scrapy_dedupe.afterwards.rewritten import RewriteOptions, Rewritten, report_of
 from scrapy_dedupe.afterwards.savings import add_up
-from scrapy_dedupe.afterwards.state import StateFolder, reading, sync_folder, writing
+from scrapy_dedupe.afterwards.state import StateFolder, writing
 from scrapy_dedupe.afterwards.survey import SurveyTask, survey_file, take_faults
 from scrapy_dedupe.afterwards.verifying import verify
 from scrapy_dedupe.afterwards.watching import Unwatched
-from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.warc.files import prove_writable
 from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scrapy_dedupe.afterwards.manifest import ManifestLine
     from scrapy_dedupe.afterwards.places import Places
@@ -51,7 +62,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.afterwards.watching import Watch
     from scrapy_dedupe.warc.sources import ReadableFile
 
-__all__ = ["RewriteOptions", "Rewritten", "rewrite"]
+__all__ = ["RewriteOptions", "Rewritten", "rewrite", "rewriting_folder"]
 
 _FOLDER: Final = "warcrefs"
 _JOB: Final = "job.json"
@@ -89,9 +100,14 @@ def rewrite(
             run = _Run(Path(folder), places, output, options, watch, faults)
             run.take_lines(lines, originals, files)
             return run.tried()
-    with _state_folder(output / WORK_FOLDER / _FOLDER) as state:
+    with _state_folder(rewriting_folder(output)) as state:
         run = _Run(state.path, places, output, options, watch, faults)
         return _Work(state, run).done(lines, originals, files, before_end)
+
+
+def rewriting_folder(output: Path) -> Path:
+    """Where the work in progress is."""
+    return output / WORK_FOLDER / _FOLDER
 
 
 @contextlib.contextmanager
@@ -144,7 +160,8 @@ class _Run:
             used = plan.surveyed_files()
         self.files = [file for file in all_files if file.is_output]
         self.others = [file for file in all_files if not file.is_output and file.id in used]
-        self.names = output_names(file.name for file in self.files)
+        # As if all were written here, so that several machines lay their files out in one way.
+        self.names = output_names(file.name for file in all_files if file.is_main)
         for file in self.files:
             self._check_input(file.name)
 
@@ -174,6 +191,7 @@ class _Run:
                 self.places,
                 options.eligibility,
                 options.keep_going,
+                file.is_output,
                 options.dry_run,
             )
             for file in [*self.files, *self.others]
@@ -198,6 +216,7 @@ class _Run:
             output=str(self.output),
             is_dry_run=True,
             files=len(self.files),
+            unlisted=unlisted_beside(self.files, self.others, self.places),
             converted=savings.records,
             repointed=0,
             left=left,
@@ -207,6 +226,10 @@ class _Run:
             faults_count=self.faults.count,
             faults=tuple(self.faults.first),
         )
+
+    def final(self, name: str) -> Path:
+        """Where a new file goes that replaces none."""
+        return self.output / self.names[name]
 
     def new_file(self, name: str) -> Path:
         """Where a new file is until it gets its final name."""
@@ -275,7 +298,8 @@ class _Work:
         if verified is None:
             self._check_outputs()
             if told is None:
-                self._begun_with = self._inputs()
+                names = [file.name for file in [*run.files, *run.others]]
+                self._begun_with = facts_of(names, run.places)
                 self._state.write_json(_JOB, {"asked": asked, "marks": marks, "inputs": self._begun_with})
             report = self._verified()
             if report.kept_in is not None:
@@ -299,64 +323,26 @@ class _Work:
             "in_place": options.in_place,
         }
 
-    def _inputs(self) -> list[list[object]]:
-        """The files by name and place, with size and time of change; the sort of list that JSON gives back."""
-        return [self._input(file.name) for file in [*self._run.files, *self._run.others]]
-
-    def _input(self, name: str) -> list[object]:
-        place = self._run.places.file(name)
-        if not isinstance(place, Path):
-            return [name, str(place)]
-        with reading(place):
-            stat = place.stat()
-        return [name, str(place), stat.st_size, stat.st_mtime_ns]
-
-    def _check_unchanged(self, names: Container[object] | None = None) -> None:
-        """Raise ArchiveError for a file, or one of *names*, that is another one than when the work began.
-
-        What was surveyed is copied or dropped by its place, so all must be as it was, up to the last moment.
-        """
-        for told in self._begun_with:
-            name = str(told[0])
-            if (names is None or name in names) and self._input(name) != told:
-                raise ArchiveError(
-                    f"{name} has changed since this work began. Remove {self._state.path} and begin anew, with a new"
-                    " manifest of it."
-                )
+    def _check_unchanged(self) -> None:
+        check_unchanged(self._begun_with, self._run.places, self._state.path)
 
     def _check_outputs(self) -> None:
-        """Raise ArchiveError if a file is in the way. Before the work, and not after hours of it."""
+        """Raise an error if a file is in the way. Before the work, and not after hours of it."""
         run = self._run
         prove_writable(run.output, "The new files")
-        places = {
-            os.path.realpath(place): file.name
-            for file in [*run.files, *run.others]
-            if isinstance(place := run.places.file(file.name), Path)
-        }
         if self._options.in_place:
-            if len(places) < len(run.files) + len(run.others):
-                raise ArchiveError(
-                    "One of the files is there under two names, by a link, and cannot be replaced for one alone. Leave one"
-                    " name out of the manifests."
-                )
-            for folder in {Path(place).parent for place in places}:
-                prove_writable(folder, "The new files")
+            check_in_place(run.files, run.others, run.places)
             return
-        for name, below in run.names.items():
-            final = run.output / below
-            if os.path.realpath(final) in places:
-                raise ArchiveError(
-                    f"{final} is one of the files that are read. Choose another folder, or replace the files with --in-place."
-                )
-            if final.exists() and not (self._options.force and final.is_file()):
-                raise ArchiveError(
-                    f"{final} is there already; {name} would be written to it. --force replaces it."
-                )
+        finals = {file.name: run.final(file.name) for file in run.files}
+        check_beside(run.files, run.others, run.places, finals, replaces=self._options.force)
 
     def _verified(self) -> Rewritten:
         """Steps 2 to 5."""
         run, options = self._run, self._options
-        run.make_plan()
+        try:
+            run.make_plan()
+        except DamagedInput as error:
+            raise self._in_words(error) from error
         self._check_unchanged()
         renewals = run.renew(self._state)
         self._check_unchanged()
@@ -385,6 +371,7 @@ class _Work:
             output=str(run.output),
             is_dry_run=False,
             files=len(run.files),
+            unlisted=unlisted_beside(run.files, run.others, run.places),
             converted=sum(renewal.converted for renewal in renewals.values()),
             repointed=sum(renewal.repointed for renewal in renewals.values()),
             left=left,
@@ -404,42 +391,39 @@ class _Work:
             self._state.write_json(_VERIFIED, {"report": asdict(report), "changed": changed})
         return report
 
+    def _in_words(self, error: DamagedInput) -> DamagedInput:
+        """The error, and why the manifest is not right any more where that can be seen."""
+        for file in self._run.files:
+            path = self._run.places.file(file.name)
+            if self._options.in_place and has_revisit_of_ours(path):
+                return DamagedInput(
+                    f"{error} There are revisits in {file.name} already that were responses before: if an earlier call has"
+                    " replaced these files, nothing is left to do."
+                )
+        return error
+
     def _move(self) -> None:
         """Step 6. What is no longer among the new files has its final name already."""
-        run = self._run
-        for name in self._state.read_json(_VERIFIED)["changed"]:
-            new = run.new_file(name)
-            if not new.exists():
-                continue
-            if self._options.in_place:
-                self._check_unchanged((name,))
-                old = run.places.file(name)
-                assert isinstance(old, Path)
-                _replace(new, Path(os.path.realpath(old)))
-                continue
-            final = run.output / run.names[name]
-            with writing(final):
-                final.parent.mkdir(parents=True, exist_ok=True)
-                new.replace(final)
-                sync_folder(final.parent)
-
-
-def _replace(new: Path, old: Path) -> None:
-    """Put a file in the place of another one, with its permissions, on whichever file system that is."""
-    beside = old.with_name(f".{old.name}.dedupe")
-    with writing(old, beside):
-        shutil.copymode(old, new)
-        try:
-            new.replace(old)
-        except OSError:
-            with new.open("rb") as source, beside.open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-                target.flush()
-                os.fsync(target.fileno())
-            shutil.copymode(old, beside)
-            beside.replace(old)
-            new.unlink()
-        sync_folder(old.parent)
+        run, in_place = self._run, self._options.in_place
+        changed = self._state.read_json(_VERIFIED)["changed"]
+        facts = {str(fact[0]): fact for fact in self._begun_with}
+        waiting = {name: new for name in changed if (new := run.new_file(name)).exists()}
+        if in_place:
+            for name, new in list(waiting.items()):
+                if is_replaced(new, Path(str(run.places.file(name))), facts[name]):
+                    with writing(new):
+                        waiting.pop(name).unlink()
+            for name in set(changed) - set(waiting):
+                # It is no longer the one that was read, since it is the new one.
+                del facts[name]
+        check_unchanged(facts.values(), run.places, self._state.path)
+        for name, new in waiting.items():
+            if in_place:
+                check_unchanged([facts[name]], run.places, self._state.path)
+                replace(new, Path(os.path.realpath(str(run.places.file(name)))))
+            else:
+                check_free(name, run.final(name), replaces=self._options.force)
+                move(new, run.final(name))
 
 
 def _size(file: ReadableFile) -> int:

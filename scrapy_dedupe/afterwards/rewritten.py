@@ -32,7 +32,8 @@ class Rewritten:
     ``converted`` copies became revisits, ``repointed`` other records have mended references, ``left`` counts the copies
     that stay as they are by reason, a key of `plan.LEFT`. Sizes are those of whole files; of a dry run they are an
     estimate. ``savings`` are of a dry run alone. ``kept_in`` is the folder that stays because verification
-    found something; then no file has its final name.
+    found something; then no file has its final name. ``unlisted`` are files beside those that are written again which
+    no manifest names: what refers to the copies from there is not mended.
     """
 
     output: str
@@ -46,6 +47,7 @@ class Rewritten:
     savings: Savings = field(default_factory=Savings)
     verification: Verification | None = None
     kept_in: str | None = None
+    unlisted: tuple[str, ...] = ()
     faults_count: int = 0
     faults: tuple[Fault, ...] = ()
 
@@ -66,4 +68,5 @@ def report_of(told: dict[str, Any]) -> Rewritten:
     report["verification"] = Verification(**proof)
     report["faults"] = tuple(Fault(**fault) for fault in report["faults"])
     report["savings"] = Savings()
+    report["unlisted"] = tuple(report["unlisted"])
     return Rewritten(**report)

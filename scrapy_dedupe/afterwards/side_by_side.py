@@ -18,7 +18,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, BOTH, UNCHANGED, EvidenceWriter
+from scrapy_dedupe.afterwards.changes import is_gzip_at
+from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, BOTH, UNCHANGED, EvidenceWriter, stored_digest
 from scrapy_dedupe.afterwards.faults import Fault, Faults
 from scrapy_dedupe.afterwards.findings import Finding, Findings
 from scrapy_dedupe.afterwards.record_changes import ChangeReader
@@ -124,9 +125,9 @@ class _Walk:
             if side == AFTER:
                 self._count("records")
             if side != BOTH:
-                self._add_evidence(record, side, None, _sha(digests))
+                self._add_evidence(record, side, None, digests)
             elif record.type in _PAYLOAD_TYPES:
-                self._add_payload(record, side, _sha(digests))
+                self._add_payload(record, side, digests)
         self.size_bytes += _size(file)
 
     def compare(self, before: ReadableFile, after: ReadableFile) -> None:
@@ -142,6 +143,12 @@ class _Walk:
             self._raw_before: BufferedReader = stack.enter_context(before.open("rb"))
             self._raw_after: BufferedReader = stack.enter_context(after.open("rb"))
             self._changes.open(self._raw_before, self._raw_after)
+            is_gzip = is_gzip_at(self._raw_after, 0)
+            if is_gzip != is_gzip_at(self._raw_before, 0) and _size(before) and _size(after):
+                self.findings.add(
+                    "file", str(before), str(after),
+                    "it is compressed, and was not" if is_gzip else "it is not compressed any more",
+                )  # fmt: skip
             self._at_before = 0
             self._compare_records()
             self._compare_rest()
@@ -150,27 +157,26 @@ class _Walk:
         damages: list[Damage] = []
         at = 0
         for record, digests in hashed_records(self._after, _algorithms, on_damage=damages.append):
-            sha = _sha(digests)
             at = self._pass_damages(at, damages)
             self._count("records")
             if not record.length:
                 # It shares a gzip member: the bytes up to the next member are compared with what lies between records.
                 self._count("unchanged")
-                self._add_evidence(record, AFTER if self._is_lost else BOTH, record.offset, sha)
+                self._add_evidence(record, AFTER if self._is_lost else BOTH, record.offset, digests)
                 continue
             self._compare_stretch(at, record.offset)
-            self._compare_record(record, sha)
+            self._compare_record(record, digests)
             at = record.offset + record.length
         at = self._pass_damages(at, damages)
         self._compare_stretch(at, _size(self._after))
 
-    def _compare_record(self, record: StoredRecord, sha: bytes | None) -> None:
+    def _compare_record(self, record: StoredRecord, digests: Sequence[BodyDigest]) -> None:
         if self._is_lost:
-            self._add_evidence(record, AFTER, None, sha)
+            self._add_evidence(record, AFTER, None, digests)
             return
         if self._is_same(record.offset, record.length):
             self._count("unchanged")
-            self._add_evidence(record, BOTH, self._at_before, sha)
+            self._add_evidence(record, BOTH, self._at_before, digests)
             self._at_before += record.length
             return
         key = key_of(record)
@@ -178,13 +184,13 @@ class _Walk:
         if partner is None or not key.is_of(key_of(partner)):
             partner = self._find_partner(key, partner)
         if partner is None:
-            self._add_evidence(record, AFTER, None, sha)
+            self._add_evidence(record, AFTER, None, digests)
             return
         self._at_before = partner.offset + partner.length
-        if self._changes.read(partner, record, sha):
+        if self._changes.read(partner, record, _raw(digests, 0)):
             return
         self._add_evidence(partner, BEFORE, None)
-        self._add_evidence(record, AFTER, None, sha)
+        self._add_evidence(record, AFTER, None, digests)
 
     def _find_partner(self, key: RecordKey, expected: StoredRecord | None) -> StoredRecord | None:
         """The record before that belongs to one after, where it is not the *expected* one; tells what lies between."""
@@ -335,7 +341,11 @@ class _Walk:
                 self._add_evidence(after, AFTER, None)
 
     def _add_evidence(
-        self, record: StoredRecord, sides: int, before_offset: int | None, sha: bytes | None = None
+        self,
+        record: StoredRecord,
+        sides: int,
+        before_offset: int | None,
+        digests: Sequence[BodyDigest] = (),
     ) -> None:
         """Note what a record holds that did not change, or that has no partner."""
         if record.type == "revisit":
@@ -343,7 +353,9 @@ class _Walk:
             after = record if sides & AFTER else None
             self._writer.add_revisit(UNCHANGED, before, after, before_offset=before_offset)
         elif record.type in _PAYLOAD_TYPES:
-            self._add_payload(record, sides, sha)
+            self._add_payload(record, sides, digests)
+        else:
+            self._writer.add_other(record)
         if sides == BEFORE:
             return
         for name, value in record.headers:
@@ -351,19 +363,23 @@ class _Walk:
             if lower == _CONCURRENT_TO or (lower == _REFERS_TO and record.type != "revisit"):
                 self._writer.add_link(_LINKS[lower], value, value, before_offset, record.offset)
 
-    def _add_payload(self, record: StoredRecord, sides: int, sha: bytes | None) -> None:
-        self._writer.add_capture(record, sha or bytes.fromhex(payload_digest(record).hex), sides)
+    def _add_payload(self, record: StoredRecord, sides: int, digests: Sequence[BodyDigest]) -> None:
+        sha = _raw(digests, 0) or bytes.fromhex(payload_digest(record).hex)
+        self._writer.add_capture(record, sha, sides, sha1=_raw(digests, 1))
 
     def _count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
 
 
 def _algorithms(record: StoredRecord) -> tuple[str, ...]:
-    return ("sha256",) if record.type in _PAYLOAD_TYPES else ()
+    if record.type not in _PAYLOAD_TYPES:
+        return ()
+    # Replay programs compute a SHA-1 where no digest is stored.
+    return ("sha256",) if stored_digest(record) else ("sha256", "sha1")
 
 
-def _sha(digests: Sequence[BodyDigest]) -> bytes | None:
-    return bytes.fromhex(digests[0].hex) if digests else None
+def _raw(digests: Sequence[BodyDigest], index: int) -> bytes | None:
+    return bytes.fromhex(digests[index].hex) if index < len(digests) else None
 
 
 def _without_zeros(raw: BufferedReader, offset: int) -> int:

@@ -39,8 +39,6 @@ class StateFolder:
 
     def __enter__(self) -> Self:
         with writing(self.path):
-            if self._gone.exists():  # of a process that was killed while it removed the folder
-                shutil.rmtree(self._gone)
             while True:
                 self.path.mkdir(parents=True, exist_ok=True)
                 try:
@@ -53,8 +51,14 @@ class StateFolder:
                         f"Another process works in {self.path}. Wait for its end, or choose another output."
                     )
                 if is_same_file(self._fd, self.path / LOCK):
-                    return self
+                    break
                 self._close()
+            try:
+                _remove_tree(self._gone)  # of a process that was killed while it removed the folder
+            except OSError:
+                self._close()
+                raise
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -90,9 +94,11 @@ class StateFolder:
     def remove(self) -> None:
         """Remove the folder and all in it, as one change."""
         with writing(self.path):
+            # The process that had the folder before may be removing what was its.
+            _remove_tree(self._gone)
             self.path.rename(self._gone)
             sync_folder(self.path.parent)
-            shutil.rmtree(self._gone)
+            _remove_tree(self._gone)
 
     @property
     def is_left(self) -> bool:
@@ -107,6 +113,13 @@ class StateFolder:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a folder that another process may be removing as well."""
+    while path.exists():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
 
 def tell_again(faults: Faults, count: int, first: Sequence[Fault]) -> None:

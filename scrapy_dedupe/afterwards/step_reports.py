@@ -46,8 +46,7 @@ class Deduped:
     """What was done, or would be (``dry_run``).
 
     ``records`` have lines in the manifest. ``clusters`` are digests that several of them have, ``collisions`` those of
-    different payloads. ``converted`` records became revisits and ``repointed`` ones were mended, both None if that was
-    done by a run that was killed before it could tell; ``left`` counts the copies that stay, by reason. ``savings`` are
+    different payloads. ``converted`` records became revisits and ``repointed`` ones were mended; ``left`` counts the copies that stay, by reason. ``savings`` are
     of a dry run. ``verified`` records were read again, ``resolved`` revisits lead to their payload; if there are
     ``findings``, no file has its final name, and ``kept_in`` is where they are. ``paths`` are the resulting files;
     ``state`` is the folder where the manifest and this report are kept.
@@ -61,8 +60,8 @@ class Deduped:
     records: int
     clusters: int
     collisions: int
-    converted: int | None
-    repointed: int | None
+    converted: int
+    repointed: int
     left: dict[str, int]
     old_bytes: int
     new_bytes: int

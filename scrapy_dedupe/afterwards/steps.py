@@ -3,7 +3,8 @@
 The state folder is ``.dedupe`` in the output folder, or in the folder that all inputs have in common if they are
 replaced in place. In it are ``job.json``, what was asked and of which files; ``arcs/``, WARC files made of ARC ones;
 ``sums.txt`` and ``sums.json``, the manifest of digests and what was found; what `clustering` keeps; ``manifest.txt``, the
-manifest of ten columns; and what `rewriting` keeps. Each file has its name only when it is whole, so the same call goes
+manifest of ten columns; what `rewriting` keeps; and ``rewritten.json``, what it has done, once all files have their
+names. Each file has its name only when it is whole, so the same call goes
 on after a kill. At the end ``manifest.txt`` and ``report.json`` stay, and all else is removed. Where files are replaced in
 place again later, what stayed of the work before goes to ``earlier/1/``, ``earlier/2/`` and so on.
 """
@@ -30,7 +31,8 @@ from .inputs import STATE_FOLDER, Input
 from .layout import output_names
 from .manifest import read_lines
 from .places import Places
-from .rewriting import RewriteOptions, rewrite
+from .rewriting import RewriteOptions, rewrite, rewriting_folder
+from .rewritten import report_of
 from .state import LOCK, StateFolder, reading, tell_again, writing
 from .step_reports import Deduped
 from .summing import SumOptions, sum_files
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from .watching import Watch
 
 JOB, SUMS, NUMBERED, MANIFEST = "job.json", "sums.json", "numbered.json", "manifest.txt"
-REWRITING, REPORT, EARLIER = "rewriting.json", "report.json", "earlier"
+REWRITING, REWRITTEN, REPORT, EARLIER = "rewriting.json", "rewritten.json", "report.json", "earlier"
 
 _ARC_SUFFIX = re.compile(r"\.arc(?=(\.gz)?\Z)", re.IGNORECASE)
 
@@ -141,7 +143,7 @@ class _Steps:
             if report.dry_run or report.kept_in is not None:
                 return report
             state.write_json(REPORT, asdict(report))
-        state.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(REWRITING, LOCK, JOB))
+        state.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(REWRITTEN, REWRITING, LOCK, JOB))
         return report
 
     def _begin(self) -> None:
@@ -199,8 +201,8 @@ class _Steps:
             records=sums["lines"],
             clusters=counts["digests"],
             collisions=counts["collisions"],
-            converted=None,
-            repointed=None,
+            converted=0,
+            repointed=0,
             left={},
             old_bytes=sum(given["size"] for given in state.read_json(JOB)["inputs"]),
             new_bytes=sum(given.size_bytes for given in inputs),
@@ -209,10 +211,9 @@ class _Steps:
             paths=self._paths(inputs),
             state=None if options.dry_run else str(state.path),
         )
-        was_begun = (state.path / REWRITING).exists() and not self._rewriting_state.exists()
-        if was_begun and options.in_place and self._have_changed():
-            # All files were replaced and the state of that was removed; the kill came just then.
-            return report
+        if (told := state.read_json(REWRITTEN)) is not None:
+            self._remove_rewriting_state()
+            return self._with_rewritten(report, report_of(told))
         if not options.dry_run:
             state.write_json(REWRITING, {})
         rewritten = rewrite(
@@ -227,20 +228,20 @@ class _Steps:
                 keep_going=self._faults.keep_going,
                 jobs=options.jobs,
                 sample=options.sample,
-                # What was moved already, when the kill came just before the end, is the same.
-                force=self._replaces or was_begun,
+                force=self._replaces,
             ),
             self._watch,
+            # From here on the files are no longer those of the manifest.
+            before_end=lambda done: state.write_json(REWRITTEN, asdict(done)),
         )
         return self._with_rewritten(report, rewritten)
 
-    @property
-    def _rewriting_state(self) -> Path:
-        return self._output / STATE_FOLDER / "warcrefs"
-
-    def _have_changed(self) -> bool:
-        told = self._state.read_json(JOB)["inputs"]
-        return any(_input_json(given) != before for given, before in zip(self._inputs, told, strict=True))
+    def _remove_rewriting_state(self) -> None:
+        """Remove what `rewriting` has left, when the kill came while it removed that itself."""
+        left = StateFolder(rewriting_folder(self._output))
+        if left.is_left:
+            with left:
+                left.remove()
 
     def _with_rewritten(self, report: Deduped, rewritten: Rewritten) -> Deduped:
         known = {fault.place for fault in report.faults}

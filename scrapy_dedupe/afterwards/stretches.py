@@ -32,6 +32,7 @@ _FIRST_BYTES: Final = 4_096
 _MORE_BYTES: Final = 1 << 18
 _QUICK_BYTES: Final = 1 << 20  # decompressed; what is larger is read in pieces
 _KEPT_BYTES: Final = 1 << 16
+START_BYTES: Final = 4_096
 
 
 class Listed(Protocol):
@@ -78,7 +79,7 @@ def stretches(
     with file.open("rb") as stream:
         data = _Bytes(file, stream)
         slow = _Slow(file, on_damage)
-        kind = _Members(data) if _is_gzip(file, data) else _Plain(data)
+        kind = _Members(data) if is_gzip_file(file, data.at(0, START_BYTES)) else _Plain(data)
         position = 0
         following = next(listed, None)
         while position < data.size:
@@ -159,7 +160,7 @@ class _Members:
             return None
         head_end = out.find(_HEAD_END) + 4
         length = _LENGTH.search(out, 0, head_end)
-        if length is None or not WARC_START.match(out):
+        if length is None or not WARC_START.match(out) or _has_bare_line_ends(out, head_end):
             return None
         block_end = head_end + int(length[1])
         if len(out) != block_end + 4 or not out.endswith(_HEAD_END):
@@ -187,7 +188,7 @@ class _Plain:
         start = data.at(offset, _FIRST_BYTES)
         head_end = start.find(_HEAD_END) + 4
         length = _LENGTH.search(start, 0, head_end)
-        if length is None or not WARC_START.match(start):
+        if length is None or not WARC_START.match(start) or _has_bare_line_ends(start, head_end):
             return None
         size = int(length[1])
         end = head_end + size + 4
@@ -272,11 +273,16 @@ class _Slow:
         return end
 
 
-def _is_gzip(file: ReadableFile, data: _Bytes) -> bool:
-    start = data.at(0, 64)
+def is_gzip_file(file: ReadableFile, start: bytes) -> bool:
+    """Whether a file that begins with *start* (START_BYTES or more) is read as one of gzip members, whatever its name."""
     return start.startswith(GZIP_MAGIC[:2]) or (
         ".gz" in file.suffixes and not begins_record(start.partition(b"\n")[0] + b"\n")
     )
+
+
+def _has_bare_line_ends(start: bytes, head_end: int) -> bool:
+    """Whether a line of a head ends in LF alone: then what was taken for its end may be that of the HTTP head."""
+    return start.count(b"\n", 0, head_end) != start.count(b"\r\n", 0, head_end)
 
 
 def _head(start: bytes) -> tuple[bytes, bytes] | None:
@@ -293,6 +299,8 @@ def exact_head(stretch: Stretch) -> RawHead | None:
     if not stretch.is_exact or not stretch.head.endswith(_HEAD_END):
         return None
     version, *lines = stretch.head[:-4].split(b"\r\n")
+    if b"\n" in version:
+        return None
     fields = []
     for line in lines:
         name, colon, value = line.partition(b":")

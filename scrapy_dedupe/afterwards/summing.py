@@ -4,7 +4,7 @@ Each file is summed by itself, in any process; the lines come into the manifest 
 offsets in them. What is known of a file is kept below ``OUTPUT.parts/`` until the manifest is whole: a run that was
 cut goes on with the files that are left. Two files a part, named by the SHA-256 of the file's name: ``.txt`` has the
 lines, as in a text manifest with six columns; ``.json``, which comes last, has ``key``, that is what the lines
-depend on (the file's name, place, size and time of change, the options, the version of this package), and ``sums``,
+depend on (the file's name, place, size, times and inode, the options, the version of this package), and ``sums``,
 the figures. A part with another key is made anew.
 """
 
@@ -12,20 +12,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe import __version__
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
 from scrapy_dedupe.warc.files import sync_folder
+from scrapy_dedupe.warc.remote import is_url
 
-from .digests import Digester, DigestOptions, FileSums
+from .digests import COUNTED, Digester, DigestOptions, FileSums
 from .faults import Fault, Faults
 from .jobs import job_count, run_jobs
 from .manifest import LineWriter, read_lines, refuse_existing
-from .state import StateFolder, tell_again, write_whole, writing
+from .state import LOCK, StateFolder, reading, tell_again, write_whole, writing
 from .watching import Unwatched
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class Sums:
     computed: int
     hashed_bytes: int
     empty: int
+    headless: int
     verified: int
     unverifiable: int
     mismatch_count: int
@@ -93,21 +96,24 @@ def sum_files(
     watch = watch or Unwatched()
     faults = faults or Faults(keep_going=options.keep_going)
     _check_names(inputs)
-    listed = _check_output(output, options)
-    known = [given.name for given in inputs if given.name in listed]
-    new = [given for given in inputs if given.name not in listed]
+    _check_output(output, options)
     with StateFolder(_parts_folder(output)) as state:
+        # Only now, since the process that had the folder before may have added files.
+        is_added_to = options.append and output.exists()
+        listed = _listed(output, options, state) if is_added_to else frozenset()
+        known = _in_manifest(inputs, listed)
+        new = [given for given in inputs if given.name not in known]
         parts = [_part(state.path, given, options) for given in new]
         total = FileSums()
         sums = _sum_parts(parts, options, watch)
         for part in parts:
             total.add(sums[part.path])
             tell_again(faults, sums[part.path].fault_count, sums[part.path].faults)
-        file_format = options.format or (_format_of(output) if listed else "text")
+        file_format = options.format or (_format_of(output) if is_added_to else "text")
         # Whatever a kill leaves of it goes with the folder.
         whole = state.path / "manifest"
         with LineWriter(whole, columns=COLUMNS, format=file_format, force=True) as writer:
-            if options.append and output.exists():
+            if is_added_to:
                 _write(writer, read_lines(output))
             for part in parts:
                 _write(writer, read_lines(part.lines))
@@ -130,16 +136,7 @@ def sum_files(
     return done
 
 
-_FIGURES = (
-    "lines",
-    "stored",
-    "computed",
-    "hashed_bytes",
-    "empty",
-    "verified",
-    "unverifiable",
-    "mismatch_count",
-)
+_FIGURES = (*COUNTED, "mismatch_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,22 +156,28 @@ class _Part:
 def _part(folder: Path, given: Input, options: SumOptions) -> _Part:
     file = given.file
     name = hashlib.sha256(given.name.encode("utf-8", "surrogateescape")).hexdigest()
-    changed = file.stat().st_mtime_ns if isinstance(file, Path) else _time_of_container(file)
     key = {
         "name": given.name,
         "place": str(file.absolute() if isinstance(file, Path) else file),
         "size": given.size_bytes,
-        "changed": changed,
+        "changed": _change_of(file),
         "options": asdict(options.digests),
         "version": __version__,
     }
     return _Part(given, folder / name, key, options.digests, options.keep_going)
 
 
-def _time_of_container(file: object) -> int | None:
-    """When the container of a member was changed; None for what lies elsewhere, which is summed anew each time."""
-    container = getattr(file, "container", None)
-    return container.stat().st_mtime_ns if isinstance(container, Path) else None
+def _change_of(file: object) -> list[int] | None:
+    """What tells that a file, or the container of a member, is another or was changed; None for what lies elsewhere,
+    which is summed anew each time.
+    """
+    here = file if isinstance(file, Path) else getattr(file, "container", None)
+    if not isinstance(here, Path):
+        return None
+    with reading(here):
+        found = here.stat()
+    # The time of change alone can be kept by whoever copies another file over this one.
+    return [found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def _sum_parts(parts: Sequence[_Part], options: SumOptions, watch: Watch) -> dict[Path, FileSums]:
@@ -266,8 +269,8 @@ def _check_names(inputs: Sequence[Input]) -> None:
             )
 
 
-def _check_output(output: Path, options: SumOptions) -> frozenset[str]:
-    """The files that a manifest lists already, if it is to be added to."""
+def _check_output(output: Path, options: SumOptions) -> None:
+    """Refuse what cannot be written or must not be replaced, before anything is made beside it."""
     if str(output) == "-":
         raise UsageError("warcsum keeps its state beside the manifest. Name a file for it.")
     if not output.parent.is_dir():
@@ -275,11 +278,9 @@ def _check_output(output: Path, options: SumOptions) -> frozenset[str]:
             f"{output} cannot be written: there is no folder {output.parent}. Make it, or name another."
         )
     if not output.exists():
-        return frozenset()
+        return
     refuse_existing(output, force=True)
-    if options.append:
-        return frozenset(_listed(output, options))
-    if not options.force:
+    if not (options.append or options.force):
         parts = StateFolder(_parts_folder(output))
         if parts.is_left:  # by a run that was killed when all but this was done
             with parts:
@@ -287,10 +288,42 @@ def _check_output(output: Path, options: SumOptions) -> frozenset[str]:
         raise ArchiveError(
             f"{output} is there already. Name another output, add to it with --append, or replace it with --force."
         )
-    return frozenset()
 
 
-def _listed(output: Path, options: SumOptions) -> Iterator[str]:
+def _listed(output: Path, options: SumOptions, state: StateFolder) -> frozenset[str]:
+    """The files that a manifest lists already."""
+    try:
+        return frozenset(_files_of(output, options))
+    except DedupeError:
+        # Nothing was done, so nothing is left behind.
+        if all(path.name == LOCK for path in state.path.iterdir()):
+            state.remove()
+        raise
+
+
+def _in_manifest(inputs: Sequence[Input], listed: frozenset[str]) -> dict[str, None]:
+    """The names of those inputs that a manifest lists, maybe by another name of the file."""
+    if not listed:
+        return {}
+    # Its names are relative to the working folder, or to what --base was.
+    bases = {"", *(_base_of(given) for given in inputs)}
+    places = {os.path.realpath(os.path.join(base, name)) for base in bases for name in listed}  # noqa: PTH118
+    return dict.fromkeys(
+        given.name
+        for given in inputs
+        if given.name in listed
+        or (not is_url(str(given.file)) and os.path.realpath(str(given.file)) in places)
+    )
+
+
+def _base_of(given: Input) -> str:
+    """The folder that the name of an input is relative to."""
+    place = os.path.abspath(str(given.file))  # noqa: PTH100 - a link keeps its name
+    name = os.path.normpath(given.name)
+    return place.removesuffix(os.sep + name) + os.sep if place.endswith(os.sep + name) else ""
+
+
+def _files_of(output: Path, options: SumOptions) -> Iterator[str]:
     label = options.digests.label
     last = None
     for line in read_lines(output):

@@ -4,8 +4,11 @@ Each original that has copies and each copy is read whole: it has to be the reco
 line, since a copy's payload is dropped on that word. What stands between them is looked through for requests with
 another method than GET, and for references that could not be mended later.
 
-A survey of one file is one SQLite file in the form of `plan.SURVEYED`, with the faults in table ``fault`` (place,
-reason) and their number in table ``faults``. It has its name when it is complete.
+Of the other responses and resources it notes the ids: a reference to such an id need not mean a copy that has it too.
+
+A survey of one file is one SQLite file in the form of `plan.SURVEYED`, with those ids in table ``unlisted`` (id_key,
+file, uri, date_key), the faults in table ``fault`` (place, reason) and their number in table ``faults``. It has its name when it is
+complete.
 """
 
 from __future__ import annotations
@@ -39,6 +42,11 @@ if TYPE_CHECKING:
     from scrapy_dedupe.afterwards.stretches import Stretch
     from scrapy_dedupe.warc.reading import StoredRecord
 
+_CAPTURE: Final = re.compile(rb"\nWARC-Type:[ \t]*(?:response|resource)[ \t]*\r", re.IGNORECASE)
+_REVISIT: Final = re.compile(rb"\nWARC-Type:[ \t]*revisit[ \t]*\r", re.IGNORECASE)
+_REFERRED_URI: Final = re.compile(rb"\nWARC-Refers-To-Target-URI:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_DATE: Final = re.compile(rb"\nWARC-Date:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_OWN_URI: Final = re.compile(rb"\nWARC-Target-URI:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _REQUEST: Final = re.compile(rb"\nWARC-Type:[ \t]*request[ \t]*\r", re.IGNORECASE)
 _NAMES: Final = re.compile(rb"\nWARC-(?:Concurrent|Refers)-To:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _ID: Final = re.compile(rb"\nWARC-Record-ID:[ \t]*([^\r\n]*)", re.IGNORECASE)
@@ -55,6 +63,7 @@ _SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"
 class SurveyTask:
     """A file to survey: its number in the plan below *folder*, its name, and where its survey goes.
 
+    If it is not to be written again (``is_output``) and lies elsewhere, only the records that are needed are fetched.
     For a dry run the sizes of the revisits are estimated all.
     """
 
@@ -65,6 +74,7 @@ class SurveyTask:
     places: Places
     eligibility: Eligibility
     keep_going: bool
+    is_output: bool
     is_dry_run: bool
 
 
@@ -81,6 +91,7 @@ class _Row:
     digest_key: str | None = None
     mime: str | None = None
     revisit_bytes: int | None = None
+    is_chunked: bool = False
 
 
 def survey_file(task: SurveyTask) -> None:
@@ -95,6 +106,7 @@ def survey_file(task: SurveyTask) -> None:
                 + SURVEYED.format(schema="")
                 + "CREATE TABLE named_by (line INTEGER, id_key BLOB); CREATE TABLE not_get (id_key BLOB PRIMARY KEY);"
                 "CREATE TABLE fault (place TEXT, reason TEXT); CREATE TABLE faults (number INTEGER);"
+                "CREATE TABLE unlisted (id_key BLOB, file INTEGER, uri BLOB, date_key TEXT);"
             )
             with Plan(task.folder) as plan:
                 _Survey(task, plan, connection).run()
@@ -129,14 +141,14 @@ class _Survey:
         self._is_gzip: bool | None = None
         self._rows: list[tuple[object, ...]] = []
         self._named: list[tuple[int, bytes]] = []
+        self._unlisted: list[tuple[bytes, int, bytes | None, str | None]] = []
         self._faults = Faults(keep_going=task.keep_going)
         self._faulty: set[int] = set()
 
     def run(self) -> None:
         task, execute = self._task, self._connection.execute
         lines = self._plan.lines_of(task.file)
-        # Of a file that lies elsewhere only the records that are needed are fetched.
-        if isinstance(self._file, Path):
+        if isinstance(self._file, Path) or task.is_output:
             try:
                 for stretch in stretches(self._file, lines, wants_head=_is_wanted, on_damage=self._damaged):
                     self._look_at(stretch)
@@ -160,16 +172,38 @@ class _Survey:
         execute("INSERT INTO faults VALUES (?)", (self._faults.count,))
 
     def _look_at(self, stretch: Stretch) -> None:
-        if isinstance(stretch.listed, PlannedLine):
-            if stretch.listed.role != ALONE:
-                self._survey(stretch.listed, exact_head(stretch))
-            return
         head = stretch.head
+        if isinstance(stretch.listed, PlannedLine) and stretch.listed.role != ALONE:
+            self._survey(stretch.listed, exact_head(stretch))
+            return
+        if stretch.listed is not None or _CAPTURE.search(head):
+            self._note_unlisted(head)
+        if stretch.listed is not None:
+            return
         if not stretch.length and MENTION.search(head):
             # It shares a member with others and is copied as it is; what it names has to stay.
             self._note("INSERT OR IGNORE INTO pinned VALUES (?)", _NAMES.findall(head))
+            if _REVISIT.search(head):
+                # By its date or digest it may mean any of the captures of that URI.
+                uris = _REFERRED_URI.findall(head) or _OWN_URI.findall(head)
+                self._note("INSERT OR IGNORE INTO pinned_uri VALUES (?)", uris)
         if _REQUEST.search(head) and not _GET.match(stretch.start):
             self._note("INSERT OR IGNORE INTO not_get VALUES (?)", _NAMES.findall(head) + _ID.findall(head))
+
+    def _note_unlisted(self, head: bytes) -> None:
+        record_id, uri, date = _ID.search(head), _OWN_URI.search(head), _DATE.search(head)
+        if record_id is None:
+            return
+        self._unlisted.append(
+            (
+                bare(record_id[1]),
+                self._task.file,
+                bare(uri[1]) if uri else None,
+                date_key(date[1].decode("latin-1")) if date else None,
+            )
+        )
+        if len(self._unlisted) >= _BATCH:
+            self._flush()
 
     def _note(self, statement: str, ids: list[bytes]) -> None:
         self._connection.executemany(statement, [(bare(record_id),) for record_id in ids])
@@ -218,6 +252,7 @@ class _Survey:
                 row.listed_key,
                 row.mime,
                 row.revisit_bytes,
+                row.is_chunked,
             )
         )
         self._named += [
@@ -231,18 +266,21 @@ class _Survey:
         """Write the rows that wait."""
         self._connection.executemany(
             "INSERT INTO surveyed (line, file, role, reason, id, id_key, uri, date, date_key, digest, digest_key, listed_key,"
-            " mime, revisit_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " mime, revisit_bytes, is_chunked) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             self._rows,
         )
         self._connection.executemany("INSERT INTO named_by VALUES (?, ?)", self._named)
+        self._connection.executemany("INSERT INTO unlisted VALUES (?, ?, ?, ?)", self._unlisted)
         self._rows.clear()
         self._named.clear()
+        self._unlisted.clear()
 
     def _row(self, record: StoredRecord, line: PlannedLine, head: RawHead | None) -> _Row:
         """What is known of a record. Raises DamagedInput if its payload is not that of the line."""
         is_copy = line.role == COPY
         algorithm, _, value = line.digest.partition(":")
-        stored = record.get("WARC-Payload-Digest")
+        # A field without a value says as much as none.
+        stored = record.get("WARC-Payload-Digest") or None
         wants_sha1 = line.role == ORIGINAL and stored is None
         body = payload_digest(record, algorithm)
         if body.hex != value:
@@ -267,9 +305,9 @@ class _Survey:
             found = head.get(b"WARC-Target-URI")
             uri = bare(found) if found else None
             date, record_id, digest = (
-                head.get(b"WARC-Date"),
-                head.get(b"WARC-Record-ID"),
-                head.get(b"WARC-Payload-Digest"),
+                head.get(b"WARC-Date") or None,
+                head.get(b"WARC-Record-ID") or None,
+                head.get(b"WARC-Payload-Digest") or None,
             )
         if digest is None and wants_sha1:
             digest = b"sha1:" + base64.b32encode(bytes.fromhex(payload_digest(record, "sha1").hex))
@@ -286,6 +324,7 @@ class _Survey:
             digest_key(stored),
             _mime(record) if is_candidate else None,
             self._revisit_bytes(record, head, line) if is_candidate and head is not None else None,
+            _says_chunked(record) if is_copy else _is_in_chunks(record, body.size_bytes),
         )
 
     def _revisit_bytes(self, record: StoredRecord, head: RawHead, line: PlannedLine) -> int:
@@ -316,8 +355,20 @@ class _Survey:
         return len(gzip_compress(data, DEFAULT_GZIP_LEVEL)) if self._is_gzip else len(data)
 
 
-def _is_wanted(line: PlannedLine) -> bool:
-    return line.role != ALONE
+def _is_wanted(_: PlannedLine) -> bool:
+    """Of those that nothing becomes of, the ids are needed."""
+    return True
+
+
+def _says_chunked(record: StoredRecord) -> bool:
+    return record.http is not None and record.http.is_chunked
+
+
+def _is_in_chunks(record: StoredRecord, payload_bytes: int) -> bool:
+    """Whether the body is stored in chunks, and not only announced so."""
+    if record.http is None or not record.http.is_chunked:
+        return False
+    return record.frame.block_length - record.http.length != payload_bytes
 
 
 def _hindrance(record: StoredRecord, head: RawHead | None) -> str | None:

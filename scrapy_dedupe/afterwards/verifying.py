@@ -27,14 +27,10 @@ from scrapy_dedupe.afterwards.replays import Replays
 from scrapy_dedupe.afterwards.side_by_side import Comparison, compare, place_of
 from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import ArchiveError, SettingError
-from scrapy_dedupe.warc.bodies import payload_digest
-from scrapy_dedupe.warc.capture import parse_digest
-from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scrapy_dedupe.afterwards.evidence import Held
     from scrapy_dedupe.afterwards.pairing import Pair
     from scrapy_dedupe.afterwards.watching import Watch
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -51,7 +47,8 @@ class Verification:
     is in a finding.
 
     ``resolved`` counts the revisits after that lead to the payload which they have to have; ``dangling_before`` those
-    whose original was in neither archive, which ``notes`` list; ``replayed`` those of the sample, drawn with ``seed``,
+    whose original was in neither archive; ``ambiguous`` the new ones whose original shares its URI and second with
+    another payload, as programs that know no fractions of a second see it; ``notes`` list both; ``replayed`` those of the sample, drawn with ``seed``,
     whose payload came out right. ``findings`` and ``faults`` (damage that both archives have alike) hold the first
     thousand of their counts. ``size_bytes`` were read, of both archives, in ``seconds``.
     """
@@ -66,6 +63,7 @@ class Verification:
     from_arc: int
     resolved: int
     dangling_before: int
+    ambiguous: int
     sample: int
     seed: int
     replayed: int
@@ -113,7 +111,7 @@ def verify(
     findings = Findings()
     counts: Counter[str] = Counter()
     # Originals are files that both archives have.
-    files = [*pairs, *((file, file) for file in originals)]
+    files = [*pairs, *((file, file) for file in _elsewhere(originals, pairs))]
     work.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="verify-", dir=work))
     try:
@@ -122,7 +120,7 @@ def verify(
             size_bytes = _read(files, len(pairs), evidence, folder, jobs, watch, findings, counts, faults)
             evidence.make_indexes()
             places = _Places(files)
-            references = References(evidence, findings, places.told, places.sha1)
+            references = References(evidence, findings, places.told, len(pairs))
             references.check_revisits()
             references.check_links()
             replays = Replays(evidence, findings, places.file)
@@ -142,6 +140,7 @@ def verify(
         from_arc=counts["from_arc"],
         resolved=references.resolved,
         dangling_before=references.dangling_before,
+        ambiguous=references.ambiguous,
         sample=replays.drawn,
         seed=seed,
         replayed=replays.right,
@@ -211,15 +210,26 @@ class _Places:
             raise ArchiveError(f"Pair {pair} has no such file.")
         return file
 
-    def sha1(self, held: Held) -> str:
-        """The SHA-1 of a payload as WARC-Payload-Digest gives it. Raises DamagedInput."""
-        record = read_record(self.file(held.file), held.offset, block_position=held.position)
-        return str(parse_digest(f"sha1:{payload_digest(record, 'sha1').hex}"))
-
     def told(self, pair: int, is_after: bool, offset: int | None) -> str | None:
         """A place as findings tell it; None if it is not there."""
         file = self._files[pair][is_after]
         return None if file is None or offset is None else place_of(file, offset)
+
+
+def _elsewhere(originals: Sequence[ReadableFile], pairs: Sequence[Pair]) -> list[ReadableFile]:
+    """The originals that are no files of a pair, by whatever name.
+
+    A file before would make every reference right, and would be gone when the file after takes its place.
+    """
+    taken = {_identity(file) for pair in pairs for file in pair if file is not None}
+    return [file for file in originals if _identity(file) not in taken]
+
+
+def _identity(file: ReadableFile) -> object:
+    if not isinstance(file, Path):
+        return str(file)
+    facts = file.stat()
+    return facts.st_dev, facts.st_ino
 
 
 def _size(file: ReadableFile) -> int:

@@ -234,10 +234,6 @@ def _indexed(store: str, done: Imported) -> Indexed:
 def text(result: DedupeReport) -> str:
     done = result.deduped
     lines = [*_table(done), *_left(done)]
-    if done.converted is None:
-        lines.append(
-            "The files were replaced by an earlier call, which was cut before it could tell how many records."
-        )
     if done.savings is not None:
         lines += _savings("host", done.savings.hosts) + _savings("MIME type", done.savings.types)
     if done.verified:
@@ -268,10 +264,9 @@ def _table(done: Deduped) -> list[str]:
     ]
     if done.collisions:
         rows.append(("of unequal bytes", number_text(done.collisions)))
-    if done.converted is not None:
-        rows.append(("would be revisits" if done.dry_run else "now revisits", number_text(done.converted)))
-        if done.repointed:
-            rows.append(("references mended", number_text(done.repointed)))
+    rows.append(("would be revisits" if done.dry_run else "now revisits", number_text(done.converted)))
+    if done.repointed:
+        rows.append(("references mended", number_text(done.repointed)))
     percent = 100 * done.saved_bytes / done.old_bytes if done.old_bytes else 0.0
     rows += [
         ("size before", size_text(done.old_bytes)),

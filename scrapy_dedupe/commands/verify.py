@@ -119,10 +119,8 @@ def text(result: Verification) -> str:
     if result.faults_count > _SHOWN:
         lines.append(f"... and {number_text(result.faults_count - _SHOWN)} other damaged places.")
     lines += [f"Note: {note}" for note in result.notes[:_SHOWN]]
-    if result.dangling_before > _SHOWN:
-        lines.append(
-            f"... and {number_text(result.dangling_before - _SHOWN)} other revisits without an original."
-        )
+    if (more := result.dangling_before + result.ambiguous - _SHOWN) > 0:
+        lines.append(f"... and {number_text(more)} other revisits of this kind.")
     return "\n".join([*lines, *_summary(result)])
 
 

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         nargs="+",
         action="extend",
-        help="the files to write again, as the manifest names them (default: all in it)",
+        help="the files to write again, as the manifest names them, or patterns of such names (default: all in it)",
     )
     parser.add_argument(
         "--min-size",
@@ -106,6 +106,8 @@ def run(place: Place, opts: argparse.Namespace) -> Rewritten:
     from scrapy_dedupe.afterwards.places import Places
     from scrapy_dedupe.afterwards.rewriting import RewriteOptions, rewrite
 
+    if opts.in_place and opts.output is not None:
+        raise UsageError("--in-place replaces the files themselves, -o writes others. Leave one out.")
     if opts.output is None and not (opts.dry_run or opts.in_place):
         raise UsageError("The new files need a folder: name it with -o.")
     if opts.min_size < 0:
@@ -169,6 +171,16 @@ def text(result: Rewritten) -> str:
     if result.left:
         lines.append("Copies left as they are:")
         lines += [f"  {number_text(count):>10}  {LEFT[reason]}" for reason, count in result.left.items()]
+    if result.unlisted:
+        count = len(result.unlisted)
+        files = "1 file" if count == 1 else f"{number_text(count)} files"
+        lines.append(
+            f"{files} beside these in no manifest. If {'it refers' if count == 1 else 'they refer'} to copies that become"
+            " revisits, such references lead nowhere afterwards: name all files, these too, with --files."
+        )
+        lines += [f"  {name}" for name in result.unlisted[:_SHOWN]]
+        if count > _SHOWN:
+            lines.append(f"  ... and {number_text(count - _SHOWN)} more, which --json lists.")
     if result.verification is not None:
         lines.append(verify.text(result.verification))
     lines.append(_summary(result))

@@ -123,6 +123,8 @@ def text(result: Sums) -> str:
         lines.append(f"Passed over, since the manifest lists them: {_some(result.listed)}.")
     if result.empty:
         lines.append(f"{_counted(result.empty, 'record')} without payload left out.")
+    if result.headless:
+        lines.append(f"{_counted(result.headless, 'response')} without an HTTP status line left out.")
     if result.verified or result.unverifiable:
         lines.append(
             f"{_counted(result.verified, 'stored digest')} compared,"

@@ -4,21 +4,20 @@
 chunked transfer coding (RFC 9112, section 7.1). `decoded_pieces` undoes the content codings as well (RFC 9110,
 section 8.4.1). `payload_digest` hashes one record, `hashed_records` a whole file while it is read.
 
-Where a body stops being in chunks, the rest is kept as it is, from the size of the last chunk on. So the bytes of a
-chunk cannot be given before its end was seen. A chunk of more than 1 MiB is not held until then: the block is read
-once more, only to find the place where the chunks end.
+A body that is not in chunks from its beginning to its end is kept as it is, whatever its HTTP head says. So nothing of
+it can be given before its end was seen: a body in chunks that is too long to be held is read twice.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.warc.coding_streams import decoded_stream
 from scrapy_dedupe.warc.codings import codings_of
 from scrapy_dedupe.warc.framing import open_block
-from scrapy_dedupe.warc.reading import CHUNK_SIZE, LINE, MAX_CHUNK_LINE, read_records
+from scrapy_dedupe.warc.reading import CHUNK_SIZE, MAX_CHUNK_LINE, MAX_TRAILER_BYTES, TRAILER, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ MAX_DECODED_BYTES = 16 << 30
 """A body that is larger when it is decoded is none that anybody meant to send."""
 
 _PIECE = 1 << 20
+_LINE_END = b"\r\n"
 _HTTP_STARTS = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _CONSTRUCTORS = {"md5": hashlib.md5, "sha1": hashlib.sha1, "sha256": hashlib.sha256, "sha512": hashlib.sha512}
 
@@ -60,7 +60,7 @@ def payload_pieces(record: StoredRecord) -> Iterator[bytes]:
         return _behind(open_block(record.path, frame), head_bytes)
 
     if record.http is not None and record.http.is_chunked:
-        yield from dechunked(body, frame.block_length - head_bytes)
+        yield from dechunked(body)
     else:
         yield from body()
 
@@ -194,84 +194,91 @@ def _is_same(begun: Frame, read: Frame) -> bool:
     return (begun.offset, begun.block_position) == (read.offset, read.block_position)
 
 
-def dechunked(body: Callable[[], Iterator[bytes]], length: int) -> Iterator[bytes]:
-    """Yield what `reading.without_chunks` returns for a body of *length* bytes, in pieces of bounded size.
+def dechunked(body: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
+    """Yield what `reading.without_chunks` returns for a body, in pieces of bounded size.
 
-    *body* opens the body at its beginning; it is called a second time only for a chunk of more than 1 MiB.
+    *body* opens the body at its beginning; it is called a second time if that looks like a chunk.
     """
-    chunks_end: int | None = None  # once it was looked for
     stream = _Window(body())
-    while (found := stream.chunk_size()) is not None:
-        size, line_length = found
-        if not size:
-            return
-        if stream.position + line_length + size >= length:  # the last chunk was cut
-            stream.drop(line_length)
-            break
-        if size <= _PIECE:
-            if not stream.has_line_end(line_length + size):
-                break
-        else:
-            if chunks_end is None:
-                chunks_end = _end_of_chunks(body(), length)
-            if stream.position >= chunks_end:
-                break
-        stream.drop(line_length)
-        yield from stream.pieces(size)
+    if stream.chunk_size() is None or _survey(_Window(body())) is None:
+        yield from stream.rest()
+        return
+    while (found := stream.chunk_size()) is not None and found.size:
+        stream.drop(found.line_length)
+        yield from stream.pieces(found.size)
         stream.drop_line_end()
-    yield from stream.rest()
 
 
-def _end_of_chunks(body: Iterator[bytes], length: int) -> int:
-    """Where the last chunk without a line end begins; the length of a body that has none."""
-    stream = _Window(body)
+def has_more_than_payload(record: StoredRecord) -> bool:
+    """Whether the chunks of a body say something besides it: extensions of their sizes, or fields behind the last one.
+
+    Raises DamagedInput if a long block cannot be read again.
+    """
+    frame, http = record.frame, record.http
+    if record.type == "revisit" or http is None or not http.is_chunked:
+        return False
+    is_held = len(frame.kept) == frame.block_length
+    pieces = iter((frame.kept,)) if is_held else open_block(record.path, frame)
+    return bool(_survey(_Window(_behind(pieces, http.length))))
+
+
+def _survey(stream: _Window) -> bool | None:
+    """None if a body is not in chunks from its beginning to its end; else whether they say something besides it."""
+    has_extensions = False
     while (found := stream.chunk_size()) is not None:
-        size, line_length = found
-        begins = stream.position
-        if not size or begins + line_length + size >= length:
-            return length
-        stream.drop(line_length)
-        for _ in stream.pieces(size):
-            pass
-        if not stream.drop_line_end():
-            return begins
-    return length
+        has_extensions = has_extensions or found.has_extension
+        stream.drop(found.line_length)
+        if not found.size:
+            trailer = stream.at_most(MAX_TRAILER_BYTES)
+            if trailer is None or not TRAILER.fullmatch(trailer):
+                return None
+            return has_extensions or len(trailer) > len(_LINE_END)
+        if sum(map(len, stream.pieces(found.size))) < found.size or not stream.drop_line_end():
+            return None
+    return None
+
+
+class _Chunk(NamedTuple):
+    """What the line before a chunk says."""
+
+    size: int
+    line_length: int
+    has_extension: bool
 
 
 class _Window:
-    """The bytes of a stream that are at hand; `position` counts those that were taken."""
+    """The bytes of a stream that are at hand."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._more = pieces
         self._held = b""
         self._index = 0
-        self.position = 0
 
-    def chunk_size(self) -> tuple[int, int] | None:
-        """The size of the chunk that begins here, and the length of the line that says it."""
+    def chunk_size(self) -> _Chunk | None:
+        """The chunk that begins here, which is not taken; None if none does."""
         for wanted in (64, MAX_CHUNK_LINE):
             is_at_hand = self._hold(wanted)
             if match := CHUNK_SIZE.match(self._held, self._index):
-                return int(match[1], 16), match.end() - match.start()
+                return _Chunk(int(match[1], 16), match.end() - match.start(), match[2] is not None)
             if not is_at_hand:
                 break
         return None
 
-    def has_line_end(self, ahead: int) -> bool:
-        """Whether a line ends so many bytes from here."""
-        self._hold(ahead + 2)
-        return bool(LINE.match(self._held, self._index + ahead))
-
     def drop_line_end(self) -> bool:
-        self._hold(2)
-        match = LINE.match(self._held, self._index)
-        self.drop(match.end() - match.start() if match else 0)
-        return match is not None
+        """Take the line end that comes next; False if there is none."""
+        self._hold(len(_LINE_END))
+        if not self._held.startswith(_LINE_END, self._index):
+            return False
+        self.drop(len(_LINE_END))
+        return True
 
     def drop(self, count: int) -> None:
         """Take bytes that are at hand."""
         self._index += count
-        self.position += count
+
+    def at_most(self, count: int) -> bytes | None:
+        """All that is left, if it is not more than *count* bytes."""
+        return None if self._hold(count + 1) else self._held[self._index :]
 
     def pieces(self, count: int) -> Iterator[bytes]:
         while count and self._hold(1):

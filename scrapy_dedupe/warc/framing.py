@@ -50,6 +50,9 @@ _ARC_FIELDS_2 = [
     "filename",
     "archive-length",
 ]
+_ARC_DATE = re.compile(r"\d{8,17}", re.ASCII)
+# URL, then IP address, or none, and date. The last two that look so, since a URL is more likely to hold the like.
+_ARC_PLACE = re.compile(r"(.+) ([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*|-) (\d{8,17}) (.+)", re.ASCII)
 _CR = 0x0D
 _BLANKS = (" ", "\t")
 _FIELD = re.compile(r"([^:\n]*):([^\n]*)\r\n")
@@ -346,7 +349,7 @@ class _FrameReader:
         # The version block has five fields in version 1 and mostly in version 2 as well.
         if line.startswith(b"filedesc:"):
             names = _ARC_FIELDS_1 if len(line.split()) < 10 else _ARC_FIELDS_2
-        values = _text(line).rstrip("\r\n").rsplit(" ", len(names) - 1)
+        values = arc_values(_text(line).rstrip("\r\n"), len(names))
         if len(values) != len(names):
             raise Broken(f"the ARC record has {len(values)} fields, {len(names)} were announced")
         return tuple(zip(names, values, strict=True))
@@ -356,6 +359,23 @@ class _FrameReader:
         if len(lines) > 1 and lines[1].lower().startswith(b"url "):
             count = len(lines[1].split())
             self._arc_fields = _ARC_FIELDS_2 if count == len(_ARC_FIELDS_2) else _ARC_FIELDS_1
+
+
+def arc_values(line: str, count: int) -> list[str]:
+    """The values in the line of an ARC record that has *count* fields; more or less if they cannot be told apart.
+
+    >>> arc_values("http://a/b c 192.0.2.1 20080430204825 text/html; charset=utf-8 510", 5)
+    ['http://a/b c', '192.0.2.1', '20080430204825', 'text/html; charset=utf-8', '510']
+    """
+    values = line.rsplit(" ", count - 1)
+    if len(values) != count or _ARC_DATE.fullmatch(values[2]):
+        return values
+    # There are spaces in the media type, too.
+    found = _ARC_PLACE.fullmatch(line)
+    if found is None:
+        return values
+    *before, behind = found.groups()
+    return [*before, *behind.rsplit(" ", count - 4)]
 
 
 def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...]:
@@ -376,7 +396,7 @@ def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...
             return tuple(fields)
         if text[:1] in b" \t" and fields:
             name, value = fields[-1]
-            fields[-1] = (name, f"{value} {_text(text).strip()}")
+            fields[-1] = (name, f"{value} {_text(text).strip()}".strip())
             continue
         head, colon, tail = text.partition(b":")
         if not colon:

@@ -90,7 +90,7 @@ def raw_head(record: StoredRecord) -> RawHead:
             break
         if text[:1] in b" \t" and fields:
             name, value = fields[-1]
-            fields[-1] = (name, value + b" " + text.strip())
+            fields[-1] = (name, (value + b" " + text.strip()).strip())
             continue
         name, colon, value = text.partition(b":")
         if not colon:

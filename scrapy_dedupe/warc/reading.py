@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 
 KEPT_BYTES = 8 << 20
 
-_STATUS_LINE = re.compile(rb"\s*HTTP/\d(?:\.\d)?\s+(\d{3})(?:\s|\Z)", re.IGNORECASE)
+_STATUS_LINE = re.compile(rb"\s*(?P<line>HTTP/\d(?:\.\d)?\s+(?P<status>\d{3}))(?:\s|\Z)", re.IGNORECASE)
 _REQUEST_LINE = re.compile(rb"[!-~]+ [^\r\n]* HTTP/\d", re.IGNORECASE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
-LINE = re.compile(rb"\r?\n")
+_LINE_END = re.compile(rb"\r?\n")
 # The extension of a chunk is bounded so that the next one can be looked for without reading a whole body.
-CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]{0,256}(?:;[^\r\n]{0,16384})?\r?\n")
+CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]{0,256}(;[^\r\n]{0,16384})?\r\n")
 MAX_CHUNK_LINE = 16 + 256 + 1 + 16_384 + 2
+# The fields behind the last chunk and the blank line that ends them.
+TRAILER = re.compile(rb"(?:[!-9;-~]+:[^\r\n]*\r\n)*\r\n")
+MAX_TRAILER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,28 +269,26 @@ def read_record(path: ReadableFile | str, offset: int, *, block_position: int | 
 def without_chunks(body: bytes) -> bytes:
     r"""Return *body* without the framing of the chunked transfer coding (RFC 9112, section 7.1).
 
-    A body that is not in chunks at all is returned as it is: many archives keep the header and not the
-    framing. From a place that is no chunk on, the bytes are kept as they are.
+    A body that is not in chunks from its first byte to its last is returned as it is. Many archives keep the header
+    and not the framing, and then what looks like a chunk, such as a first line of digits, is a part of the page: two
+    bodies must never become equal by losing it.
 
-    >>> without_chunks(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), without_chunks(b"abc")
-    (b'abcde', b'abc')
+    >>> without_chunks(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), without_chunks(b"3\r\nabc")
+    (b'abcde', b'3\r\nabc')
     """
     parts: list[bytes] = []
     position = 0
     while match := CHUNK_SIZE.match(body, position):
         size, start = int(match[1], 16), match.end()
-        end = start + size
         if not size:
-            return b"".join(parts)
-        if end >= len(body):  # the last chunk was cut
-            parts.append(body[start:])
-            return b"".join(parts)
-        line_end = LINE.match(body, end)
-        if not line_end:
-            break
+            is_whole = len(body) - start <= MAX_TRAILER_BYTES and TRAILER.fullmatch(body, start)
+            return b"".join(parts) if is_whole else body
+        end = start + size
+        if body[end : end + 2] != b"\r\n":
+            return body
         parts.append(body[start:end])
-        position = line_end.end()
-    return b"".join(parts) + body[position:] if parts else body
+        position = end + 2
+    return body
 
 
 def _raise_for(damages: list[Damage]) -> None:
@@ -335,30 +336,32 @@ def says_http(content_type: str | None) -> bool:
 
 
 def _http_head(block: bytes) -> HttpHead | None:
+    begin = 0
     if block.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) and block[12:13] == b" " and block[9:12].isdigit():
         status: int | None = int(block[9:12])
     elif match := _STATUS_LINE.match(block):
-        status = int(match[1])
+        # Blank lines before it are no end of the head.
+        status, begin = int(match["status"]), match.start("line")
     elif _REQUEST_LINE.match(block):
         status = None
     else:
         return None
-    end = block.find(b"\r\n\r\n")
-    if end >= 0 and block.count(b"\n", 0, end) == block.count(b"\r\n", 0, end):
+    end = block.find(b"\r\n\r\n", begin)
+    if end >= 0 and block.count(b"\n", begin, end) == block.count(b"\r\n", begin, end):
         length = end + 4
     else:  # some line ends are bare ones
-        match = _HEAD_END.search(block)
+        match = _HEAD_END.search(block, begin)
         end, length = match.span() if match else (len(block), len(block))
-    first, _, text = block[:end].partition(b"\n")
+    first, _, text = block[begin:end].partition(b"\n")
     return HttpHead(first.removesuffix(b"\r"), status, text, length)
 
 
 def _headers(text: bytes) -> Headers:
     headers: list[tuple[bytes, bytes]] = []
-    for line in LINE.split(text):
+    for line in _LINE_END.split(text):
         if line[:1] in (b" ", b"\t") and headers:
             name, value = headers[-1]
-            headers[-1] = (name, value + b" " + line.strip())
+            headers[-1] = (name, (value + b" " + line.strip()).strip())
             continue
         name, colon, value = line.partition(b":")
         if colon:

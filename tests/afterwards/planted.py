@@ -372,11 +372,20 @@ class Planting:
         return self.add(file, made, fate)
 
 
+def says_chunked(record: Record) -> bool:
+    return b"Transfer-Encoding: chunked" in record.head
+
+
+def stored_in_chunks(record: Record) -> bool:
+    return len(record.block) - len(record.head) != len(record.payload)
+
+
 def fates_of(p: Planting, *, min_size: int = 1_024, prefix: str = "") -> dict[str, Fate]:
     """What has to become of each record, worked out by the rules.
 
     A cluster is every whole response with one payload. Its original is the earliest, then by file, then by place.
-    If that is no GET with status 200 or is too small, nothing happens. Records that share an id, and references
+    If that is no GET with status 200 or is too small, nothing happens; nor if it is stored in chunks which the head of the
+    copy does not announce. Records that share an id, and references
     without an id, are beyond this.
     """
     clusters: dict[bytes, list[tuple[tuple[int, int], str, int, Record]]] = {}
@@ -392,6 +401,8 @@ def fates_of(p: Planting, *, min_size: int = 1_024, prefix: str = "") -> dict[st
         if original.status != 200 or original.method != "GET" or len(payload) < max(1, min_size):
             continue
         for *_, copy in copies:
+            if says_chunked(original) and stored_in_chunks(original) and not says_chunked(copy):
+                continue
             if copy.status == 200 and copy.method == "GET" and copy.id and not copy.is_arc:
                 fates[copy.label] = Copy(original.label)
     by_id = {p.records[label].id: (label, fate.of) for label, fate in fates.items() if isinstance(fate, Copy)}

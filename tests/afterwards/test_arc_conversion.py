@@ -125,6 +125,25 @@ def test_a_uri_with_bytes_that_no_uri_has_is_percent_encoded(tmp_path: Path) -> 
     assert latin.target_uri == "http://example.org/%E9#x"
 
 
+def test_a_media_type_with_a_blank_does_not_shift_the_fields_before_it(tmp_path: Path) -> None:
+    kind = b"text/html; charset=utf-8"
+    _, _, *records = converted(
+        tmp_path,
+        version_block(),
+        capture(kind=kind),
+        capture(b"http://example.org/a \xe9", kind=kind),
+        capture(b"dns:x y", b"x", kind=b"text/dns; x"),
+    )
+    assert [record.target_uri for record in records] == [
+        "http://example.org/",
+        "http://example.org/a%20%E9",
+        "dns:x%20y",
+    ]
+    assert {record.date for record in records} == {"2004-05-05T06:22:39Z"}
+    assert {record.get("WARC-IP-Address") for record in records} == {"192.0.2.7"}
+    assert records[2].get("Content-Type") == "text/dns; x"
+
+
 def test_the_digest_is_of_the_payload_without_chunks(tmp_path: Path) -> None:
     block = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     record = converted(tmp_path, version_block(), capture(block=block), algorithm="sha1")[-1]
@@ -288,6 +307,14 @@ def test_faults_of_all_files_are_counted(tmp_path: Path) -> None:
     write(tmp_path / "in" / "b.arc", b"rubbish\n")
     result = convert_all(tmp_path / "in", folder=tmp_path / "out", keep_going=True)
     assert (result.files, result.fault_count) == (1, 1)
+
+
+def test_a_file_at_fault_leaves_nothing_of_those_beside_it(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.arc", version_block(), capture()[:-8])
+    write(tmp_path / "in" / "b.arc", version_block(), capture(block=PAGE + bytes(60 << 20)))
+    with pytest.raises(DamagedInput, match=r"a\.arc"):
+        convert_all(tmp_path / "in", folder=tmp_path / "out", jobs=2)
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
 def test_names_of_warc_files() -> None:

@@ -135,6 +135,27 @@ def test_a_chunked_payload_is_that_of_a_plain_one(listed, resolve):
     assert extensions(resolve(listed.lines)) == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b"20200101\nname,value\n", b"20210101\nname,value\n"),
+        (b"20200101\r\nname,value\n", b"20210101\r\nname,value\n"),
+        (b"4\nabcd\n0\none page", b"4\nabcd\n0\nanother"),
+        (b"4\r\nabcd\r\n0\r\none page", b"4\r\nabcd\r\n0\r\nanother"),
+        (b"4\r\nabcd\r\n9\r\ne", b"4\r\nabcd\r\nA\r\ne"),
+        (b"4;a\r\nabcd\r\n0\r\n\r\n", b"4;b\r\nabcd\r\n0\r\n\r\n"),
+        (b"4\r\nabcd\r\n0\r\nX: 1\r\n\r\n", b"4\r\nabcd\r\n0\r\nX: 2\r\n\r\n"),
+    ],
+)
+@pytest.mark.parametrize("kept", [60, 8 << 20])
+def test_no_byte_that_chunks_do_not_stand_for_is_lost(listed, resolve, monkeypatch, first, second, kept):
+    monkeypatch.setattr(reading, "KEPT_BYTES", kept)
+    monkeypatch.setattr(comparing, "KEPT_BYTES", kept)
+    for number, body in enumerate((first, second), 1):
+        listed.add(body, date=day(number), headers=("Transfer-Encoding: chunked",))
+    assert extensions(resolve(listed.lines)) == [1, 2]
+
+
 def test_a_content_coding_is_undone_for_decoded_digests_alone(listed, resolve):
     digest = f"decoded-sha256:{hashlib.sha256(b'hello').hexdigest()}"
     coding = ("Content-Encoding: gzip",)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -210,6 +211,40 @@ def test_a_record_without_a_uri_is_a_fault(tmp_path: Path) -> None:
     lines, sums = summed(path, keep_going=True)
     assert lines == []
     assert "no WARC-Target-URI" in sums.faults[0].reason
+
+
+@pytest.mark.parametrize(
+    "date", ["2020-01-01T00:00:00+01:00", "text-/h-tmTl;:00:00Z", "2020-02-30T00:00:00Z"]
+)
+@pytest.mark.parametrize("recompute", [True, False])
+def test_a_date_that_is_none_is_a_fault_of_its_record_alone(
+    tmp_path: Path, date: str, recompute: bool
+) -> None:
+    p, path = planted(tmp_path)
+    p.exchange(path.name, "two", f"{SITE}/2", BODY)
+    p.write(tmp_path)
+    records = [record.to_bytes() for record in p.files[path.name].records]
+    records[1] = re.sub(rb"WARC-Date: [^\r]*", b"WARC-Date: " + date.encode(), records[1])
+    path.write_bytes(b"".join(records))
+    with pytest.raises(DamagedInput, match=rf"a\.warc\.gz, offset {len(records[0])}: "):
+        summed(path, recompute=recompute)
+    lines, sums = summed(path, keep_going=True, recompute=recompute)
+    assert [line.uri for line in lines] == [f"{SITE}/2"]
+    assert sums.faults == [
+        Fault(
+            f"{path}, offset {len(records[0])}",
+            f"{date!r} is not a date as WARC-Date has it, in UTC and with a Z at its end",
+        )
+    ]
+
+
+def test_responses_without_a_status_line_are_counted(tmp_path: Path) -> None:
+    p, path = planted(tmp_path)
+    for label, block in (("icy", b"ICY 200 OK\r\n\r\nmusic"), ("old", b"<html>HTTP/0.9</html>")):
+        p.other(path.name, label, "response", f"{SITE}/{label}", block, content_type=b"application/http")
+    p.write(tmp_path)
+    lines, sums = summed(path)
+    assert (len(lines), sums.headless, sums.fault_count) == (1, 2, 0)
 
 
 @given(st.data())

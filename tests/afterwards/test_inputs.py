@@ -105,3 +105,14 @@ def test_names_can_be_given_relative_to_a_folder(folder: Path) -> None:
     ]  # fmt: skip
     with pytest.raises(UsageError, match=r"in/a\.warc is not below in/deep"):
         relative_to(found, Path("in/deep"))
+
+
+@pytest.mark.parametrize("ending", ["zst", "bz2", "xz", "lz4"])
+def test_archives_that_cannot_be_read_are_not_passed_over_in_silence(folder: Path, ending: str) -> None:
+    path = folder / "in" / f"z.warc.{ending}"
+    path.write_bytes(b"\x28\xb5\x2f\xfd rest" if ending == "zst" else b"BZh rest")
+    faults = Faults(keep_going=True)
+    assert [given.name for given in find_inputs(["in"], faults=faults)] == ["in/a.warc", "in/b.warc"]
+    assert [fault.place for fault in faults.first] == [f"in/z.warc.{ending}"]
+    with pytest.raises(DamagedInput, match=rf"z\.warc\.{ending}"):
+        names("in")

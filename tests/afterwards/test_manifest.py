@@ -385,3 +385,11 @@ def test_a_line_must_fill_its_columns() -> None:
 
 def test_a_digest_has_one_form() -> None:
     assert digest_of(f"Decoded-MD5:{MD5.upper()}") == f"decoded-md5:{MD5}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("{a}.warc", "%7Ba}.warc"), ("PAR1-x.warc", "%50AR1-x.warc"), ("P.warc", "P.warc")]
+)
+def test_no_name_passes_for_another_format(name: str, text: str) -> None:
+    assert file_text(name) == text
+    assert file_of(text) == name

@@ -317,6 +317,7 @@ def test_a_remote_file_that_is_too_short_is_told_with_the_place(listed, web, kep
 def test_an_answer_that_is_cut_is_told(listed, web):
     def cut(request):
         request.send_response(206)
+        request.send_header("Content-Range", f"bytes 0-{listed.lines[0].length - 1}/*")
         request.send_header("Content-Length", str(listed.lines[0].length))
         request.end_headers()
         request.wfile.write(listed.path.read_bytes()[:20])
@@ -344,6 +345,13 @@ def test_an_answer_with_another_range_is_not_taken(listed, web):
         Places([web.url("/")]).record(listed.lines[1])
     with pytest.raises(DamagedInput, match="more bytes came than were asked for"):
         Places([web.url("/")]).record(listed.lines[0])
+
+
+def test_an_answer_that_does_not_say_which_part_it_is_is_not_taken(listed, web):
+    line = listed.lines[1]
+    web.page("/a.warc.gz", listed.path.read_bytes()[: line.length], status=206)
+    with pytest.raises(ArchiveError, match="does not serve HTTP ranges"):
+        Places([web.url("/")]).record(line)
 
 
 def test_a_password_in_a_url_is_not_shown(listed, web):

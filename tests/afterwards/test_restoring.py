@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import shutil
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_dedupe.afterwards import restoring
+from scrapy_dedupe.afterwards.restored_heads import as_response
 from scrapy_dedupe.afterwards.restoring import Restored, RestoreOptions, restore
+from scrapy_dedupe.afterwards.revisits import Target, as_revisit, pointed_to
 from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.warc.raw_heads import RawHead
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
@@ -124,6 +130,44 @@ def test_a_payload_that_looks_like_chunks_is_not_taken_for_them(tmp_path: Path) 
     ]
 
 
+def test_a_long_payload_in_small_chunks_that_looks_like_chunks_is_not_taken_for_them(tmp_path: Path) -> None:
+    long = bytes(range(256)) * (9 << 12)
+    payload = b"5\r\nhello\r\n" + long
+    http = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked = b"1\r\n5\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(payload) - 1, payload[1:])
+    pages = [Page(number, chunked, http=http, has_digests=False) for number in (1, 2)]
+    first = Archive({"a.warc": pages}).write(tmp_path / "first")
+    run(dedupe(first, tmp_path / "deduped"), output=tmp_path / "out")
+    payloads = [
+        record.payload() for record in read_records(tmp_path / "out" / "a.warc") if record.type == "response"
+    ]
+    assert payloads == [payload, payload]
+
+
+def test_memory_does_not_grow_with_a_record_that_is_pointed_back(tmp_path: Path) -> None:
+    pages = [Page(1, BODY), Page(2, BODY)]
+    first = Archive({"a.warc": pages}).write(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    revisit = next(record for record in read_records(deduped / "a.warc") if record.type == "revisit")
+    with (deduped / "a.warc").open("ab") as file:
+        file.write(
+            b"WARC/1.0\r\nWARC-Type: conversion\r\nWARC-Record-ID: <urn:uuid:9>\r\nWARC-Date: 2020-01-01T00:00:00Z\r\n"
+            b"WARC-Target-URI: %b\r\nWARC-Refers-To: %b\r\nFormer-WARC-Refers-To: %b\r\nContent-Type: video/mp4\r\n"
+            b"Content-Length: %d\r\n\r\n" % (pages[1].uri, pages[0].id, pages[1].id, 64 << 20)
+        )
+        file.write(bytes(64 << 20) + b"\r\n\r\n")
+    assert revisit.refers_to == pages[0].id.decode()
+    tracemalloc.start()
+    try:
+        assert run(deduped, output=tmp_path / "out").repointed == 2
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 48 << 20
+    conversion = [*read_records(tmp_path / "out" / "a.warc")][-1]
+    assert (conversion.type, conversion.refers_to) == ("conversion", pages[1].id.decode())
+
+
 def test_a_revisit_whose_original_is_away_is_a_fault(tmp_path: Path) -> None:
     first = Archive({"a.warc.gz": [Page(1, BODY)], "b.warc.gz": [Page(2, BODY), Page(3, OTHER)]})
     deduped = dedupe(first.write(tmp_path / "first"), tmp_path / "deduped")
@@ -191,6 +235,106 @@ def test_revisits_of_other_programs_are_restored_on_demand(tmp_path: Path) -> No
     assert left.type == "revisit"
 
 
+def foreign(page: Page, payload_digest: bytes, *fields: bytes) -> bytes:
+    """A revisit of another program, of page 1."""
+    lines = [
+        b"WARC/1.0\r\nWARC-Type: revisit",
+        b"WARC-Record-ID: " + page.id,
+        b"WARC-Date: 2020-01-02T00:00:00Z",
+        b"WARC-Target-URI: " + page.uri,
+        b"WARC-Profile: http://netpreserve.org/warc/1.0/revisit/identical-payload-digest",
+        b"WARC-Refers-To-Target-URI: " + Page(1, b"").uri,
+        b"WARC-Refers-To-Date: 2020-01-01T00:00:01Z",
+        *fields,
+        b"WARC-Payload-Digest: " + payload_digest,
+        b"Content-Type: message/http\r\nContent-Length: %d" % len(page.block),
+    ]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + page.block + b"\r\n\r\n"
+
+
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+CODED = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"
+PACKED = gzip.compress(BODY, mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("stored", "stored_head", "head", "digest_of", "is_right"),
+    [
+        (PACKED, CODED, PLAIN, BODY, False),
+        (PACKED, CODED, CODED, BODY, True),
+        (PACKED, CODED, PLAIN, PACKED, True),
+        (PACKED, PLAIN, CODED, PACKED, True),
+        (BODY, PLAIN, CODED, BODY, False),
+        (BODY, PLAIN, PLAIN, BODY, True),
+    ],
+)
+@pytest.mark.parametrize("has_block_digest", [True, False])
+def test_a_revisit_gets_no_payload_in_a_coding_that_its_head_does_not_name(
+    stored: bytes,
+    stored_head: bytes,
+    head: bytes,
+    digest_of: bytes,
+    is_right: bool,
+    has_block_digest: bool,
+    tmp_path: Path,
+) -> None:
+    original = Page(1, stored, http=stored_head, has_digests=has_block_digest)
+    records = [response(original, digest_of), foreign(Page(2, b"", http=head), sha1(digest_of))]
+    write_file(tmp_path / "in" / "a.warc.gz", records)
+    result = run(tmp_path / "in", output=tmp_path / "out", all_writers=True, keep_going=True)
+    record = [*read_records(tmp_path / "out" / "a.warc.gz")][1]
+    if is_right:
+        assert (result.restored, result.fault_count) == (1, 0)
+        assert (record.type, record.payload()) == ("response", stored)
+    else:
+        assert (result.restored, result.fault_count) == (0, 1)
+        assert "content coding" in result.faults[0].reason
+        assert record.type == "revisit"
+
+
+def test_a_copy_in_another_coding_than_its_originals_head_is_restored(tmp_path: Path) -> None:
+    """Its stored bytes were compared, so that its digest of the decoded body need not tell the coding."""
+    pages = [Page(1, PACKED, http=CODED), Page(2, PACKED, http=PLAIN)]
+    write_file(tmp_path / "first" / "a.warc.gz", [response(page, BODY) for page in pages])
+    run(dedupe(tmp_path / "first", tmp_path / "deduped"), output=tmp_path / "out")
+    assert same(tmp_path / "first", tmp_path / "out")
+
+
+def test_nothing_is_left_of_where_a_revisit_of_another_program_was_pointed(tmp_path: Path) -> None:
+    former = (
+        b"WARC-Refers-To: " + Page(1, b"").id,
+        b"Former-WARC-Refers-To: none",
+        b"Former-WARC-Refers-To-Target-URI: http://example.org/9",
+        b"Former-WARC-Payload-Digest: none",
+    )
+    records = [response(Page(1, BODY)), foreign(Page(2, b""), sha1(BODY), *former)]
+    write_file(tmp_path / "in" / "a.warc.gz", records)
+    assert run(tmp_path / "in", output=tmp_path / "out", all_writers=True).restored == 1
+    restored = [*read_records(tmp_path / "out" / "a.warc.gz")][1]
+    assert [name for name, _ in restored.headers] == [
+        *("WARC-Type", "WARC-Record-ID", "WARC-Date", "WARC-Target-URI"),
+        *("WARC-Payload-Digest", "Content-Type", "Content-Length"),
+    ]
+    assert restored.get("WARC-Payload-Digest") == sha1(BODY).decode()
+
+
+def test_a_copy_that_was_pointed_to_an_earlier_original_has_the_fields_of_before() -> None:
+    version, *lines = response(Page(1, BODY)).partition(b"\r\n\r\n")[0].split(b"\r\n")
+    head = RawHead(
+        version, tuple((name, value) for name, _, value in (line.partition(b": ") for line in lines))
+    )
+    target = Target(b"<urn:uuid:1>", b"http://example.org/1", b"2020-01-01T00:00:00Z", b"sha1:A")
+    earlier = Target(b"<urn:uuid:0>", b"http://example.org/0", b"2010-01-01T00:00:00Z", b"sha256:0")
+    from_arc = Target(None, b"http://example.org/0", b"2005-01-01T00:00:00Z", b"sha1:A")
+    revisit = as_revisit(head, target, b"")
+    for targets in ([earlier], [from_arc], [earlier, from_arc], [from_arc, earlier]):
+        pointed = revisit
+        for other in targets:
+            pointed = pointed_to(pointed, other, is_revisit=True, takes_digest=True, new_id=b"<urn:uuid:2>")
+        assert pointed != revisit
+        assert as_response(pointed) == head
+
+
 def test_in_place_files_are_replaced_after_verification_alone(tmp_path: Path) -> None:
     first = Archive({"a.warc.gz": [Page(1, BODY)], "b.warc.gz": [Page(2, BODY)]}).write(tmp_path / "first")
     deduped = dedupe(first, tmp_path / "deduped")
@@ -242,6 +386,163 @@ def test_a_run_that_was_cut_goes_on(
     assert result.restored == 2
     assert same(tmp_path / "first", output or deduped)
     assert len([*(output or deduped).iterdir()]) == 3
+
+
+def three(folder: Path) -> Path:
+    names = ["a.warc.gz", "b.warc.gz", "c.warc.gz"]
+    return Archive({name: [Page(number, BODY)] for number, name in enumerate(names)}).write(folder)
+
+
+def cut_after(names: int, monkeypatch: pytest.MonkeyPatch, *paths: Path, output: Path | None) -> None:
+    """A run that is cut when so many files have their final names."""
+    real, done = restoring.give_final_name, []
+
+    def cut(one: Any) -> None:
+        if len(done) == names:
+            raise KeyboardInterrupt
+        done.append(one)
+        real(one)
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        context.setattr(restoring, "give_final_name", cut)
+        run(*paths, output=output)
+
+
+def added(path: Path, number: int) -> bytes:
+    """Append a record to a file."""
+    record = response(Page(number, OTHER))
+    with path.open("ab") as file:
+        file.write(member(record))
+    return record
+
+
+@pytest.mark.parametrize("names", [0, 1, 2, 3])
+def test_a_record_that_came_after_a_run_was_cut_is_in_the_output(
+    names: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = three(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    cut = min(names, 2)  # with 3 all have their names, and only the state is left
+    if names == 3:
+        with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            context.setattr(restoring._Restoration, "_result", _interrupted)
+            run(deduped, output=tmp_path / "out")
+    else:
+        cut_after(cut, monkeypatch, deduped, output=tmp_path / "out")
+    for folder in (first, deduped):
+        added(folder / "c.warc.gz", 9)
+    assert run(deduped, output=tmp_path / "out").restored == 2
+    assert same(first, tmp_path / "out")
+    assert len([*(tmp_path / "out").iterdir()]) == 3
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("names", [0, 1, 2])
+def test_in_place_a_record_that_came_after_a_run_was_cut_is_kept(
+    names: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = three(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    if names < 2:
+        cut_after(names, monkeypatch, deduped, output=None)
+    else:
+        with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            context.setattr(restoring._Restoration, "_result", _interrupted)
+            run(deduped, output=None)
+    for name in ("a.warc.gz", "b.warc.gz", "c.warc.gz"):
+        for folder in (first, deduped):
+            added(folder / name, 9)
+    run(deduped, output=None)
+    assert same(first, deduped)
+    assert len([*deduped.iterdir()]) == 3
+
+
+def test_in_place_files_that_were_deduplicated_again_after_a_run_was_cut_are_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = three(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    cut_after(1, monkeypatch, deduped, output=None)
+    dedupe(first, deduped)
+    assert run(deduped, output=None).restored == 2
+    assert same(first, deduped)
+    assert len([*deduped.iterdir()]) == 3
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("step", ["write_output", "verify"])
+def test_a_file_that_changes_while_it_is_restored_is_told(
+    step: str, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = three(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    real: Callable[..., Any] = getattr(restoring, step)
+    output = None if in_place else tmp_path / "out"
+
+    def change(*args: Any, **kwargs: Any) -> Any:
+        result = real(*args, **kwargs)
+        if len([*read_records(deduped / "a.warc.gz")]) == 3:
+            for folder in (first, deduped):
+                added(folder / "a.warc.gz", 9)
+        return result
+
+    monkeypatch.setattr(restoring, step, change)
+    with pytest.raises(ArchiveError, match=r"a\.warc\.gz has changed"):
+        run(deduped, output=output)
+    folder = output or deduped
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+    assert run(deduped, output=output).restored == 2
+    assert same(first, folder)
+
+
+def test_in_place_a_file_that_changes_after_verification_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = three(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    real = restoring.give_final_name
+
+    def change(one: Any) -> None:
+        real(one)
+        for folder in (first, deduped):
+            added(folder / "c.warc.gz", 9)
+
+    with monkeypatch.context() as context, pytest.raises(ArchiveError, match=r"c\.warc\.gz has changed"):  # noqa: PT012
+        context.setattr(restoring, "give_final_name", change)
+        run(deduped, output=None)
+    assert sorted(path.name for path in deduped.iterdir()) == ["a.warc.gz", "b.warc.gz", "c.warc.gz"]
+    assert run(deduped, output=None).restored == 1
+    assert same(first, deduped)
+
+
+def test_a_file_that_came_into_the_output_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = three(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    cut_after(1, monkeypatch, deduped, output=tmp_path / "out")
+    write_file(tmp_path / "out" / "c.warc.gz", [b"precious"])
+    with pytest.raises(ArchiveError, match=r"c\.warc\.gz is there already.*--force"):
+        run(deduped, output=tmp_path / "out")
+    assert uncompressed(tmp_path / "out" / "c.warc.gz") == b"precious"
+    run(deduped, output=tmp_path / "out", force=True)
+    assert same(first, tmp_path / "out")
+
+
+def test_what_a_run_of_another_call_has_left_is_not_taken_for_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = three(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    cut_after(0, monkeypatch, deduped / "a.warc.gz", deduped, output=None)
+    for folder in (first, deduped):
+        added(folder / "b.warc.gz", 9)
+    shutil.rmtree(deduped / ".restore")
+    run(deduped, output=None)
+    assert same(first, deduped)
 
 
 def test_an_output_that_is_there_is_refused(tmp_path: Path) -> None:

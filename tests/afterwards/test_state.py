@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,6 +66,37 @@ def test_the_folder_goes_as_one_change(tmp_path: Path, monkeypatch: pytest.Monke
     with StateFolder(tmp_path / "state") as state:
         assert state.read_json("a.json") is None
         assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_what_a_process_left_is_removed_by_the_one_that_has_the_folder_alone(tmp_path: Path) -> None:
+    left = tmp_path / ".state.gone" / "a.json"
+    with StateFolder(tmp_path / "state"):
+        left.parent.mkdir()
+        left.write_text("1")
+        with pytest.raises(ArchiveError, match="Another process"), StateFolder(tmp_path / "state"):
+            pass
+        assert left.exists()
+    with StateFolder(tmp_path / "state"):
+        assert not left.parent.exists()
+
+
+def test_two_processes_may_remove_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = shutil.rmtree, []
+
+    def disturbed(path: Path) -> None:
+        calls.append(path)
+        if len(calls) % 2:
+            (path / "lock").unlink(missing_ok=True)
+            raise FileNotFoundError(path)
+        real(path)
+
+    with StateFolder(tmp_path / "state") as state:
+        state.write_json("a.json", 1)
+        (tmp_path / ".state.gone").mkdir()
+        monkeypatch.setattr("shutil.rmtree", disturbed)
+        state.remove()
+    assert not list(tmp_path.iterdir())
+    assert len(calls) == 4
 
 
 def test_what_is_named_last_is_removed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

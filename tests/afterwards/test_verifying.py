@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from afterwards.archive_pairs import (
     change,
     convert,
     deduplicated,
+    old_revisit,
     other,
     record_id,
     response,
@@ -25,6 +27,7 @@ from afterwards.archive_pairs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scrapy_dedupe.afterwards.changes import digest_like
 from scrapy_dedupe.afterwards.pairing import pairs_of
 from scrapy_dedupe.afterwards.verifying import Verification, verify
 from scrapy_dedupe.errors import DamagedInput, SettingError
@@ -241,6 +244,68 @@ def keep_bytes_between(after: Archive) -> None:
     after["copy"].raw = after["copy"].plain() + b"\r\n\r\nnothing\r\n"
 
 
+def share_an_id(one: str, two: str) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        new = after[one].get("WARC-Record-ID")
+        after[two].set("WARC-Record-ID", new)
+        after[f"{two} request"].set("WARC-Concurrent-To", new)
+
+    return spoil
+
+
+def take_id(label: str, number: int) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        after[label].set("WARC-Record-ID", record_id(number))
+        after[f"{label} request"].set("WARC-Concurrent-To", record_id(number))
+
+    return spoil
+
+
+def change_of(label: str, name: str, value: str) -> Callable[[Archive], None]:
+    return lambda after: change(after[label], name, value)
+
+
+def lose_digest(label: str) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        after[label].set("Former-WARC-Payload-Digest", after[label].get("WARC-Payload-Digest"))
+        after[label].drop("WARC-Payload-Digest")
+
+    return spoil
+
+
+def edited(label: str, old: bytes, new: bytes) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        after[label].raw = after[label].plain().replace(old, new, 1)
+
+    return spoil
+
+
+def end_lines_with_lf(record: Rec) -> None:
+    head, _, rest = record.plain().partition(b"\r\n\r\n")
+    record.raw = head.replace(b"\r\n", b"\n") + b"\n\n" + rest
+
+
+def repeat_length(label: str) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        line = b"Content-Length: %d\r\n" % len(after[label].block)
+        after[label].raw = after[label].plain().replace(line, line + line, 1)
+
+    return spoil
+
+
+def decompress(after: Archive, name: str) -> None:
+    for record in after.files[name].values():
+        record.raw = record.plain()
+
+
+def add_place(label: str) -> Callable[[Archive], None]:
+    def spoil(after: Archive) -> None:
+        after[label].set("WARC-Refers-To-Target-URI", "http://example.org/nothing")
+        after[label].set("Former-WARC-Refers-To-Target-URI", "none")
+
+    return spoil
+
+
 MUTATIONS: dict[str, tuple[Callable[[Archive], None], str]] = {
     "wrong original": (refer("copy", lambda a: a["alone"]), "another payload"),
     "wrong original by id alone": (set_field("copy", "WARC-Refers-To", record_id(3)), "another payload"),
@@ -321,6 +386,26 @@ MUTATIONS: dict[str, tuple[Callable[[Archive], None], str]] = {
         "no such file before",
     ),
     "bytes between records": (keep_bytes_between, "damaged place"),
+    "two revisits with one id": (share_an_id("copy", "late"), "id is that of another record"),
+    "revisit with the id of its original": (take_id("copy", 1), "id is that of another record"),
+    "revisit with the id of a request": (take_id("copy", 2), "id is that of another record"),
+    "revisit with the id of an old revisit": (take_id("copy", 17), "id is that of another record"),
+    "URI in angle brackets": (set_field("copy", "WARC-Refers-To-Target-URI", "<http://example.org/1>"), "angle brackets"),
+    "reference without angle brackets": (set_field("copy", "WARC-Refers-To", record_id(1).strip("<>")), "angle brackets"),
+    "mended URI in angle brackets": (set_field("revisit", "WARC-Refers-To-Target-URI", "<http://example.org/1>"), "angle brackets"),
+    "mended reference without angle brackets": (set_field("revisit", "WARC-Refers-To", record_id(1).strip("<>")), "angle brackets"),
+    "mended revisit with another digest": (change_of("revisit", "WARC-Payload-Digest", sha1(OTHER)), "its original's is"),
+    "mended revisit without its digest": (lose_digest("revisit"), "its original's is"),
+    "dangling revisit with another digest": (change_of("dangling", "WARC-Payload-Digest", sha1(OTHER)), "led nowhere before"),
+    "Content-Length twice": (repeat_length("copy"), "Content-Length"),
+    "blank before the colon": (edited("copy", b"WARC-Refers-To-Date:", b"WARC-Refers-To-Date :"), "not written as"),
+    "folded field": (edited("copy", b"WARC-Refers-To-Date: ", b"WARC-Refers-To-Date:\r\n "), "not written as"),
+    "folded field of another record": (edited("dangling", b"WARC-Date: ", b"WARC-Date:\r\n "), "not written as"),
+    "line ends without CR": (lambda after: end_lines_with_lf(after["copy"]), "not written as"),
+    "one line end behind a record": (edited("late", b"\r\n\r\n\r\n\r\n", b"\r\n\r\n\r\n"), "not two line ends"),
+    "type in capitals": (edited("copy", b": revisit", b": Revisit"), "WARC-Type is"),
+    "file not compressed any more": (lambda after: decompress(after, "a.warc.gz"), "not compressed any more"),
+    "metadata with a place that is nothing": (add_place("metadata"), "was not there before"),
 }  # fmt: skip
 
 
@@ -514,3 +599,228 @@ def test_no_flipped_bit_of_a_plain_or_compressed_file_goes_unseen(
     right = deduplicated().write(folder / "right") / name
     expected = gzip.decompress(right.read_bytes()) if name.endswith(".gz") else right.read_bytes()
     assert read[0].lower() == expected.lower()
+
+
+def both() -> tuple[Archive, Archive]:
+    return archive(), deduplicated()
+
+
+def test_a_revisit_whose_reference_did_not_change_keeps_its_digest(tmp_path: Path) -> None:
+    """Another form of the digest than the original's was good enough before."""
+    before, after = both()
+    for one in (before, after):
+        kept = old_revisit(80, one["first"], "2020-06-01T00:00:00Z")
+        kept.set("WARC-Payload-Digest", sha1(SAME).lower())
+        kept.set("WARC-Concurrent-To", record_id(11))
+        one.files["b.warc"]["kept"] = kept
+    change(after["kept"], "WARC-Concurrent-To", record_id(111))
+    assert reasons(run(before, after, tmp_path)) == ""
+
+
+@pytest.mark.parametrize("names", [("WARC-Refers-To",), ()])
+@pytest.mark.parametrize("date", [None, "2011-11-11T00:00:00Z"])
+def test_a_uri_and_a_digest_lead_where_the_date_is_missing_or_wrong(
+    tmp_path: Path, names: tuple[str, ...], date: str | None
+) -> None:
+    before, after = both()
+    for one in (before, after):
+        old = old_revisit(16, archive()["copy"], "2020-04-01T00:00:00Z")
+        for name in names:
+            old.drop(name)
+        if date is None:
+            old.drop("WARC-Refers-To-Date")
+        else:
+            old.set("WARC-Refers-To-Date", date)
+        one.files["b.warc"]["revisit"] = old
+    assert "and the digest led to a payload before" in reasons(run(before, after, tmp_path / "left"))
+    old = after["revisit"]
+    for name, value in (
+        ("WARC-Refers-To", record_id(1)),
+        ("WARC-Refers-To-Target-URI", "http://example.org/1"),
+        ("WARC-Refers-To-Date", "2020-01-01T00:00:00Z"),
+    ):
+        former = dict(map(tuple, old.fields)).get(name, "none")  # type: ignore[arg-type]
+        old.set(name, value)
+        old.set(f"Former-{name}", former)
+    assert reasons(run(before, after, tmp_path / "mended")) == ""
+    assert reasons(run(after, before, tmp_path / "back")) == ""
+
+
+def test_the_digest_that_replay_programs_compute_leads_to_a_record_without_one(tmp_path: Path) -> None:
+    before, after = both()
+    for one in (before, after):
+        old = old_revisit(16, archive()["late"], "2020-04-01T00:00:00Z")
+        for name in ("WARC-Refers-To", "WARC-Refers-To-Target-URI", "WARC-Refers-To-Date"):
+            old.drop(name)
+        old.set("WARC-Target-URI", "http://example.org/late")
+        one.files["b.warc"]["revisit"] = old
+        one["late"].set("WARC-Target-URI", "http://example.org/late")
+    assert "its own URI and digest led to a payload" in reasons(run(before, after, tmp_path))
+
+
+def test_a_revisit_that_names_one_of_two_records_with_an_id_may_not_go_to_the_other(tmp_path: Path) -> None:
+    """The id stands on a record that stays, too; URI and date say which one is meant."""
+    before, after = both()
+    for one in (before, after):
+        one["alone"].set("WARC-Record-ID", record_id(11))
+        old = old_revisit(16, one["alone"], "2020-04-01T00:00:00Z")
+        old.drop("WARC-Payload-Digest")
+        one.files["b.warc"]["revisit"] = old
+    assert reasons(run(before, after, tmp_path / "left")) == ""
+    for name in ("WARC-Refers-To", "WARC-Refers-To-Target-URI", "WARC-Refers-To-Date"):
+        change(
+            after["revisit"],
+            name,
+            archive()["first"].get(name.replace("Refers-To-", "").replace("Refers-To", "Record-ID")),
+        )
+    assert "another payload" in reasons(run(before, after, tmp_path / "wrong"))
+
+
+def test_a_link_stays_with_a_record_that_kept_its_id(tmp_path: Path) -> None:
+    before, after = both()
+    for one in (before, after):
+        one["alone"].set("WARC-Record-ID", record_id(11))
+        link = other("metadata", 81, one["alone"])
+        link.drop("WARC-Refers-To")
+        link.set("WARC-Concurrent-To", record_id(11))
+        one.files["a.warc.gz"]["link"] = link
+    assert reasons(run(before, after, tmp_path / "left")) == ""
+    change(after["link"], "WARC-Concurrent-To", record_id(111))
+    assert "names another record" in reasons(run(before, after, tmp_path / "wrong"))
+
+
+def test_a_link_may_have_the_new_id_of_a_record_that_another_host_converts(tmp_path: Path) -> None:
+    before, after = both()
+    for one in (before, after):
+        link = other("metadata", 81, one["first"])
+        link.drop("WARC-Refers-To")
+        link.set("WARC-Concurrent-To", record_id(11))
+        one.files["a.warc.gz"]["link"] = link
+    change(after["link"], "WARC-Concurrent-To", record_id(111))
+    elsewhere = Archive({"b.warc": before.files.pop("b.warc")}).write(tmp_path / "elsewhere") / "b.warc"
+    del after.files["b.warc"]
+    assert reasons(run(before, after, tmp_path / "right", originals=[elsewhere])) == ""
+    after["link"].set("WARC-Concurrent-To", record_id(1))
+    assert "names another record" in reasons(run(before, after, tmp_path / "wrong", originals=[elsewhere]))
+
+
+def test_what_is_left_of_a_reference_of_an_earlier_run_is_undone_with_the_rest(tmp_path: Path) -> None:
+    """The original of the first run becomes a revisit of an earlier one in the second."""
+    second = deduplicated()
+    second["copy"].set("WARC-Refers-To", record_id(82))
+    second["copy"].set("WARC-Refers-To-Target-URI", "http://example.org/early")
+    second["copy"].set("WARC-Refers-To-Date", "2010-01-01T00:00:00Z")
+    for name, of in (("", "WARC-Record-ID"), ("-Target-URI", "WARC-Target-URI"), ("-Date", "WARC-Date")):
+        second["copy"].set(f"Former-WARC-Refers-To{name}", archive()["first"].get(of))
+    before, first = both()
+    for one in (before, first, second):
+        one.files["a.warc.gz"]["early"] = response(
+            82, "http://example.org/early", "2010-01-01T00:00:00Z", SAME
+        )
+    for number, (old, new) in enumerate(((first, second), (before, second), (second, before))):
+        assert reasons(run(old, new, tmp_path / str(number))) == ""
+    for name, value in (
+        ("WARC-Refers-To", record_id(1)),
+        ("Former-WARC-Record-ID", record_id(11)),
+        ("WARC-Profile", "x"),
+    ):
+        wrong, _ = both()
+        wrong.files["a.warc.gz"]["early"] = before["early"]
+        wrong["copy"].set(name, value)
+        assert "the response has a field" in reasons(run(second, wrong, tmp_path / name))
+
+
+def test_a_block_digest_that_does_not_fit_without_the_chunks_is_found(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    before, after = archive(), archive()
+    before["alone"].block = head + b"%x\r\n" % len(OTHER) + OTHER + b"\r\n0\r\n\r\n"
+    after["alone"].block = head + OTHER
+    for one in (before, after):
+        one["alone"].set("WARC-Block-Digest", sha1(before["alone"].block))
+    assert "WARC-Block-Digest is not that of its block" in reasons(run(before, after, tmp_path))
+
+
+def test_nothing_tells_the_http_head_of_a_revisit_without_one(tmp_path: Path) -> None:
+    before, after = archive(), archive()
+    before["revisit"].block = b""
+    restored = after["revisit"]
+    for name in ("WARC-Refers-To", "WARC-Refers-To-Target-URI", "WARC-Refers-To-Date", "WARC-Profile"):
+        restored.drop(name)
+    restored.set("WARC-Type", "response")
+    restored.block = b"HTTP/1.1 404 Of Anybody\r\n\r\n" + SAME
+    assert "had no HTTP head" in reasons(run(before, after, tmp_path))
+
+
+def test_a_file_before_is_no_original_by_another_name(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    del after.files["a.warc.gz"]
+    folder = before.write(tmp_path / "before")
+    (tmp_path / "link").symlink_to(folder)
+    pairs = pairs_of(folder, after.write(tmp_path / "after"))
+    result = verify(pairs, work=tmp_path, originals=[tmp_path / "link" / "a.warc.gz"])
+    assert "name no response or resource that is there" in reasons(result)
+
+
+def test_another_payload_of_the_same_second_is_noted(tmp_path: Path) -> None:
+    before, after = both()
+    for one in (before, after):
+        one.files["a.warc.gz"]["next"] = response(83, "http://example.org/1", "2020-01-01T00:00:00.7Z", OTHER)
+    result = run(before, after, tmp_path)
+    assert reasons(result) == ""
+    assert (result.ambiguous, result.dangling_before) == (2, 1)
+    assert sum("shares its URI and second" in note for note in result.notes) == 2
+
+
+def test_a_field_may_be_folded_before_its_value(tmp_path: Path) -> None:
+    before = archive()
+    before["metadata"].raw = (
+        before["metadata"].plain().replace(b"WARC-Target-URI: ", b"WARC-Target-URI:\r\n ")
+    )
+    assert reasons(run(before, deduplicated(), tmp_path)) == ""
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("sha1:da39A3ee5e6b4b0d3255bfef95601890afd80709", "sha1:da39a3ee5e6b4b0d3255bfef95601890afd80709"),
+        ("sha1:DA39A3EE5E6B4B0D3255BFEF95601890AFD80709", "sha1:DA39A3EE5E6B4B0D3255BFEF95601890AFD80709"),
+        ("sha1:3i42h3S6NNFQ2MSVX7XZKYAYSCX5QBYJ", "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"),
+        ("sha1:3i42h3s6nnfq2msvx7xzkyayscx5qbyj", "sha1:3i42h3s6nnfq2msvx7xzkyayscx5qbyj"),
+    ],
+)
+def test_a_digest_of_mixed_case_is_written_in_one_case(form: str, expected: str) -> None:
+    assert digest_like(form, ()) == expected
+
+
+@pytest.mark.parametrize("former", ["", "none"])
+def test_an_empty_digest_is_none(tmp_path: Path, former: str) -> None:
+    before, after = archive(), deduplicated()
+    for one in (before, after):
+        one["first"].set("WARC-Payload-Digest", "")
+    before["late"].set("WARC-Payload-Digest", "")
+    order = [field for field in after["late"].fields if "Payload-Digest" not in field[0]]
+    order[8:8] = [["WARC-Payload-Digest", sha1(SAME)], ["Former-WARC-Payload-Digest", former]]
+    after["late"].fields = order
+    late = before["late"]
+    late.fields = [field for field in late.fields if "Digest" not in field[0]] + [
+        ["WARC-Payload-Digest", ""], ["WARC-Block-Digest", late.get("WARC-Block-Digest")]
+    ]  # fmt: skip
+    found = reasons(run(before, after, tmp_path))
+    assert "order of its fields" in found or found == ""
+    assert "Payload-Digest" not in found
+
+
+def test_a_uri_of_one_second_that_thousands_share_is_read_once(tmp_path: Path) -> None:
+    before, after = archive(), archive()
+    for number in range(3_000):
+        label = f"copy {number}"
+        for one in (before, after):
+            one.files["b.warc"][label] = response(
+                1_000 + number, "http://example.org/1", "2020-01-01T00:00:00Z", SAME
+            )
+        convert(after[label], after["first"], record_id(5_000 + number))
+    begun = time.monotonic()
+    result = run(before, after, tmp_path)
+    assert reasons(result) == ""
+    assert (result.converted, result.ambiguous) == (3_000, 0)
+    assert time.monotonic() - begun < 30

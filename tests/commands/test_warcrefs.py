@@ -54,6 +54,18 @@ def test_every_copy_becomes_a_revisit(call: Callable[..., Called], numbered: str
     assert list(read_records("out/in.warc"))[2].id == revisit_id(b"<urn:test:3>").decode()
 
 
+def test_files_beside_those_of_the_manifest_are_named(call: Callable[..., Called], numbered: str) -> None:
+    Path("more.warc").write_bytes(record(9, PAGE))
+
+    called = call("warcrefs", numbered, "-o", "out")
+
+    assert called.code == 0
+    assert "1 file beside these in no manifest." in called.out
+    assert "--files" in called.out
+    assert "  more.warc\n" in called.out
+    assert call("warcrefs", numbered, "--dry-run", "--json").json["unlisted"] == ["more.warc"]
+
+
 def test_json_tells_all_of_it(call: Callable[..., Called], numbered: str) -> None:
     told = call("warcrefs", numbered, "-o", "out", "--json").json
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import re
 import tracemalloc
 import zlib
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from scrapy_dedupe.warc.bodies import (
     BodyDigest,
     dechunked,
     decoded_pieces,
+    has_more_than_payload,
     hashed_records,
     payload_digest,
     payload_pieces,
@@ -71,14 +73,54 @@ CHUNKS = st.lists(
 def test_chunks_are_taken_apart_in_pieces_as_in_one_go(body: bytes, size: int, held: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bodies, "_PIECE", held)
-        pieces = list(dechunked(lambda: in_pieces(body, size), len(body)))
+        pieces = list(dechunked(lambda: in_pieces(body, size)))
     assert b"".join(pieces) == without_chunks(body)
     assert all(0 < len(piece) <= held for piece in pieces)
 
 
-@pytest.mark.parametrize("ending", [b"0\r\n\r\n", b"", b"5\r\nab", b"zz\r\nmore"])
+whole_chunkings = st.builds(
+    lambda pieces, extension, trailer: (
+        b"".join(b"%X%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces)
+        + b"0\r\n%b\r\n" % trailer
+    ),
+    st.lists(st.binary(min_size=1, max_size=20), max_size=4),
+    st.sampled_from([b"", b" ", b";a=b", b' ; a="b c"']),
+    st.sampled_from([b"", b"X-Sum: 1\r\n", b"X-Sum: 1\r\nX-Time: 2\r\n"]),
+)
+
+
+@given(whole_chunkings, st.integers(min_value=1), st.binary(min_size=1, max_size=20))
+def test_what_is_not_in_chunks_to_its_last_byte_keeps_every_byte(body, cut, more):
+    for other in (body[: -1 - cut % len(body)], body + more, body.replace(b"\r\n", b"\n")):
+        assert without_chunks(other) == other
+
+
+@given(st.one_of(whole_chunkings, st.binary(max_size=40)))
+@example(b"20200101\nname,value\n")
+@example(b"4\nabcd\n0\nthe rest of the page")
+@example(b"4\r\nabcd\r\n0\r\nthe rest: of the page")
+@example(b"0")
+@example(b"0\r\n")
+def test_only_the_framing_is_taken_from_a_body(body):
+    payload, left = without_chunks(body), body
+    if payload == body:
+        return
+    taken = b""
+    while size := int(re.split(rb"[ ;\r]", left)[0], 16):
+        _, left = left.split(b"\r\n", 1)
+        taken += left[:size]
+        assert left[size : size + 2] == b"\r\n"
+        left = left[size + 2 :]
+    assert taken == payload
+    assert left.startswith(b"0")
+    assert left.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "ending", [b"0\r\n\r\n", b"0\r\nX-Sum: 1\r\n\r\n", b"0\r\nmore", b"", b"5\r\nab", b"zz\r\nmore"]
+)
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_chunk_that_is_too_large_to_hold_is_looked_at_twice(ending: bytes, broken: bool) -> None:
+def test_a_body_that_is_too_long_to_hold_is_looked_at_twice(ending: bytes, broken: bool) -> None:
     chunk = bytes(3 << 20)
     body = (
         b"1\r\na\r\n%x\r\n%b%b\r\n" % (len(chunk), chunk, b"!" if broken else b"") + b"2\r\nbc\r\n" + ending
@@ -89,8 +131,39 @@ def test_a_chunk_that_is_too_large_to_hold_is_looked_at_twice(ending: bytes, bro
         opened.append(1)
         return in_pieces(body, 70_000)
 
-    assert b"".join(dechunked(open_body, len(body))) == without_chunks(body)
+    payload = b"".join(dechunked(open_body))
+    assert payload == without_chunks(body)
+    assert (payload == b"a" + chunk + b"bc") is (not broken and ending.endswith(b"\r\n\r\n"))
     assert len(opened) == 2
+
+
+def test_fields_behind_the_last_chunk_have_a_bound(tmp_path):
+    body = b"1\r\na\r\n0\r\nX: %b\r\n\r\n"
+    for length, is_in_chunks in (
+        (reading.MAX_TRAILER_BYTES - 7, True),
+        (reading.MAX_TRAILER_BYTES - 6, False),
+    ):
+        data = body % (b"x" * length)
+        assert without_chunks(data) == (b"a" if is_in_chunks else data)
+        assert b"".join(dechunked(lambda data=data: in_pieces(data, 1_000))) == without_chunks(data)
+
+
+@pytest.mark.parametrize("kept", [80, 8 << 20])
+@pytest.mark.parametrize(
+    ("body", "has_more"),
+    [
+        (b"3\r\nabc\r\n0\r\n\r\n", False),
+        (b"3;a=b\r\nabc\r\n0\r\n\r\n", True),
+        (b"3\r\nabc\r\n0;a=b\r\n\r\n", True),
+        (b"3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n", True),
+        (b"3\r\nabc\r\n0\r\nX-Sum: 1\r\n", False),  # all of it is payload
+        (b"plain", False),
+    ],
+)
+def test_what_chunks_say_besides_the_body_is_seen(tmp_path, monkeypatch, body, has_more, kept):
+    monkeypatch.setattr(reading, "KEPT_BYTES", kept)
+    assert has_more_than_payload(record_of(tmp_path, body, b"Transfer-Encoding: chunked")) is has_more
+    assert not has_more_than_payload(record_of(tmp_path, body))
 
 
 @given(

@@ -99,3 +99,10 @@ def test_a_file_that_was_changed_meanwhile_is_damaged(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(DamagedInput, match=r"a\.warc, offset 0"):
         raw_head(record)
+
+
+def test_a_folded_field_may_begin_on_its_second_line(tmp_path):
+    data = b"WARC/1.0\r\nWARC-Type: resource\r\nX-Long:\r\n http://a/\r\nContent-Length: 3\r\n\r\nabc\r\n\r\n"
+    (record,) = stored(tmp_path / "a.warc", data)
+    assert raw_head(record).get(b"X-Long") == b"http://a/"
+    assert b"\r\nX-Long: http://a/\r\n" in raw_head(record).to_bytes(3)

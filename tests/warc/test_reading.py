@@ -91,8 +91,21 @@ def test_chunks_come_together_again(pieces):
     assert without_chunks(body) == b"".join(pieces)
 
 
-def test_a_chunked_body_that_was_cut_keeps_what_came():
-    assert without_chunks(b"5\r\nhello\r\n5\r\nwor") == b"hellowor"
+@pytest.mark.parametrize("blank", [b"\r\n", b"\r\n\r\n", b"\n\n", b" \r\n"])
+def test_blank_lines_before_the_status_line_are_no_end_of_the_head(tmp_path, blank):
+    (record,) = stored(tmp_path / "a.warc", warc(blank + HTTP + b"hello"))
+    assert record.http is not None
+    assert (record.http_status, record.payload()) == (200, b"hello")
+    assert record.http.first_line.startswith(b"HTTP/1.1 200")
+    assert record.http.headers == stored(tmp_path / "b.warc", warc(HTTP))[0].http.headers
+    assert record.http.length == len(blank + HTTP)
+
+
+def test_a_folded_field_may_begin_on_its_second_line(tmp_path):
+    block = b"HTTP/1.1 200 OK\r\nX-Long:\r\n one\r\n\r\n"
+    (record,) = stored(tmp_path / "a.warc", warc(block, "X-Long:", " http://example.org/"))
+    assert record.get("X-Long") == "http://example.org/"
+    assert record.http_headers == ((b"X-Long", b"one"),)
 
 
 def test_line_ends_and_folded_fields_of_other_writers_are_forgiven(tmp_path):
@@ -174,6 +187,24 @@ def test_arc_files_are_read_in_the_words_of_warc(tmp_path, packed, version_block
     assert read_record(tmp_path / "a.arc", page.offset).payload() == b"hello"
     assert dns.payload() == b"abc"
     assert page.offset + page.length == dns.offset
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("version_block", "middle"), [(ARC1, b""), (ARC2, b" 200 ABC - 0 b.arc")], ids=["version 1", "version 2"]
+)
+@pytest.mark.parametrize("address", [b"192.0.2.1", b"2001:db8::1", b"-"])
+def test_a_media_type_with_spaces_does_not_hide_the_date_of_an_arc_record(
+    tmp_path, packed, version_block, middle, address
+):
+    line = b"http://example.org/a b %b 20110302030405 text/html; charset=utf-8; v=1%b %d\n"
+    parts = [version_block, line % (address, middle, len(HTTP)) + HTTP + b"\n"]
+    data = b"".join(map(gzip.compress, parts)) if packed else b"".join(parts)
+    page = stored(tmp_path / "a.arc", data)[1]
+    assert (page.target_uri, page.date) == ("http://example.org/a b", "2011-03-02T03:04:05Z")
+    assert page.get("content-type") == "text/html; charset=utf-8; v=1"
+    assert page.get("ip-address") == address.decode()
+    assert page.http_status == 200
 
 
 # Damage
