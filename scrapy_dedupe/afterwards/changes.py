@@ -218,6 +218,18 @@ def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
     return faults + _former_faults(response, _without_former(revisit, _REFERS_TO), changed)
 
 
+def former_response(revisit: Head) -> Head:
+    """The head of the response that a revisit says it was made from, but for the length."""
+    former = dict(list(revisit.former()))
+    fields = []
+    for name, (title, value) in zip(revisit.names(), revisit.fields, strict=True):
+        old = b"response" if name == _TYPE else former.get(name, value)
+        is_of_revisits = name in _OF_REVISITS or name.startswith(FORMER)
+        if not is_of_revisits and (name, old) != (PAYLOAD_DIGEST, _NONE):
+            fields.append((title, old))
+    return Head(revisit.version, tuple(fields))
+
+
 def _irrevocable(response: Head) -> list[str]:
     """What a response must not have if a revisit is to tell what it was: nothing else would be put back."""
     names = [
@@ -238,7 +250,10 @@ def _without_former(head: Head, names: tuple[bytes, ...]) -> Head:
 
 
 def foreign_restoration_faults(old: Head, new: Head, block_digest_of_new: str | None) -> list[str]:
-    """What is wrong with a response that was made from a revisit of another program: its id and digest stay."""
+    """What is wrong with a response that was made from a revisit of another program: its id and digest stay.
+
+    A payload digest of chunks that are not there may have been replaced; the caller puts the old one back in *new*.
+    """
     gone = {*_OF_REVISITS, *(name for name in old.names() if name.startswith(_REFERS_TO[0]))}
     faults = _rest_faults(old, new, (_TYPE, _LENGTH, BLOCK_DIGEST, b"content-type", *gone))
     faults += [f"{_title(name)} is still there" for name in new.names() if name in gone]
@@ -274,7 +289,8 @@ def reference_faults(old: Head, new: Head, *, is_revisit: bool) -> list[str]:
 def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> list[str]:
     """What is wrong with a response of which only the chunks of the transfer went or came.
 
-    *block_digest_of_new* is None if there is none, or one of an unknown algorithm.
+    *block_digest_of_new* is None if there is none, or one of an unknown algorithm. A payload digest of the chunks may
+    have been replaced; the caller puts the old one back in *new*.
     """
     faults = _rest_faults(old, new, (_LENGTH, BLOCK_DIGEST))
     value, was = new.value(BLOCK_DIGEST), old.value(BLOCK_DIGEST)

@@ -3,8 +3,8 @@
 Each different payload of a digest has a number, the extension, from 1 in the order of (date, file, offset) of the
 first record that has it. What has one digest and one extension is the same payload and may be deduplicated. A record
 alone with its digest gets 1 and is not read. An extension of its own gets each record that may not stand for another
-one (it was cut, or is a part, or its chunks say more than the payload), that cannot be read, or that the manifest names a second time: such a record is never
-taken for a copy, and no line is ever dropped.
+one (it was cut, or is a part, or its chunks were cut or say more than the payload), that cannot be read, or that the
+manifest names a second time: such a record is never taken for a copy, and no line is ever dropped.
 
 What is in memory does not grow with the number of lines or the size of payloads, only with the number of different
 payloads of one digest, of which lines and hashes are kept (`comparing`).
@@ -163,7 +163,8 @@ def _number(line: ManifestLine, payloads: DifferentPayloads, places: Places, fau
     """The number of a line's payload; None if it may not stand for another."""
     try:
         record = places.record(line)
-        # What else its chunks say is in no payload, and would be lost with the record.
+        # What else its chunks say is in no payload, and would be lost with the record. Chunks that were cut may be
+        # none.
         if record.type == "revisit" or not is_whole(record) or has_more_than_payload(record):
             return None
         return payloads.number_of(line, record)

@@ -3,8 +3,9 @@
 These are the ``response`` records with an HTTP response in them, and if it is wished the ``resource`` records. The
 digest is that of the stored payload, without chunked transfer coding and with its content coding (or, as
 ``decoded-``, without it). The WARC-Payload-Digest of a record is taken for it if its algorithm is the wanted one, in
-whatever form it is written. It is the word of the program that wrote the file: some made it of the chunks, some of
-the decoded body. Nothing is lost by that, since payloads are compared byte by byte before one stands for another.
+whatever form it is written, unless the body was transferred in chunks: many programs made it of these then. It is the
+word of the program that wrote the file, and some made it of the decoded body. Nothing is lost by that, since payloads
+are compared byte by byte before one stands for another.
 
 Every record is read to its end in any case, so that damage is found. A response without an HTTP status line, as of
 ``dns:`` or an Icecast stream, gets no line and is counted.
@@ -17,14 +18,21 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.warc.bodies import decoded_pieces, hasher_of, payload_digest, payload_pieces, usual_body
+from scrapy_dedupe.warc.bodies import (
+    body_pieces,
+    decoded_pieces,
+    hasher_of,
+    payload_digest,
+    payload_pieces,
+    usual_body,
+)
 from scrapy_dedupe.warc.codings import Undecodable, codings_of
 from scrapy_dedupe.warc.framing import frames
 from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_record
 
 from .faults import Fault, Faults
 from .manifest import DECODED, ManifestLine
-from .manifest_lines import is_date
+from .manifest_lines import is_date, why_unwritable
 from .state import reading
 
 if TYPE_CHECKING:
@@ -141,8 +149,8 @@ class Digester:
             kind = "arc" if frame.is_arc else (frame.first("warc-type") or "").lower()
             if kind == "response":
                 if is_usual and frame.member and (line := self._usual_line(frame)) is not None:
-                    self._sums.lines += 1
-                    yield line
+                    if self._is_writable(line):
+                        yield line
                     continue
             elif kind == "request":
                 continue
@@ -153,17 +161,21 @@ class Digester:
                 shared += 1
                 self._tell_of_shared_member(record, shared)
                 continue
-            if (line := self._line(record)) is not None:
-                self._sums.lines += 1
+            if (line := self._line(record)) is not None and self._is_writable(line):
                 yield line
         if not records and self._faults.count == faults_before:
             self._faults.add(str(self._file), "the file is empty")
 
-    def leave_out(self, line: ManifestLine, reason: str) -> None:
-        """Take back the line that was yielded last. Raises as `Faults.add`."""
-        place = f"{self._file}, offset {line.offset}"
-        self._faults.add(place, reason.removeprefix(f"{line.file}, offset {line.offset}: "))
-        self._sums.lines -= 1
+    def _is_writable(self, line: ManifestLine) -> bool:
+        """Count a line; one that no manifest can hold is a fault of its record."""
+        reason = why_unwritable(line)
+        if reason is None:
+            self._sums.lines += 1
+        else:
+            self._faults.add(
+                f"{self._file}, offset {line.offset}", f"no manifest can hold its line: {reason}"
+            )
+        return reason is None
 
     def _frames(self) -> Iterator[Frame]:
         with reading(self._file):
@@ -228,7 +240,7 @@ class Digester:
         if options.verify and stored is not None:
             computed = self._verified(record, stored)
         if not options.decoded:
-            is_trusted = not (options.recompute or options.verify)
+            is_trusted = not (options.recompute or options.verify or _says_chunked(record))
             if is_trusted and stored is not None and stored.label == options.algorithm:
                 self._sums.stored += 1
                 return f"{options.label}:{_hex(stored)}"
@@ -280,22 +292,30 @@ def _digests(pieces: Iterable[bytes], algorithms: set[str]) -> tuple[dict[str, s
 
 def _what_it_is_of(record: StoredRecord, stored: Digest) -> str:
     """Which other bytes of the record a digest fits: what some programs take for the payload."""
-    if record.http is not None and record.http.is_chunked:
-        body = (
-            record.block()[record.http.length :]
-            if len(record.frame.kept) == record.frame.block_length
-            else b""
-        )
-        if body and _digests([body], {stored.label})[0][stored.label] == _hex(stored):
+    if _says_chunked(record):
+        found, stored_bytes = _digests(body_pieces(record), {stored.label})
+        if found[stored.label] == _hex(stored):
             return "; it was made of the body with its chunks"
+        is_bare = stored_bytes == sum(map(len, payload_pieces(record)))
+    else:
+        is_bare = False
     if codings_of(record.http_headers):
         try:
             found, _ = _digests(decoded_pieces(record), {stored.label})
         except Undecodable:
-            return ""
-        if found[stored.label] == _hex(stored):
+            found = {}
+        if found.get(stored.label) == _hex(stored):
             return "; it was made of the decoded body"
+    if is_bare:
+        return (
+            "; the HTTP head speaks of chunks and the body is stored without them, as restore leaves it, so that it may"
+            " have been made of the chunks"
+        )
     return ""
+
+
+def _says_chunked(record: StoredRecord) -> bool:
+    return record.http is not None and record.http.is_chunked
 
 
 def _hex(digest: Digest) -> str:

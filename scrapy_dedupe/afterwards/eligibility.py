@@ -25,6 +25,7 @@ REASONS = {
     "arc": "in an ARC file, which cannot hold revisits",
     "no-id": "without a record id",
     "no-http": "not an HTTP response",
+    "cut-chunks": "stored in chunks that were cut, or that say more than the payload",
 }
 """Why a record is left as it is, by key."""
 
@@ -39,7 +40,7 @@ class Eligibility:
     def reason_against(self, record: StoredRecord, *, size_bytes: int | None = None) -> str | None:
         """Why a record is left alone, a key of `REASONS`; None if it may be an original.
 
-        The size is compared if it is given.
+        The size is compared if it is given. Raises DamagedInput if a long block cannot be read again.
         """
         if not is_whole(record):
             return "truncated" if record.is_truncated else "partial"
@@ -47,9 +48,18 @@ class Eligibility:
             return "no-http"
         if self.statuses is not None and record.http.status not in self.statuses:
             return "status"
+        if _has_more_than_payload(record):
+            return "cut-chunks"
         if size_bytes is not None and size_bytes < self.min_size:
             return "small"
         return "empty" if size_bytes == 0 else None
+
+
+def _has_more_than_payload(record: StoredRecord) -> bool:
+    # The command line loads this module for its defaults, and what reads bodies takes long to load.
+    from scrapy_dedupe.warc.bodies import has_more_than_payload
+
+    return has_more_than_payload(record)
 
 
 def is_whole(record: StoredRecord) -> bool:

@@ -7,12 +7,13 @@ verification, so it is neither synced nor journalled.
 ``captures``: a response or resource. ``place`` is a hash of its URI and its date to the second, ``uri`` one of the URI,
 ``id`` one of the record id, ``bare`` is 1 if that stands without angle brackets; ``sha`` is the SHA-256 of its stored
 payload; ``digest`` the text of WARC-Payload-Digest, or the SHA-1 that replay programs compute where it has none;
-``whole`` is 0 for a payload that was cut. ``sides`` has the bit 1 if it is in the archive before, 2 if in that after.
-``file`` counts the files: 2n and 2n + 1 are those of pair n before and after.
+``whole`` is 0 for a payload that was cut, ``chunked`` 1 for one that is stored in chunks. ``sides`` has the bit 1 if it
+is in the archive before, 2 if in that after. ``file`` counts the files: 2n and 2n + 1 are those of pair n before and
+after.
 
 ``revisits``: one that is there before (``b_`` columns), after (``a_``) or on both sides; ``sha`` is what its payload
 has to be, NULL if only its reference tells; ``own_id`` is its record id after, and ``own_former`` the one which it says
-that it had.
+that it had. A ``position`` tells apart records that share a gzip member.
 
 ``links``: what other records name in WARC-Concurrent-To or WARC-Refers-To, before (``old``) and after (``new``); as
 ``place`` what they name by URI and date, where that changed.
@@ -34,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.afterwards.eligibility import is_whole
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.warc.bodies import payload_digest
+from scrapy_dedupe.warc.bodies import payload_digest, payload_pieces
 from scrapy_dedupe.warc.capture import parse_digest
 
 if TYPE_CHECKING:
@@ -52,11 +53,12 @@ _BATCH_ROWS = 5_000
 _SECOND_LENGTH = len("2026-11-28T00:00:00")
 _MOST_HELD = 1_000
 _KEPT_ANSWERS = 1_024
-_REFERENCE = ("id", "bare", "place", "date", "target", "uri", "digest")
+_ALIKE = "sha, digest, whole, chunked"
+_REFERENCE = ("id", "bare", "place", "date", "target", "uri", "digest", "unchunked")
 
 _TABLES = {
-    "captures": "place, uri, id, bare, date, sha, digest, whole, sides, file, offset, position",
-    "revisits": "pair, change, b_offset, a_offset, sha, own_id, own_former, "
+    "captures": "place, uri, id, bare, date, sha, digest, whole, chunked, sides, file, offset, position",
+    "revisits": "pair, change, b_offset, a_offset, sha, own_id, own_former, b_position, "
     + ", ".join(f"{side}_{name}" for side in "ba" for name in _REFERENCE),
     "links": "pair, b_offset, a_offset, field, old, new",
     "renamed": "pair, b_offset, a_offset, change, old, new",
@@ -74,7 +76,8 @@ _INDEXES = (
 class Reference(NamedTuple):
     """What a revisit says of its original, hashed as in ``captures``.
 
-    ``target`` is the URI that it refers to, ``uri`` its own; ``date`` and ``digest`` are texts.
+    ``target`` is the URI that it refers to, ``uri`` its own; ``date`` and ``digest`` are texts;
+    ``unchunked`` is 1 if it has an HTTP head and that does not say that the body is in chunks.
     """
 
     id: bytes | None
@@ -84,6 +87,7 @@ class Reference(NamedTuple):
     target: bytes | None
     uri: bytes
     digest: str | None
+    unchunked: int
 
 
 class Held(NamedTuple):
@@ -96,6 +100,7 @@ class Held(NamedTuple):
     sha: bytes
     digest: str | None
     whole: int
+    chunked: int
     file: int
     offset: int
     position: int | None
@@ -139,12 +144,20 @@ def reference_of(revisit: StoredRecord) -> Reference:
         hashed(target) if target else None,
         hashed(revisit.target_uri or ""),
         stored_digest(revisit),
+        int(revisit.http is not None and not revisit.http.is_chunked),
     )
 
 
 def stored_digest(record: StoredRecord) -> str | None:
     """The text of WARC-Payload-Digest; an empty one is none."""
     return (record.get("WARC-Payload-Digest") or "").strip() or None
+
+
+def _is_in_chunks(record: StoredRecord) -> bool:
+    """Whether a body is stored in chunks, and not only announced so."""
+    if record.http is None or not record.http.is_chunked:
+        return False
+    return sum(map(len, payload_pieces(record))) != record.frame.block_length - record.http.length
 
 
 def is_bare(record_id: str | None) -> int:
@@ -190,11 +203,10 @@ class EvidenceWriter:
         if digest is None:
             sha1 = sha1 or bytes.fromhex(payload_digest(record, "sha1").hex)
             digest = f"sha1:{base64.b32encode(sha1).decode()}"
-        position = None if record.length else record.frame.block_position
         row = (
             hashed_place(uri, date), hashed(uri or ""), hashed_id(record.id), is_bare(record.id), date, sha,
-            digest, int(is_whole(record)), sides,
-            2 * self._pair + (sides != BEFORE), record.offset, position,
+            digest, int(is_whole(record)), int(_is_in_chunks(record)),
+            sides, 2 * self._pair + (sides != BEFORE), record.offset, _position(record),
         )  # fmt: skip
         self._add("captures", row)
 
@@ -211,19 +223,17 @@ class EvidenceWriter:
 
         *before_offset* is given if *before* was read from the file after, where it has the same bytes.
         """
-        nothing = (None,) * len(_REFERENCE)
         references = [
-            reference_of(record) if record is not None and record.type == "revisit" else nothing
+            reference_of(record) if record and record.type == "revisit" else (None,) * len(_REFERENCE)
             for record in (before, after)
         ]
         own_id = own_former = None
-        if after is not None and after.type == "revisit":
+        if after and after.type == "revisit":
             own_id, own_former = hashed_id(after.id), hashed_id(after.get("Former-WARC-Record-ID"))
-        if before_offset is None and before is not None:
-            before_offset = before.offset
+        before_offset = before.offset if before_offset is None and before else before_offset
         row = (
             self._pair, change, before_offset, after.offset if after else None, sha,
-            own_id, own_former, *references[0], *references[1],
+            own_id, own_former, _position(before), *references[0], *references[1],
         )  # fmt: skip
         self._add("revisits", row)
 
@@ -240,10 +250,9 @@ class EvidenceWriter:
             self._add("links", (self._pair, before.offset, after.offset, "place", old, new))
 
     def add_renamed(self, change: int, before: StoredRecord, after: StoredRecord) -> None:
-        """The id of a record before and after."""
-        row = (
-            self._pair, before.offset, after.offset, change, hashed_id(before.id), hashed_id(after.id),
-        )  # fmt: skip
+        """The id of a record before and after. A record of an ARC file had the one which the revisit says."""
+        old = before.id if before.format != "arc" else after.get("Former-WARC-Record-ID")
+        row = (self._pair, before.offset, after.offset, change, hashed_id(old), hashed_id(after.id))
         self._add("renamed", row)
 
     def add_other(self, record: StoredRecord) -> None:
@@ -287,7 +296,7 @@ class Evidence:
     def add_part(self, path: Path) -> None:
         """Take what an `EvidenceWriter` has written, and remove its file. Parts come in the order of the pairs."""
         with _in_words(self._path):
-            self._db.execute("ATTACH ? AS part", (str(path),))
+            self._db.execute("ATTACH ? AS part", (bytes(path),))  # a text cannot hold every name
             for table in _TABLES:
                 self._db.execute(f"INSERT INTO {table} SELECT * FROM part.{table}")  # noqa: S608 - names of ours
             self._db.commit()
@@ -303,7 +312,7 @@ class Evidence:
     def revisits(self) -> Iterator[RevisitRow]:
         """All revisits, in the order of the files."""
         for row in self._rows("SELECT * FROM revisits ORDER BY rowid"):
-            pair, change, before_offset, after_offset, sha, _, _, *references = row
+            pair, change, before_offset, after_offset, sha, _, _, _, *references = row
             before, after = references[: len(_REFERENCE)], references[len(_REFERENCE) :]
             yield RevisitRow(
                 pair, change, before_offset, after_offset, sha,
@@ -315,27 +324,26 @@ class Evidence:
         """How many responses became revisits."""
         return int(next(self._rows("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,)))[0])
 
-    def converted_places(self, numbers: Iterable[int]) -> Iterator[tuple[int, int, int]]:
-        """Pair, offset before and offset after of the converted records with these numbers, counted from 0."""
+    def converted_places(self, numbers: Iterable[int]) -> Iterator[tuple[int, int, int | None, int]]:
+        """Pair, offset and position before, offset after of the converted records of these numbers, from 0 on."""
         wanted = iter(sorted(numbers))
         number = next(wanted, None)
-        rows = self._rows(
-            "SELECT pair, b_offset, a_offset FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,)
-        )
+        columns = "pair, b_offset, b_position, a_offset"
+        rows = self._rows(f"SELECT {columns} FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))  # noqa: S608 - names of ours
         for index, row in enumerate(rows):
             if number is None:
                 return
             if index == number:
-                yield row[0], row[1], row[2]
+                yield row
                 number = next(wanted, None)
 
     def at_place(self, place: bytes, sides: int) -> tuple[Held, ...]:
-        """The captures of a URI and second, one for all that have the same date, payload and digest."""
-        return self._answers("place = ?", "date, sha, digest, whole", sides, place)
+        """The captures of a URI and second, one for all with the same date, payload and digest, with an id or without."""
+        return self._answers("place = ?", f"date, id IS NULL, {_ALIKE}", sides, place)
 
     def with_id(self, record_id: bytes, sides: int) -> tuple[Held, ...]:
         """The captures with a record id, one for all that are alike."""
-        return self._answers("id = ?", "place, date, bare, sha, digest, whole", sides, record_id)
+        return self._answers("id = ?", f"place, date, bare, {_ALIKE}", sides, record_id)
 
     def with_digest(self, uri: bytes, digest: str | None, sides: int) -> list[Held]:
         """The captures of a URI with a digest, however it is written, one for each payload."""
@@ -347,7 +355,7 @@ class Evidence:
         return [
             held
             for form in digest_forms(digest)
-            for held in self._answers("uri = ? AND digest = ?", "sha, digest, whole", sides, uri, form)
+            for held in self._answers("uri = ? AND digest = ?", _ALIKE, sides, uri, form)
         ]
 
     def was_renamed(self, old: bytes, new: bytes) -> Iterator[int]:
@@ -404,7 +412,7 @@ class Evidence:
     def _held(self, where: str, alike: str, sides: int, *keys: object) -> tuple[Held, ...]:
         # A URI that was captured a million times in one second must not be read a million times.
         rows = self._rows(
-            "SELECT place, id, bare, date, sha, digest, whole, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - as above
+            "SELECT place, id, bare, date, sha, digest, whole, chunked, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - as above
             f" WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",
             (*keys, sides),
         )
@@ -413,6 +421,10 @@ class Evidence:
     def _rows(self, statement: str, values: tuple[object, ...] = ()) -> Iterator[tuple]:
         with _in_words(self._path):
             yield from self._db.execute(statement, values)
+
+
+def _position(record: StoredRecord | None) -> int | None:
+    return record.frame.block_position if record is not None and not record.length else None
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.warc.containers import files_in
+from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.remote import is_url, place_file
 
+from .layout import output_names
 from .state import reading
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ STATE_FOLDER = ".dedupe"
 
 # Compressed in other ways they cannot be read, which has to be told.
 _ARCHIVE_NAME = re.compile(r".+\.w?arc(\.(gz|zst|bz2|xz|lz4))?", re.IGNORECASE | re.DOTALL)
+_OPEN_NAME = re.compile(rf"{_ARCHIVE_NAME.pattern}{re.escape(OPEN_SUFFIX)}", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,50 @@ def find_inputs(
     return list(found.values())
 
 
+def left_below(words: Sequence[str], inputs: Iterable[Input], without: Path | None = None) -> int:
+    """How many WARC and ARC files are below the folders among *words* and not among *inputs*.
+
+    That is what `find_inputs` leaves out if it is not ``recursive``; *without* is as there.
+    """
+    known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
+    left: set[str] = set()
+    for word in words:
+        for name in () if is_url(word) else _matches(word):
+            # What cannot be read there is told by whoever takes it.
+            files = _files_below(Path(name), True, without, is_strict=False) if Path(name).is_dir() else ()
+            left.update(map(os.path.realpath, files))
+    return len(left - known)
+
+
+def left_open(
+    words: Sequence[str], inputs: Iterable[Input], *, recursive: bool = False, without: Path | None = None
+) -> tuple[str, ...]:
+    """The WARC and ARC files in the folders among *words* that a crawl has open, or left so, and not among *inputs*.
+
+    A folder does not stand for them, since they may grow. *recursive* and *without* are as in `find_inputs`.
+    """
+    known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
+    left: dict[str, str] = {}
+    for word in words:
+        for name in () if is_url(word) else _matches(word):
+            for path in _open_files(Path(name), recursive, without) if Path(name).is_dir() else ():
+                left.setdefault(os.path.realpath(path), Path(path).as_posix())
+    return tuple(name for place, name in left.items() if place not in known)
+
+
+def refuse_own_folder(inputs: Iterable[Input], output: Path) -> None:
+    """Raise ArchiveError if *output* is the folder that *inputs* are in, so that new files would be in their way."""
+    names = [given.name for given in inputs if not is_url(given.name)]
+    places = {name: os.path.realpath(name) for name in names}
+    own = os.path.realpath(output)
+    finals = {os.path.realpath(output / below) for below in output_names(names).values()}
+    for name, place in places.items():
+        if os.path.dirname(place) == own or place in finals:  # noqa: PTH120 - a text as it is
+            raise ArchiveError(
+                f"{output} is the folder that {name} is in. Replace the files with --in-place, or name another folder."
+            )
+
+
 def relative_to(inputs: Iterable[Input], base: Path) -> list[Input]:
     """The inputs with names relative to a folder; URLs stay. Raises UsageError for a file outside of it."""
     named = []
@@ -98,8 +145,7 @@ def relative_to(inputs: Iterable[Input], base: Path) -> list[Input]:
 def _places(word: str, recursive: bool, without: Path | None) -> list[str]:
     if is_url(word):
         return [word]
-    # A file may have a name that looks like a pattern.
-    names = [word] if Path(word).exists() else sorted(glob.glob(word, recursive=True))  # noqa: PTH207 - absolute ones
+    names = _matches(word)
     if not names:
         raise UsageError(
             f"{word!r} names no file that is there. Name WARC, ARC or WACZ files, a folder, or a pattern such as"
@@ -109,6 +155,11 @@ def _places(word: str, recursive: bool, without: Path | None) -> list[str]:
     for name in names:
         places += _files_below(Path(name), recursive, without) if Path(name).is_dir() else [name]
     if not places:
+        if any(any(_open_files(Path(name), recursive, without)) for name in names):
+            raise UsageError(
+                f"{word!r} is a folder whose WARC and ARC files a crawl has open, or left open. Wait for its end, or mend"
+                " what was left with warc salvage."
+            )
         hint = "" if recursive else ", or take what is below it with -r"
         raise UsageError(
             f"{word!r} is a folder without WARC and ARC files. Name another{hint}; a WACZ is named by itself."
@@ -116,17 +167,33 @@ def _places(word: str, recursive: bool, without: Path | None) -> list[str]:
     return places
 
 
-def _files_below(folder: Path, recursive: bool, without: Path | None) -> Iterator[str]:
+def _matches(word: str) -> list[str]:
+    # A file may have a name that looks like a pattern.
+    return [word] if Path(word).exists() else sorted(glob.glob(word, recursive=True))  # noqa: PTH207 - absolute ones
+
+
+def _files_below(
+    folder: Path,
+    recursive: bool,
+    without: Path | None,
+    *,
+    is_strict: bool = True,
+    pattern: re.Pattern[str] = _ARCHIVE_NAME,
+) -> Iterator[str]:
     def refuse(error: OSError) -> None:
         raise ArchiveError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
 
-    for path, folders, files in os.walk(folder, onerror=refuse):
-        yield from (str(PurePath(path, name)) for name in sorted(files) if _ARCHIVE_NAME.fullmatch(name))
+    for path, folders, files in os.walk(folder, onerror=refuse if is_strict else None):
+        yield from (str(PurePath(path, name)) for name in sorted(files) if pattern.fullmatch(name))
         folders[:] = sorted(
             name
             for name in folders
             if recursive and name != STATE_FOLDER and not _is(Path(path, name), without)
         )
+
+
+def _open_files(folder: Path, recursive: bool, without: Path | None) -> Iterator[str]:
+    return _files_below(folder, recursive, without, is_strict=False, pattern=_OPEN_NAME)
 
 
 def _is(folder: Path, other: Path | None) -> bool:

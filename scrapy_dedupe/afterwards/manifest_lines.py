@@ -14,6 +14,8 @@ from scrapy_dedupe.warc.dates import parse_date
 ALGORITHMS: Final = ("md5", "sha1", "sha256", "sha512")
 COLUMNS: Final = (6, 7, 10)
 MAX_LINE_BYTES: Final = 1 << 20
+MAX_OWN_BYTES: Final = MAX_LINE_BYTES // 2 - 256
+"""Of a line with six columns. A later step adds the URI of another record to it, which may be as long."""
 DECODED: Final = "decoded-"
 """Stands before the label of a digest of payloads without their content coding."""
 
@@ -34,6 +36,7 @@ _DATE: Final = re.compile(_DATE_FORM, re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _MAX_NUMBER: Final = (1 << 63) - 1
+_SHORT_CHARS: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,31 @@ def _parse_columns(text: str) -> ManifestLine:
         uri_of(_as_uri(rest[2])) if rest[2:] and rest[2] != "-" else None,
         rest[3] if rest[3:] and rest[3] != "-" else None,
     )
+
+
+def why_unwritable(line: ManifestLine) -> str | None:
+    """Why the reader of manifests would not give back a line of six columns as it is; None if it would.
+
+    What is read of a record may be anything, and one line that is refused is the end of its whole manifest.
+    """
+    try:
+        text = text_line(line, 6)
+        # Of most lines one look is enough: no column of a usual one is spelt otherwise than it is.
+        if len(text) < _SHORT_CHARS and _USUAL.fullmatch(text) and _is_day(line.date[:10]):
+            return None
+        size_bytes = len(text.encode())
+        # A URI may take more bytes in JSON, but never so many more.
+        if size_bytes * 8 > MAX_OWN_BYTES:
+            size_bytes = max(size_bytes, len(json_line(line, 6).encode()))
+        if size_bytes > MAX_OWN_BYTES:
+            return f"the URI is too long: with it the line has {size_bytes} bytes, and {MAX_OWN_BYTES} at most are read"
+        found = parse_text_line(text)
+    except UnicodeError:
+        return "it has half a character (a surrogate), which is not UTF-8"
+    except ValueError as error:
+        return str(error)
+    changed = [name for name in NAMES if getattr(found, name) != getattr(line, name)]
+    return f"its {' and '.join(changed)} would be read as another one" if changed else None
 
 
 def parse_json_line(text: str) -> ManifestLine:

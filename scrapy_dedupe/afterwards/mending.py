@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from scrapy_dedupe.afterwards.plan import Plan
     from scrapy_dedupe.warc.raw_heads import RawHead
 
-MENTION: Final = re.compile(rb"\nWARC-(?:Concurrent-To|Refers-To|Type:[ \t]*revisit)", re.IGNORECASE)
+MENTION: Final = re.compile(
+    rb"\n(?:WARC-(?:Concurrent-To|Refers-To|Type[ \t]*:[ \t]*revisit)|[ \t])", re.IGNORECASE
+)
 """Found in the head of every record that could refer to another."""
 
 # References that take more than one look-up, and fields that go on in the next line.
-_OTHERS: Final = re.compile(rb"\n(?:WARC-(?:Refers-To|Type:[ \t]*revisit)|[ \t])", re.IGNORECASE)
+_OTHERS: Final = re.compile(rb"\n(?:WARC-(?:Refers-To|Type[ \t]*:[ \t]*revisit)|[ \t])", re.IGNORECASE)
 _CONCURRENT: Final = re.compile(rb"\nWARC-Concurrent-To[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 # Digests that stand as `digest_key` gives them, as those of most manifests and records do.
@@ -41,6 +43,7 @@ _COMPARED: Final = re.compile(r"sha1:[A-Z2-7]{32}|sha256:[0-9a-f]{64}|md5:[0-9a-
 _CONVERTED = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = 1 LIMIT 1"
 _STAYS = "SELECT 1 FROM plan.standing WHERE id_key = ? LIMIT 1"
 _STAYS_HERE = "SELECT 1 FROM plan.standing WHERE id_key = ? AND file = ?"
+_STAYS_AT = "SELECT 1 FROM plan.standing WHERE uri = ? AND date_key = ? LIMIT 1"
 _CONVERTED_HERE = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = 1 AND file = ? LIMIT 1"
 _FOUND = (
     "SELECT s.id, o.id, o.uri, o.date, o.digest FROM plan.surveyed s JOIN line l ON l.id = s.line"
@@ -52,8 +55,8 @@ _BY_ID = (
 )
 # Some write dates to the second of records that have fractions of it.
 _BY_PLACE = (
-    "SELECT line, is_converted, id_key, digest_key, listed_key FROM plan.surveyed"
-    " WHERE uri = ? AND date_key BETWEEN ? AND ? ORDER BY date_key <> ?, is_converted, id_key IS NOT ?, line"
+    "SELECT line, is_converted, date_key, id_key, digest_key, listed_key FROM plan.surveyed"
+    " WHERE uri = ? AND date_key BETWEEN ? AND ? ORDER BY date_key <> ?, id_key IS NOT ?, is_converted, line"
 )
 _BY_PAYLOAD = (
     "SELECT line, is_converted FROM plan.named WHERE uri = ? AND key = ? ORDER BY is_converted, line LIMIT 1"
@@ -169,7 +172,11 @@ class Mender:
         """Whether URI and date tell what is meant, and what that was converted to; nothing if it stays."""
         second = date[:_SECOND]
         rows = self._execute(_BY_PLACE, (uri, second, f"{second}~", date, record_id))
-        for line, is_converted, key, *keys in rows:
+        for line, is_converted, present, key, *keys in rows:
+            is_named = digest is not None and record_id is not None and record_id == key
+            if present != date and not is_named and self._has(_STAYS_AT, uri, date):
+                # Replay programs take what has that very date before what has it to the second.
+                return True, None
             # Without a digest another capture of that moment may be meant; then the id decides.
             is_meant = digest is not None or record_id in (None, key) or not self._has(_STAYS, record_id)
             if is_meant and _could_be(digest, keys):

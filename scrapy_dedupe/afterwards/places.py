@@ -26,6 +26,7 @@ from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import arc_values
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.remote import RemoteFile, check_regular, is_url, place_file, shown
+from scrapy_dedupe.warc.sources import GZIP_MAGIC, begins_record
 from scrapy_dedupe.warc.zip_members import ZipDirectory
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 _WACZ_FOLDER = ".wacz/archive/"
 _SHOWN = 3
+_GZIP_START = GZIP_MAGIC[:2]
+_START_BYTES = 1 << 16  # more than the line of an ARC record has
 
 
 class Places:
@@ -84,11 +87,10 @@ class Places:
         """
         file = self.file(line.file)
         if is_remote(file) and line.length > 0:
-            part = FileRange(file, line.offset, line.length)
-            return _checked(read_record(part, line.offset), line)
+            return _read(FileRange(file, line.offset, line.length), line)
         try:
             check_regular(file)
-            return _checked(read_record(file, line.offset), line)
+            return _read(file, line)
         except OSError as error:
             raise ArchiveError(f"{shown(str(file))} cannot be read: {error.strerror or error}.") from error
 
@@ -200,16 +202,38 @@ def _is_there(file: RemoteFile) -> bool:
         raise
 
 
-def _checked(record: StoredRecord, line: ManifestLine) -> StoredRecord:
-    """The record, if it is what the line speaks of. Raises DamagedInput."""
+def _read(file: ReadableFile, line: ManifestLine) -> StoredRecord:
+    """The record that a line speaks of. Raises DamagedInput."""
+    try:
+        record = read_record(file, line.offset)
+    except DamagedInput as error:
+        if _begins_record(file, line.offset):
+            raise
+        raise _mismatch(
+            file, line.offset, "no record begins there, or its first bytes are damaged"
+        ) from error
     if record.format == "arc" and not _is_of(record, line):
         record = _in_version_2(record)
     wrong = _difference(record, line)
     if wrong is None:
         return record
-    raise DamagedInput(
-        f"{record.path}, offset {record.offset}: the manifest does not match the file: {wrong}. Make the manifest"
-        " anew with warcsum, or name the right file with --root or --paths."
+    raise _mismatch(record.path, record.offset, wrong)
+
+
+def _begins_record(file: ReadableFile, offset: int) -> bool:
+    """Whether the bytes at an offset look like the beginning of a record, or of a gzip member."""
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        start = stream.read(_START_BYTES)
+    if start.startswith(_GZIP_START):
+        return True
+    return begins_record(start.partition(b"\n")[0] + b"\n")
+
+
+def _mismatch(file: ReadableFile, offset: int, wrong: str) -> DamagedInput:
+    return DamagedInput(
+        f"{file}, offset {offset}: the manifest does not match the file: {wrong}. Make the manifest anew with warcsum,"
+        " or name the right file with --root or --paths."
     )
 
 

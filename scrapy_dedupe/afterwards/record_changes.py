@@ -7,16 +7,19 @@ all files together know.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote_from_bytes
 
 from scrapy_dedupe.afterwards.changes import (
     BLOCK_DIGEST,
     FORMER_ID,
+    PAYLOAD_DIGEST,
     concurrent_changes,
     conversion_faults,
     digest_like,
     end_faults,
     foreign_restoration_faults,
     form_faults,
+    former_response,
     head_bytes,
     head_of,
     is_gzip_at,
@@ -27,11 +30,12 @@ from scrapy_dedupe.afterwards.changes import (
 from scrapy_dedupe.afterwards.eligibility import is_whole
 from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, BOTH, CONVERTED, REPOINTED, UNCHANGED, UNDONE
 from scrapy_dedupe.afterwards.pieces import are_same
-from scrapy_dedupe.warc.bodies import payload_digest
+from scrapy_dedupe.warc.bodies import payload_digest, payload_pieces
 from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import open_block
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from io import BufferedReader
 
     from scrapy_dedupe.afterwards.changes import Head
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
 
 _PAYLOAD_TYPES = ("response", "resource")
+# What may stand in a URI as it is.
+_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"<>')
 
 
 class ChangeReader:
@@ -76,21 +82,57 @@ class ChangeReader:
             return False
         return True
 
-    def read_conversion(self, before: StoredRecord, after: StoredRecord) -> None:
-        """Compare a record of an ARC file with the one that was made of it."""
+    def read_conversion(self, before: StoredRecord, after: StoredRecord) -> bool:
+        """Compare a record of an ARC file with the one that was made of it, which may have become a revisit since.
+
+        False if it did not, and its evidence is not noted.
+        """
+        types = (before.type, after.type)
+        is_revisit = types == ("response", "revisit")
+        # What has no status line is no response in a WARC file.
+        is_resource = types == ("response", "resource") and before.http_status is None
         faults = []
-        if before.type != after.type:
+        if before.type != after.type and not (is_revisit or is_resource):
             faults.append(f"the {before.type} record became a {after.type} record")
-        if before.target_uri != after.target_uri:
+        if not _is_same_uri(before.target_uri, after.target_uri):
             faults.append(f"the URI is {after.target_uri!r}, it was {before.target_uri!r}")
         if not _same_date(before.date, after.date):
             faults.append(f"the date is {after.date!r}, it was {before.date!r}")
-        if _http_head(before) != _http_head(after):
-            faults.append("the HTTP head is another one")
-        if payload_digest(before) != payload_digest(after):
-            faults.append("the payload is another one")
+        if is_revisit:
+            self._tell("converted", before, after, faults)
+            self._read_converted_arc(before, after)
+            return True
+        if is_resource:
+            if not _is_same_block(before, after):
+                faults.append("the payload is another one")
+        else:
+            if _http_head(before) != _http_head(after):
+                faults.append("the HTTP head is another one")
+            if payload_digest(before) != payload_digest(after):
+                faults.append("the payload is another one")
         self._tell("changed", before, after, faults)
         self._count("from_arc")
+        return False
+
+    def _read_converted_arc(self, capture: StoredRecord, revisit: StoredRecord) -> None:
+        """Compare a capture of an ARC file with a revisit. The response that was between them, the revisit tells."""
+        self._count("converted")
+        new = head_of(revisit, self._raw_after)
+        old = former_response(new)
+        faults = self._conversion_faults(capture, revisit, old, new)
+        told = old.value(BLOCK_DIGEST)
+        if told and not _has_digest(told, open_block(capture.path, capture.frame)):
+            faults.append("Former-WARC-Block-Digest is not that of the block in the ARC file")
+        told = old.value(PAYLOAD_DIGEST)
+        if told and not _has_digest(told, payload_pieces(capture)):
+            faults.append("the digest that it had is not that of the payload in the ARC file")
+        self._tell("converted", capture, revisit, faults)
+        self._tell_form("converted", capture, revisit, new)
+        payload = bytes.fromhex(payload_digest(capture).hex)
+        self._writer.add_capture(capture, payload, BEFORE)
+        self._writer.add_revisit(CONVERTED, capture, revisit, sha=payload)
+        self._writer.add_renamed(CONVERTED, capture, revisit)
+        self._add_links(capture, revisit, old, new)
 
     def _read_converted(self, response: StoredRecord, revisit: StoredRecord) -> None:
         self._count("converted")
@@ -109,9 +151,14 @@ class ChangeReader:
         old, new = self._heads(revisit, response)
         if FORMER_ID in old.names():
             # What was done to it once must have been allowed, seen from the response that it is again.
-            faults = self._conversion_faults(response, revisit, _with_former_digest(response, old, new), old)
+            was = _with_former_digest(response, old, new)
+            if response.http is not None and response.http.is_chunked:
+                told = [text for name, text in old.former() if name == PAYLOAD_DIGEST]
+                was = _with_digest_of_chunks(response, told[0] if told else old.value(PAYLOAD_DIGEST), was)
+            faults = self._conversion_faults(response, revisit, was, old)
         else:
-            faults = _foreign_restoration_faults(revisit, response, old, new)
+            was = _with_digest_of_chunks(response, old.value(PAYLOAD_DIGEST), new)
+            faults = _foreign_restoration_faults(revisit, response, old, was)
         self._tell("restored", revisit, response, faults)
         self._tell_form("restored", revisit, response, new)
         payload = sha or bytes.fromhex(payload_digest(response).hex)
@@ -151,7 +198,11 @@ class ChangeReader:
             return False
         self._count("rechunked")
         self._tell_form("changed", before, after, new)
-        self._note_unchanged(before, after, old, new, sha)
+        # The same payload, but only one of both is in chunks.
+        payload = sha or bytes.fromhex(payload_digest(after).hex)
+        self._writer.add_capture(before, payload, BEFORE)
+        self._writer.add_capture(after, payload, AFTER)
+        self._add_links(before, after, old, new)
         return True
 
     def _read_repointed(
@@ -198,7 +249,8 @@ class ChangeReader:
         right = None
         if form is not None:
             right = digest_like(form.decode("latin-1"), open_block(after.path, after.frame))
-        return faults + rechunked_faults(old, new, right)
+        was = _with_digest_of_chunks(after, old.value(PAYLOAD_DIGEST), new)
+        return faults + rechunked_faults(old, was, right)
 
     def _tell_form(self, kind: str, before: StoredRecord, after: StoredRecord, head: Head) -> None:
         """Tell what is wrong with how a record was written anew, whatever it says."""
@@ -250,6 +302,18 @@ def _with_former_digest(response: StoredRecord, old: Head, new: Head) -> Head:
     return new if right != value.decode("latin-1") else new.replaced(BLOCK_DIGEST, former)
 
 
+def _with_digest_of_chunks(response: StoredRecord, former: bytes | None, new: Head) -> Head:
+    """The head of a response that lost its chunks, or got a payload that had some, with its former payload digest.
+
+    The one that it has must be that of its payload, in the algorithm and form of the former one.
+    """
+    value = new.value(PAYLOAD_DIGEST)
+    if value is None or former in (None, value) or new.names().count(PAYLOAD_DIGEST) > 1:
+        return new
+    right = digest_like(former.decode("latin-1"), payload_pieces(response))
+    return new.replaced(PAYLOAD_DIGEST, former) if value.decode("latin-1") == right else new
+
+
 def _foreign_restoration_faults(
     revisit: StoredRecord, response: StoredRecord, old: Head, new: Head
 ) -> list[str]:
@@ -266,6 +330,21 @@ def _foreign_restoration_faults(
     elif not new_head.startswith(old_head) or new_head[len(old_head) :].strip(b"\r\n"):
         faults.append("the HTTP head is another one")
     return faults
+
+
+def _has_digest(text: bytes, data: Iterable[bytes]) -> bool:
+    """Whether a digest is that of *data*, as far as its algorithm is known."""
+    value = text.decode("latin-1")
+    return digest_like(value, data) in (None, value)
+
+
+def _is_same_uri(arc: str | None, warc: str | None) -> bool:
+    """Whether a URI is that of an ARC file, as it is or percent-encoded where it has bytes that no URI can have."""
+    if arc == warc or arc is None:
+        return arc == warc
+    # A line that is not UTF-8 is read as Latin-1, and which of both it was, the text does not tell.
+    encoded = [arc.encode("utf-8", "surrogateescape"), arc.encode("latin-1", "replace")]
+    return warc in [quote_from_bytes(data, safe=_SAFE) for data in encoded]
 
 
 def _is_same_block(one: StoredRecord, other: StoredRecord) -> bool:

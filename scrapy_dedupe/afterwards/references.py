@@ -7,6 +7,9 @@ resource, never to a revisit, whose payload is that of the record before, and mu
 was there before must lead, by each way that led there, to the same payload. What "there" is, all its ways say together;
 where they contradict each other, the digest says it, and else the way that replay programs try first. If none led
 anywhere, it is counted as dangling and is no fault of the rewriting.
+
+Replay programs show the body of the original under the HTTP head of the revisit. If the body is stored in chunks and
+that head does not say so, they show the chunks as a part of the page, so this must not come by a change.
 """
 
 from __future__ import annotations
@@ -117,6 +120,7 @@ class References:
             return
         self.resolved += 1
         self._check_digest(row, reference, originals)
+        self._check_chunks(row, reference, originals)
         assert reference.place is not None
         if len(_shas(self._evidence.at_place(reference.place, AFTER))) > 1:
             self.ambiguous += 1
@@ -131,6 +135,15 @@ class References:
             self._tell_row(
                 row, f"WARC-Payload-Digest is {reference.digest}, its original's is {' or '.join(digests)}"
             )
+
+    def _check_chunks(
+        self, row: RevisitRow, reference: Reference, originals: Iterable[Held], led: Iterable[Held] = ()
+    ) -> None:
+        """Tell a revisit whose original is in chunks of which its HTTP head does not know, unless it *led* to such."""
+        if reference.unchunked and _are_in_chunks(originals) and not _are_in_chunks(led):
+            self._tell_row(
+                row, "its original is stored in transfer chunks, and its own HTTP head does not say so, so that they show"
+            )  # fmt: skip
 
     def _check_restored(self, row: RevisitRow) -> None:
         if row.before is None:
@@ -155,6 +168,7 @@ class References:
                         row, f"{_WAYS[way]} led to a payload before and does not lead to it any more"
                     )
                     return
+            self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
             self.resolved += 1
             return
         if row.change == UNDONE:
@@ -171,6 +185,7 @@ class References:
         if not originals:
             return
         self.resolved += 1
+        self._check_chunks(row, after, originals, _of_payload(led, shas))
         if before.digest is not None or after.digest is not None:
             self._check_digest(row, after, originals)
 
@@ -215,6 +230,9 @@ class References:
         ]
         found = self._right(row, held, shas, _WAYS["place"])
         if not found or reference.id is None:
+            # Only an original that has no id, as in ARC files, is named by URI and date alone.
+            if found and all(one.id is not None for one in found):
+                self._tell_row(row, f"{_WAYS['id']} is missing, and its original has a record id")
             return found
         named = self._right(row, list(self._evidence.with_id(reference.id, AFTER)), shas, _WAYS["id"])
         both = [held for held in named if (held.place, held.date) == (reference.place, reference.date)]
@@ -274,6 +292,15 @@ class References:
 
 def _shas(held: Iterable[Held]) -> set[bytes]:
     return {one.sha for one in held}
+
+
+def _of_payload(ways: dict[str, list[Held]], shas: AbstractSet[bytes | None]) -> list[Held]:
+    return [one for held in ways.values() for one in held if one.sha in shas]
+
+
+def _are_in_chunks(held: Iterable[Held]) -> bool:
+    """Whether there are any, all of them stored in chunks."""
+    return {one.chunked for one in held} == {1}
 
 
 def _is_same_date(one: str | None, other: str | None) -> bool:

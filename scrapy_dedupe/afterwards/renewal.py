@@ -18,7 +18,13 @@ from zlib_ng import zlib_ng
 
 from scrapy_dedupe.afterwards.mending import MENTION, Mender
 from scrapy_dedupe.afterwards.plan import Plan, Planned
-from scrapy_dedupe.afterwards.revisits import as_revisit, record_bytes
+from scrapy_dedupe.afterwards.revisits import (
+    as_revisit,
+    could_be_mended,
+    could_be_written,
+    is_as_written,
+    record_bytes,
+)
 from scrapy_dedupe.afterwards.state import sync_folder, writing
 from scrapy_dedupe.afterwards.stretches import START_BYTES, exact_head, is_gzip_file, stretches
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
@@ -89,7 +95,11 @@ def _renewed(task: RenewalTask, file: ReadableFile, output: BinaryIO, plan: Plan
             is_gzip = copier.is_gzip
             mender = Mender(plan, task.file)
             records = plan.records_of(task.file)
-            for stretch in stretches(file, records, wants_head=_is_looked_at, on_damage=_told_by_the_survey):
+            damage = _Damage()
+            for stretch in stretches(file, records, wants_head=_is_looked_at, on_damage=damage.note):
+                if damage.is_met and not is_gzip:
+                    # What follows may be a part of what a damaged record holds.
+                    break
                 listed = stretch.listed
                 if isinstance(listed, Planned) and listed.target is not None:
                     old, block = _heads(file, stretch)
@@ -107,6 +117,15 @@ def _renewed(task: RenewalTask, file: ReadableFile, output: BinaryIO, plan: Plan
     return Renewal(converted, repointed, old_bytes, os.fstat(output.fileno()).st_size)
 
 
+class _Damage:
+    """Damaged places, which are copied as they are; the survey has told of them."""
+
+    is_met = False
+
+    def note(self, _offset: int, _reason: str) -> None:
+        self.is_met = True
+
+
 def _is_looked_at(_: Planned) -> bool:
     """Whatever is listed may name another record, or becomes a revisit."""
     return True
@@ -120,10 +139,6 @@ def _heads(file: ReadableFile, stretch: Stretch) -> tuple[RawHead, bytes]:
     record = read_record(file, stretch.offset)
     assert record.http is not None
     return raw_head(record), record.frame.kept[: record.http.length]
-
-
-def _told_by_the_survey(offset: int, reason: str) -> None:
-    """Damaged places are copied as they are; the survey has told of them."""
 
 
 def _mended(
@@ -140,8 +155,15 @@ def _mended(
             return None
         head = raw_head(record)
     mended = mender.mended(head)
-    if mended is head:
+    if mended is head or not could_be_mended(head):
         return None
+    if stretch.is_exact and stretch.listed is None:
+        if not is_as_written(head, stretch.head):
+            return None
+    else:
+        record = record or read_record(file, stretch.offset)
+        if not could_be_written(record, head):
+            return None
     if stretch.has_block:
         return [_stored(record_bytes(mended, stretch.start), is_gzip)]
     record = record or read_record(file, stretch.offset)

@@ -37,10 +37,11 @@ class Replays:
         count = self._evidence.converted_count()
         self.drawn = min(sample, count)
         numbers = random.Random(seed).sample(range(count), self.drawn)  # noqa: S311 - a sample, no secret
-        for pair, before_offset, after_offset in self._evidence.converted_places(numbers):
+        for pair, before_offset, position, after_offset in self._evidence.converted_places(numbers):
             before, after = self._file_of(2 * pair), self._file_of(2 * pair + 1)
             try:
-                reason = self._replay(read_record(before, before_offset), read_record(after, after_offset))
+                response = read_record(before, before_offset, block_position=position)
+                reason = self._replay(response, read_record(after, after_offset))
             except DamagedInput as error:
                 reason = str(error)
             if reason is None:

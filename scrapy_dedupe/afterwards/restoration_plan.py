@@ -2,7 +2,8 @@
 
 Tables:
 
-``files``      what is read: number, place, path of the output (None: only originals are looked for in it)
+``files``      what is read: number, place, path of the output (None: only originals are looked for in it); as bytes,
+               since the name of a file need not be text
 ``changes``    the records that get another head: file, offset, length
 ``revisits``   those of them that become responses: file, offset, id, id before (None: another program's), URI, date;
                what they refer to: id, URI, date; and what was found: the original's file, offset and position, the
@@ -18,6 +19,7 @@ Dates are compared as times: ``2020-01-01T00:00:00Z`` and ``2020-01-01T00:00:00.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ STAYS: Final = 2
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS files (number INTEGER PRIMARY KEY, place TEXT, output TEXT);
+CREATE TABLE IF NOT EXISTS files (number INTEGER PRIMARY KEY, place BLOB, output BLOB);
 CREATE TABLE IF NOT EXISTS changes (file INTEGER, offset INTEGER, length INTEGER, PRIMARY KEY (file, offset))
   WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS revisits (file INTEGER, offset INTEGER, id TEXT, former_id TEXT, uri TEXT, date TEXT,
@@ -131,11 +133,16 @@ class Plan:
 
     def add_file(self, number: int, place: str, output: str | None) -> None:
         """Enter a file that is read."""
-        self._do("INSERT INTO files VALUES (?, ?, ?)", number, place, output)
+        self._do(
+            "INSERT INTO files VALUES (?, ?, ?)",
+            number,
+            os.fsencode(place),
+            None if output is None else os.fsencode(output),
+        )
 
     def place(self, file: int) -> str:
         """Where a file is."""
-        return str(self._rows("SELECT place FROM files WHERE number = ?", file)[0][0])
+        return os.fsdecode(self._rows("SELECT place FROM files WHERE number = ?", file)[0][0])
 
     def add_change(self, file: int, offset: int, length: int) -> None:
         """Enter a record that gets another head."""
@@ -278,7 +285,10 @@ class Plan:
             " WHERE c.file = number AND (r.file IS NULL OR r.state = 1)) FROM files WHERE output IS NOT NULL"
             " ORDER BY number"
         )
-        return [(int(number), str(place), str(output), int(count)) for number, place, output, count in rows]
+        return [
+            (int(number), os.fsdecode(place), os.fsdecode(output), int(count))
+            for number, place, output, count in rows
+        ]
 
     def changes(self, file: int) -> Iterator[Change]:
         """The records of a file that change, in order."""

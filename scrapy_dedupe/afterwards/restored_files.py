@@ -12,22 +12,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.remote import place_file
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
+from .layout import output_names
 from .record_files import RecordFile
 from .restoration_plan import Plan
-from .restored_heads import pointed_back
+from .restored_heads import pointed_back, pointed_fields
 from .restored_records import restored_record
 from .state import reading, sync_folder, writing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrapy_dedupe.warc.reading import StoredRecord
 
+    from .inputs import Input
     from .restoration_plan import Change
 
 
@@ -51,6 +55,24 @@ class Output:
         """The size of what it is made from."""
         with reading(self.source):
             return self.source.stat().st_size
+
+
+def final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
+    """The final path of each file below the folder *output*, or in place if that is None.
+
+    Raises UsageError for a file that would be written over itself.
+    """
+    if output is None:
+        # A link stays one.
+        return [Path(given.name).resolve() for given in inputs]
+    names = output_names(given.name for given in inputs)
+    finals = [(output / names[given.name]).absolute() for given in inputs]
+    for given, final in zip(inputs, finals, strict=True):
+        if final.exists() and final.samefile(Path(given.name)):
+            raise UsageError(
+                f"{given.name} would be written over itself. Choose another folder, or --in-place."
+            )
+    return finals
 
 
 def outputs_of(plan: Plan) -> list[Output]:
@@ -108,7 +130,7 @@ def _write_changed(target: RecordFile, record: StoredRecord, change: Change, pla
         raise ArchiveError(f"{record.path} has changed since it was read. Begin again.")
     if not change.is_revisit:
         length = record.frame.block_length
-        former = pointed_back(raw_head(record)).to_bytes(length)
+        former = pointed_back(raw_head(record), pointed_fields(record)).to_bytes(length)
         held = record.frame.kept
         target.write(former, [held] if len(held) == length else open_block(record.path, record.frame), length)
         return

@@ -6,6 +6,10 @@ place of its field (or stays in its own place, if the field has gone), ``none`` 
 loses the fields that only revisits have. It loses them whatever it says of them: a response that has one of them does
 not become a revisit, so such a value is of a time when it was a revisit already.
 
+Any program may write such a field. A record was changed here only if all of them could come from here: a revisit that
+was a response has the id which `revisits.revisit_id` makes of its former one, as has what a WARC-Concurrent-To names
+now. What is not sure to be undone rightly is left as it is.
+
 A digest is written in the form of the one it replaces: label, base and case are kept.
 """
 
@@ -17,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.raw_heads import RawHead
+from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,16 +39,73 @@ _PAYLOAD_DIGEST: Final = b"WARC-Payload-Digest"
 _FORMER_DIGEST: Final = b"Former-WARC-Payload-Digest"
 _ONLY_IN_REVISITS: Final = (b"warc-profile", b"warc-truncated")
 _REFERENCE: Final = b"warc-refers-to"
+_CONCURRENT: Final = "WARC-Concurrent-To"
+_REFERENCES: Final = ("WARC-Refers-To", "WARC-Refers-To-Target-URI", "WARC-Refers-To-Date")
 
 
 def is_changed(record: StoredRecord) -> bool:
     """Whether a record says what one of its fields was before."""
-    return any(name.lower().startswith("former-warc-") for name, _ in record.headers)
+    return bool(_former_names(record))
 
 
 def is_ours(record: StoredRecord) -> bool:
-    """Whether a record is a revisit that was a response before."""
-    return record.type == "revisit" and record.get(FORMER_ID) is not None
+    """Whether a record is a revisit that took the place of a response here."""
+    ids = record.get_all(FORMER_ID)
+    return (
+        record.type == "revisit"
+        and record.profile == IDENTICAL_PAYLOAD
+        and record.truncated == "length"
+        and len(ids) == 1
+        and _is_made_of(record.id, ids[0])
+    )
+
+
+def pointed_fields(record: StoredRecord) -> frozenset[str]:
+    """The fields, in lower case, that were changed here in a record because what it referred to has become a revisit.
+
+    Empty if there are none. Former- fields of others can stand beside theirs.
+    """
+    names = _former_names(record)
+    fields = [_CONCURRENT] if _has_new_ids(record) else []
+    references = [name for name in _REFERENCES if f"{FORMER}{name}".lower() in names]
+    if record.type == "revisit":
+        if record.refers_to_uri is not None and record.refers_to_date is not None:
+            fields += references
+            if references or names == {_FORMER_DIGEST.decode().lower()}:
+                fields.append(_PAYLOAD_DIGEST.decode())
+    elif record.type != "response":
+        # Other records than revisits get no field that they did not have.
+        fields += [
+            name for name in references if record.get(name) is not None and former(record, name) is not None
+        ]
+    return frozenset(name.lower() for name in fields if f"{FORMER}{name}".lower() in names)
+
+
+def has_others(record: StoredRecord) -> bool:
+    """Whether a record has Former- fields that were not written here when it was pointed elsewhere."""
+    return _former_names(record) != {FORMER.lower() + name for name in pointed_fields(record)}
+
+
+def _former_names(record: StoredRecord) -> set[str]:
+    return {name.lower() for name, _ in record.headers if name.lower().startswith(_OURS.decode())}
+
+
+def _has_new_ids(record: StoredRecord) -> bool:
+    """Whether what a WARC-Concurrent-To names is what it named before, or the revisit that took the place of that."""
+    present, before = record.get_all(_CONCURRENT), record.get_all(FORMER + _CONCURRENT)
+    return (
+        len(present) == len(before)
+        and present != before
+        and all(new == old or _is_made_of(new, old) for new, old in zip(present, before, strict=True))
+    )
+
+
+def _is_made_of(new_id: str | None, old_id: str) -> bool:
+    from .revisits import revisit_id  # which needs the forms of digests from here
+
+    # Text that is no UTF-8 was read as Latin-1.
+    read = (old_id.encode(codec, "replace") for codec in ("utf-8", "latin-1"))
+    return any(revisit_id(one).decode("ascii") == new_id for one in read)
 
 
 def former(record: StoredRecord, name: str) -> str | None:
@@ -52,18 +114,23 @@ def former(record: StoredRecord, name: str) -> str | None:
     return None if value == _NONE.decode() else value
 
 
-def pointed_back(head: RawHead) -> RawHead:
-    """The head with the former values of its fields."""
+def pointed_back(head: RawHead, only: frozenset[str] | None = None) -> RawHead:
+    """The head with the former values of its fields, or of those that *only* names, in lower case."""
+    wanted = None if only is None else {name.encode("ascii") for name in only}
+
+    def is_undone(lower: bytes) -> bool:
+        return lower.startswith(_OURS) and (wanted is None or lower.removeprefix(_FORMER) in wanted)
+
     changed: dict[bytes, list[bytes]] = {}
     for name, value in head.fields:
-        if name.lower().startswith(_OURS):
+        if is_undone(name.lower()):
             changed.setdefault(name.lower().removeprefix(_FORMER), []).append(value)
     present = {name.lower() for name, _ in head.fields}
     seen: dict[bytes, int] = {}
     fields = []
     for name, value in head.fields:
         lower = name.lower()
-        if lower.startswith(_OURS):
+        if is_undone(lower):
             if lower.removeprefix(_FORMER) not in present and value != _NONE:
                 fields.append((name[len(_FORMER) :], value))
             continue

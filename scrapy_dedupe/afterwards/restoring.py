@@ -1,6 +1,7 @@
 """Undo: revisits become responses again, and what was pointed elsewhere points back.
 
-A revisit that was a response before says so in its own fields (`restored_heads`). Its payload is that of its original,
+A revisit that was a response before says so in its own fields (`restored_heads`); what other programs have written in
+such fields is left as it is. Its payload is that of its original,
 which is found by WARC-Refers-To, else by URI and date, and has to be proved by its bytes (`restored_records`). All
 other stretches of a file are copied as they are. For a response that was not in chunks the restored record is byte for
 byte the first one.
@@ -30,12 +31,18 @@ from scrapy_dedupe.warc.reading import read_record, read_records
 from .faults import Fault, Faults
 from .inputs import Input, find_inputs
 from .jobs import run_jobs
-from .layout import output_names
 from .record_files import remove_parts
 from .restoration_plan import Plan, Revisit
 from .restoration_sources import Sources, made_by, made_facts
-from .restored_files import Output, give_final_name, outputs_of, remove_waiting, write_output
-from .restored_heads import FORMER_ID, former, is_changed, is_ours
+from .restored_files import (
+    Output,
+    final_paths,
+    give_final_name,
+    outputs_of,
+    remove_waiting,
+    write_output,
+)
+from .restored_heads import FORMER_ID, former, has_others, is_changed, is_ours, pointed_fields
 from .restored_records import Original
 from .state import StateFolder
 from .verifying import verify
@@ -69,7 +76,10 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was done; ``output`` is None in place. ``left`` counts the revisits of other programs that stay, by reason."""
+    """What was done; ``output`` is None in place.
+
+    ``left`` counts the revisits of others that stay, by reason; ``not_ours`` records with Former- fields of others.
+    """
 
     files: int
     files_changed: int
@@ -78,6 +88,7 @@ class Restored:
     bytes_before: int
     bytes_after: int
     left: dict[str, int]
+    not_ours: int
     fault_count: int
     faults: tuple[Fault, ...]
     output: str | None = None
@@ -86,6 +97,7 @@ class Restored:
 @dataclass(slots=True)
 class _Survey:
     left: Counter[str] = field(default_factory=Counter)
+    not_ours: int = 0
     revisits: int = 0
 
 
@@ -113,26 +125,12 @@ def restore(
     if not inputs:
         raise UsageError("None of the files can be read as WARC files; there is nothing to restore.")
     others = find_inputs(originals, faults=faults, recursive=True) if originals else []
-    finals = _final_paths(inputs, output)
+    finals = final_paths(inputs, output)
     folder = (finals[0].parent if output is None else output) / WORK_FOLDER
     with StateFolder(folder) as state:
         work = _Restoration(state, inputs, others, finals, output is None, options, faults, watch)
         result = work.run()
     return result if output is None else replace(result, output=str(output))
-
-
-def _final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
-    if output is None:
-        # A link stays one.
-        return [Path(given.name).resolve() for given in inputs]
-    names = output_names(given.name for given in inputs)
-    finals = [(output / names[given.name]).absolute() for given in inputs]
-    for given, final in zip(inputs, finals, strict=True):
-        if final.exists() and final.samefile(Path(given.name)):
-            raise UsageError(
-                f"{given.name} would be written over itself. Choose another folder, or --in-place."
-            )
-    return finals
 
 
 class _Restoration:
@@ -263,6 +261,7 @@ class _Restoration:
             self._find_originals(plan)
         self._tell_unresolved(plan, survey)
         plan.set_fact("left", survey.left)
+        plan.set_fact("not_ours", survey.not_ours)
         plan.set_fact("counts", plan.counts())
         plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
         plan.set_fact("fault_count", self._faults.count)
@@ -281,11 +280,17 @@ class _Restoration:
     def _survey(self, plan: Plan, survey: _Survey, number: int, record: StoredRecord) -> None:
         if record.format != "warc":
             return
-        ours = is_ours(record)
+        ours, changed = is_ours(record), is_changed(record)
+        if changed and not ours and not pointed_fields(record):
+            survey.not_ours += 1
+            return
         is_revisit = ours or (
-            self._options.all_writers and record.type == "revisit" and _IDENTICAL in (record.profile or "")
+            self._options.all_writers
+            and record.type == "revisit"
+            and _IDENTICAL in (record.profile or "")
+            and not has_others(record)
         )
-        if not is_revisit and not is_changed(record):
+        if not is_revisit and not changed:
             return
         reason = None
         if not record.length:
@@ -294,7 +299,8 @@ class _Restoration:
             reason = _NO_HEAD
         if reason is not None:
             if ours or not is_revisit:
-                self._faults.add(_place(record), f"the record cannot be restored ({reason})")
+                place = f"{record.path}, offset {record.offset}"
+                self._faults.add(place, f"the record cannot be restored ({reason})")
             else:
                 survey.left[reason] += 1
             return
@@ -437,10 +443,7 @@ class _Restoration:
             bytes_before=plan.fact("bytes_before"),
             bytes_after=sum(one.final.stat().st_size for one in every),
             left=plan.fact("left"),
+            not_ours=plan.fact("not_ours"),
             fault_count=self._faults.count,
             faults=tuple(self._faults.first),
         )
-
-
-def _place(record: StoredRecord) -> str:
-    return f"{record.path}, offset {record.offset}"

@@ -25,14 +25,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.afterwards.restored_heads import digest_of
+from scrapy_dedupe.warc.framing import open_head
 from scrapy_dedupe.warc.raw_heads import RawHead
 from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from scrapy_dedupe.warc.reading import StoredRecord
+
 FORMER: Final = b"Former-"
 NONE: Final = b"none"
+RECORD_END: Final = b"\r\n\r\n"
 
 _NAMESPACE: Final = uuid.UUID("5d8a3a4e-6f0b-4b57-9a53-0c7d41b2f6ce")
 _TYPE: Final = b"warc-type"
@@ -43,7 +47,9 @@ _CONCURRENT: Final = b"warc-concurrent-to"
 _REFERS_TO: Final = b"WARC-Refers-To"
 _REFERS_URI: Final = b"WARC-Refers-To-Target-URI"
 _REFERS_DATE: Final = b"WARC-Refers-To-Date"
-_OF_REVISITS: Final = (b"warc-profile", b"warc-truncated", b"warc-refers-to")
+_REFERENCE: Final = b"warc-refers-to"
+_FORMER_WARC: Final = b"former-warc-"
+_OF_REVISITS: Final = (b"warc-profile", b"warc-truncated", _REFERENCE)
 
 Field = tuple[bytes, bytes]
 
@@ -78,13 +84,57 @@ def bare(value: bytes) -> bytes:
     return value[1:-1] if value.startswith(b"<") and value.endswith(b">") else value
 
 
+def is_as_written(head: RawHead, stored: bytes) -> bool:
+    """Whether writing the parsed head of a record gives the very bytes that it was parsed from."""
+    length = head.get(b"Content-Length") or b""
+    return length.isdigit() and head.to_bytes(int(length)) == stored
+
+
+def could_be_written(record: StoredRecord, head: RawHead) -> bool:
+    """Whether the parsed head of a record is as we would write it, and the record ends as ours do.
+
+    Of any other record something would be lost: folds, blanks, line ends.
+    """
+    frame = record.frame
+    if frame.block_end != RECORD_END or frame.head_position:
+        return False
+    stored = bytes(frame.member[: frame.block_position]) or open_head(record.path, frame)
+    return is_as_written(head, stored)
+
+
+def could_be_mended(head: RawHead) -> bool:
+    """Whether what a record says of its former fields, if anything, can be of our making.
+
+    A field that is changed keeps the former value that it has, so a foreign one would be taken for what it was.
+    """
+    former: dict[bytes, list[bytes]] = {}
+    for name, value in head.fields:
+        if name.lower().startswith(_FORMER_WARC):
+            former.setdefault(name.lower().removeprefix(FORMER.lower()), []).append(value)
+    kind = (head.get(_TYPE) or b"").lower()
+    for name, values in former.items():
+        present = head.get_all(name)
+        if name in (_ID, _CONCURRENT):
+            if len(present) != len(values) or (name == _ID and kind != b"revisit"):
+                return False
+            pairs = zip(present, values, strict=True)
+            if any(new not in (old, revisit_id(old)) for new, old in pairs):
+                return False
+        elif name.startswith(_REFERENCE):
+            if len(values) > 1 or kind in (b"request", b"response", b"resource"):
+                return False
+        elif name not in (_PAYLOAD_DIGEST, _BLOCK_DIGEST) or len(values) > 1 or kind != b"revisit":
+            return False
+    return True
+
+
 def could_be_undone(head: RawHead) -> bool:
     """Whether a response has none of the fields and values that tell what was done to it."""
+    if head.get(_TYPE) != b"response":
+        return False
     for name, value in head.fields:
         lower = name.lower()
-        if lower.startswith((*_OF_REVISITS, b"former-warc-")) or (
-            lower.startswith(b"warc-") and value == NONE
-        ):
+        if lower.startswith((*_OF_REVISITS, _FORMER_WARC)) or (lower.startswith(b"warc-") and value == NONE):
             return False
     return all(len(head.get_all(name)) <= 1 for name in (_TYPE, _ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST))
 
@@ -157,7 +207,7 @@ def pointed_to(
 
 def record_bytes(head: RawHead, block: bytes) -> bytes:
     """The record as it stands in an uncompressed file."""
-    return head.to_bytes(len(block)) + block + b"\r\n\r\n"
+    return head.to_bytes(len(block)) + block + RECORD_END
 
 
 def _changed(name: bytes, old: bytes, new: bytes | None) -> Iterable[Field]:

@@ -41,7 +41,8 @@ from scrapy_dedupe.afterwards.final_names import (
 )
 from scrapy_dedupe.afterwards.jobs import run_jobs
 from scrapy_dedupe.afterwards.layout import WORK_FOLDER, output_names
-from scrapy_dedupe.afterwards.plan import LINES_FILE, PLAN_FILE, Plan, marks_of, write_lines, write_plan
+from scrapy_dedupe.afterwards.plan import PLAN_FILE, Plan, write_plan
+from scrapy_dedupe.afterwards.planned_lines import LINES_FILE, marks_of, write_lines
 from scrapy_dedupe.afterwards.renewal import Renewal, RenewalTask, renew_file
 from scrapy_dedupe.afterwards.rewritten import RewriteOptions, Rewritten, report_of
 from scrapy_dedupe.afterwards.savings import add_up

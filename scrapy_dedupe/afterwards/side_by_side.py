@@ -136,13 +136,16 @@ class _Walk:
         self._records_before = RecordsInOrder(before)
         self._ahead_before, self._ahead_after = KeysAhead(before), KeysAhead(after)
         self.size_bytes += _size(before) + _size(after)
-        if _is_arc(before) and not _is_arc(after):
-            self._compare_conversion()
+        if not _size(before) and not _size(after):
+            self.faults.add(str(after), "the file is empty")
             return
         with ExitStack() as stack:
             self._raw_before: BufferedReader = stack.enter_context(before.open("rb"))
             self._raw_after: BufferedReader = stack.enter_context(after.open("rb"))
             self._changes.open(self._raw_before, self._raw_after)
+            if _is_arc(before) and not _is_arc(after):
+                self._compare_conversion()
+                return
             is_gzip = is_gzip_at(self._raw_after, 0)
             if is_gzip != is_gzip_at(self._raw_before, 0) and _size(before) and _size(after):
                 self.findings.add(
@@ -336,9 +339,9 @@ class _Walk:
                 self._add_evidence(before, BEFORE, None)
             else:
                 self._count("records")
-                self._changes.read_conversion(before, after)
-                self._add_evidence(before, BEFORE, None)
-                self._add_evidence(after, AFTER, None)
+                if not self._changes.read_conversion(before, after):
+                    self._add_evidence(before, BEFORE, None)
+                    self._add_evidence(after, AFTER, None)
 
     def _add_evidence(
         self,

@@ -163,13 +163,18 @@ class _Steps:
             state.write_json(JOB, job)
             return
         self._replaces = told["replaces"]
-        # Files that are being replaced have changed, and `rewriting` knows which; with a report they all are.
-        is_replacing = options.in_place and any((state.path / name).exists() for name in (REWRITING, REPORT))
-        if difference := _difference(told, job, with_sizes=not is_replacing):
+        if difference := _difference(told, job, with_sizes=not (options.in_place and self._is_replacing())):
             raise ArchiveError(
                 f"{state.path} holds other work that was cut: {difference}. Repeat that call to end it, or begin anew with"
                 " --force."
             )
+
+    def _is_replacing(self) -> bool:
+        """Whether files may have changed by this work: `rewriting` knows which; with a report they all are replaced."""
+        if any((self._state.path / name).exists() for name in (REWRITTEN, REPORT)):
+            return True
+        # Where somebody has removed what `rewriting` knows, only the sizes can tell.
+        return (self._state.path / REWRITING).exists() and StateFolder(rewriting_folder(self._output)).is_left
 
     def _keep_earlier(self) -> None:
         """Put aside what work that was done has left: the files that its manifest names are replaced once more."""
@@ -323,7 +328,8 @@ class _Steps:
                 inputs,
                 state.path / "sums.txt",
                 SumOptions(
-                    DigestOptions(algorithm=options.algorithm),
+                    # What a record says of its own digest need not be true, and the manifest has to be.
+                    DigestOptions(algorithm=options.algorithm, recompute=True),
                     force=True,
                     keep_going=self._faults.keep_going,
                     jobs=options.jobs,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe import __version__
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
+from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.remote import is_url
 
@@ -57,7 +57,11 @@ class SumOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What `sum_files` did. ``listed`` are the files that the manifest had already; see `FileSums` for the figures."""
+    """What `sum_files` did. ``listed`` are the files that the manifest had already; see `FileSums` for the figures.
+
+    ``left_below`` counts files below the folders that were named, which nobody asked for, and ``left_open`` are those
+    that a crawl has open, or left so; whoever named the folders knows.
+    """
 
     output: str
     files: int
@@ -75,6 +79,8 @@ class Sums:
     mismatches: tuple[Fault, ...]
     fault_count: int
     faults: tuple[Fault, ...]
+    left_below: int = 0
+    left_open: tuple[str, ...] = ()
 
 
 def sum_files(
@@ -241,10 +247,7 @@ def _sum_part(part: _Part, advance: Callable[[int], None] = lambda size_bytes: N
     digester = Digester(part.given.file, part.given.name, part.options, faults=faults, advance=advance)
     with LineWriter(part.lines, columns=COLUMNS, force=True) as writer:
         for line in digester.lines():
-            try:
-                writer.write(line)
-            except DamagedInput as error:  # no manifest can hold it
-                digester.leave_out(line, str(error))
+            writer.write(line)
     write_whole(summary, json.dumps({"key": part.key, "sums": asdict(digester.sums)}, indent=1).encode())
     return digester.sums
 

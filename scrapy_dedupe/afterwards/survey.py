@@ -4,9 +4,10 @@ Each original that has copies and each copy is read whole: it has to be the reco
 line, since a copy's payload is dropped on that word. What stands between them is looked through for requests with
 another method than GET, and for references that could not be mended later.
 
-Of the other responses and resources it notes the ids: a reference to such an id need not mean a copy that has it too.
+Of the other responses and resources it notes ids, URIs and dates: a reference to one of them need not mean a copy that
+has the same.
 
-A survey of one file is one SQLite file in the form of `plan.SURVEYED`, with those ids in table ``unlisted`` (id_key,
+A survey of one file is one SQLite file in the form of `plan.SURVEYED`, with those in table ``unlisted`` (id_key,
 file, uri, date_key), the faults in table ``fault`` (place, reason) and their number in table ``faults``. It has its name when it is
 complete.
 """
@@ -26,14 +27,25 @@ from deflate import gzip_compress
 from scrapy_dedupe.afterwards.faults import Fault, Faults
 from scrapy_dedupe.afterwards.manifest import ManifestLine
 from scrapy_dedupe.afterwards.mending import MENTION, date_key, digest_key
-from scrapy_dedupe.afterwards.plan import ALONE, COPY, ORIGINAL, SURVEYED, Plan, PlannedLine
-from scrapy_dedupe.afterwards.revisits import Target, as_revisit, bare, could_be_undone, record_bytes
+from scrapy_dedupe.afterwards.plan import ALONE, COPY, SURVEYED, Plan, PlannedLine
+from scrapy_dedupe.afterwards.planned_lines import file_name, name_bytes
+from scrapy_dedupe.afterwards.revisits import (
+    Target,
+    as_revisit,
+    bare,
+    could_be_mended,
+    could_be_undone,
+    could_be_written,
+    is_as_written,
+    record_bytes,
+)
 from scrapy_dedupe.afterwards.state import writing
-from scrapy_dedupe.afterwards.stretches import exact_head, stretches
+from scrapy_dedupe.afterwards.stretches import START_BYTES, exact_head, is_gzip_file, stretches
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc.bodies import payload_digest
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
 from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
+from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
@@ -105,7 +117,7 @@ def survey_file(task: SurveyTask) -> None:
                 "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000;"
                 + SURVEYED.format(schema="")
                 + "CREATE TABLE named_by (line INTEGER, id_key BLOB); CREATE TABLE not_get (id_key BLOB PRIMARY KEY);"
-                "CREATE TABLE fault (place TEXT, reason TEXT); CREATE TABLE faults (number INTEGER);"
+                "CREATE TABLE fault (place BLOB, reason BLOB); CREATE TABLE faults (number INTEGER);"
                 "CREATE TABLE unlisted (id_key BLOB, file INTEGER, uri BLOB, date_key TEXT);"
             )
             with Plan(task.folder) as plan:
@@ -125,9 +137,8 @@ def take_faults(part: Path, faults: Faults) -> None:
     connection = sqlite3.connect(part)
     try:
         number = connection.execute("SELECT number FROM faults").fetchone()[0]
-        faults.take(
-            number, tuple(Fault(*row) for row in connection.execute("SELECT place, reason FROM fault"))
-        )
+        rows = connection.execute("SELECT place, reason FROM fault")
+        faults.take(number, tuple(Fault(file_name(place), file_name(reason)) for place, reason in rows))
     finally:
         connection.close()
 
@@ -139,9 +150,11 @@ class _Survey:
         self._connection = connection
         self._file = task.places.file(task.name)
         self._is_gzip: bool | None = None
+        self._has_members = False
+        self._is_lost = False  # the rest of the file is copied as it is
         self._rows: list[tuple[object, ...]] = []
         self._named: list[tuple[int, bytes]] = []
-        self._unlisted: list[tuple[bytes, int, bytes | None, str | None]] = []
+        self._unlisted: list[tuple[bytes | None, int, bytes | None, str | None]] = []
         self._faults = Faults(keep_going=task.keep_going)
         self._faulty: set[int] = set()
 
@@ -150,7 +163,11 @@ class _Survey:
         lines = self._plan.lines_of(task.file)
         if isinstance(self._file, Path) or task.is_output:
             try:
-                for stretch in stretches(self._file, lines, wants_head=_is_wanted, on_damage=self._damaged):
+                with self._file.open("rb") as file:
+                    self._has_members = is_gzip_file(self._file, file.read(START_BYTES))
+                for stretch in stretches(
+                    self._file, lines, wants_head=_is_wanted, on_damage=self._met_damage
+                ):
                     self._look_at(stretch)
             except OSError as error:
                 raise ArchiveError(f"{self._file} cannot be read: {error.strerror or error}.") from error
@@ -167,36 +184,56 @@ class _Survey:
         execute("DROP TABLE named_by")
         execute("DROP TABLE not_get")
         self._connection.executemany(
-            "INSERT INTO fault VALUES (?, ?)", [(fault.place, fault.reason) for fault in self._faults.first]
+            "INSERT INTO fault VALUES (?, ?)",
+            [(name_bytes(fault.place), name_bytes(fault.reason)) for fault in self._faults.first],
         )
         execute("INSERT INTO faults VALUES (?)", (self._faults.count,))
 
     def _look_at(self, stretch: Stretch) -> None:
-        head = stretch.head
-        if isinstance(stretch.listed, PlannedLine) and stretch.listed.role != ALONE:
-            self._survey(stretch.listed, exact_head(stretch))
-            return
-        if stretch.listed is not None or _CAPTURE.search(head):
+        head, listed, record = stretch.head, stretch.listed, None
+        if isinstance(listed, PlannedLine) and listed.role != ALONE and not self._is_lost:
+            record = self._survey(listed, exact_head(stretch))
+        elif listed is not None or _CAPTURE.search(head):
             self._note_unlisted(head)
-        if stretch.listed is not None:
+        if MENTION.search(head):
+            self._pin(stretch, record)
+        if listed is not None:
             return
-        if not stretch.length and MENTION.search(head):
-            # It shares a member with others and is copied as it is; what it names has to stay.
-            self._note("INSERT OR IGNORE INTO pinned VALUES (?)", _NAMES.findall(head))
-            if _REVISIT.search(head):
-                # By its date or digest it may mean any of the captures of that URI.
-                uris = _REFERRED_URI.findall(head) or _OWN_URI.findall(head)
-                self._note("INSERT OR IGNORE INTO pinned_uri VALUES (?)", uris)
         if _REQUEST.search(head) and not _GET.match(stretch.start):
             self._note("INSERT OR IGNORE INTO not_get VALUES (?)", _NAMES.findall(head) + _ID.findall(head))
 
+    def _pin(self, stretch: Stretch, record: StoredRecord | None) -> None:
+        """Let what a record names stay, if that record is copied as it is whatever becomes of the others.
+
+        It may share a member, lie behind damage, be written in another way than ours, or have former values that are
+        not ours.
+        """
+        head, text = exact_head(stretch), stretch.head
+        try:
+            if stretch.length and (head is None or stretch.listed is not None):
+                record = record or read_record(self._file, stretch.offset)
+                if record.format == "arc":
+                    return
+                head = head or raw_head(record)
+        except DamagedInput:
+            record = None
+        else:
+            is_fixed = not stretch.length or self._is_lost
+            if head is not None and not is_fixed and _could_be_changed(stretch, record, head):
+                return
+        if head is not None:
+            text = b"\n" + b"".join(b"%b: %b\r\n" % field for field in head.fields)
+        self._note("INSERT OR IGNORE INTO pinned VALUES (?)", _NAMES.findall(text))
+        if _REVISIT.search(text):
+            # By its date or digest it may mean any of the captures of that URI.
+            uris = _REFERRED_URI.findall(text) or _OWN_URI.findall(text)
+            self._note("INSERT OR IGNORE INTO pinned_uri VALUES (?)", uris)
+
     def _note_unlisted(self, head: bytes) -> None:
         record_id, uri, date = _ID.search(head), _OWN_URI.search(head), _DATE.search(head)
-        if record_id is None:
-            return
         self._unlisted.append(
             (
-                bare(record_id[1]),
+                bare(record_id[1]) if record_id else None,
                 self._task.file,
                 bare(uri[1]) if uri else None,
                 date_key(date[1].decode("latin-1")) if date else None,
@@ -207,6 +244,11 @@ class _Survey:
 
     def _note(self, statement: str, ids: list[bytes]) -> None:
         self._connection.executemany(statement, [(bare(record_id),) for record_id in ids])
+
+    def _met_damage(self, offset: int, reason: str) -> None:
+        """Damage between records: without members to tell, what follows may be a part of what a damaged one holds."""
+        self._is_lost = not self._has_members
+        self._damaged(offset, reason)
 
     def _damaged(self, offset: int, reason: str) -> None:
         if offset not in self._faulty:
@@ -227,7 +269,8 @@ class _Survey:
             ),
         )
 
-    def _survey(self, line: PlannedLine, head: RawHead | None = None) -> None:
+    def _survey(self, line: PlannedLine, head: RawHead | None = None) -> StoredRecord | None:
+        """Note what is known of a record; the record, unless it is damaged or not that of the line."""
         listed = ManifestLine(self._task.name, line.offset, line.length, line.uri, line.date, line.digest)
         try:
             record = self._task.places.record(listed)
@@ -235,7 +278,7 @@ class _Survey:
         except DamagedInput as error:
             reason = str(error).removeprefix(f"{self._file}, offset {line.offset}: ")
             self._damaged(line.offset, reason)
-            return
+            return None
         self._rows.append(
             (
                 row.line,
@@ -261,6 +304,7 @@ class _Survey:
         ]
         if len(self._rows) >= _BATCH:
             self._flush()
+        return record
 
     def _flush(self) -> None:
         """Write the rows that wait."""
@@ -279,9 +323,6 @@ class _Survey:
         """What is known of a record. Raises DamagedInput if its payload is not that of the line."""
         is_copy = line.role == COPY
         algorithm, _, value = line.digest.partition(":")
-        # A field without a value says as much as none.
-        stored = record.get("WARC-Payload-Digest") or None
-        wants_sha1 = line.role == ORIGINAL and stored is None
         body = payload_digest(record, algorithm)
         if body.hex != value:
             raise DamagedInput(
@@ -304,12 +345,14 @@ class _Survey:
         else:
             found = head.get(b"WARC-Target-URI")
             uri = bare(found) if found else None
+            # A field without a value says as much as none.
             date, record_id, digest = (
                 head.get(b"WARC-Date") or None,
                 head.get(b"WARC-Record-ID") or None,
                 head.get(b"WARC-Payload-Digest") or None,
             )
-        if digest is None and wants_sha1:
+        if digest is None:
+            # What replay indexers compute: a revisit of this original has it, as may older ones of a copy.
             digest = b"sha1:" + base64.b32encode(bytes.fromhex(payload_digest(record, "sha1").hex))
         is_candidate = is_copy and reason is None
         return _Row(
@@ -321,7 +364,7 @@ class _Survey:
             uri,
             date,
             digest,
-            digest_key(stored),
+            digest_key(digest.decode("latin-1")),
             _mime(record) if is_candidate else None,
             self._revisit_bytes(record, head, line) if is_candidate and head is not None else None,
             _says_chunked(record) if is_copy else _is_in_chunks(record, body.size_bytes),
@@ -355,6 +398,11 @@ class _Survey:
         return len(gzip_compress(data, DEFAULT_GZIP_LEVEL)) if self._is_gzip else len(data)
 
 
+def _could_be_changed(stretch: Stretch, record: StoredRecord | None, head: RawHead) -> bool:
+    is_ours = could_be_written(record, head) if record else is_as_written(head, stretch.head)
+    return is_ours and could_be_mended(head)
+
+
 def _is_wanted(_: PlannedLine) -> bool:
     """Of those that nothing becomes of, the ids are needed."""
     return True
@@ -377,7 +425,7 @@ def _hindrance(record: StoredRecord, head: RawHead | None) -> str | None:
         return "arc"
     if not record.id:
         return "no-id"
-    if not could_be_undone(head):
+    if not could_be_undone(head) or not could_be_written(record, head):
         return "fields"
     assert record.http is not None
     return None if record.frame.kept[: record.http.length].endswith(_HEAD_END) else "no-http"

@@ -14,6 +14,7 @@ from scrapy_dedupe.errors import SettingError, UsageError
 
 from .bars import Bars
 from .figures import number_text, size_text
+from .left_files import left_files
 
 if TYPE_CHECKING:
     import argparse
@@ -41,10 +42,16 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class DedupeReport:
-    """What was done, and what of it was entered into the crawl index, if that was wished."""
+    """What was done, and what of it was entered into the crawl index, if that was wished.
+
+    ``left_below`` counts WARC and ARC files below the folders that were named, which nobody asked for, and ``left_open``
+    are those that a crawl has open, or left so.
+    """
 
     deduped: Deduped
     index: Indexed | None
+    left_below: int = 0
+    left_open: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hash",
         choices=ALGORITHMS,
         default="sha256",
-        help="the algorithm of the digests; those of another one are computed (default: %(default)s)",
+        help="the algorithm of the digests, which are computed whatever the records say (default: %(default)s)",
     )
     parser.add_argument(
         "--min-size",
@@ -134,7 +141,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: Place, opts: argparse.Namespace) -> DedupeReport:
     # Every call of the command line loads this module, so what takes long to load waits until it is used.
     from scrapy_dedupe.afterwards.faults import Faults
-    from scrapy_dedupe.afterwards.inputs import find_inputs
+    from scrapy_dedupe.afterwards.inputs import find_inputs, left_below, left_open, refuse_own_folder
     from scrapy_dedupe.afterwards.steps import run_steps
     from scrapy_dedupe.crawls.index import checked_crawl_id
 
@@ -144,11 +151,15 @@ def run(place: Place, opts: argparse.Namespace) -> DedupeReport:
     url = place.index_url if opts.index else None
     faults = Faults(keep_going=opts.keep_going)
     inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive, without=opts.output)
+    if opts.output is not None and not opts.dry_run:
+        refuse_own_folder(inputs, opts.output)
+    below = 0 if opts.recursive else left_below(opts.paths, inputs, opts.output)
+    are_open = left_open(opts.paths, inputs, recursive=opts.recursive, without=opts.output)
     with Bars(opts) as watch:
         deduped = run_steps(inputs, opts.output, options, faults=faults, watch=watch)
     if url is None or deduped.kept_in is not None:
-        return DedupeReport(deduped, None)
-    return DedupeReport(deduped, _entered(place, opts, url, deduped.paths))
+        return DedupeReport(deduped, None, below, are_open)
+    return DedupeReport(deduped, _entered(place, opts, url, deduped.paths), below, are_open)
 
 
 def _entered(place: Place, opts: argparse.Namespace, url: str, paths: Sequence[str]) -> Indexed:
@@ -234,6 +245,7 @@ def _indexed(store: str, done: Imported) -> Indexed:
 def text(result: DedupeReport) -> str:
     done = result.deduped
     lines = [*_table(done), *_left(done)]
+    lines += left_files(result.left_below, result.left_open)
     if done.savings is not None:
         lines += _savings("host", done.savings.hosts) + _savings("MIME type", done.savings.types)
     if done.verified:

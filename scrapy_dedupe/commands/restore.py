@@ -101,6 +101,10 @@ def text(result: Restored) -> str:
         f"Left: {_counted(count, 'revisit')} of other programs ({reason})."
         for reason, count in result.left.items()
     ]
+    if result.not_ours:
+        lines.append(
+            f"Left: {_counted(result.not_ours, 'record')} with Former- fields that are not those of warcrefs or dedupe."
+        )
     if result.output is not None:
         lines.append(f"The files are in {result.output}; those they were made from are as they were.")
     elif result.files_changed:

@@ -151,7 +151,7 @@ def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callabl
         result = verb.run(Place(opts.store, load_settings), opts)
         shown = _json(result) if opts.json else verb.text(result)
         if shown:
-            print(shown, flush=True)
+            print(shown if opts.json else _encodable(shown), flush=True)
     except BrokenPipeError:
         # The reader, such as head, has seen enough. Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -181,7 +181,14 @@ def _told(name: str, error: Exception) -> int:
 
 def _json(result: Any) -> str:
     plain = [asdict(item) for item in result] if isinstance(result, list) else asdict(result)
-    return json.dumps(plain, indent=2, ensure_ascii=False)
+    shown = json.dumps(plain, indent=2, ensure_ascii=False)
+    return shown if _encodable(shown) == shown else json.dumps(plain, indent=2)
+
+
+def _encodable(text: str) -> str:
+    """The text with escapes, such as stderr has, where stdout cannot have it: file names are bytes of any kind."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _unexpected(name: str, error: Exception) -> int:

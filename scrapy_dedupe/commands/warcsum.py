@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from scrapy_dedupe.errors import UsageError
 
 from .bars import Bars
 from .figures import number_text, size_text
+from .left_files import left_files
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 HELP = (
     "Write a manifest of WARC and ARC files: one line for each response, with its file, offset, length, URI, date and"
     " the digest of its payload. warccollres and warcsumproc go on with it. A digest that a record brings is used if its"
-    " algorithm is the wanted one."
+    " algorithm is the wanted one and its body was not transferred in chunks."
 )
 
 _SHOWN = 20
@@ -83,13 +85,15 @@ def run(place: Place, opts: argparse.Namespace) -> Sums:
     # Every call of the command line loads this module, so what takes long to load waits until it is used.
     from scrapy_dedupe.afterwards.digests import DigestOptions
     from scrapy_dedupe.afterwards.faults import Faults
-    from scrapy_dedupe.afterwards.inputs import find_inputs, relative_to
+    from scrapy_dedupe.afterwards.inputs import find_inputs, left_below, left_open, relative_to
     from scrapy_dedupe.afterwards.summing import SumOptions, sum_files
 
     if opts.append and opts.force:
         raise UsageError("--append adds to a manifest and --force replaces it. Give one of them.")
     faults = Faults(keep_going=opts.keep_going)
     inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive)
+    below = 0 if opts.recursive else left_below(opts.paths, inputs)
+    are_open = left_open(opts.paths, inputs, recursive=opts.recursive)
     if opts.base is not None:
         inputs = relative_to(inputs, Path(opts.base))
     options = SumOptions(
@@ -108,7 +112,8 @@ def run(place: Place, opts: argparse.Namespace) -> Sums:
         jobs=opts.jobs,
     )
     with Bars(opts) as watch:
-        return sum_files(inputs, Path(opts.output), options, faults=faults, watch=watch)
+        sums = sum_files(inputs, Path(opts.output), options, faults=faults, watch=watch)
+    return replace(sums, left_below=below, left_open=are_open)
 
 
 def text(result: Sums) -> str:
@@ -121,6 +126,7 @@ def text(result: Sums) -> str:
     ]
     if result.listed:
         lines.append(f"Passed over, since the manifest lists them: {_some(result.listed)}.")
+    lines += left_files(result.left_below, result.left_open)
     if result.empty:
         lines.append(f"{_counted(result.empty, 'record')} without payload left out.")
     if result.headless:

@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, overload
 
 from scrapy_dedupe.errors import CrawlStateError, DamagedInput, SettingError, TakenOver
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
+from scrapy_dedupe.warc.bodies import has_more_than_payload
 from scrapy_dedupe.warc.cdxj_reading import CdxFault, read_cdxj
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.reading import read_records
@@ -196,7 +197,8 @@ class Entering:
             is_copy = True
         if digest is None or digest in EMPTY_PAYLOADS or http is None or method != "GET" or not is_copy:
             return
-        if record.is_truncated or not _is_whole(http.status):
+        # Chunks that were cut say so only in the body, and what is left of it may pass for a whole page.
+        if record.is_truncated or not _is_whole(http.status) or has_more_than_payload(record):
             return
         if http.status == 200 and (validators := validators_of(http.headers)):
             self._urls.append(UrlCapture(plain_url(record.target_uri), digest, date, validators))

@@ -4,8 +4,9 @@
 chunked transfer coding (RFC 9112, section 7.1). `decoded_pieces` undoes the content codings as well (RFC 9110,
 section 8.4.1). `payload_digest` hashes one record, `hashed_records` a whole file while it is read.
 
-A body that is not in chunks from its beginning to its end is kept as it is, whatever its HTTP head says. So nothing of
-it can be given before its end was seen: a body in chunks that is too long to be held is read twice.
+A body that is not in chunks from its beginning to its end, or to where it was cut, is kept as it is, whatever its HTTP
+head says. So nothing of it can be given before its end was seen: a body in chunks that is too long to be held is read
+twice.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from scrapy_dedupe.warc.coding_streams import decoded_stream
 from scrapy_dedupe.warc.codings import codings_of
 from scrapy_dedupe.warc.framing import open_block
-from scrapy_dedupe.warc.reading import CHUNK_SIZE, MAX_CHUNK_LINE, MAX_TRAILER_BYTES, TRAILER, read_records
+from scrapy_dedupe.warc.reading import (
+    CHUNK_SIZE,
+    CUT_CHUNK_LINE,
+    CUT_TRAILER,
+    MAX_CHUNK_LINE,
+    MAX_TRAILER_BYTES,
+    TRAILER,
+    read_records,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,16 +62,20 @@ def payload_pieces(record: StoredRecord) -> Iterator[bytes]:
     frame = record.frame
     if len(frame.kept) == frame.block_length:
         yield from _cut(record.payload())
-        return
-    head_bytes = _head_bytes(record)
-
-    def body() -> Iterator[bytes]:
-        return _behind(open_block(record.path, frame), head_bytes)
-
-    if record.http is not None and record.http.is_chunked:
-        yield from dechunked(body)
+    elif record.http is not None and record.http.is_chunked:
+        yield from dechunked(lambda: body_pieces(record))
     else:
-        yield from body()
+        yield from body_pieces(record)
+
+
+def body_pieces(record: StoredRecord) -> Iterator[bytes]:
+    """Yield the block behind its HTTP head as it is stored, chunks included, in pieces of at most 1 MiB.
+
+    Raises DamagedInput if a long block cannot be read again.
+    """
+    frame = record.frame
+    is_held = len(frame.kept) == frame.block_length
+    return _behind(iter((frame.kept,)) if is_held else open_block(record.path, frame), _head_bytes(record))
 
 
 def decoded_pieces(record: StoredRecord) -> Iterator[bytes]:
@@ -210,32 +223,36 @@ def dechunked(body: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
 
 
 def has_more_than_payload(record: StoredRecord) -> bool:
-    """Whether the chunks of a body say something besides it: extensions of their sizes, or fields behind the last one.
+    """Whether more was taken from a body than the framing of whole chunks.
+
+    That are extensions of their sizes, fields behind the last one, or the framing of chunks that were cut, which may be
+    a page that only looks so. Such a record must not stand for another one, nor another one for it.
 
     Raises DamagedInput if a long block cannot be read again.
     """
-    frame, http = record.frame, record.http
-    if record.type == "revisit" or http is None or not http.is_chunked:
+    if record.type == "revisit" or record.http is None or not record.http.is_chunked:
         return False
-    is_held = len(frame.kept) == frame.block_length
-    pieces = iter((frame.kept,)) if is_held else open_block(record.path, frame)
-    return bool(_survey(_Window(_behind(pieces, http.length))))
+    return bool(_survey(_Window(body_pieces(record))))
 
 
 def _survey(stream: _Window) -> bool | None:
-    """None if a body is not in chunks from its beginning to its end; else whether they say something besides it."""
-    has_extensions = False
+    """None if a body is not in chunks; else whether they say something besides it, or were cut behind the first."""
+    has_extensions = has_chunk = False
     while (found := stream.chunk_size()) is not None:
         has_extensions = has_extensions or found.has_extension
         stream.drop(found.line_length)
         if not found.size:
             trailer = stream.at_most(MAX_TRAILER_BYTES)
-            if trailer is None or not TRAILER.fullmatch(trailer):
+            if trailer is None:
                 return None
-            return has_extensions or len(trailer) > len(_LINE_END)
+            if TRAILER.fullmatch(trailer):
+                return has_extensions or len(trailer) > len(_LINE_END)
+            return True if has_chunk and CUT_TRAILER.fullmatch(trailer) else None
         if sum(map(len, stream.pieces(found.size))) < found.size or not stream.drop_line_end():
-            return None
-    return None
+            return True if has_chunk and stream.at_most(1) in (b"", b"\r") else None
+        has_chunk = True
+    line = stream.at_most(MAX_CHUNK_LINE)
+    return True if has_chunk and line is not None and CUT_CHUNK_LINE.fullmatch(line) else None
 
 
 class _Chunk(NamedTuple):

@@ -9,8 +9,8 @@ lines between records, NUL bytes between members). A place is damaged when the b
 themselves: a member that does not decompress or whose checksum is wrong, a record that is not followed
 by a record, a Content-Length that is no number, a file that ends too soon. The record concerned is not
 returned, since nobody can say which of its bytes are its own; the damage is reported; and reading goes
-on at the next place that begins with a record. Only where the file ends inside a record it does not:
-what looks like a record there is part of the body that was cut.
+on at the next place that begins with a record, behind the gzip member if that is whole. Only where the file
+ends inside a record it does not: what looks like a record there is part of the body that was cut.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from scrapy_dedupe.warc.sources import (
     GZIP_MAGIC,
     MAX_HEAD_BYTES,
     WARC_START,
+    BadMember,
     Broken,
     Cut,
     GzipSource,
@@ -77,6 +78,7 @@ class Frame:
 
     `length` counts the stored bytes, the blank lines after the record included; it is 0 for a record that
     shares a gzip member with others. `head_position` and `block_position` count decompressed bytes from `offset`.
+    `block_end` has the line ends behind the block.
 
     What a reader may not ask for is taken from the member when it is asked for: a file has millions of these.
     """
@@ -87,6 +89,7 @@ class Frame:
         "_kept",
         "_kept_bytes",
         "_member",
+        "block_end",
         "block_length",
         "block_position",
         "head_position",
@@ -108,6 +111,7 @@ class Frame:
         member: bytes | bytearray = b"",
         kept_bytes: int = 0,
         head: tuple[Layout, re.Match[bytes]] | None = None,
+        block_end: bytes = b"\r\n\r\n",
     ) -> None:
         self.is_arc = is_arc
         self.offset = offset
@@ -115,6 +119,7 @@ class Frame:
         self.head_position = head_position
         self.block_position = block_position
         self.block_length = block_length
+        self.block_end = block_end
         self._fields = fields
         self._kept = kept
         self._member = member
@@ -199,8 +204,10 @@ def frames(
                 if isinstance(broken, Cut):
                     # What looks like a record from here on is in the body of the one that was cut.
                     source.go_to_end()
-                else:
+                elif isinstance(broken, BadMember):
                     source.find_next(offset + 1)
+                else:
+                    source.pass_over()
                 on_damage(Damage(path, offset, source.offset - offset, str(broken)))
                 continue
             if frame is None:
@@ -293,7 +300,8 @@ class _FrameReader:
         if is_arc and fields[0][1].startswith("filedesc:"):
             self._learn_arc_fields(kept)
         length = source.length_since(offset) if not (shares_member or source.is_inside_member) else 0
-        return Frame(is_arc, fields, offset, length, head_position, block_position, block_length, kept)
+        place = (offset, length, head_position, block_position, block_length)
+        return Frame(is_arc, fields, *place, kept, block_end=line_ends)
 
     def _whole_frame(self, source: GzipSource, member: bytes | bytearray) -> Frame | None:
         """The record of a member that was taken; None if it has to be read step by step."""
@@ -324,19 +332,8 @@ class _FrameReader:
         if length > self._kept_bytes and self._on_long_block:
             return None
         offset = source.offset
-        return Frame(
-            False,
-            fields,
-            offset,
-            source.length_since(offset),
-            0,
-            head_end,
-            length,
-            None,
-            member,
-            self._kept_bytes,
-            known,
-        )
+        where = (offset, source.length_since(offset), 0, head_end, length)
+        return Frame(False, fields, *where, None, member, self._kept_bytes, known)
 
     def _take_rest(self, frame: Frame) -> None:
         give = self._on_long_block(frame) if self._on_long_block else None

@@ -38,6 +38,9 @@ MAX_CHUNK_LINE = 16 + 256 + 1 + 16_384 + 2
 # The fields behind the last chunk and the blank line that ends them.
 TRAILER = re.compile(rb"(?:[!-9;-~]+:[^\r\n]*\r\n)*\r\n")
 MAX_TRAILER_BYTES = 1 << 16
+# Where they were cut: any beginning of them.
+CUT_CHUNK_LINE = re.compile(rb"(?:[0-9A-Fa-f]{1,16}[ \t]{0,256}(?:;[^\r\n]{0,16384})?\r?)?")
+CUT_TRAILER = re.compile(rb"(?:[!-9;-~]+:[^\r\n]*\r\n)*(?:\r|[!-9;-~]+(?::[^\r\n]*\r?)?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,25 +272,33 @@ def read_record(path: ReadableFile | str, offset: int, *, block_position: int | 
 def without_chunks(body: bytes) -> bytes:
     r"""Return *body* without the framing of the chunked transfer coding (RFC 9112, section 7.1).
 
-    A body that is not in chunks from its first byte to its last is returned as it is. Many archives keep the header
-    and not the framing, and then what looks like a chunk, such as a first line of digits, is a part of the page: two
-    bodies must never become equal by losing it.
+    A body may be cut anywhere behind its first chunk. One that is not in chunks from its first byte to its last is
+    returned as it is: many archives keep the header and not the framing, and then what looks like a chunk, such as a
+    first line of digits, is a part of the page. `bodies.has_more_than_payload` tells where it cannot be said for sure.
 
-    >>> without_chunks(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), without_chunks(b"3\r\nabc")
-    (b'abcde', b'3\r\nabc')
+    >>> without_chunks(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), without_chunks(b"3\r\nabc\r\n9\r\nde")
+    (b'abcde', b'abcde')
+    >>> without_chunks(b"9\r\nabc"), without_chunks(b"3\r\nabc\r\nand more")
+    (b'9\r\nabc', b'3\r\nabc\r\nand more')
     """
     parts: list[bytes] = []
     position = 0
     while match := CHUNK_SIZE.match(body, position):
         size, start = int(match[1], 16), match.end()
         if not size:
-            is_whole = len(body) - start <= MAX_TRAILER_BYTES and TRAILER.fullmatch(body, start)
-            return b"".join(parts) if is_whole else body
+            is_end = len(body) - start <= MAX_TRAILER_BYTES and (
+                TRAILER.fullmatch(body, start) or (parts and CUT_TRAILER.fullmatch(body, start))
+            )
+            return b"".join(parts) if is_end else body
         end = start + size
-        if body[end : end + 2] != b"\r\n":
-            return body
+        line_end = body[end : end + 2]
+        if line_end != b"\r\n":
+            is_cut = parts and b"\r\n".startswith(line_end)
+            return b"".join([*parts, body[start:end]]) if is_cut else body
         parts.append(body[start:end])
         position = end + 2
+    if parts and len(body) - position <= MAX_CHUNK_LINE and CUT_CHUNK_LINE.fullmatch(body, position):
+        return b"".join(parts)
     return body
 
 

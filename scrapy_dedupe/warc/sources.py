@@ -60,6 +60,10 @@ class Cut(Broken):
     """The file ends inside a record."""
 
 
+class BadMember(Broken):
+    """A gzip member cannot be decompressed to its end."""
+
+
 class PlainSource:
     """Bytes of an uncompressed file; `offset` is where the present record begins."""
 
@@ -120,6 +124,10 @@ class PlainSource:
                 raise Cut(f"the file ends {length} bytes before the end of the record")
             length -= len(piece)
             yield piece
+
+    def pass_over(self) -> None:
+        """Go to where the next record may begin, after what begins at `offset` was found to be none."""
+        self.find_next(self.offset + 1)
 
     def find_next(self, offset: int) -> None:
         """Go to the next line that begins a record, or to the end of the file."""
@@ -327,6 +335,23 @@ class GzipSource:
             length -= len(piece)
             yield bytes(piece)
 
+    def pass_over(self) -> None:
+        """Go to where the next record may begin, after what begins at `offset` was found to be none.
+
+        A member that is whole is passed over as a whole, and so are those behind it that begin with no record: what
+        looks like a member inside is a part of what they hold.
+        """
+        try:
+            while True:
+                self._index = len(self._out)
+                while self._fill():
+                    self._index = len(self._out)
+                if not self.begin() or begins_record(self.peek_line()):
+                    self._restart(self.offset)
+                    return
+        except Broken:
+            self.find_next(self.offset + 1)
+
     def find_next(self, offset: int) -> None:
         """Go to the next member that begins with a record, or to the end of the file."""
         self._file.seek(offset)
@@ -365,12 +390,12 @@ class GzipSource:
             if self._at == len(self._raw) and not self._read_on():
                 # Where nothing came out, the head of the member is wrong: a flag in it makes it go on to a byte that is
                 # never found, over good members.
-                raise (Cut if self.position or self._out else Broken)("the file ends inside a gzip member")
+                raise (Cut if self.position or self._out else BadMember)("the file ends inside a gzip member")
             feed = self._raw[self._at : self._at + _FEED_BYTES]
             try:
                 data = member.decompress(feed, _PIECE)
             except zlib_ng.error as error:  # type: ignore[misc]
-                raise Broken(f"the gzip member is damaged ({error})") from None
+                raise BadMember(f"the gzip member is damaged ({error})") from None
             self._at += len(feed) - len(member.unused_data if member.eof else member.unconsumed_tail)
             if data:
                 self._before += self._index

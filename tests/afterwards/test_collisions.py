@@ -145,6 +145,9 @@ def test_a_chunked_payload_is_that_of_a_plain_one(listed, resolve):
         (b"4\r\nabcd\r\n9\r\ne", b"4\r\nabcd\r\nA\r\ne"),
         (b"4;a\r\nabcd\r\n0\r\n\r\n", b"4;b\r\nabcd\r\n0\r\n\r\n"),
         (b"4\r\nabcd\r\n0\r\nX: 1\r\n\r\n", b"4\r\nabcd\r\n0\r\nX: 2\r\n\r\n"),
+        (b"4\r\nabcd\r\n9\r\ne", b"4\r\nabcd\r\n9\r\ne"),
+        (b"4\r\nabcd\r\n", b"4\r\nabcd\r\n0\r\n\r\n"),
+        (b"4\r\nabcd\r\n0", b"4\r\nabcd\r\n5"),
     ],
 )
 @pytest.mark.parametrize("kept", [60, 8 << 20])

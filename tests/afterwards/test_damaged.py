@@ -106,6 +106,9 @@ class Broken:
         lost = {0, 1, 2, 3} if lost is None else lost
         self.good = {f"first-{number}" for number in range(4)} | {f"third-{number}" for number in range(4)}
         self.good |= {f"second-{number}" for number in range(4) if number not in lost}
+        # In a plain file nobody can say what lies inside a record that is damaged in the middle.
+        is_left = kind == "plain" and damage is not cut
+        self.copies = {"second-0"} if is_left else {label for label in self.good if label[:6] == "second"}
 
 
 @pytest.fixture(params=DAMAGES)
@@ -146,7 +149,7 @@ def test_the_first_fault_ends_a_deduplication_and_nothing_is_in_the_output(broke
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["elsewhere", "in place"])
-def test_a_deduplication_that_is_to_go_on_converts_every_good_copy_and_keeps_every_bad_byte(
+def test_a_deduplication_that_is_to_go_on_converts_good_copies_and_keeps_every_bad_byte(
     broken: Broken, in_place: bool
 ) -> None:
     damaged = broken.path.read_bytes()
@@ -161,7 +164,7 @@ def test_a_deduplication_that_is_to_go_on_converts_every_good_copy_and_keeps_eve
     good.fates = {label: fate for label, fate in broken.p.fates.items() if label in good.records}
     assert_deduplicated(good, out)
     after = (out / broken.name).read_bytes()
-    copies = {label for label in broken.good if label.startswith("second")}
+    copies = broken.copies
     if not copies:
         assert after == damaged
         return
@@ -181,13 +184,14 @@ def test_a_deduplication_that_is_to_go_on_converts_every_good_copy_and_keeps_eve
     called = call(broken.folder, "warcsum", out / broken.name, "-o", "after", "--keep-going")
     assert called.code == 4
     left = {line.split(" ")[3] for line in (broken.folder / "after").read_text().splitlines()}
-    assert left == set()
+    good = {label for label in broken.good if label.startswith("second")}
+    assert left == {broken.p.records[label].uri.decode() for label in good - copies}
     called = call(broken.folder, "restore", out, "-o", "back", "--keep-going")
     assert called.code == 4, called
     restored = broken.folder / "back" / broken.name
     assert call(broken.folder, "warcsum", restored, "-o", "restored", "--keep-going").code == 4
     back = {line.split(" ")[3] for line in (broken.folder / "restored").read_text().splitlines()}
-    assert back == {broken.p.records[label].uri.decode() for label in copies}
+    assert back == {broken.p.records[label].uri.decode() for label in good}
 
 
 @pytest.fixture

@@ -4,16 +4,18 @@ import base64
 import gzip
 import hashlib
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from afterwards.planted import SITE, Planting, text
 from hypothesis import given
 from hypothesis import strategies as st
+from import_files import response_record
 
 from scrapy_dedupe.afterwards.digests import Digester, DigestOptions, FileSums
 from scrapy_dedupe.afterwards.faults import Fault, Faults
+from scrapy_dedupe.afterwards.manifest import MAX_LINE_BYTES, json_line, text_line
 from scrapy_dedupe.errors import DamagedInput
 
 if TYPE_CHECKING:
@@ -86,6 +88,14 @@ def test_a_stored_digest_is_not_used_where_it_is_not_to_be_trusted(
     assert (sums.stored, sums.computed) == (0, 1)
 
 
+def test_a_stored_digest_of_a_record_in_chunks_is_not_taken_over(tmp_path: Path) -> None:
+    for digest_of in ("stored", "lie"):
+        _, path = planted(tmp_path, chunked=True, digest_of=digest_of)
+        (line,), sums = summed(path, algorithm="sha1")
+        assert line.digest == f"sha1:{hashlib.sha1(BODY).hexdigest()}"
+        assert (sums.stored, sums.computed) == (0, 1)
+
+
 @pytest.mark.parametrize("stored", ["sha1:nonsense", "blake2b:" + "0" * 128, "sha1:"])
 def test_a_stored_digest_that_is_not_understood_is_computed(tmp_path: Path, stored: str) -> None:
     _, path = planted(tmp_path, digest_form=None, extra=((b"WARC-Payload-Digest", stored.encode()),))
@@ -116,6 +126,19 @@ def test_a_mismatch_says_what_the_digest_was_made_of_instead(tmp_path: Path) -> 
     decoded = b"sha256:" + hashlib.sha256(BODY).hexdigest().encode()
     _, path = planted(tmp_path, coding="gzip", digest_form=None, extra=((b"WARC-Payload-Digest", decoded),))
     assert summed(path, verify=True)[1].mismatches[0].reason.endswith("made of the decoded body")
+    # as in what was restored from a revisit of a body in chunks
+    _, path = planted(tmp_path, head_only_says_chunked=True, digest_of="lie")
+    assert summed(path, verify=True)[1].mismatches[0].reason.endswith("it may have been made of the chunks")
+    _, path = planted(tmp_path, digest_of="lie")
+    assert "chunks" not in summed(path, verify=True)[1].mismatches[0].reason
+
+
+def test_a_digest_of_the_chunks_is_told_of_a_body_that_is_too_long_to_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scrapy_dedupe.afterwards.digests.KEPT_BYTES", 500)
+    _, path = planted(tmp_path, chunked=True, digest_of="stored")
+    assert summed(path, verify=True)[1].mismatches[0].reason.endswith("made of the body with its chunks")
 
 
 def test_a_digest_of_an_unknown_algorithm_is_not_called_verified(tmp_path: Path) -> None:
@@ -285,3 +308,46 @@ def test_what_was_found_is_the_same_after_it_was_kept() -> None:
         faults=[Fault("c", "d")],
     )
     assert FileSums.from_json(asdict(sums)) == sums
+
+
+UNWRITABLE = {
+    "a control character": (b"WARC-Date", b"2026-08-01T12:00:00Z\x05"),
+    "a blank": (b"WARC-Date", b"2026-08-01T12:00:0 Z"),
+    "no day": (b"WARC-Date", b"2026-08-00T12:00:00Z"),
+    "no date": (b"WARC-Date", b"20260801120000"),
+    "no UTF-8": (b"WARC-Date", b"2026-08-01T12:00:00\xda"),
+    "no URI": (b"WARC-Target-URI", b""),
+    "a long URI": (b"WARC-Target-URI", b"http://garden.example/" + b"a" * 530_000),
+    "a URI that is long in JSON": (b"WARC-Target-URI", b"http://garden.example/" + b'"' * 270_000),
+}
+
+
+@pytest.mark.parametrize("what", UNWRITABLE)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_record_whose_line_could_not_be_read_again_is_a_fault_of_its_own(
+    tmp_path: Path, what: str, recompute: bool
+) -> None:
+    name, value = UNWRITABLE[what]
+    good = response_record(1, b"a" * 2_000)
+    head, end, rest = gzip.decompress(response_record(2, b"b" * 2_000)).partition(b"\r\n\r\n")
+    fields = [line for line in head.split(b"\r\n") if not line.startswith(name)]
+    bad = gzip.compress(b"\r\n".join([*fields, name + b": " + value]) + end + rest)
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(good + bad + response_record(3, b"c" * 2_000))
+    lines, sums = summed(path, keep_going=True, recompute=recompute)
+    assert [line.uri for line in lines] == ["http://example.org/1", "http://example.org/3"]
+    assert (sums.lines, sums.fault_count) == (2, 1)
+    assert sums.faults[0].place == f"{path}, offset {len(good)}"
+    with pytest.raises(DamagedInput, match=f"a.warc.gz, offset {len(good)}"):
+        summed(path, recompute=recompute)
+
+
+def test_a_long_uri_is_no_fault_as_long_as_all_steps_can_write_it_twice(tmp_path: Path) -> None:
+    uri = "http://garden.example/" + "a" * 520_000
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(response_record(1, b"a" * 2_000, uri=uri))
+    ((line,), sums) = summed(path)
+    assert (line.uri, sums.fault_count) == (uri, 0)
+    copy = replace(line, extension=1, copy=2, refers_to_uri=uri, refers_to_date=line.date)
+    for written in (text_line(copy, 10), json_line(copy, 10)):
+        assert len(written.encode()) < MAX_LINE_BYTES

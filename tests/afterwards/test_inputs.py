@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_dedupe.afterwards.faults import Faults
-from scrapy_dedupe.afterwards.inputs import find_inputs, relative_to
+from scrapy_dedupe.afterwards.inputs import find_inputs, left_below, left_open, refuse_own_folder, relative_to
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 
 RECORD = b"WARC/1.1\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"
@@ -39,6 +39,26 @@ def test_a_folder_stands_for_its_own_files_in_order(folder: Path) -> None:
 
 def test_a_folder_stands_for_all_below_it_if_that_is_asked_for(folder: Path) -> None:
     assert names("in", recursive=True) == ["in/a.warc", "in/b.warc", "in/deep/c.warc.gz", "in/deep/d.ARC"]
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["in"], 2),
+        (["i*"], 2),
+        (["in", "in/deep/c.warc.gz"], 1),
+        (["in", "in/deep"], 0),
+        (["in/deep", "in"], 0),
+        (["in/a.warc"], 0),
+    ],
+)
+def test_what_a_folder_does_not_stand_for_is_counted(folder: Path, words: list[str], left: int) -> None:
+    for name in ("in/.dedupe/x.warc", "in/out/x.warc", "in/out/x.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(RECORD)
+    found = find_inputs(words, faults=Faults())
+    assert left_below(words, found, folder / "in" / "out") == left
+    assert left_below(["in"], find_inputs(["in"], faults=Faults(), recursive=True)) == 0
 
 
 def test_the_state_of_a_run_is_no_input_and_neither_is_its_output(folder: Path) -> None:
@@ -116,3 +136,65 @@ def test_archives_that_cannot_be_read_are_not_passed_over_in_silence(folder: Pat
     assert [fault.place for fault in faults.first] == [f"in/z.warc.{ending}"]
     with pytest.raises(DamagedInput, match=rf"z\.warc\.{ending}"):
         names("in")
+
+
+@pytest.mark.parametrize(
+    ("words", "recursive", "expected"),
+    [
+        (["in"], False, ("in/a.warc.gz.open", "in/b.ARC.OPEN")),
+        (["in"], True, ("in/a.warc.gz.open", "in/b.ARC.OPEN", "in/deep/c.warc.open")),
+        (["in", "in/deep"], False, ("in/a.warc.gz.open", "in/b.ARC.OPEN", "in/deep/c.warc.open")),
+        (["in", "in/a.warc.gz.open"], False, ("in/b.ARC.OPEN",)),
+        (["in/a.warc"], False, ()),
+    ],
+)
+def test_files_that_a_crawl_has_open_are_left_out_by_name(
+    folder: Path, words: list[str], recursive: bool, expected: tuple[str, ...]
+) -> None:
+    (folder / "in" / "out").mkdir()
+    for name in (
+        "a.warc.gz.open",
+        "b.ARC.OPEN",
+        "deep/c.warc.open",
+        "out/d.warc.open",
+        "e.wacz.open",
+        "f.open",
+    ):
+        (folder / "in" / name).write_bytes(RECORD)
+    out = folder / "in" / "out"
+    found = find_inputs(words, faults=Faults(), recursive=recursive, without=out)
+    assert left_open(words, found, recursive=recursive, without=out) == expected
+
+
+def test_a_folder_with_nothing_but_open_files_says_so(folder: Path) -> None:
+    (folder / "running").mkdir()
+    (folder / "running" / "a.warc.gz.open").write_bytes(RECORD)
+    with pytest.raises(UsageError, match="a crawl has open, or left open"):
+        find_inputs(["running"], faults=Faults())
+
+
+@pytest.mark.parametrize(
+    ("words", "output", "is_refused"),
+    [
+        (["in"], "in", True),
+        (["in/a.warc"], "in", True),
+        (["in/a.warc"], "in/deep/..", True),
+        (["in/deep"], "in/deep", True),
+        (["in", "in/deep"], "in", True),
+        (["in"], "link", True),
+        (["in"], "in/deep", False),
+        (["in/deep"], "in", False),
+        (["in"], "out", False),
+    ],
+)
+def test_the_folder_of_the_inputs_is_no_output(
+    folder: Path, words: list[str], output: str, is_refused: bool
+) -> None:
+    (folder / "link").symlink_to(folder / "in")
+    found = find_inputs(words, faults=Faults())
+    if is_refused:
+        with pytest.raises(ArchiveError, match="with --in-place, or name another folder") as refused:
+            refuse_own_folder(found, Path(output))
+        assert "--force" not in str(refused.value)
+    else:
+        refuse_own_folder(found, Path(output))

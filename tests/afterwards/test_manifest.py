@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from scrapy_dedupe.afterwards.manifest import (
     read_lines,
     text_line,
 )
+from scrapy_dedupe.afterwards.manifest_lines import why_unwritable
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
 
 if TYPE_CHECKING:
@@ -393,3 +395,37 @@ def test_a_digest_has_one_form() -> None:
 def test_no_name_passes_for_another_format(name: str, text: str) -> None:
     assert file_text(name) == text
     assert file_of(text) == name
+
+
+@given(st.text(max_size=8), st.text(max_size=8), st.text(max_size=8))
+def test_a_line_is_called_writable_if_it_is_read_again_as_it_is(file: str, uri: str, date: str) -> None:
+    for line in (
+        replace(a_line(), file=file, uri=uri, date=date, extension=None),
+        replace(a_line(), file=file, uri=uri, extension=None),
+    ):
+        try:
+            is_read = parse_text_line(text_line(line, 6).encode().decode()) == line
+        except ValueError:
+            is_read = False
+        assert (why_unwritable(line) is None) == is_read
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"file": ""}, "a column is empty"),
+        ({"date": "2026-08-01T12:00:00Z\x05"}, "a control character"),
+        ({"date": "-"}, "is not a WARC-Date"),
+        ({"uri": "http://a.example/\ud800"}, "surrogate"),
+        ({"digest": f"MD5:{MD5.upper()}"}, "digest would be read as another one"),
+        ({"offset": -1}, "offset"),
+        ({"length": 1 << 63}, "out of range"),
+        ({"uri": "http://a.example/" + "a" * (MAX_LINE_BYTES // 2)}, "too long"),
+    ],
+)
+def test_what_the_reader_would_refuse_is_known_before_it_is_written(
+    changed: dict[str, object], why: str
+) -> None:
+    line = ManifestLine("a.warc", 0, 1, "http://a.example/", "2026-08-01T12:00:00Z", f"md5:{MD5}")
+    assert why_unwritable(line) is None
+    assert why in str(why_unwritable(replace(line, **changed)))  # type: ignore[arg-type]

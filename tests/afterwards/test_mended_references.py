@@ -7,7 +7,7 @@ import gzip
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from afterwards.planted import Planting, Record, record_id, text
+from afterwards.planted import Planting, Record, digest, record_id, text
 from afterwards.test_rewriting import PAGE, SITE, manifest, new_id, records, rid, run
 
 from scrapy_dedupe.afterwards import rewriting
@@ -166,25 +166,85 @@ def test_a_head_with_bare_line_ends_is_not_taken_for_one_line() -> None:
     assert exact_head(Stretch(0, 9, head=head, is_exact=True)) is None
 
 
+def folded(data: bytes) -> bytes:
+    return data.replace(b"WARC-Target-URI: ", b"WARC-Target-URI:\r\n ", 1)
+
+
+def with_bare_line_ends(data: bytes) -> bytes:
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return (head + end).replace(b"\r\n", b"\n") + rest
+
+
 @pytest.mark.parametrize("kind", ["gzip", "plain"])
-def test_records_whose_heads_have_bare_line_ends_are_converted_and_mended(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "edit",
+    [
+        with_bare_line_ends,
+        folded,
+        lambda data: data.replace(b"WARC-Record-ID: ", b"WARC-Record-ID:  ", 1),
+        lambda data: data.replace(b"Content-Length: ", b"Content-Length: 0", 1),
+        lambda data: data[:-4] + b"\r\n" * 50,
+        lambda data: data[:-4] + b"\n\n",
+        lambda data: data[:-4],
+    ],
+    ids=["line ends", "fold", "blank", "zero", "many ends", "short ends", "no end"],
+)
+@pytest.mark.parametrize("label", ["copy", "copy-request"])
+def test_what_could_not_be_had_back_byte_for_byte_is_left(
+    tmp_path: Path, label: str, edit: Callable[[bytes], bytes], kind: str
+) -> None:
     planting = Planting()
     planting.file("a.warc.gz", kind)
-    planting.exchange("a.warc.gz", "first", f"{SITE}/1", PAGE)
-    planting.exchange("a.warc.gz", "copy", f"{SITE}/2", PAGE)
-    parts = [record.to_bytes().split(b"\r\n\r\n", 1) for record in planting.files["a.warc.gz"].records]
-    data = [head.replace(b"\r\n", b"\n") + b"\n\n" + rest for head, rest in parts]
+    for name in ("first", "copy", "other"):
+        planting.exchange("a.warc.gz", name, f"{SITE}/{name}", PAGE)
+    found = planting.files["a.warc.gz"].records
+    kinds = ["request" if dict(one.fields)[b"WARC-Type"] == b"request" else "response" for one in found]
+    wanted = kinds.index("request" if label == "copy-request" else "response", 2)
+    data = [edit(one.to_bytes()) if at == wanted else one.to_bytes() for at, one in enumerate(found)]
     (tmp_path / "in").mkdir()
     data = [gzip.compress(one) for one in data] if kind == "gzip" else data
     (tmp_path / "in" / "a.warc.gz").write_bytes(b"".join(data))
 
     report = run(tmp_path / "in", tmp_path / "out")
 
-    found = records(tmp_path / "out" / "a.warc.gz")
     assert (report.converted, report.repointed) == (1, 1)
-    assert found[new_id("copy")].get("Former-WARC-Record-ID") == rid("copy")
-    assert found[rid("copy?")].concurrent_to == new_id("copy")
-    assert found[rid("copy?")].block().startswith(b"GET /2 ")
+    assert report.left == {"fields" if label == "copy" else "shared": 1}
+    assert data[wanted] in (tmp_path / "out" / "a.warc.gz").read_bytes()
+
+
+def test_a_copy_whose_request_has_a_former_value_of_another_making_is_left(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    for name in ("first", "copy", "other"):
+        planting.exchange("a.warc.gz", name, f"{SITE}/{name}", PAGE)
+    found = planting.files["a.warc.gz"].records
+    copy = next(one for one in found if dict(one.fields).get(b"WARC-Concurrent-To") == record_id("copy"))
+    fields = (*copy.fields, (b"Former-WARC-Concurrent-To", b"<urn:uuid:planted>"))
+    found[found.index(copy)] = dataclasses.replace(copy, fields=fields)
+    planting.write(tmp_path / "in")
+
+    report = run(tmp_path / "in", tmp_path / "out")
+
+    assert (report.converted, report.repointed, report.left) == (1, 1, {"shared": 1})
+    assert records(tmp_path / "out" / "a.warc.gz")[rid("copy")].type == "response"
+
+
+@pytest.mark.parametrize("length", [b"", b"Content-Length: x\r\n", b"Content-Length: 4\r\n"])
+def test_behind_damage_in_an_uncompressed_file_nothing_is_changed(tmp_path: Path, length: bytes) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz", "plain")
+    for name in ("first", "copy", "other"):
+        planting.exchange("a.warc.gz", name, f"{SITE}/{name}", PAGE)
+    found = [one.to_bytes() for one in planting.files["a.warc.gz"].records]
+    before, inside = b"".join(found[:4]), b"".join(found[4:])
+    faulty = b"WARC/1.1\r\nWARC-Type: resource\r\n" + length + b"\r\nsome text\r\n" + inside + b"\r\n\r\n"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.warc.gz").write_bytes(before + faulty)
+
+    report = run(tmp_path / "in", tmp_path / "out", keep_going=True)
+
+    assert (report.converted, report.repointed, report.left) == (1, 1, {"damaged": 1})
+    assert (tmp_path / "out" / "a.warc.gz").read_bytes().endswith(faulty)
 
 
 def test_an_empty_digest_is_none(tmp_path: Path) -> None:
@@ -303,3 +363,72 @@ def test_a_file_that_was_copied_over_just_before_a_kill_counts_as_replaced(
     assert not (tmp_path / "out" / ".dedupe").exists()
     with pytest.raises(DamagedInput, match="nothing is left to do"):
         run(two_folders, tmp_path / "out", lines=lines, in_place=True)
+
+
+def test_an_old_revisit_finds_a_copy_that_has_no_digest_by_its_sha1(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    planting.exchange("a.warc.gz", "first", f"{SITE}/1", PAGE)
+    copy = planting.exchange("a.warc.gz", "copy", f"{SITE}/2", PAGE, digest_form=None)
+    planting.revisit("a.warc.gz", "old", f"{SITE}/2", copy, names=())
+    sha1 = digest("sha1", PAGE)
+    old = next(record for record in planting.files["a.warc.gz"].records if record.label == "old")
+    if old.get(b"WARC-Payload-Digest") is None:
+        index = planting.files["a.warc.gz"].records.index(old)
+        fields = (*old.fields, (b"WARC-Payload-Digest", sha1))
+        planting.files["a.warc.gz"].records[index] = dataclasses.replace(old, fields=fields)
+    edited(
+        planting, "a.warc.gz", "old", lambda name, value: sha1 if name == b"WARC-Payload-Digest" else value
+    )
+    planting.write(tmp_path / "in")
+
+    report = run(tmp_path / "in", tmp_path / "out")
+
+    found = records(tmp_path / "out" / "a.warc.gz")[rid("old")]
+    assert (report.converted, report.kept_in) == (1, None)
+    assert (found.refers_to, found.refers_to_uri) == (rid("first"), f"{SITE}/1")
+
+
+@pytest.mark.parametrize("has_id", [True, False], ids=["with an id", "without an id"])
+def test_a_date_to_the_second_means_the_capture_that_has_it_and_not_a_copy_with_milliseconds(
+    tmp_path: Path, has_id: bool
+) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    planting.exchange("a.warc.gz", "first", f"{SITE}/1", PAGE)
+    planting.exchange("a.warc.gz", "copy", f"{SITE}/2", PAGE, date="2020-01-01T01:00:00.123Z")
+    lone = planting.exchange(
+        "a.warc.gz", "lone", f"{SITE}/2", text("lone", 4_000), date="2020-01-01T01:00:00Z"
+    )
+    if not has_id:
+        edited(planting, "a.warc.gz", "lone", without(b"WARC-Record-ID"))
+        edited(planting, "a.warc.gz", "lone?", without(b"WARC-Concurrent-To"))
+    old = planting.revisit("a.warc.gz", "old", f"{SITE}/3", lone, names=("uri", "date"))
+    edited(planting, "a.warc.gz", "old", without(b"WARC-Payload-Digest"))
+    planting.write(tmp_path / "in")
+
+    report = run(tmp_path / "in", tmp_path / "out")
+
+    found = records(tmp_path / "out" / "a.warc.gz")[rid("old")]
+    assert (report.converted, report.kept_in) == (1, None)
+    assert (found.refers_to_uri, found.refers_to_date) == (f"{SITE}/2", "2020-01-01T01:00:00Z")
+    assert old.get(b"WARC-Payload-Digest") is not None
+
+
+def test_the_id_says_which_of_two_captures_of_a_second_is_meant(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    planting.exchange("a.warc.gz", "first", f"{SITE}/1", PAGE)
+    planting.exchange("a.warc.gz", "other", f"{SITE}/2", text("other", 4_000), date="2020-01-01T01:00:00.5Z")
+    copy = planting.exchange("a.warc.gz", "copy", f"{SITE}/2", PAGE, date="2020-01-01T01:00:00.123Z")
+    planting.exchange("a.warc.gz", "again", f"{SITE}/4", text("other", 4_000))
+    planting.revisit("a.warc.gz", "old", f"{SITE}/3", copy)
+    change = {b"WARC-Refers-To-Date": b"2020-01-01T01:00:00Z", b"WARC-Payload-Digest": None}
+    edited(planting, "a.warc.gz", "old", lambda name, value: change.get(name, value))
+    planting.write(tmp_path / "in")
+
+    report = run(tmp_path / "in", tmp_path / "out")
+
+    found = records(tmp_path / "out" / "a.warc.gz")[rid("old")]
+    assert (report.converted, report.kept_in) == (2, None)
+    assert (found.refers_to, found.refers_to_uri) == (rid("first"), f"{SITE}/1")

@@ -190,6 +190,33 @@ def test_no_record_at_the_offset_is_told_with_the_place(listed, tmp_path, offset
         Places([str(tmp_path / "crawl")]).record(replace(listed.lines[0], offset=offset))
 
 
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_a_manifest_of_another_file_of_that_name_is_told_where_no_record_begins(tmp_path, is_packed):
+    name = "00000.warc.gz" if is_packed else "00000.warc"
+    for host, payload in (("one", b"a" * 500), ("two", b"b")):
+        (tmp_path / host).mkdir()
+        ListedFile(tmp_path / host / name, name, is_packed).add(payload, f"http://{host}/")
+    listed = ListedFile(tmp_path / "one" / name, name, is_packed)
+    line = listed.add(b"second", "http://one/2")
+    other = ListedFile(tmp_path / "two" / name, name, is_packed)
+    for number in range(20):
+        other.add(bytes(range(number, 99)), f"http://two/{number}")
+    assert Places([str(tmp_path / "one")]).record(line).payload() == b"second"
+    with pytest.raises(
+        DamagedInput,
+        match=rf"two/{name}, offset {line.offset}: the manifest does not match the file: no record begins there",
+    ):
+        Places([str(tmp_path / "two")]).record(line)
+
+
+def test_a_member_that_is_damaged_is_not_called_another_file(listed, tmp_path):
+    data = bytearray(listed.path.read_bytes())
+    data[listed.lines[1].offset + listed.lines[1].length - 6] ^= 1
+    listed.path.write_bytes(data)
+    with pytest.raises(DamagedInput, match=rf"offset {listed.lines[1].offset}: the gzip member is damaged"):
+        Places([str(tmp_path / "crawl")]).record(listed.lines[1])
+
+
 def test_a_file_that_was_cut_is_told_with_the_place(listed, tmp_path):
     listed.path.write_bytes(listed.path.read_bytes()[:-9])
     places = Places([str(tmp_path / "crawl")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 import tempfile
 import tracemalloc
@@ -15,6 +16,7 @@ from deduped_files import (
     Page,
     dedupe,
     member,
+    request,
     response,
     sha1,
     uncompressed,
@@ -26,7 +28,7 @@ from hypothesis import strategies as st
 from scrapy_dedupe.afterwards import restoring
 from scrapy_dedupe.afterwards.restored_heads import as_response
 from scrapy_dedupe.afterwards.restoring import Restored, RestoreOptions, restore
-from scrapy_dedupe.afterwards.revisits import Target, as_revisit, pointed_to
+from scrapy_dedupe.afterwards.revisits import Target, as_revisit, pointed_to, revisit_id
 from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.warc.raw_heads import RawHead
@@ -316,6 +318,159 @@ def test_nothing_is_left_of_where_a_revisit_of_another_program_was_pointed(tmp_p
         *("WARC-Payload-Digest", "Content-Type", "Content-Length"),
     ]
     assert restored.get("WARC-Payload-Digest") == sha1(BODY).decode()
+
+
+def replaced(record: bytes, **fields: bytes) -> bytes:
+    """A record with other values in some of its WARC fields (``_`` for ``-``)."""
+    head, end, block = record.partition(b"\r\n\r\n")
+    version, *lines = head.split(b"\r\n")
+    new = {name.replace("_", "-").encode(): value for name, value in fields.items()}
+    lines = [
+        b"%b: %b" % (name, new.get(name, value)) for name, _, value in (x.partition(b": ") for x in lines)
+    ]
+    return b"\r\n".join([version, *lines]) + end + block
+
+
+def with_fields(record: bytes, *fields: bytes) -> bytes:
+    """A record with more WARC fields."""
+    head, end, block = record.partition(b"\r\n\r\n")
+    return b"\r\n".join([head, *fields]) + end + block
+
+
+def revisit_made_here(number: int) -> bytes:
+    """The revisit that takes the place of a page, with page 1 as its original."""
+    version, *lines = response(Page(number, BODY)).partition(b"\r\n\r\n")[0].split(b"\r\n")
+    head = RawHead(
+        version, tuple((name, value) for name, _, value in (line.partition(b": ") for line in lines))
+    )
+    block = Page(number, b"").block
+    target = Target(Page(1, b"").id, Page(1, b"").uri, b"2020-01-01T00:00:01Z", sha1(BODY))
+    return as_revisit(head, target, block).to_bytes(len(block)) + block + b"\r\n\r\n"
+
+
+def kept_and_told(folder: Path, *records: bytes, restored: int = 1, **options: Any) -> None:
+    """Each of the records stays as it is and is counted, without fault, and what is ours is restored."""
+    write_file(folder / "in" / "a.warc.gz", [response(Page(1, BODY)), revisit_made_here(2), *records])
+    result = run(folder / "in", output=folder / "out", **options)
+    assert (result.restored, result.repointed, result.not_ours) == (restored, 0, len(records))
+    assert (result.left, result.fault_count) == ({}, 0)
+    after = _split(folder / "out" / "a.warc.gz")
+    assert after == [response(Page(1, BODY)), response(Page(2, BODY)), *records]
+
+
+@pytest.mark.parametrize("all_writers", [False, True])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"WARC_Record_ID": Page(9, b"").id},
+        {"Former_WARC_Record_ID": Page(9, b"").id},
+        {"WARC_Profile": b"http://netpreserve.org/warc/1.0/revisit/identical-payload-digest"},
+        {"WARC_Profile": b"http://netpreserve.org/warc/1.1/revisit/server-not-modified"},
+        {"WARC_Truncated": b"time"},
+    ],
+)
+def test_a_revisit_that_is_not_wholly_one_of_ours_stays(
+    fields: dict[str, bytes], all_writers: bool, tmp_path: Path
+) -> None:
+    kept_and_told(tmp_path, replaced(revisit_made_here(3), **fields), all_writers=all_writers)
+
+
+@pytest.mark.parametrize("all_writers", [False, True])
+def test_a_revisit_of_another_program_with_a_former_id_stays(all_writers: bool, tmp_path: Path) -> None:
+    planted = [
+        foreign(Page(number, b""), sha1(BODY), b"Former-WARC-Record-ID: " + Page(former, b"").id)
+        for number, former in ((3, 3), (4, 9))
+    ]
+    twice = with_fields(revisit_made_here(5), b"Former-WARC-Record-ID: " + Page(5, b"").id)
+    kept_and_told(tmp_path, *planted, twice, all_writers=all_writers)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (b"Former-WARC-Record-ID: <urn:uuid:9>",),
+        (b"Former-WARC-Payload-Digest: sha1:AAAA",),
+        (b"WARC-Refers-To: <urn:uuid:8>", b"Former-WARC-Refers-To: <urn:uuid:9>"),
+        (b"Former-WARC-Type: resource",),
+        (b"Former-WARC-Concurrent-To: <urn:uuid:9>",),
+    ],
+)
+def test_a_response_with_former_fields_of_its_own_stays(fields: tuple[bytes, ...], tmp_path: Path) -> None:
+    kept_and_told(tmp_path, with_fields(response(Page(3, OTHER)), *fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (b"Former-WARC-Concurrent-To: <urn:uuid:9>",),  # which says that it named page 3, or its revisit
+        (b"WARC-Concurrent-To: <urn:uuid:7>", b"Former-WARC-Concurrent-To: " + Page(3, b"").id),
+        (b"Former-WARC-Concurrent-To: " + Page(3, b"").id,),
+        (b"Former-WARC-Refers-To: <urn:uuid:9>",),
+        (b"WARC-Refers-To: <urn:uuid:8>", b"Former-WARC-Refers-To: none"),
+        (b"WARC-Refers-To: <urn:uuid:8>", b"Former-WARC-Payload-Digest: sha1:AAAA"),
+    ],
+)
+def test_a_request_with_former_fields_of_its_own_stays(fields: tuple[bytes, ...], tmp_path: Path) -> None:
+    kept_and_told(tmp_path, with_fields(request(Page(3, OTHER)), *fields))
+
+
+@pytest.mark.parametrize("all_writers", [False, True])
+def test_a_former_field_of_another_program_stays_in_a_record_that_is_pointed_back(
+    all_writers: bool, tmp_path: Path
+) -> None:
+    planted = b"Former-WARC-Record-ID: " + Page(3, b"").id
+    pointed = [
+        b"WARC-Refers-To: " + Page(1, b"").id,
+        b"Former-WARC-Refers-To: " + Page(2, b"").id,
+        b"Former-WARC-Refers-To-Target-URI: none",
+        b"Former-WARC-Refers-To-Date: none",
+    ]
+    records = [
+        response(Page(1, BODY)),
+        revisit_made_here(2),
+        foreign(Page(3, b""), sha1(BODY), planted, *pointed),
+    ]
+    write_file(tmp_path / "in" / "a.warc.gz", records)
+    result = run(tmp_path / "in", output=tmp_path / "out", all_writers=all_writers)
+    assert (result.restored, result.repointed) == (1, 1)
+    revisit = [*read_records(tmp_path / "out" / "a.warc.gz")][2]
+    assert (revisit.type, revisit.id) == ("revisit", Page(3, b"").id.decode())
+    assert (revisit.refers_to, revisit.refers_to_uri) == (Page(2, b"").id.decode(), None)
+    assert [name for name, _ in revisit.headers if name.startswith("Former-")] == ["Former-WARC-Record-ID"]
+
+
+def test_records_with_ids_that_are_no_ascii_are_what_they_were(tmp_path: Path) -> None:
+    first: list[bytes] = []
+    changed: list[bytes] = []
+    for number, old in enumerate((b"<urn:x:\xc3\xa4>", b"<urn:x:\xe4>", "<urn:x:\u20ac>".encode()), 2):
+        new = revisit_id(old)
+        revisit = replaced(revisit_made_here(number), WARC_Record_ID=new, Former_WARC_Record_ID=old)
+        named = replaced(request(Page(number, BODY)), WARC_Concurrent_To=new)
+        changed += [revisit, with_fields(named, b"Former-WARC-Concurrent-To: " + old)]
+        first += [
+            replaced(response(Page(number, BODY)), WARC_Record_ID=old),
+            replaced(request(Page(number, BODY)), WARC_Concurrent_To=old),
+        ]
+    write_file(tmp_path / "in" / "a.warc.gz", [response(Page(1, BODY)), *changed])
+    result = run(tmp_path / "in", output=tmp_path / "out")
+    assert (result.restored, result.repointed, result.not_ours) == (3, 3, 0)
+    assert _split(tmp_path / "out" / "a.warc.gz")[1:] == first
+
+
+@pytest.mark.parametrize("options", [{}, {"jobs": 2}, {"in_place": True}])
+def test_files_whose_names_are_no_text_are_restored(options: dict[str, Any], tmp_path: Path) -> None:
+    in_place = options.pop("in_place", False)
+    names = [os.fsdecode(name) for name in (b"\xff\xfe a.warc.gz", b"b\n\xe9.warc.gz")]
+    try:
+        for number, name in enumerate(names):
+            page = Page(number, BODY)
+            write_file(tmp_path / "first" / name, [response(page), request(page)])
+    except OSError:
+        pytest.skip("the file system takes no such names")
+    deduped = dedupe(tmp_path / "first", tmp_path / "deduped")
+    output = None if in_place else tmp_path / "out"
+    assert run(deduped, output=output, **options).restored == 1
+    assert same(tmp_path / "first", output or deduped)
 
 
 def test_a_copy_that_was_pointed_to_an_earlier_original_has_the_fields_of_before() -> None:

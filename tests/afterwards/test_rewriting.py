@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import sys
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -543,3 +544,22 @@ def test_a_manifest_without_copies_gives_all_files(two_files: Path, tmp_path: Pa
 
     assert (report.converted, report.files) == (0, 2)
     assert (tmp_path / "out" / "b.warc.gz").read_bytes() == (two_files / "b.warc.gz").read_bytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_file_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    planting.exchange("a.warc.gz", "first", f"{SITE}/1", PAGE)
+    planting.exchange("a.warc.gz", "copy", f"{SITE}/2", PAGE)
+    planting.write(tmp_path / "in")
+    name = os.fsdecode(b"\xff.warc.gz")
+    data = (tmp_path / "in" / "a.warc.gz").read_bytes()
+    (tmp_path / "in" / name).write_bytes(data + b"garbage")
+    (tmp_path / "in" / "a.warc.gz").unlink()
+
+    report = run(tmp_path / "in", tmp_path / "out", keep_going=True)
+
+    assert (report.converted, report.repointed) == (1, 1)
+    assert [fault.place for fault in report.faults] == [f"{tmp_path / 'in' / name}, offset {len(data)}"]
+    assert [path.name for path in (tmp_path / "out").glob("*.gz")] == [name]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from afterwards.outputs import assert_deduplicated, snapshot
-from afterwards.planted import SITE, Copy, Planting, text
+from afterwards.planted import SITE, Copy, Planting, digest, text
 
-from scrapy_dedupe.afterwards import steps
+from scrapy_dedupe.afterwards import rewriting, steps
 from scrapy_dedupe.afterwards.eligibility import Eligibility
 from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.inputs import find_inputs
@@ -106,6 +106,25 @@ def test_in_place_again_there_is_nothing_to_do_and_what_was_kept_is_put_aside(
         assert len(kept) == 2 * (number + 1)
         assert {name: kept[f"earlier/1/{name}"] for name in first} == first
     assert kept["earlier/2/manifest.txt"] == kept["manifest.txt"] != first["manifest.txt"]
+
+
+def test_files_that_were_replaced_do_not_count_as_all_when_what_told_of_them_was_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = rewriting.replace
+
+    def die(*args: Any) -> None:
+        replace(*args)
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(rewriting, "replace", die)
+        with pytest.raises(Died):
+            run(folder, in_place=True)
+    shutil.rmtree(folder / "in" / ".dedupe" / "warcrefs")
+    with pytest.raises(ArchiveError, match=r"has changed since.*--force"):
+        run(folder, in_place=True)
+    assert run(folder, in_place=True, force=True).converted == 0
 
 
 def planted_part(planting: Planting, folder: Path) -> dict[str, bytes]:
@@ -282,3 +301,21 @@ def test_what_cannot_be_rewritten_is_refused(folder: Path) -> None:
         run_steps(
             [replace(given, file=Member())], folder / "out", StepOptions(), faults=faults, watch=Unwatched()
         )
+
+
+def test_digests_are_computed_whatever_the_records_say(folder: Path) -> None:
+    p = Planting()
+    p.file("a.warc.gz")
+    for number in range(2):
+        p.exchange("a.warc.gz", f"same-{number}", f"{SITE}/{number}", text("same", 5_000))
+    found = p.files["a.warc.gz"].records
+    wrong = digest("sha1", b"another payload")
+    for index, record in enumerate(found):
+        if record.label == "same-1":
+            fields = [
+                (name, wrong if name == b"WARC-Payload-Digest" else value) for name, value in record.fields
+            ]
+            found[index] = replace(record, fields=tuple(fields))
+    p.write(folder / "in")
+    done = run(folder, algorithm="sha1")
+    assert (done.converted, done.findings_count, done.fault_count) == (1, 0, 0)

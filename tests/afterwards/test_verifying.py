@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -97,6 +98,45 @@ def test_chunks_of_the_transfer_may_go(tmp_path: Path) -> None:
     result = run(before, after, tmp_path)
     assert reasons(result) == ""
     assert result.rechunked == 1
+
+
+@pytest.mark.parametrize(
+    ("digest", "reason"),
+    [
+        (sha1(OTHER), ""),
+        (sha1(OTHER).lower(), "WARC-Payload-Digest"),
+        (sha1(OTHER[:-1]), "WARC-Payload-Digest"),
+        (f"sha256:{hashlib.sha256(OTHER).hexdigest()}", "WARC-Payload-Digest"),
+    ],
+)
+def test_a_payload_digest_of_chunks_may_become_that_of_the_payload_alone(
+    digest: str, reason: str, tmp_path: Path
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    before, after = archive(), archive()
+    chunked = b"%x\r\n" % len(OTHER) + OTHER + b"\r\n0\r\n\r\n"
+    before["alone"].block, after["alone"].block = head + chunked, head + OTHER
+    for one in (before, after):
+        one["alone"].set("WARC-Block-Digest", sha1(one["alone"].block))
+    before["alone"].set("WARC-Payload-Digest", sha1(chunked))
+    after["alone"].set("WARC-Payload-Digest", digest)
+    found = reasons(run(before, after, tmp_path))
+    assert reason in found if reason else found == ""
+
+
+def test_a_payload_digest_does_not_change_where_no_chunks_went(tmp_path: Path) -> None:
+    before, after = archive(), archive()
+    before["alone"].set("WARC-Payload-Digest", sha1(b"something else"))
+    after["alone"].set("WARC-Payload-Digest", sha1(OTHER))
+    assert "WARC-Payload-Digest" in reasons(run(before, after, tmp_path))
+
+
+def test_a_restored_response_without_chunks_keeps_its_false_payload_digest(tmp_path: Path) -> None:
+    before, after = deduplicated(), archive()
+    before["copy"].set("Former-WARC-Payload-Digest", sha1(b"something else"))
+    assert "Payload-Digest" in reasons(run(before, after, tmp_path / "mended"))
+    after["copy"].set("WARC-Payload-Digest", sha1(b"something else"))
+    assert reasons(run(before, after, tmp_path / "kept")) == ""
 
 
 def test_a_payload_that_changed_with_the_chunks_is_found(tmp_path: Path) -> None:
@@ -309,6 +349,9 @@ def add_place(label: str) -> Callable[[Archive], None]:
 MUTATIONS: dict[str, tuple[Callable[[Archive], None], str]] = {
     "wrong original": (refer("copy", lambda a: a["alone"]), "another payload"),
     "wrong original by id alone": (set_field("copy", "WARC-Refers-To", record_id(3)), "another payload"),
+    "no id of the original": (drop_field("copy", "WARC-Refers-To"), "WARC-Refers-To is missing"),
+    "no id of the original of a record without a digest": (drop_field("late", "WARC-Refers-To"), "WARC-Refers-To is missing"),
+    "no id in a mended revisit": (drop_field("revisit", "WARC-Refers-To"), "WARC-Refers-To is missing"),
     "original by id is a twin": (set_field("copy", "WARC-Refers-To", record_id(4)), "was cut"),
     "wrong date": (set_field("copy", "WARC-Refers-To-Date", "2020-01-01T00:00:00.001Z"), "no response"),
     "wrong URI": (set_field("copy", "WARC-Refers-To-Target-URI", "http://example.org/9"), "no response"),
@@ -522,6 +565,21 @@ def test_an_original_without_id_is_found_by_uri_and_date(tmp_path: Path) -> None
     result = run(before, after, tmp_path)
     assert reasons(result) == ""
     assert result.replayed == 2
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_an_original_without_id_may_have_a_twin_that_has_one(tmp_path: Path, comes_first: bool) -> None:
+    before, after = archive(), deduplicated()
+    for one in (before, after):
+        twin = response(70, "http://example.org/1", "2020-01-01T00:00:00Z", SAME)
+        one.files["0.warc" if comes_first else "c.warc"] = {"twin": twin}
+        one["first"].drop("WARC-Record-ID")
+        one["first request"].drop("WARC-Concurrent-To")
+    for label in ("copy", "late", "revisit"):
+        after[label].drop("WARC-Refers-To")
+    for label in ("metadata", "conversion"):
+        after[label].set("WARC-Refers-To", record_id(111))
+    assert reasons(run(before, after, tmp_path / "right")) == ""
 
 
 def test_a_copy_may_have_the_uri_and_date_of_its_original(tmp_path: Path) -> None:
@@ -824,3 +882,86 @@ def test_a_uri_of_one_second_that_thousands_share_is_read_once(tmp_path: Path) -
     assert reasons(result) == ""
     assert (result.converted, result.ambiguous) == (3_000, 0)
     assert time.monotonic() - begun < 30
+
+
+CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def in_chunks(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+def give_block(record: Rec, block: bytes) -> None:
+    record.block = block
+    record.set("WARC-Block-Digest", sha1(block))
+
+
+def with_first_in_chunks(copy_head: bytes) -> tuple[Archive, Archive]:
+    """The archive before and after, with an original in chunks; ``copy`` stands alone, and ``late`` has a head."""
+    before, after = archive(), archive()
+    for one in (before, after):
+        give_block(one["first"], CHUNKED_HEAD + in_chunks(SAME))
+        give_block(one["late"], copy_head + SAME)
+    convert(after["late"], after["first"], record_id(112))
+    change(after["late request"], "WARC-Concurrent-To", record_id(112))
+    return before, after
+
+
+def test_chunks_of_an_original_of_which_a_new_revisit_does_not_know_are_found(tmp_path: Path) -> None:
+    plain_head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+    result = run(*with_first_in_chunks(plain_head), tmp_path / "plain")
+    assert result.findings_count == 1
+    assert "stored in transfer chunks" in reasons(result)
+    assert reasons(run(*with_first_in_chunks(CHUNKED_HEAD), tmp_path / "chunked")) == ""
+
+
+def test_a_copy_that_is_said_to_be_in_chunks_may_have_a_plain_original(tmp_path: Path) -> None:
+    before, after = with_first_in_chunks(CHUNKED_HEAD)
+    for one in (before, after):
+        give_block(one["first"], CHUNKED_HEAD + SAME)
+    assert reasons(run(before, after, tmp_path)) == ""
+
+
+@pytest.mark.parametrize("copy_body", [SAME, in_chunks(SAME)], ids=["plain", "in chunks"])
+def test_a_mended_revisit_may_lead_to_chunks_only_if_it_did(tmp_path: Path, copy_body: bytes) -> None:
+    before, after = archive(), deduplicated()
+    for one in (before, after):
+        give_block(one["first"], CHUNKED_HEAD + in_chunks(SAME))
+    give_block(before["copy"], CHUNKED_HEAD + copy_body)
+    after["copy"].set("Former-WARC-Block-Digest", sha1(before["copy"].block))
+    give_block(after["copy"], CHUNKED_HEAD)
+    for label in ("late", "late request"):
+        after.files["b.warc"][label] = before[label]
+    result = run(before, after, tmp_path)
+    found = [finding.reason for finding in result.findings]
+    assert len(found) == (1 if copy_body == SAME else 0), found
+    assert all("stored in transfer chunks" in reason for reason in found)
+
+
+def test_chunks_that_come_to_an_original_must_not_show_in_its_revisits(tmp_path: Path) -> None:
+    before, after = archive(), archive()
+    give_block(before["copy"], CHUNKED_HEAD + SAME)
+    give_block(after["copy"], CHUNKED_HEAD + in_chunks(SAME))
+    assert "stored in transfer chunks" in reasons(run(before, after, tmp_path))
+
+
+def test_a_revisit_without_an_http_head_takes_that_of_its_original(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    for one in (before, after):
+        give_block(one["first"], CHUNKED_HEAD + in_chunks(SAME))
+        one["revisit"].block = b""
+    result = run(before, after, tmp_path)
+    places = [finding.after for finding in result.findings]
+    assert len(places) == 2, "those of the two copies"
+    assert "offset 0" in str(places[0])
+
+
+def test_two_empty_files_are_damage_that_both_have(tmp_path: Path) -> None:
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.warc.gz").write_bytes(b"")
+    pairs = pairs_of(tmp_path / "before", tmp_path / "after")
+    with pytest.raises(DamagedInput, match=r"a\.warc\.gz: the file is empty"):
+        verify(pairs, work=tmp_path / "work")
+    result = verify(pairs, work=tmp_path / "work", keep_going=True)
+    assert (result.is_right, result.faults_count) == (True, 1)

@@ -143,7 +143,9 @@ def test_damage_is_named_and_passed_over_if_that_is_asked_for(call: Callable[...
         (("in", "-o", "out", "--index", "--crawl-id", "a b"), 2, "a b"),
         (("in", "--dry-run", "--index"), 2, "no files to import"),
         (("absent", "-o", "out"), 2, "names no file"),
-        (("in", "-o", "in"), 3, "already"),
+        (("in", "-o", "in"), 3, "--in-place"),
+        (("-r", "in", "-o", "in"), 3, "--in-place"),
+        (("in", "-o", "in", "--force"), 3, "--in-place"),
         (("in", "-o", "in/a.warc.gz"), 3, "a.warc.gz"),
     ],
 )
@@ -156,3 +158,27 @@ def test_wrong_words_are_told_before_anything_is_done(
     assert "Traceback" not in called.err
     assert sorted(path.name for path in Path("in").iterdir()) == ["a.warc.gz", "deep"]
     assert not Path("out").exists()
+
+
+def test_files_in_folders_below_that_nobody_asked_for_are_counted(
+    call: Callable[..., Called], planting: Planting
+) -> None:
+    called = call("dedupe", "in", "-o", "out")
+    assert called.code == 0
+    assert "1 WARC or ARC file in folders below left out; -r takes them, too." in called.out.splitlines()
+    assert call("dedupe", "in", "-o", "out-2", "--json").json["left_below"] == 1
+    assert "left out" not in call("dedupe", "-r", "in", "-o", "out-3").out
+
+
+def test_files_that_a_crawl_has_open_are_named(call: Callable[..., Called], planting: Planting) -> None:
+    for name in ("a.warc.gz.open", "deep/b.warc.gz.open"):
+        Path("in", name).write_bytes(b"whatever is there by now")
+    called = call("dedupe", "-r", "in", "-o", "out")
+    assert (called.code, called.err) == (0, "")
+    assert (
+        "2 files that a crawl has open, or left open, are left out: in/a.warc.gz.open, in/deep/b.warc.gz.open."
+        in called.out.splitlines()
+    )
+    assert_deduplicated(planting, Path("out"))
+    assert call("dedupe", "in", "-o", "out-2", "--json").json["left_open"] == ["in/a.warc.gz.open"]
+    assert "has open" not in call("dedupe", "in/a.warc.gz", "-o", "out-3").out

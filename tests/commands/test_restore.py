@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from archives import check
-from deduped_files import Archive, Page, dedupe, uncompressed, write_file
+from deduped_files import Archive, Page, dedupe, response, uncompressed, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,3 +76,14 @@ def test_a_missing_original_is_code_4(call: Callable[..., Any], deduped: Path, t
     assert "its original" in done.out
     done = call("restore", part, "-o", str(tmp_path / "whole"), "--originals", str(deduped / "a.warc.gz"))
     assert done.code == 0
+
+
+def test_former_fields_of_other_programs_are_counted_and_no_fault(
+    call: Callable[..., Any], deduped: Path, tmp_path: Path
+) -> None:
+    other = response(Page(9, b"y", fields=[(b"Former-WARC-Record-ID", b"<urn:uuid:1>")]))
+    write_file(deduped / "c.warc.gz", [other])
+    done = call("restore", str(deduped), "-o", str(tmp_path / "out"))
+    assert (done.code, done.err) == (0, "")
+    assert "Left: 1 record with Former- fields that are not those of warcrefs or dedupe." in done.out
+    assert uncompressed(tmp_path / "out" / "c.warc.gz") == other

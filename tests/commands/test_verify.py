@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +14,10 @@ from afterwards.archive_pairs import archive, deduplicated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ODD = os.fsdecode(b"b \xff\xe9\xc3\xa4.warc")
+"""The name of a file that is no UTF-8."""
 
 
 @pytest.fixture
@@ -97,3 +105,60 @@ def test_wrong_words_are_told_in_one_sentence(
         done = call("verify", *words)
         assert (done.code, done.out) == (code, ""), done.err
         assert done.err.count("\n") == 1, done.err
+
+
+def real_verify(folder: Path, locale: str, *words: str, **more: str) -> subprocess.CompletedProcess[bytes]:
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))
+    }
+    program = [sys.executable, "-m", "scrapy_dedupe.commands.console", "verify", *words]
+    return subprocess.run(
+        program,
+        cwd=folder,
+        env={**env, "LC_ALL": locale, "PYTHONPATH": str(ROOT), **more},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def spoilt_folders_with_an_odd_name(folder: Path) -> None:
+    before, after = archive(), deduplicated()
+    after["copy"].set("WARC-Refers-To-Date", "2020-01-01T00:00:09Z")
+    for name, one in (("before", before), ("after", after)):
+        where = one.write(folder / name)
+        (where / "b.warc").rename(where / ODD)
+
+
+@pytest.mark.parametrize(
+    ("locale", "more"),
+    [
+        ("C.UTF-8", {}),
+        ("C", {"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}),
+        ("C.UTF-8", {"PYTHONIOENCODING": "latin-1"}),
+    ],
+    ids=["UTF-8", "C", "Latin-1"],
+)
+def test_a_name_that_cannot_be_printed_is_printed_with_escapes(
+    tmp_path: Path, locale: str, more: dict[str, str]
+) -> None:
+    spoilt_folders_with_an_odd_name(tmp_path)
+    done = real_verify(tmp_path, locale, "before", "after", **more)
+    assert (done.returncode, done.stderr.count(b"\n")) == (4, 1), done.stderr
+    assert rb"after/b \udcff\udce9" in done.stdout
+    asked = real_verify(tmp_path, locale, "before", "after", "--json", **more)
+    assert asked.returncode == 4
+    result = json.loads(asked.stdout.decode("ascii"))
+    # What is a character of the name in one locale is several bytes in another.
+    for told in (result["findings"][0]["after"], result["notes"][0]):
+        assert os.fsencode(told).startswith(os.fsencode(f"after/{ODD}"))
+
+
+def test_the_working_folder_may_have_any_name(
+    call: Callable[..., Any], folders: tuple[str, str], tmp_path: Path
+) -> None:
+    work = tmp_path / os.fsdecode(b"\xff")
+    work.mkdir()
+    done = call("verify", *folders, "--work", str(work), "--jobs", "2")
+    assert (done.code, done.err) == (0, "")
+    assert list(work.iterdir()) == []

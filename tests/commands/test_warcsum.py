@@ -37,6 +37,16 @@ def test_a_manifest_has_a_line_for_each_response(call: Callable[..., Called]) ->
 
 
 @pytest.mark.usefixtures("planting")
+def test_files_below_that_nobody_asked_for_are_counted(call: Callable[..., Called]) -> None:
+    called = call("warcsum", "in", "-o", "sums")
+    assert called.code == 0
+    assert "1 WARC or ARC file in folders below left out; -r takes them, too." in called.out
+    for words in (("-r", "in"), ("in", "in/deep"), ("in/a.warc.gz",)):
+        assert "left out" not in call("warcsum", *words, "-o", "sums", "--force").out
+    assert call("warcsum", "in", "-o", "sums", "--force", "--json").json["left_below"] == 1
+
+
+@pytest.mark.usefixtures("planting")
 def test_names_can_be_relative_to_a_folder(call: Callable[..., Called]) -> None:
     assert call("warcsum", "-r", "in", "-o", "sums", "--base", "in").code == 0
     assert [line.split(" ")[0] for line in Path("sums").read_text().splitlines()] == [
@@ -117,3 +127,15 @@ def test_wrong_words_are_told(
     assert "Traceback" not in called.err
     assert Path("in/a.warc.gz").read_bytes() == before
     assert not Path("sums").exists()
+
+
+@pytest.mark.usefixtures("planting")
+def test_files_that_a_crawl_has_open_are_named(call: Callable[..., Called]) -> None:
+    Path("in/c.warc.gz.open").write_bytes(b"whatever is there by now")
+    called = call("warcsum", "in", "-o", "sums")
+    assert (called.code, called.err) == (0, "")
+    assert (
+        "1 file that a crawl has open, or left open, is left out: in/c.warc.gz.open."
+        in called.out.splitlines()
+    )
+    assert call("warcsum", "in", "-o", "sums-2", "--json").json["left_open"] == ["in/c.warc.gz.open"]

@@ -387,6 +387,40 @@ def test_what_was_cut_while_it_was_fetched_is_no_original(tmp_path: Path, index:
     assert run(index, path).originals == 1
 
 
+def chunked_record(number: int, body: bytes) -> bytes:
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n"
+        b'ETag: "%d"\r\n\r\n' % number
+    )
+    return record(
+        "response",
+        number,
+        head + body,
+        f"WARC-Payload-Digest: sha256:{sha256(number)}",
+        "Content-Type: application/http; msgtype=response",
+        uri=f"http://example.org/{number}",
+    )
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_record_whose_chunks_were_cut_is_counted_and_is_no_original(
+    tmp_path: Path, index: CrawlIndex, is_long: bool
+) -> None:
+    size = 3 << 20 if is_long else 500
+    chunk = b"%x\r\n" % size + b"a" * size + b"\r\n"
+    path = tmp_path / "cut.warc.gz"
+    path.write_bytes(
+        chunked_record(1, chunk)
+        + chunked_record(2, chunk + chunk[: size // 2])
+        + chunked_record(3, chunk + b"0\r\n\r\n")
+        + chunked_record(4, b"never was in chunks")
+    )
+    result = run(index, path)
+    assert (result.failed, result.captures, result.originals, result.skipped) == ((), 4, 2, 0)
+    found = index.find("cut", [sha256(number) for number in range(1, 5)])
+    assert [original is not None for original in found] == [False, False, True, True]
+
+
 def test_records_without_a_digest_are_counted_and_are_no_originals(tmp_path: Path, index: CrawlIndex) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n" + b"x" * 900
     head = b"filedesc://x.arc 0.0.0.0 20260801120000 text/plain 12\n1 0 Internet\n\n"

@@ -91,6 +91,47 @@ def test_chunks_come_together_again(pieces):
     assert without_chunks(body) == b"".join(pieces)
 
 
+@given(st.lists(st.binary(min_size=1), min_size=1, max_size=5), st.data())
+def test_chunks_that_were_cut_behind_the_first_give_what_is_there(pieces, data):
+    body = b"".join(b"%x;e=1\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\nX-Sum: 1\r\n\r\n"
+    first = len(b"%x;e=1\r\n" % len(pieces[0])) + len(pieces[0]) + 2
+    cut = body[: data.draw(st.integers(first, len(body)))]
+    payload = without_chunks(cut)
+    assert b"".join(pieces).startswith(payload)
+    position, expected = 0, b""
+    for piece in pieces:
+        position += len(b"%x;e=1\r\n" % len(piece))
+        expected += piece[: max(0, len(cut) - position)]
+        position += len(piece) + 2
+    assert payload == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"9\r\nabc",  # its first chunk is larger than the body
+        b"3\r\nabc",
+        b"3\r\nabc\r",
+        b"0\r\n",
+        b"3\r\nabc\r\nplain text",
+        b"3\r\nabc\r\n2\r\nabc\r\n",
+        b"3\r\nabc\r\n0\r\nplain text",
+        b"3\r\nabc\r\n0\r\n\r\n3",
+        b"3\nabc\n9\nab",
+    ],
+)
+def test_what_is_no_beginning_of_chunks_stays_as_it_is(body):
+    assert without_chunks(body) == body
+
+
+def test_the_payload_of_a_download_in_chunks_that_was_cut_is_its_text(tmp_path):
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    (record,) = stored(
+        tmp_path / "a.warc", warc(head + b"6\r\n<p>One\r\nff\r\n, two", "WARC-Truncated: length")
+    )
+    assert record.payload() == b"<p>One, two"
+
+
 @pytest.mark.parametrize("blank", [b"\r\n", b"\r\n\r\n", b"\n\n", b" \r\n"])
 def test_blank_lines_before_the_status_line_are_no_end_of_the_head(tmp_path, blank):
     (record,) = stored(tmp_path / "a.warc", warc(blank + HTTP + b"hello"))
@@ -424,3 +465,35 @@ def test_heads_with_other_names_between_are_read_as_they_are(tmp_path):
     found = [(one.headers, one.get("X"), one.block()) for one in read_records(packed)]
     assert found == [(one.headers, one.get("X"), one.block()) for one in read_records(plain)]
     assert [len(headers) for headers, _, _ in found] == [2, 3, 2, 3, 2, 3, 2]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    "head", [b"", b"WARC/1.1\r\nWARC-Type: resource\r\n\r\n", b"WARC/1.1\r\nContent-Length: 9999999\r\n\r\n"]
+)
+def test_a_record_inside_a_whole_member_that_holds_none_is_not_one_of_the_file(tmp_path, head, count):
+    good, inner = gzip.compress(warc(b"good")), gzip.compress(warc(b"inner"))
+    outer = gzip.compress(head + inner + b"text", 0)
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(good + outer * count + good)
+
+    damage = []
+    found = list(read_records(path, on_damage=damage.append))
+
+    assert [record.block() for record in found] == [b"good", b"good"]
+    assert (damage[0].offset, damage[0].length) == (len(good), len(outer) if head else len(outer) * count)
+    assert sum(place.length for place in damage) == len(outer) * count
+
+
+def test_a_record_is_found_behind_a_member_with_a_wrong_checksum_that_holds_none(tmp_path):
+    good = gzip.compress(warc(b"good"))
+    outer = bytearray(gzip.compress(b"text" * 50))
+    outer[-6] ^= 1
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(good + outer + good)
+
+    damage = []
+    found = list(read_records(path, on_damage=damage.append))
+
+    assert [record.block() for record in found] == [b"good", b"good"]
+    assert sum(place.length for place in damage) == len(outer)
