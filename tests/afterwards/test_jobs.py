@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 # The functions that processes are given are those of the standard library, which any process can import.
 
 LONG_S = 60.0
+# A shell that runs the tests in the background lets its programs ignore Ctrl-C.
 PROGRAM = f"""
+import signal
 import time
 from scrapy_dedupe.afterwards.jobs import run_jobs
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for task, result in run_jobs(time.sleep, [0.0, {LONG_S}, {LONG_S}], 2):
         print("ready", flush=True)
 """
