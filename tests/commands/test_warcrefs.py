@@ -102,6 +102,7 @@ def test_in_place_the_file_itself_changes(call: Callable[..., Called], numbered:
         (("-o", "out", "--status", "ok"), "--status ok is no HTTP status"),
         (("-o", "out", "--sample", "-1"), "--sample -1 is no number"),
         (("-o", "out", "--jobs", "-1"), "-1 jobs"),
+        (("-o", "out", "--in-place"), "Leave one out"),
     ],
 )
 def test_wrong_words_are_told_in_one_sentence(
