@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.eligibility import DEFAULT_MIN_SIZE, Eligibility
+from scrapy_dedupe.afterwards.eligibility import Eligibility
 from scrapy_dedupe.afterwards.manifest import ALGORITHMS
 from scrapy_dedupe.errors import SettingError, UsageError
 
 from .bars import Bars
 from .figures import number_text, size_text
 from .left_files import left_files
+from .revisit_options import add_revisit_arguments
 
 if TYPE_CHECKING:
     import argparse
@@ -74,15 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a WARC or ARC file, a folder, or a pattern such as 'folder/*.warc.gz'",
     )
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="where the new files go")
-    parser.add_argument(
-        "--in-place", action="store_true", help="replace the files themselves, once all new ones are verified"
-    )
     parser.add_argument("-r", "--recursive", action="store_true", help="take what is below a folder, too")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="say what would be saved, by host and MIME type, and write nothing",
-    )
     parser.add_argument(
         "-H",
         "--hash",
@@ -90,19 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="sha256",
         help="the algorithm of the digests, which are computed whatever the records say (default: %(default)s)",
     )
-    parser.add_argument(
-        "--min-size",
-        metavar="N",
-        type=int,
-        default=DEFAULT_MIN_SIZE,
-        help="leave records whose payload has fewer bytes (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--status",
-        metavar="N",
-        action="append",
-        help='the HTTP status of records that may become revisits, or "all" (may be repeated; default: 200)',
-    )
+    add_revisit_arguments(parser)
     parser.add_argument(
         "--convert-arc", action="store_true", help="make WARC files of ARC files first (default: copy them)"
     )
@@ -114,16 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--jobs", metavar="N", type=int, default=1, help="processes; 0 for all cores (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--sample",
-        metavar="N",
-        type=int,
-        default=100,
-        help="how many revisits the verification replays from the new files (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--keep-going", action="store_true", help="pass over what is damaged, name it, and go on"
     )
     parser.add_argument(
         "--force", action="store_true", help="begin anew, and replace files of the same names in FOLDER"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.eligibility import DEFAULT_MIN_SIZE, DEFAULT_STATUSES, Eligibility
+from scrapy_dedupe.afterwards.eligibility import DEFAULT_STATUSES, Eligibility
 from scrapy_dedupe.errors import UsageError
 
 from . import verify
 from .bars import Bars
 from .figures import number_text, size_text
+from .revisit_options import add_revisit_arguments
 
 if TYPE_CHECKING:
     import argparse
@@ -63,39 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         help="the files to write again, as the manifest names them, or patterns of such names (default: all in it)",
     )
-    parser.add_argument(
-        "--min-size",
-        metavar="N",
-        type=int,
-        default=DEFAULT_MIN_SIZE,
-        help="leave records whose payload has fewer bytes (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--status",
-        metavar="N",
-        action="append",
-        help='the HTTP status of records that may become revisits, or "all" (may be repeated; default: 200)',
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="say what would be saved, by host and MIME type, and write nothing",
-    )
-    parser.add_argument(
-        "--in-place", action="store_true", help="replace the files themselves, once all new ones are verified"
-    )
+    add_revisit_arguments(parser)
     parser.add_argument(
         "--jobs", metavar="N", type=int, default=1, help="processes to use; 0: one a core (default: 1)"
-    )
-    parser.add_argument(
-        "--sample",
-        metavar="N",
-        type=int,
-        default=100,
-        help="how many revisits the verification replays from the new files (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--keep-going", action="store_true", help="pass over what is damaged, name it, and go on"
     )
     parser.add_argument("--force", action="store_true", help="replace files that are in FOLDER already")
 

@@ -7,12 +7,6 @@ names its folder of programs in PYWB_BIN. Without that variable the programs are
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -20,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from archives import files_of
 from crawling import LinkSpider, crawl, crawl_test
+from replay.wayback import IS_MISSING, Wayback
 from replay_site import DECODERS, Site
-from servers import free_port
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.values import digest_form
@@ -38,58 +32,20 @@ if TYPE_CHECKING:
     from replay_site import Capture
     from webserver import WebServer
 
-WAYBACK = shutil.which("wayback", path=os.environ.get("PYWB_BIN"))
-MANAGER = shutil.which("wb-manager", path=os.environ.get("PYWB_BIN"))
-
-pytestmark = pytest.mark.skipif(
-    not (WAYBACK and MANAGER) and "PYWB_BIN" not in os.environ, reason="pywb is not there; use tox -e replay"
-)
+pytestmark = pytest.mark.skipif(IS_MISSING, reason="pywb is not there; use tox -e replay")
 
 
-class Replay:
+class Replay(Wayback):
     """A pywb server with one collection that holds the given files, WARC or WACZ."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        self.process: subprocess.Popen[bytes] | None = None
-
     def open(self, files: Iterable[Path]) -> None:
-        assert WAYBACK
-        assert MANAGER
-        for words in (["init", "lake"], ["add", "--unpack-wacz", "lake", *map(str, files)]):
-            subprocess.run([MANAGER, *words], cwd=self.folder, check=True, capture_output=True)
-        with (self.folder / "wayback.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [WAYBACK, "-p", str(self.port), "-b", "127.0.0.1"],
-                cwd=self.folder,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+        self.add("lake", files)
+        self.start()
 
-    def get(self, moment: str, url: str) -> tuple[int, str | None, bytes]:
+    def shown(self, moment: str, url: str) -> tuple[int, str | None, bytes]:
         """The status, the number of the exchange and the body of what is shown."""
-        asked = f"http://127.0.0.1:{self.port}/lake/{moment}id_/{url}"
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                try:
-                    answer = urllib.request.urlopen(asked, timeout=30)
-                except urllib.error.HTTPError as error:
-                    answer = error
-                with answer:
-                    undo = DECODERS[answer.headers["Content-Encoding"]]
-                    return answer.status, answer.headers["X-Exchange"], undo(answer.read())
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(20)
+        shown = self.get("lake", moment, url)
+        return shown.status, shown.exchange, DECODERS[shown.coding](shown.body)
 
 
 @pytest.fixture
@@ -104,7 +60,7 @@ def replay(tmp_path: Path) -> Iterator[Replay]:
 def assert_shown(replay: Replay, captures: list[Capture]) -> None:
     """Each capture, asked for by its own time, is shown with its own head and with its original's body."""
     for capture in captures:
-        shown = replay.get(capture.time[:14], capture.url)
+        shown = replay.shown(capture.time[:14], capture.url)
         wanted = (capture.status, capture.exchange, capture.body)
         assert shown == wanted, (capture.crawl, capture.record.type, capture.url)
 
@@ -191,5 +147,5 @@ async def test_a_revisit_of_an_original_with_an_unusual_digest_replays(
     (revisit,) = (record for path in ours for record in read_records(path) if record.type == "revisit")
     assert revisit.get("WARC-Payload-Digest") == written
     replay.open([file, *ours])
-    status, _, shown = replay.get(str(revisit.date).replace("-", "")[:8], web.url("/ours"))
+    status, _, shown = replay.shown(str(revisit.date).replace("-", "")[:8], web.url("/ours"))
     assert (status, shown) == (200, body)

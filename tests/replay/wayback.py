@@ -34,7 +34,7 @@ class Shown:
 
 
 class Wayback:
-    """Collections are made with `add`, then the server is started."""
+    """Collections of WARC and WACZ files are made with `add`, then the server is started."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class Wayback:
 
     def add(self, collection: str, files: Iterable[Path]) -> None:
         assert MANAGER
-        for words in (["init", collection], ["add", collection, *map(str, files)]):
+        for words in (["init", collection], ["add", "--unpack-wacz", collection, *map(str, files)]):
             subprocess.run([MANAGER, *words], cwd=self.folder, check=True, capture_output=True)
 
     def start(self) -> None:
