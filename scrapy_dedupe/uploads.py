@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from .crawls.places import member_name
+from .errors import StoreUnavailable
 from .warc.mover import Mover
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from .warc.storage import Storage
 
 logger = logging.getLogger(__name__)
+
+_TRIES = 3
 
 
 class Uploads:
@@ -59,9 +62,20 @@ class Uploads:
             old, new = str(path), location
             if name:
                 old, new = member_name(path, name), f"{location}/archive/{name}"
-            self._session.worker.submit(self._index.rename_file, self._crawl, old, new).result()
+            self._rename(old, new)
         self._session.loop.call(self._session.inc, "dedupe/warc/files_uploaded")
         self._pending[path].set_result(True)
+
+    def _rename(self, old: str, new: str) -> None:
+        # The copy is made; a store that is busy for a moment is no reason to keep the file for the next run.
+        for left in reversed(range(_TRIES)):
+            try:
+                self._session.worker.submit(self._index.rename_file, self._crawl, old, new).result()
+            except StoreUnavailable:
+                if not left:
+                    raise
+            else:
+                return
 
     def _failed(self, path: Path, error: Exception) -> None:
         if self._pending[path].done():
