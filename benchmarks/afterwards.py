@@ -48,12 +48,12 @@ from warc import read_pages
 from warcio.archiveiterator import ArchiveIterator
 
 from scrapy_dedupe.afterwards.digests import DigestOptions
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.inputs import find_inputs
 from scrapy_dedupe.afterwards.manifest import read_lines
 from scrapy_dedupe.afterwards.places import Places
 from scrapy_dedupe.afterwards.rewriting import RewriteOptions, rewrite
 from scrapy_dedupe.afterwards.summing import SumOptions, sum_files
+from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ ALLOWED = {
     "urls": {"stores", "warc"},
     "content": {"stores", "warc"},
     "crawls": {"stores", "warc"},
-    "afterwards": {"stores", "warc"},
-    "passages": {"stores", "warc"},
+    "afterwards": {"stores", "tasks", "warc"},
+    "passages": {"stores", "tasks", "warc"},
+    "tasks": {"warc"},
     "warc": set(),
     "stores": set(),
 }

@@ -40,12 +40,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from scrapy_dedupe.tasks.faults import Faults
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
-
-    from .faults import Faults
-    from .watching import Watch
 
 _NAMESPACE: Final = uuid.UUID("8d4f3c62-0b7e-5a19-9c53-6e1f2a7d4b90")
 _CONFORMS_TO: Final = "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"

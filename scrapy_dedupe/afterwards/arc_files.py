@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.watching import Unwatched
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 from .arc_conversion import Conversion, ConversionOptions, convert_arc, warc_name
-from .faults import Fault, Faults
 from .inputs import find_inputs
-from .jobs import run_jobs
 from .layout import output_names
 from .record_files import remove_parts
-from .watching import Unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path, PurePosixPath
 
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.sources import ReadableFile
 
     from .inputs import Input
-    from .watching import Watch
 
 _ARC_NAME: Final = re.compile(r".+\.arc(\.gz)?", re.IGNORECASE | re.DOTALL)
 

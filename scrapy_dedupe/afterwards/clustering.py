@@ -11,21 +11,23 @@ import shutil
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.state import tell_again, writing
+
 from .collisions import CollisionCounts, resolve_collisions
-from .faults import Fault, Faults
 from .manifest import LineWriter, read_all, read_lines
 from .numbering import number
 from .ordering import by_cluster
-from .state import tell_again, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from scrapy_dedupe.tasks.state import StateFolder
+    from scrapy_dedupe.tasks.watching import Watch
+
     from .manifest import ManifestLine
     from .places import Places
-    from .state import StateFolder
-    from .watching import Watch
 
 _SUMS_COLUMNS = 6
 _NUMBERED_COLUMNS = 10

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.afterwards.comparing import DifferentPayloads
 from scrapy_dedupe.afterwards.eligibility import is_whole
-from scrapy_dedupe.afterwards.faults import Fault, Faults
-from scrapy_dedupe.afterwards.jobs import job_count, run_jobs
 from scrapy_dedupe.afterwards.ordering import by_cluster, moment
-from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.jobs import job_count, run_jobs
+from scrapy_dedupe.tasks.watching import Unwatched
 from scrapy_dedupe.warc.bodies import has_more_than_payload
 from scrapy_dedupe.warc.codings import Undecodable
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.afterwards.manifest import ManifestLine
     from scrapy_dedupe.afterwards.places import Places
-    from scrapy_dedupe.afterwards.watching import Watch
+    from scrapy_dedupe.tasks.watching import Watch
 
 _AT_ONCE = 1_000  # lines of a digest that are read in the order of their places
 # What another process gets at once.

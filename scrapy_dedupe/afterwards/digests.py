@@ -18,6 +18,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.bodies import (
     body_pieces,
     decoded_pieces,
@@ -30,10 +32,8 @@ from scrapy_dedupe.warc.codings import Undecodable, codings_of
 from scrapy_dedupe.warc.framing import frames
 from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_record
 
-from .faults import Fault, Faults
 from .manifest import DECODED, ManifestLine
 from .manifest_lines import is_date, why_unwritable
-from .state import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.afterwards.restored_heads import is_ours
-from scrapy_dedupe.afterwards.state import reading, sync_folder, writing
 from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.tasks.state import reading, sync_folder, writing
 from scrapy_dedupe.warc.files import prove_writable
 from scrapy_dedupe.warc.reading import read_records
 

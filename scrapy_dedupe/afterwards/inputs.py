@@ -15,19 +15,18 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.remote import is_url, place_file
 
 from .layout import output_names
-from .state import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.warc.sources import ReadableFile
-
-    from .faults import Faults
 
 STATE_FOLDER = ".dedupe"
 """Where a run of all steps keeps what it needs to go on; nothing in it is an input."""

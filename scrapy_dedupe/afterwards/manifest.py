@@ -31,7 +31,6 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from scrapy_dedupe.afterwards.engine import CSV_BUFFER_BYTES, open_engine, rows_of
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.manifest_lines import (
     ALGORITHMS,
     COLUMNS,
@@ -47,6 +46,7 @@ from scrapy_dedupe.afterwards.manifest_lines import (
     text_line,
 )
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.warc.files import is_same_file, lock, sync_folder
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.manifest import ManifestLine
 from scrapy_dedupe.afterwards.ordering import clusters
+from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

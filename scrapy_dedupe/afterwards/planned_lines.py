@@ -18,15 +18,15 @@ from fnmatch import fnmatchcase
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.afterwards.state import sync_folder, writing
 from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.tasks.state import sync_folder, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from scrapy_dedupe.afterwards.faults import Faults
     from scrapy_dedupe.afterwards.manifest import ManifestLine
+    from scrapy_dedupe.tasks.faults import Faults
 
 LINES_FILE: Final = "lines.sqlite"
 

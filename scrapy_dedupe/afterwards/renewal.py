@@ -25,9 +25,9 @@ from scrapy_dedupe.afterwards.revisits import (
     is_as_written,
     record_bytes,
 )
-from scrapy_dedupe.afterwards.state import sync_folder, writing
 from scrapy_dedupe.afterwards.stretches import START_BYTES, exact_head, is_gzip_file, stretches
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.tasks.state import sync_folder, writing
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import RawHead, raw_head

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.tasks.state import reading, sync_folder, writing
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_record
@@ -24,7 +25,6 @@ from .record_files import RecordFile
 from .restoration_plan import Plan
 from .restored_heads import pointed_back, pointed_fields
 from .restored_records import restored_record
-from .state import reading, sync_folder, writing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

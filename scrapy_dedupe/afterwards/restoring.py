@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.state import StateFolder
 from scrapy_dedupe.warc.reading import read_record, read_records
 
-from .faults import Fault, Faults
 from .inputs import Input, find_inputs
-from .jobs import run_jobs
 from .record_files import remove_parts
 from .restoration_plan import Plan, Revisit
 from .restoration_sources import Sources, made_by, made_facts
@@ -44,15 +45,13 @@ from .restored_files import (
 )
 from .restored_heads import FORMER_ID, former, has_others, is_changed, is_ours, pointed_fields
 from .restored_records import Original
-from .state import StateFolder
 from .verifying import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.reading import StoredRecord
-
-    from .watching import Watch
 
 WORK_FOLDER: Final = ".restore"
 _LOCK: Final = "lock"

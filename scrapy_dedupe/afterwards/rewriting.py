@@ -26,7 +26,6 @@ from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.final_names import (
     check_beside,
     check_free,
@@ -39,18 +38,19 @@ from scrapy_dedupe.afterwards.final_names import (
     replace,
     unlisted_beside,
 )
-from scrapy_dedupe.afterwards.jobs import run_jobs
 from scrapy_dedupe.afterwards.layout import WORK_FOLDER, output_names
 from scrapy_dedupe.afterwards.plan import PLAN_FILE, Plan, write_plan
 from scrapy_dedupe.afterwards.planned_lines import LINES_FILE, marks_of, write_lines
 from scrapy_dedupe.afterwards.renewal import Renewal, RenewalTask, renew_file
 from scrapy_dedupe.afterwards.rewritten import RewriteOptions, Rewritten, report_of
 from scrapy_dedupe.afterwards.savings import add_up
-from scrapy_dedupe.afterwards.state import StateFolder, writing
 from scrapy_dedupe.afterwards.survey import SurveyTask, survey_file, take_faults
 from scrapy_dedupe.afterwards.verifying import verify
-from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.state import StateFolder, writing
+from scrapy_dedupe.tasks.watching import Unwatched
 from scrapy_dedupe.warc.files import prove_writable
 from scrapy_dedupe.warc.remote import RemoteFile
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.afterwards.manifest import ManifestLine
     from scrapy_dedupe.afterwards.places import Places
     from scrapy_dedupe.afterwards.plan import PlannedFile
-    from scrapy_dedupe.afterwards.watching import Watch
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.sources import ReadableFile
 
 __all__ = ["RewriteOptions", "Rewritten", "rewrite", "rewriting_folder"]

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scrapy_dedupe.afterwards.eligibility import Eligibility
-from scrapy_dedupe.afterwards.faults import Fault
 from scrapy_dedupe.afterwards.savings import Savings
 from scrapy_dedupe.afterwards.verifying import DEFAULT_SAMPLE, Verification
+from scrapy_dedupe.tasks.faults import Fault
 
 
 @dataclass(frozen=True, slots=True)

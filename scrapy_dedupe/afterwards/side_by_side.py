@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.afterwards.changes import is_gzip_at
 from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, BOTH, UNCHANGED, EvidenceWriter, stored_digest
-from scrapy_dedupe.afterwards.faults import Fault, Faults
 from scrapy_dedupe.afterwards.findings import Finding, Findings
 from scrapy_dedupe.afterwards.record_changes import ChangeReader
 from scrapy_dedupe.afterwards.record_keys import KeysAhead, RecordsInOrder, key_of
+from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.warc.bodies import hashed_records, payload_digest
 from scrapy_dedupe.warc.reading import read_record, read_records
 

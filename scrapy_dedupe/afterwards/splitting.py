@@ -16,16 +16,16 @@ from typing import IO, TYPE_CHECKING, Final
 
 from scrapy_dedupe.afterwards.manifest import json_line, text_line
 from scrapy_dedupe.afterwards.ordering import by_cluster
-from scrapy_dedupe.afterwards.state import LOCK
 from scrapy_dedupe.afterwards.work_folder import left_folder
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.tasks.state import LOCK
 from scrapy_dedupe.warc.files import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scrapy_dedupe.afterwards.manifest import ManifestLine
-    from scrapy_dedupe.afterwards.state import StateFolder
+    from scrapy_dedupe.tasks.state import StateFolder
 
 FORMATS: Final = ("text", "jsonl")
 _NUMBER: Final = re.compile(r"[1-9]\d*", re.ASCII)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from scrapy_dedupe.tasks.faults import Fault
+
 from .eligibility import Eligibility
-from .faults import Fault
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,28 +21,29 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, tell_again, writing
 from scrapy_dedupe.warc.reading import read_records
 
 from .arc_conversion import ConversionOptions, convert_arc
 from .clustering import number_clusters
 from .digests import DigestOptions
-from .faults import Fault, Faults
 from .inputs import STATE_FOLDER, Input
 from .layout import output_names
 from .manifest import read_lines
 from .places import Places
 from .rewriting import RewriteOptions, rewrite, rewriting_folder
 from .rewritten import report_of
-from .state import LOCK, StateFolder, reading, tell_again, writing
 from .step_reports import Deduped
 from .summing import SumOptions, sum_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from scrapy_dedupe.tasks.watching import Watch
+
     from .rewriting import Rewritten
     from .step_reports import StepOptions
-    from .watching import Watch
 
 JOB, SUMS, NUMBERED, MANIFEST = "job.json", "sums.json", "numbered.json", "manifest.txt"
 REWRITING, REWRITTEN, REPORT, EARLIER = "rewriting.json", "rewritten.json", "report.json", "earlier"

@@ -20,22 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.jobs import job_count, run_jobs
+from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, tell_again, write_whole, writing
+from scrapy_dedupe.tasks.watching import Unwatched
 from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.remote import is_url
 
 from .digests import COUNTED, Digester, DigestOptions, FileSums
-from .faults import Fault, Faults
-from .jobs import job_count, run_jobs
 from .manifest import LineWriter, read_lines, refuse_existing
-from .state import LOCK, StateFolder, reading, tell_again, write_whole, writing
-from .watching import Unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from scrapy_dedupe.tasks.watching import Watch
+
     from .inputs import Input
     from .manifest import ManifestLine
-    from .watching import Watch
 
 COLUMNS = 6
 

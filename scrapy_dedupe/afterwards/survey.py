@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 
 from deflate import gzip_compress
 
-from scrapy_dedupe.afterwards.faults import Fault, Faults
 from scrapy_dedupe.afterwards.manifest import ManifestLine
 from scrapy_dedupe.afterwards.mending import MENTION, date_key, digest_key
 from scrapy_dedupe.afterwards.plan import ALONE, COPY, SURVEYED, Plan, PlannedLine
@@ -39,9 +38,10 @@ from scrapy_dedupe.afterwards.revisits import (
     is_as_written,
     record_bytes,
 )
-from scrapy_dedupe.afterwards.state import writing
 from scrapy_dedupe.afterwards.stretches import START_BYTES, exact_head, is_gzip_file, stretches
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.warc.bodies import payload_digest
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
 from scrapy_dedupe.warc.raw_heads import RawHead, raw_head

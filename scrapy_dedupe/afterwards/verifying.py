@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.afterwards.evidence import Evidence
-from scrapy_dedupe.afterwards.faults import Fault, Faults
 from scrapy_dedupe.afterwards.findings import Finding, Findings
-from scrapy_dedupe.afterwards.jobs import run_jobs
 from scrapy_dedupe.afterwards.references import References
 from scrapy_dedupe.afterwards.replays import Replays
 from scrapy_dedupe.afterwards.side_by_side import Comparison, compare, place_of
-from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.watching import Unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy_dedupe.afterwards.pairing import Pair
-    from scrapy_dedupe.afterwards.watching import Watch
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.sources import ReadableFile
 
 DEFAULT_SAMPLE = 100

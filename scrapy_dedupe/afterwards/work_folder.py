@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .state import LOCK, StateFolder, writing
+from scrapy_dedupe.tasks.state import LOCK, StateFolder, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -111,10 +111,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> DedupeReport:
     # Every call of the command line loads this module, so what takes long to load waits until it is used.
-    from scrapy_dedupe.afterwards.faults import Faults
     from scrapy_dedupe.afterwards.inputs import find_inputs, left_below, left_open, refuse_own_folder
     from scrapy_dedupe.afterwards.steps import run_steps
     from scrapy_dedupe.crawls.index import checked_crawl_id
+    from scrapy_dedupe.tasks.faults import Faults
 
     options = _options(opts)
     if opts.crawl_id is not None:
@@ -148,8 +148,8 @@ def stopped(opts: argparse.Namespace) -> str:
 
 
 def _options(opts: argparse.Namespace) -> StepOptions:
-    from scrapy_dedupe.afterwards.jobs import job_count
     from scrapy_dedupe.afterwards.step_reports import StepOptions
+    from scrapy_dedupe.tasks.jobs import job_count
 
     if opts.in_place and opts.output is not None:
         raise UsageError("--in-place replaces the files themselves, and -o writes others. Give one of them.")

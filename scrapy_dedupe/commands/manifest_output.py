@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from scrapy_dedupe.afterwards.faults import Faults
+    from scrapy_dedupe.tasks.faults import Faults
 
 SHOWN_FAULTS = 20
 

@@ -67,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> Verification:
-    from scrapy_dedupe.afterwards.jobs import job_count
     from scrapy_dedupe.afterwards.pairing import originals_of, pairs_of
     from scrapy_dedupe.afterwards.verifying import verify
+    from scrapy_dedupe.tasks.jobs import job_count
 
     job_count(opts.jobs)
     if opts.sample < 0:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from scrapy_dedupe.afterwards.faults import Fault
     from scrapy_dedupe.afterwards.manifest import ManifestLine
+    from scrapy_dedupe.tasks.faults import Fault
 
     from .place import Place
 
@@ -87,13 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> CollisionReport:
     from scrapy_dedupe.afterwards.collisions import CollisionCounts, resolve_collisions
-    from scrapy_dedupe.afterwards.faults import Faults
-    from scrapy_dedupe.afterwards.jobs import job_count
     from scrapy_dedupe.afterwards.manifest import LineWriter, read_all
     from scrapy_dedupe.afterwards.numbering import number
     from scrapy_dedupe.afterwards.ordering import by_cluster
     from scrapy_dedupe.afterwards.places import Places
     from scrapy_dedupe.afterwards.work_folder import work_folder
+    from scrapy_dedupe.tasks.faults import Faults
+    from scrapy_dedupe.tasks.jobs import job_count
 
     job_count(opts.jobs)
     is_piped = str(opts.output) == "-"

@@ -72,10 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> Rewritten:
-    from scrapy_dedupe.afterwards.faults import Faults
     from scrapy_dedupe.afterwards.manifest import read_all
     from scrapy_dedupe.afterwards.places import Places
     from scrapy_dedupe.afterwards.rewriting import RewriteOptions, rewrite
+    from scrapy_dedupe.tasks.faults import Faults
 
     if opts.in_place and opts.output is not None:
         raise UsageError("--in-place replaces the files themselves, -o writes others. Leave one out.")

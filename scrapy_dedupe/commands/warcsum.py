@@ -84,9 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: Place, opts: argparse.Namespace) -> Sums:
     # Every call of the command line loads this module, so what takes long to load waits until it is used.
     from scrapy_dedupe.afterwards.digests import DigestOptions
-    from scrapy_dedupe.afterwards.faults import Faults
     from scrapy_dedupe.afterwards.inputs import find_inputs, left_below, left_open, relative_to
     from scrapy_dedupe.afterwards.summing import SumOptions, sum_files
+    from scrapy_dedupe.tasks.faults import Faults
 
     if opts.append and opts.force:
         raise UsageError("--append adds to a manifest and --force replaces it. Give one of them.")

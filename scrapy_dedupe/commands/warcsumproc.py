@@ -76,11 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> Numbered:
-    from scrapy_dedupe.afterwards.faults import Faults
     from scrapy_dedupe.afterwards.manifest import LineWriter, read_all
     from scrapy_dedupe.afterwards.numbering import number
     from scrapy_dedupe.afterwards.ordering import by_cluster, by_place
     from scrapy_dedupe.afterwards.work_folder import work_folder
+    from scrapy_dedupe.tasks.faults import Faults
 
     refuse_json_beside_lines(opts)
     faults = Faults(keep_going=opts.keep_going)

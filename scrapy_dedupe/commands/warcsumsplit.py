@@ -66,10 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> Split:
-    from scrapy_dedupe.afterwards.faults import Faults
     from scrapy_dedupe.afterwards.manifest import read_all
     from scrapy_dedupe.afterwards.splitting import split_by_count, split_by_size
     from scrapy_dedupe.errors import UsageError
+    from scrapy_dedupe.tasks.faults import Faults
 
     prefix = opts.output
     if prefix is None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scrapy_dedupe.afterwards import arc_conversion
 from scrapy_dedupe.afterwards.arc_conversion import Conversion, ConversionOptions, convert_arc, warc_name
 from scrapy_dedupe.afterwards.arc_files import Converted, convert_files
-from scrapy_dedupe.afterwards.faults import Faults
-from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.watching import Unwatched
 from scrapy_dedupe.warc.reading import StoredRecord, read_records
 
 FIELDS_1 = b"URL IP-address Archive-date Content-type Archive-length\n"

@@ -7,14 +7,14 @@ from afterwards.planted import SITE, Planting, text
 
 from scrapy_dedupe.afterwards import clustering
 from scrapy_dedupe.afterwards.clustering import number_clusters
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.inputs import find_inputs
 from scrapy_dedupe.afterwards.manifest import read_lines
 from scrapy_dedupe.afterwards.places import Places
-from scrapy_dedupe.afterwards.state import StateFolder
 from scrapy_dedupe.afterwards.summing import sum_files
-from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.state import StateFolder
+from scrapy_dedupe.tasks.watching import Unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

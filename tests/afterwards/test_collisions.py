@@ -13,10 +13,10 @@ from listed_archives import WEAK, ListedFile
 from scrapy_dedupe.afterwards import collisions, comparing, ordering
 from scrapy_dedupe.afterwards.collisions import CollisionCounts, resolve_collisions
 from scrapy_dedupe.afterwards.comparing import is_same
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.ordering import by_cluster
 from scrapy_dedupe.afterwards.places import Places
 from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.warc import reading
 
 OTHER = "md5:" + "cd" * 16

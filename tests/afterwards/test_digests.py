@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from import_files import response_record
 
 from scrapy_dedupe.afterwards.digests import Digester, DigestOptions, FileSums
-from scrapy_dedupe.afterwards.faults import Fault, Faults
 from scrapy_dedupe.afterwards.manifest import MAX_LINE_BYTES, json_line, text_line
 from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.tasks.faults import Fault, Faults
 
 if TYPE_CHECKING:
     from pathlib import Path

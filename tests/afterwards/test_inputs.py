@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.inputs import find_inputs, left_below, left_open, refuse_own_folder, relative_to
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.tasks.faults import Faults
 
 RECORD = b"WARC/1.1\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"
 

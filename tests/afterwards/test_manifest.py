@@ -13,7 +13,6 @@ from made_lines import a_line, manifest_lines, texts
 
 from scrapy_dedupe.afterwards import manifest_lines as forms
 from scrapy_dedupe.afterwards.escapes import file_of, file_text, uri_of, uri_text
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.manifest import (
     COLUMNS,
     FORMATS,
@@ -30,6 +29,7 @@ from scrapy_dedupe.afterwards.manifest import (
 )
 from scrapy_dedupe.afterwards.manifest_lines import why_unwritable
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
+from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

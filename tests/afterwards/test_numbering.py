@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_lines import a_line, manifest_lines
 
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.manifest import ManifestLine, parse_text_line, text_line
 from scrapy_dedupe.afterwards.numbering import number
 from scrapy_dedupe.afterwards.ordering import by_cluster, moment
 from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from deduped_files import Archive, Page, dedupe, request, response, sha1, uncomp
 
 from scrapy_dedupe.afterwards.restoring import RestoreOptions, restore
 from scrapy_dedupe.afterwards.verifying import verify
-from scrapy_dedupe.afterwards.watching import Unwatched
+from scrapy_dedupe.tasks.watching import Unwatched
 from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
 from scrapy_dedupe.warc.reading import read_records
 

@@ -29,8 +29,8 @@ from scrapy_dedupe.afterwards import restoring
 from scrapy_dedupe.afterwards.restored_heads import as_response
 from scrapy_dedupe.afterwards.restoring import Restored, RestoreOptions, restore
 from scrapy_dedupe.afterwards.revisits import Target, as_revisit, pointed_to, revisit_id
-from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.tasks.watching import Unwatched
 from scrapy_dedupe.warc.raw_heads import RawHead
 from scrapy_dedupe.warc.reading import read_records
 

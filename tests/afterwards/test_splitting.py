@@ -13,8 +13,8 @@ from scrapy_dedupe.afterwards import splitting
 from scrapy_dedupe.afterwards.manifest import ManifestLine, read_all, read_lines, text_line
 from scrapy_dedupe.afterwards.ordering import by_cluster
 from scrapy_dedupe.afterwards.splitting import Part, split_by_count, split_by_size
-from scrapy_dedupe.afterwards.state import StateFolder
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.tasks.state import StateFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,12 @@ from afterwards.planted import SITE, Copy, Planting, digest, text
 
 from scrapy_dedupe.afterwards import rewriting, steps
 from scrapy_dedupe.afterwards.eligibility import Eligibility
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.inputs import find_inputs
 from scrapy_dedupe.afterwards.step_reports import Deduped, StepOptions
 from scrapy_dedupe.afterwards.steps import run_steps
-from scrapy_dedupe.afterwards.watching import Unwatched
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.watching import Unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,11 +10,11 @@ from afterwards.planted import SITE, Planting, text
 
 from scrapy_dedupe.afterwards import summing
 from scrapy_dedupe.afterwards.digests import Digester, DigestOptions
-from scrapy_dedupe.afterwards.faults import Faults
 from scrapy_dedupe.afterwards.inputs import Input, find_inputs, relative_to
 from scrapy_dedupe.afterwards.manifest import read_lines
 from scrapy_dedupe.afterwards.summing import SumOptions, Sums, sum_files
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
     from pathlib import Path

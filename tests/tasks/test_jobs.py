@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from scrapy_dedupe.afterwards.jobs import job_count, run_jobs
 from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.tasks.jobs import job_count, run_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ LONG_S = 60.0
 PROGRAM = f"""
 import signal
 import time
-from scrapy_dedupe.afterwards.jobs import run_jobs
+from scrapy_dedupe.tasks.jobs import run_jobs
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -120,7 +120,7 @@ def test_a_worker_does_not_import_the_program_that_started_it(tmp_path: Path) ->
     program.write_text(
         f"open({str(told)!r}, 'a').write('imported ')\n"
         "import math\n"
-        "from scrapy_dedupe.afterwards.jobs import run_jobs\n"
+        "from scrapy_dedupe.tasks.jobs import run_jobs\n"
         "if __name__ == '__main__':\n"
         "    print(sorted(result for _, result in run_jobs(math.factorial, [3, 4, 5], 2)))\n"
     )

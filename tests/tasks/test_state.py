@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scrapy_dedupe.afterwards.faults import Fault, Faults
-from scrapy_dedupe.afterwards.state import StateFolder, tell_again, write_whole, writing
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.state import StateFolder, tell_again, write_whole, writing
 
 if TYPE_CHECKING:
     from pathlib import Path
