@@ -20,6 +20,7 @@ PIPELINE_PRIORITY = 900
 # Nearer to the spider than the content layer, which may drop a page that nobody has to wait for then.
 PROVENANCE_PRIORITY = 540
 ITEM_FIELD_PRIORITY = 950
+EXTENSION_PRIORITY = 500
 # Behind HttpCache (900), so that all others do with its responses what they do with the network's.
 REPLAY_PRIORITY = 950
 
@@ -31,7 +32,8 @@ class Addon:
 
         ADDONS = {"scrapy_dedupe.Addon": 500}
 
-    With ``DEDUPE_REPLAY`` also the middleware that answers from an archive (950), in ``scrapy shell`` too.
+    With ``DEDUPE_REPLAY`` also the middleware that answers from an archive (950), in ``scrapy shell`` too; with
+    ``DEDUPE_PASSAGES`` the extension that fills a passage index (500).
 
     What the project or the spider sets itself stays. ``scrapy shell`` is left alone: to look at a page is no crawl. ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` and
     ``DEDUPE_WARC_ENABLED`` leave one of them out. Raises :class:`~scrapy_dedupe.errors.SettingError` for a
@@ -65,6 +67,10 @@ class Addon:
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ContentDedupeMiddleware, MIDDLEWARE_PRIORITY
             )
+        if ours.passages.enabled:
+            from .passage_indexing import PassageExtension
+
+            settings.setdefault_in_component_priority_dict("EXTENSIONS", PassageExtension, EXTENSION_PRIORITY)
         # What is answered from an archive is in one already.
         if ours.warc.enabled and not (ours.replay.files and ours.replay.missing == "fail"):
             from .pipelines import WarcPipeline

@@ -1,6 +1,6 @@
 """Every ``DEDUPE_*`` setting: its default, unit and check. They are read here and nowhere else.
 
-:func:`read_settings` turns Scrapy's settings into frozen dataclasses, one a layer. A wrong value raises
+:func:`read_settings` turns Scrapy's settings into the frozen dataclasses of :mod:`.setting_groups`. A wrong value raises
 :class:`~scrapy_dedupe.errors.SettingError` with the name, the value and what is allowed.
 :func:`warn_of_unknown` tells of ``DEDUPE_*`` names that nobody knows. The reference page of the docs is checked
 against :data:`SPECS`.
@@ -17,6 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy.utils.project import data_path
 
 from .errors import SettingError
+from .setting_groups import (
+    ContentSettings,
+    PassageSettings,
+    ReplaySettings,
+    Settings,
+    UrlSettings,
+    WaczSettings,
+    WarcSettings,
+)
 from .setting_values import (
     LOCAL,
     boolean,
@@ -41,7 +50,7 @@ from .stores.location import parse_store_url
 from .warc.files import DEFAULT_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from scrapy.settings import BaseSettings
 
@@ -49,112 +58,6 @@ logger = logging.getLogger(__name__)
 
 MIN_URL_CAPACITY: Final = 10_000
 _ACTIONS: Final = ("mark", "drop")
-
-
-@dataclass(frozen=True, slots=True)
-class UrlSettings:
-    """What the dupefilter needs. ``store_url`` is None for a filter of this process alone."""
-
-    enabled: bool
-    capacity: int
-    error_rate: float
-    record_start: bool
-    flush_s: float
-    store_url: str | None
-    key: str
-    persist: bool
-    queue_persists: bool
-    forget_failed: bool
-    confirm: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ContentSettings:
-    """What the content middleware needs. The ``near_*`` map content types, and ``*`` for all others, to values."""
-
-    enabled: bool
-    store_url: str
-    canonicalizer: str
-    near_threshold: Mapping[str, float]
-    near_recall: Mapping[str, float]
-    near_num_perm: Mapping[str, int]
-    near_shingle_size: Mapping[str, int]
-    near_min_chars: Mapping[str, int]
-    template_guard: bool
-    max_bytes: int
-    ttl_s: float | None
-    action_unchanged: str
-    action_exact: str
-    action_near: str
-
-
-@dataclass(frozen=True, slots=True)
-class WarcSettings:
-    """What the WARC pipeline needs. Sizes in bytes. Empty ``mime_types`` means all of them."""
-
-    enabled: bool
-    index_url: str
-    folder: Path
-    prefix: str
-    file_size: int
-    gzip: bool
-    gzip_level: int
-    digest: str
-    min_size: int
-    queue_bytes: int
-    scope: str
-    revisit: bool
-    statuses: frozenset[int]
-    mime_types: frozenset[str]
-    check_files: bool
-    blackout_s: float | None
-    name: str
-    item_field: str | None
-    upload_url: str | None
-    crawl_id: str | None
-    commit_reasons: tuple[str, ...]
-    payload: str
-    concurrent: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WaczSettings:
-    """What packing a crawl as WACZ needs."""
-
-    enabled: bool
-    folder: Path
-    text: bool
-    keep_warc: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReplaySettings:
-    """What the replay middleware needs. ``files`` are names and patterns; empty: no replay."""
-
-    files: tuple[str, ...]
-    missing: str
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """All settings of one crawl."""
-
-    urls: UrlSettings
-    content: ContentSettings
-    warc: WarcSettings
-    wacz: WaczSettings
-    replay: ReplaySettings
-    store_timeout_s: float
-    on_store_error: str
-    jobdir: Path | None
-
-    @property
-    def content_url(self) -> str:
-        return self.content.store_url
-
-    @property
-    def index_url(self) -> str:
-        return self.warc.index_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +199,17 @@ SPECS: Final[tuple[Spec, ...]] = (
          "Whether the list of pages in a WACZ has their text, for a full-text search."),
     Spec("DEDUPE_WACZ_KEEP_WARC", True, boolean, _FLAG,
          "Whether the WARC files stay once they are in the WACZ."),
+    # Passages
+    Spec("DEDUPE_PASSAGES", False, boolean, _FLAG,
+         "Whether the texts of pages go into a passage index, in which scrapy dedupe passages finds what repeats."),
+    Spec("DEDUPE_PASSAGES_DIR", None, path, "a path",
+         "The folder of the passage index. Made if it is not there. Default: dedupe/passages in Scrapy's data folder"
+         " (.scrapy)."),
+    Spec("DEDUPE_PASSAGES_TOKENISER", "words", choice("words", "cjk", "code"), '"words", "cjk" or "code"',
+         "How texts are cut into tokens: words; words, and each character of a script that is written without spaces;"
+         " or identifiers, numbers and signs of source code. An index has one for all its texts."),
+    Spec("DEDUPE_PASSAGES_TEXT", True, boolean, _FLAG,
+         "Whether the index keeps the texts, compressed. Without them passages are told by where they stand alone."),
     # Crawls
     Spec("DEDUPE_CRAWL_ID", None, matching(r"[A-Za-z0-9._-]{1,128}"),
          "1 to 128 letters, digits, dots, underscores and hyphens",
@@ -380,6 +294,12 @@ def read_settings(settings: BaseSettings) -> Settings:
             folder=Path(values["DEDUPE_WACZ_DIR"]),
             text=values["DEDUPE_WACZ_TEXT"],
             keep_warc=values["DEDUPE_WACZ_KEEP_WARC"],
+        ),
+        passages=PassageSettings(
+            enabled=values["DEDUPE_PASSAGES"],
+            folder=values["DEDUPE_PASSAGES_DIR"],
+            tokeniser=values["DEDUPE_PASSAGES_TOKENISER"],
+            store_text=values["DEDUPE_PASSAGES_TEXT"],
         ),
         replay=ReplaySettings(files=values["DEDUPE_REPLAY"], missing=values["DEDUPE_REPLAY_MISSING"]),
         store_timeout_s=values["DEDUPE_STORE_TIMEOUT"],

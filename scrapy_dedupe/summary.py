@@ -21,7 +21,7 @@ _TEXTS = {
 def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     """Readable lines from the crawl's stats; a layer that was not on has none.
 
-    ``notes`` may say where the archive is (``warc``, ``wacz``), which files were not moved to a storage elsewhere
+    ``notes`` may say where the archive is (``warc``, ``wacz``) and the passage index (``passages``), which files were not moved to a storage elsewhere
     (``storage``), and what became of the crawl in the index (``index``).
     """
 
@@ -41,6 +41,12 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
     ]
     if len(texts) > 1 or number("dedupe/content/unique"):
         lines.append(f"  Texts  {', '.join(texts)}")
+    if "passages" in notes:
+        lines.append(
+            f"  Parts  {number('dedupe/passages/documents'):,} pages added to the passage index {notes['passages']},"
+            f" {number('dedupe/passages/unchanged'):,} unchanged;"
+            f" {number('dedupe/passages/texts'):,} different texts stored{_lost(number('dedupe/passages/lost'))}"
+        )
     if "warc" in notes or "index" in notes:
         written, saved = number("dedupe/warc/bytes_written"), number("dedupe/warc/bytes_conserved")
         lines.append(
@@ -69,6 +75,10 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
 
 def _failed(count: int) -> str:
     return f", {count:,} failed and may be asked for again in the next run" if count else ""
+
+
+def _lost(count: int) -> str:
+    return f", {count:,} pages not added because of an error" if count else ""
 
 
 def sized(size_bytes: int) -> str:

@@ -18,6 +18,7 @@ from scrapy.settings import Settings
 from scrapy_dedupe import Addon
 from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware
 from scrapy_dedupe.dupefilters import BloomDupeFilter
+from scrapy_dedupe.passage_indexing import PassageExtension
 from scrapy_dedupe.pipelines import WarcPipeline
 from scrapy_dedupe.provenance import ProvenanceMiddleware, ProvenanceSpiderMiddleware
 from scrapy_dedupe.replaying import ReplayMiddleware
@@ -50,6 +51,13 @@ def test_the_addon_sets_what_settings_ask_for() -> None:
     assert settings["DOWNLOADER_MIDDLEWARES"][ReplayMiddleware] == 950
     assert settings["SPIDER_MIDDLEWARES"][ProvenanceSpiderMiddleware] == 950
     assert settings["ITEM_PIPELINES"][WarcPipeline] == 900
+
+
+def test_the_passage_index_is_filled_when_it_is_asked_for() -> None:
+    for wished in (False, True):
+        settings = Settings({"DEDUPE_PASSAGES": wished})
+        Addon().update_settings(settings)
+        assert (PassageExtension in settings["EXTENSIONS"]) is wished
 
 
 def test_what_an_archive_answers_is_not_archived_again() -> None:

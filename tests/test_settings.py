@@ -63,6 +63,10 @@ WRONG = {
     "DEDUPE_WACZ_DIR": "",
     "DEDUPE_WACZ_TEXT": 2,
     "DEDUPE_WACZ_KEEP_WARC": "no",
+    "DEDUPE_PASSAGES": "perhaps",
+    "DEDUPE_PASSAGES_DIR": " ",
+    "DEDUPE_PASSAGES_TOKENISER": "letters",
+    "DEDUPE_PASSAGES_TEXT": 2,
     "DEDUPE_CRAWL_ID": "a crawl",
     "DEDUPE_COMMIT_REASONS": {"finished": True},
     "DEDUPE_PAYLOAD": "encoded",
@@ -188,3 +192,16 @@ def test_without_settings_the_store_is_a_file_in_the_data_folder(
     url = read_settings(ScrapySettings({})).content.store_url
     assert url.startswith("sqlite:///")
     assert url.endswith("dedupe/dedupe.sqlite")
+
+
+def test_the_passage_index_is_in_the_data_folder_unless_it_has_one_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    passages = read_settings(ScrapySettings({})).passages
+    assert passages.root.parts[-3:] == (".scrapy", "dedupe", "passages")
+    assert (passages.enabled, passages.tokeniser, passages.store_text) == (False, "words", True)
+    own = {"DEDUPE_PASSAGES": "1", "DEDUPE_PASSAGES_DIR": "x", "DEDUPE_PASSAGES_TOKENISER": "cjk"}
+    passages = read_settings(ScrapySettings({**own, "DEDUPE_PASSAGES_TEXT": "False"})).passages
+    assert (passages.enabled, str(passages.root), passages.tokeniser) == (True, "x", "cjk")
+    assert not passages.store_text

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 VERBS = (
-    "stats", "crawls", "commit", "cancel", "import", "purge", "check", "urls", "content", "warc",
+    "stats", "crawls", "commit", "cancel", "import", "purge", "check", "urls", "content", "warc", "passages",
     "warcsum", "warccollres", "warcsumproc", "warcsumsplit", "warcrefs", "verify", "restore", "arc2warc", "dedupe",
 )  # fmt: skip
 

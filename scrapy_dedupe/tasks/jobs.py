@@ -1,9 +1,10 @@
 """The same work on many things, in one process or in several.
 
-Results come in the order in which they are ready. The first error ends the rest and is raised. Processes are started
-afresh (spawn), so the function and its tasks must be importable and plain values; they end when the process that
-started them ends, however it ends: each one watches a pipe that the system closes then. They do not import the main
-module of the program, which for a command would be all of Scrapy and longer than many tasks.
+Results come in the order in which they are ready (`run_jobs`), or in that of the tasks (`run_in_order`). The first
+error ends the rest and is raised. Processes are started afresh (spawn), so the function and its tasks must be importable
+and plain values; they end when the process that started them ends, however it ends: each one watches a pipe that the
+system closes then. They do not import the main module of the program, which for a command would be all of Scrapy and
+longer than many tasks.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing import connection, get_context
 from typing import TYPE_CHECKING, TypeVar
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from multiprocessing.connection import Connection
 
@@ -31,6 +33,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _WAITING_PER_JOB = 2
+_AHEAD_PER_JOB = 8
 
 
 def run_jobs(
@@ -47,6 +50,23 @@ def run_jobs(
             yield task, function(task)
     else:
         yield from _in_processes(function, tasks, count)
+
+
+def run_in_order(function: Callable[[Task], Result], tasks: Iterable[Task], jobs: int) -> Generator[Result]:
+    """Yield what *function* gives for each task, in the order of the tasks.
+
+    Tasks are taken as they are needed, in this process, so they may be as many as they like: at most eight a job are
+    taken before their results are. So the processes have something to do also while the caller is busy with a result.
+    With one job, or one task, all is done in this process. Raises as `run_jobs` does, and what *tasks* raises.
+    """
+    left = iter(tasks)
+    count = job_count(jobs)
+    first = list(islice(left, 2 if count > 1 else 0))
+    if len(first) < 2:
+        for task in chain(first, left):
+            yield function(task)
+    else:
+        yield from _in_order(function, chain(first, left), count)
 
 
 def job_count(jobs: int) -> int:
@@ -66,26 +86,37 @@ def job_count(jobs: int) -> int:
 def _in_processes(
     function: Callable[[Task], Result], tasks: Sequence[Task], count: int
 ) -> Generator[tuple[Task, Result]]:
+    with _pool_of(count) as pool:
+        left = iter(tasks)
+        # Few are handed over at a time, so that results do not pile up where the caller is slow.
+        waiting = {_submit(pool, function, task): task for task in islice(left, _WAITING_PER_JOB * count)}
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                task, result = waiting.pop(future), future.result()
+                for following in islice(left, 1):
+                    waiting[_submit(pool, function, following)] = following
+                yield task, result
+
+
+def _in_order(function: Callable[[Task], Result], tasks: Iterator[Task], count: int) -> Generator[Result]:
+    with _pool_of(count) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for task in tasks:
+            waiting.append(_submit(pool, function, task))
+            if waiting[0].done() or len(waiting) >= _AHEAD_PER_JOB * count:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextmanager
+def _pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
     context = get_context("spawn")
     # Nothing is ever written: the pipe ends when its writer is closed, by us or by the system.
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(reader,))
     try:
-        left = iter(tasks)
-        waiting: dict[Future[Result], Task] = {}
-        # Few are handed over at a time, so that results do not pile up where the caller is slow.
-        with _interrupts_held_back():
-            for task in islice(left, _WAITING_PER_JOB * count):
-                with _hidden_main(function, task):
-                    waiting[pool.submit(function, task)] = task
-        while waiting:
-            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                task, result = waiting.pop(future), future.result()
-                with _interrupts_held_back():
-                    for following in islice(left, 1):
-                        with _hidden_main(function, following):
-                            waiting[pool.submit(function, following)] = following
-                yield task, result
+        yield pool
         pool.shutdown()
     except BrokenProcessPool:
         raise ArchiveError(
@@ -96,6 +127,12 @@ def _in_processes(
         writer.close()
         pool.shutdown(cancel_futures=True)
         reader.close()
+
+
+def _submit(pool: ProcessPoolExecutor, function: Callable[[Task], Result], task: Task) -> Future[Result]:
+    """Hand a task over; this is where processes are started, as long as there are fewer than there may be."""
+    with _interrupts_held_back(), _hidden_main(function, task):
+        return pool.submit(function, task)
 
 
 @contextmanager

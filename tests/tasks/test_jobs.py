@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
-from scrapy_dedupe.tasks.jobs import job_count, run_jobs
+from scrapy_dedupe.tasks.jobs import job_count, run_in_order, run_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 # The functions that processes are given are those of the standard library, which any process can import.
@@ -128,3 +128,65 @@ def test_a_worker_does_not_import_the_program_that_started_it(tmp_path: Path) ->
         [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True
     )
     assert (done.stdout, told.read_text()) == ("[6, 24, 120]\n", "imported ")
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_results_in_order_are_those_of_the_tasks_one_by_one(jobs: int) -> None:
+    tasks = list(range(40))
+    assert list(run_in_order(math.factorial, iter(tasks), jobs)) == [math.factorial(task) for task in tasks]
+
+
+def test_what_is_ready_first_waits_for_its_turn() -> None:
+    slow, fast = 50_000, 1
+    assert list(run_in_order(math.factorial, [slow, fast], 2)) == [math.factorial(slow), 1]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_tasks_in_order_are_taken_as_they_are_needed(jobs: int) -> None:
+    taken: list[int] = []
+
+    def tasks() -> Iterator[int]:
+        for number in range(1_000):
+            taken.append(number)
+            yield number
+
+    results = run_in_order(math.factorial, tasks(), jobs)
+    assert [next(results) for _ in range(5)] == [1, 1, 2, 6, 24]
+    results.close()
+    assert len(taken) <= 5 + 8 * jobs
+    assert taken == list(range(len(taken)))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_error_of_a_task_comes_at_its_turn(jobs: int) -> None:
+    results = run_in_order(math.sqrt, [4.0, 9.0, -1.0, 16.0], jobs)
+    assert (next(results), next(results)) == (2.0, 3.0)
+    with pytest.raises(ValueError):
+        next(results)
+    assert list(results) == []
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_of_the_tasks_themselves_ends_the_work(jobs: int) -> None:
+    def tasks() -> Iterator[float]:
+        yield 4.0
+        yield 9.0
+        raise KeyError("the third")
+
+    before = set(psutil.Process().children())
+    with pytest.raises(KeyError):
+        list(run_in_order(math.sqrt, tasks(), jobs))
+    left = set(psutil.Process().children()) - before
+    assert not [process for process in left if "resource_tracker" not in " ".join(process.cmdline())]
+
+
+def test_a_single_task_starts_no_process() -> None:
+    its_number = "__import__('os').getpid()"
+    assert list(run_in_order(eval, [its_number], 2)) == [os.getpid()]
+    assert os.getpid() not in list(run_in_order(eval, [its_number] * 2, 2))
+    assert list(run_in_order(eval, [], 2)) == []
+
+
+def test_a_process_that_ends_amid_tasks_in_order_is_told_in_one_sentence() -> None:
+    with pytest.raises(ArchiveError, match="fewer --jobs"):
+        list(run_in_order(os._exit, [9, 9, 9], 2))

@@ -1,0 +1,4 @@
+"""``passages VERB``: text that repeats, and where it stands."""
+
+HELP = "Find text that repeats across documents, and say where: an index of passages, and questions to it."
+VERBS = ("index", "like", "extract", "blot", "unblot", "inspect", "check", "compact", "delete")

@@ -1,0 +1,92 @@
+"""``passages blot FILE...``: the blots of texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.passages.blots import blotter_of
+from scrapy_dedupe.passages.queries import blots_of
+from scrapy_dedupe.passages.snapshot import Snapshot
+
+from .given_texts import given_text
+from .roots import add_root, root_of
+from .snippets import snippet
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = "Show the blots that an index holds of a text, or would hold, one a line, in hexadecimal digits."
+
+
+@dataclass(frozen=True, slots=True)
+class BlotLine:
+    """A blot in hexadecimal digits, what it is made of, and how that is written; ends are behind the last."""
+
+    blot: str
+    token_start: int
+    token_end: int
+    char_start: int
+    char_end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlottedFile:
+    file: str
+    blots: list[BlotLine]
+
+
+@dataclass(frozen=True, slots=True)
+class Blotted:
+    has_offsets: bool
+    files: list[BlottedFile]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="a file of text or HTML; - is standard input"
+    )
+    add_root(parser)
+    parser.add_argument(
+        "--offsets", action="store_true", help="show which tokens and characters each is made of, and the words"
+    )
+    parser.add_argument("--all", action="store_true", help="show those of all windows, not only those that are kept")
+
+
+def run(place: Place, opts: argparse.Namespace) -> Blotted:
+    with Snapshot.open(root_of(place, opts)) as snapshot:
+        parameters = snapshot.parameters
+    digits = -(-blotter_of(parameters.blotter).bits // 4)
+    files = []
+    for name in opts.files:
+        content = given_text(name)
+        lines = [
+            BlotLine(
+                f"{row.blot:0{digits}x}",
+                row.token_start,
+                row.token_end,
+                row.char_start,
+                row.char_end,
+                content[row.char_start : row.char_end],
+            )
+            for row in blots_of(content, parameters, every=opts.all)
+        ]
+        files.append(BlottedFile(name, lines))
+    return Blotted(opts.offsets, files)
+
+
+def text(result: Blotted) -> str:
+    lines = []
+    for file in result.files:
+        if result.has_offsets and len(result.files) > 1:
+            lines.append(f"{file.file}:")
+        for row in file.blots:
+            if not result.has_offsets:
+                lines.append(row.blot)
+                continue
+            places = f"tokens {row.token_start}-{row.token_end}  characters {row.char_start}-{row.char_end}"
+            lines.append(f"{row.blot}  {places}  {snippet(row.text)}")
+    return "\n".join(lines)

@@ -1,0 +1,95 @@
+"""``passages check``: reads the whole index and says what is damaged."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scrapy_dedupe.commands.figures import number_text
+
+from .roots import add_root, root_of
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = (
+    "Check the index: the sizes and checksums of its files, the order and bounds of all that is in them, and whether every"
+    " document has its text. Nothing is changed."
+)
+
+_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found. *is_full*: all fingerprints were made again and compared.
+
+    *orphans* are files that a writer has left, which is no problem: the next one removes them.
+    """
+
+    root: str
+    problems: list[str]
+    orphans: list[str]
+    segments: int
+    documents: int
+    texts: int
+    posts: int
+    is_full: bool
+    seconds: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_root(parser)
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="also make all fingerprints again and compare them, which takes longer",
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> Checked:
+    from scrapy_dedupe.passages.checking import check
+
+    begin = time.monotonic()
+    root = root_of(place, opts)
+    found = check(root, full=opts.full)
+    return Checked(
+        str(root),
+        list(found.problems),
+        list(found.orphans),
+        found.segments,
+        found.documents,
+        found.texts,
+        found.posts,
+        opts.full,
+        round(time.monotonic() - begin, 3),
+    )
+
+
+def text(result: Checked) -> str:
+    lines = result.problems[:_SHOWN]
+    if len(result.problems) > _SHOWN:
+        lines.append(f"... and {number_text(len(result.problems) - _SHOWN)} more, which --json lists.")
+    if result.orphans:
+        names = ", ".join(result.orphans[:_SHOWN]) + (" and others" if len(result.orphans) > _SHOWN else "")
+        lines.append(f"Left by a writer that was stopped, and removed by the next one: {names}.")
+    verdict = "nothing is wrong" if not result.problems else _counted(len(result.problems), "problem")
+    lines.append(
+        f"Checked {result.root}: {_counted(result.segments, 'segment')}, {_counted(result.documents, 'document')},"
+        f" {_counted(result.texts, 'text')}, {_counted(result.posts, 'post')} in {result.seconds:.1f} s: {verdict}."
+    )
+    return "\n".join(lines)
+
+
+def caveat(result: Checked) -> str | None:
+    if not result.problems:
+        return None
+    things = "1 thing is" if len(result.problems) == 1 else f"{number_text(len(result.problems))} things are"
+    return f"{things} wrong with the index. Index the documents anew into another folder, or put back a copy of this one."
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{number_text(count)} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,71 @@
+"""``passages compact``: makes the index one segment, without what is deleted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.figures import number_text, size_text
+
+from .roots import add_root, root_of
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = (
+    "Make all segments of the index one, and give back the room of deleted documents. As long as it works it takes as much"
+    " room again. Others can read meanwhile; if it is cut, the index is as it was before."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The index before and after. *was_done* is False if there was nothing to do."""
+
+    root: str
+    was_done: bool
+    segments_before: int
+    segments: int
+    bytes_before: int
+    size_bytes: int
+    seconds: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_root(parser)
+
+
+def run(place: Place, opts: argparse.Namespace) -> Compacted:
+    from scrapy_dedupe.passages import PassageIndex
+
+    begin = time.monotonic()
+    root = root_of(place, opts)
+    with PassageIndex(root, create=False, command="passages compact") as index, index.writing():
+        segments_before, bytes_before = _size(root)
+        was_done = index.compact()
+        segments, size_bytes = _size(root)
+    seconds = round(time.monotonic() - begin, 3)
+    return Compacted(str(root), was_done, segments_before, segments, bytes_before, size_bytes, seconds)
+
+
+def _size(root: Path) -> tuple[int, int]:
+    """How many segments there are, and the bytes of their files."""
+    from scrapy_dedupe.passages.catalogue import read_manifest
+
+    manifest = read_manifest(root)
+    segments = () if manifest is None else manifest.segments
+    return len(segments), sum(entry.posts_size + entry.blobs_size for entry in segments)
+
+
+def text(result: Compacted) -> str:
+    if not result.was_done:
+        return f"{result.root} is compact already."
+    before = "1 segment" if result.segments_before == 1 else f"{number_text(result.segments_before)} segments"
+    return (
+        f"{result.root}: {before} with {size_text(result.bytes_before)} became"
+        f" {'one' if result.segments else 'none'} with {size_text(result.size_bytes)}, in {result.seconds:.1f} s."
+    )

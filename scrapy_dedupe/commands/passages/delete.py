@@ -1,0 +1,94 @@
+"""``passages delete DOC_ID…``: takes documents out of the index."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.errors import ArchiveError, UsageError
+
+from .roots import add_root, root_of
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+
+HELP = (
+    "Delete documents from the index by their ids, the URLs or paths that they were indexed under. The room that they take"
+    " is given back by passages compact."
+)
+
+_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """*documents* were deleted; *missing* are the ids that the index has no document of."""
+
+    root: str
+    documents: int
+    missing: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", metavar="DOC_ID", nargs="*", help="the id of a document")
+    parser.add_argument(
+        "--from", dest="list", metavar="FILE", help="a file with one id a line; - is standard input"
+    )
+    add_root(parser)
+
+
+def run(place: Place, opts: argparse.Namespace) -> Deleted:
+    from scrapy_dedupe.passages import PassageIndex
+
+    ids = [*opts.ids, *(_listed(opts.list) if opts.list is not None else ())]
+    if not ids and opts.list is None:
+        raise UsageError("No document is named. Give ids, or a file with them by --from.")
+    # A name that stands twice is one.
+    ids = list(dict.fromkeys(ids))
+    root = root_of(place, opts)
+    with PassageIndex(root, create=False, command="passages delete") as index:
+        was_there = index.delete_many(ids)
+    missing = [doc_id for doc_id, was in zip(ids, was_there, strict=True) if not was]
+    return Deleted(str(root), len(ids) - len(missing), missing)
+
+
+def _listed(name: str) -> list[str]:
+    where = "standard input" if name == "-" else name
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read()
+        else:
+            with open(name, "rb") as file:  # noqa: PTH123 - the name of a pipe will do as well
+                data = file.read()
+    except OSError as error:
+        raise ArchiveError(f"{where} cannot be read: {error.strerror or error}.") from error
+    try:
+        # Other ends of lines that splitlines() knows can stand in an id.
+        lines = data.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{where} is no UTF-8 at byte {error.start}. Give a file with one id a line, in UTF-8."
+        ) from error
+    return [line for line in (line.removesuffix("\r") for line in lines) if line]
+
+
+def text(result: Deleted) -> str:
+    lines = [f"{doc_id} is not in the index." for doc_id in result.missing[:_SHOWN]]
+    if len(result.missing) > _SHOWN:
+        lines.append(f"... and {number_text(len(result.missing) - _SHOWN)} more, which --json lists.")
+    documents = (
+        "1 document was" if result.documents == 1 else f"{number_text(result.documents)} documents were"
+    )
+    lines.append(f"{documents} deleted from {result.root}.")
+    return "\n".join(lines)
+
+
+def caveat(result: Deleted) -> str | None:
+    count = len(result.missing)
+    if not count:
+        return None
+    return f"{'1 document was' if count == 1 else f'{number_text(count)} documents were'} not in the index."

@@ -1,0 +1,63 @@
+"""Texts that are given to a verb as files: read as ``passages index`` reads them."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from pathlib import Path
+from typing import Final
+
+from scrapy_dedupe.content.canonical import read
+from scrapy_dedupe.content.markup import HostileMarkup
+from scrapy_dedupe.errors import DamagedInput, UsageError
+from scrapy_dedupe.passages.forms import ARCHIVE, BINARY, LINES, OPEN, PLAIN, START_BYTES, form_of
+from scrapy_dedupe.passages.intake import decoded
+from scrapy_dedupe.tasks.state import reading
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
+
+STDIN: Final = "-"
+
+_MOST_BYTES: Final = 64_000_000
+
+
+def given_text(name: str) -> str:
+    """The text of a file, or of standard input for ``-``: as it is, of HTML and XML the canonical text.
+
+    Raises ArchiveError if it cannot be read, UsageError if it is no single text, DamagedInput if it cannot be made one.
+    """
+    shown = "Standard input" if name == STDIN else name
+    data = _data(name, shown)
+    form = form_of(name, data[:START_BYTES])
+    if form in (ARCHIVE, OPEN, LINES):
+        raise UsageError(f"{shown} holds many documents, not one text. Name one of them by its URL once it is indexed.")
+    if form == BINARY:
+        raise UsageError(f"{shown} holds no text. Give a file of text or HTML.")
+    text, _ = decoded(data, form)
+    if form == PLAIN:
+        return text
+    try:
+        return read(form, text).text
+    except HostileMarkup as error:
+        raise DamagedInput(f"{shown} cannot be read as a page: {error}") from error
+
+
+def _data(name: str, shown: str) -> bytes:
+    with reading(shown):
+        if name == STDIN:
+            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+    if data.startswith(GZIP_MAGIC) and form_of(name, data[:START_BYTES]) not in (ARCHIVE, OPEN):
+        data = _unpacked(data, shown)
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{shown} has more than {_MOST_BYTES:,} bytes. Give a smaller part of it.")
+    return data
+
+
+def _unpacked(data: bytes, shown: str) -> bytes:
+    unpacker = zlib.decompressobj(31)
+    try:
+        return unpacker.decompress(data, _MOST_BYTES + 1)
+    except zlib.error as error:
+        raise DamagedInput(f"{shown} is damaged where it is compressed: {error}.") from error

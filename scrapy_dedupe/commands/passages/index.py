@@ -1,0 +1,292 @@
+"""``passages index PATH…``: puts documents into the index."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.figures import number_text, size_text
+from scrapy_dedupe.errors import StoreRefused, UsageError
+
+from .roots import add_root, root_of
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.passages import PassageIndex
+    from scrapy_dedupe.passages.intake import Skipped
+    from scrapy_dedupe.passages.sources import Sources
+    from scrapy_dedupe.passages.writer import Added
+    from scrapy_dedupe.tasks.faults import Faults
+
+HELP = (
+    "Put documents into the index: folders and files of text or HTML, WARC, ARC and WACZ files, and JSON lines. Of HTML and"
+    " XML the canonical text is indexed, of other files the text as it is. A document that is there under the same id is"
+    " replaced. If the work ends early, by damaged input or by Ctrl-C, the index is as it was before; with --keep-going"
+    " what was written until then stays."
+)
+
+TOKENISERS: Final = ("words", "cjk", "code")
+BLOTTERS: Final = ("rolling", "xor", "interleaved")
+_MAX_BYTES: Final = 64_000_000
+_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What was indexed.
+
+    *documents* are new or *replaced* others; *unchanged* ones were there already. *texts* were stored, and *copies* of
+    the documents have a text that is stored already. *undecodable* have U+FFFD for what was wrong in their encoding.
+    *skipped* counts by reason what was passed over, of which *loud* is to be told; *named* and *faults* list a thousand
+    at most. ``text_bytes`` counts what was read as UTF-8, ``bytes_per_s`` is the speed in it.
+    """
+
+    root: str
+    documents: int
+    replaced: int
+    unchanged: int
+    texts: int
+    copies: int
+    tokens: int
+    posts: int
+    text_bytes: int
+    seconds: float
+    bytes_per_s: int
+    undecodable: int
+    skipped: dict[str, int]
+    loud: int
+    named: list[dict[str, str]]
+    fault_count: int
+    faults: list[dict[str, str]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="a file, a folder with all below it, a pattern such as 'folder/*.warc.gz', the URL of a WARC file, or - for"
+        " JSON lines on standard input",
+    )
+    add_root(parser)
+    parser.add_argument("--append", action="store_true", help="add to an index that has documents")
+    parser.add_argument(
+        "--tokeniser", choices=TOKENISERS, help="what a token is (default: words, or as the index has it)"
+    )
+    parser.add_argument(
+        "--blotter",
+        choices=BLOTTERS,
+        help="the kind of fingerprints (default: rolling, or as the index has it)",
+    )
+    parser.add_argument("--k", metavar="N", type=int, help="how many tokens make a fingerprint (rolling: 8)")
+    parser.add_argument(
+        "--window",
+        metavar="N",
+        type=int,
+        help="of so many fingerprints in a row one is kept (8); shared runs of k + window - 1 tokens are always found",
+    )
+    parser.add_argument(
+        "--no-text",
+        dest="store_text",
+        action="store_false",
+        default=None,
+        help="keep no texts: passages are then told by their positions alone, and not compared",
+    )
+    parser.add_argument(
+        "--jobs", metavar="N", type=int, default=1, help="processes; 0 for all cores (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--url-field", metavar="NAME", default="url", help="of JSON lines, for the id (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--text-field",
+        metavar="NAME",
+        default="text",
+        help="of JSON lines, for the text (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="NAME",
+        help="the host of all documents (default: that of an id which is a URL, none for other ids)",
+    )
+    parser.add_argument(
+        "--base", metavar="DIR", type=Path, help="give files ids relative to this folder (default: as named)"
+    )
+    parser.add_argument(
+        "--max-bytes",
+        metavar="N",
+        type=int,
+        default=_MAX_BYTES,
+        help="pass over documents that are larger (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="pass over what is damaged and go on (exit code 4); keep what was written, however it ends",
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> Indexed:
+    # Every call of the command line loads this module, so what takes long to load waits until it is used.
+    from scrapy_dedupe.content.canonical import canonical
+    from scrapy_dedupe.content.markup import HostileMarkup
+    from scrapy_dedupe.passages import PassageIndex
+    from scrapy_dedupe.passages.intake import Reading, Skipped, batches, take
+    from scrapy_dedupe.passages.preparation import checked_host
+    from scrapy_dedupe.tasks.faults import Faults
+    from scrapy_dedupe.tasks.jobs import run_in_order
+
+    for option in ("max_bytes", "jobs"):
+        least = 0 if option == "jobs" else 1
+        if getattr(opts, option) < least:
+            name = f"--{option.replace('_', '-')}"
+            raise UsageError(f"{name} is {getattr(opts, option)}. Give a number of at least {least}.")
+    if opts.host is not None:
+        checked_host(opts.host)
+    begin = time.monotonic()
+    root = root_of(place, opts)
+    faults, skipped = Faults(keep_going=opts.keep_going), Skipped()
+    sources = _sources(opts, root, faults, skipped)
+    reading = Reading(canonical, (HostileMarkup,), opts.max_bytes)
+    text_bytes = 0
+    with (
+        Bars(opts) as watch,
+        PassageIndex(
+            root,
+            tokeniser=opts.tokeniser,
+            blotter=_blotter(opts),
+            store_text=opts.store_text,
+            command="passages index",
+        ) as index,
+        index.writing(at_once=not opts.keep_going),
+    ):
+        _refuse_filled(index, root, is_appending=opts.append)
+        watch.begin("Indexing", 0)
+        prepared = run_in_order(
+            partial(take, reading=reading, parameters=index.parameters),
+            batches(sources.documents()),
+            opts.jobs,
+        )
+        with closing(prepared) as batches_taken:
+            for taken in batches_taken:
+                index.add_prepared(taken.prepared)
+                skipped.take(taken.skipped)
+                text_bytes += taken.text_bytes
+                watch.advance(taken.read_bytes)
+        watch.end()
+    return _result(root, index.added, skipped, faults, text_bytes, time.monotonic() - begin)
+
+
+def _sources(opts: argparse.Namespace, root: Path, faults: Faults, skipped: Skipped) -> Sources:
+    from scrapy_dedupe.content.canonical import kind_of
+    from scrapy_dedupe.crawls.exchanges import exchanges
+    from scrapy_dedupe.passages.archived_pages import PageRules
+    from scrapy_dedupe.passages.json_lines import LineFields
+    from scrapy_dedupe.passages.sources import SourceOptions, Sources
+
+    options = SourceOptions(
+        PageRules(kind_of, exchanges),
+        LineFields(opts.url_field, opts.text_field),
+        opts.max_bytes,
+        host=opts.host,
+        base=opts.base,
+        without=root,
+    )
+    return Sources(
+        opts.paths, options, faults=faults, skipped=skipped, standard_input=getattr(sys.stdin, "buffer", None)
+    )
+
+
+def _blotter(opts: argparse.Namespace) -> str | dict[str, Any] | None:
+    given = {name: getattr(opts, name) for name in ("k", "window") if getattr(opts, name) is not None}
+    return {"name": opts.blotter or "rolling", **given} if given else opts.blotter
+
+
+def _refuse_filled(index: PassageIndex, root: Path, *, is_appending: bool) -> None:
+    # Asked while the lock is held: another process may have begun the index meanwhile.
+    if not is_appending and (count := len(index)):
+        raise StoreRefused(
+            f"The index {root} has {_counted(count, 'document')} already. Add to it with --append, or name another folder"
+            " with --root."
+        )
+
+
+def _result(
+    root: Path, added: Added, skipped: Skipped, faults: Faults, text_bytes: int, seconds: float
+) -> Indexed:
+    return Indexed(
+        root=str(root),
+        documents=added.documents,
+        replaced=added.replaced,
+        unchanged=added.unchanged,
+        texts=added.texts,
+        copies=added.documents - added.texts,
+        tokens=added.tokens,
+        posts=added.posts,
+        text_bytes=text_bytes,
+        seconds=round(seconds, 3),
+        bytes_per_s=round(text_bytes / seconds) if seconds else 0,
+        undecodable=skipped.replaced,
+        skipped=skipped.counts,
+        loud=skipped.loud,
+        named=[{"place": fault.place, "reason": fault.reason} for fault in skipped.named],
+        fault_count=faults.count,
+        faults=[{"place": fault.place, "reason": fault.reason} for fault in faults.first],
+    )
+
+
+def text(result: Indexed) -> str:
+    from scrapy_dedupe.passages.intake import LOUD, QUIET
+
+    lines = []
+    for count, found in (
+        (result.fault_count, result.faults),
+        (len(result.named), result.named),
+    ):
+        lines += [f"{fault['place']}: {fault['reason']}" for fault in found[:_SHOWN]]
+        if count > _SHOWN:
+            lines.append(f"... and {number_text(count - _SHOWN)} more, of which --json lists a thousand.")
+    lines.append(
+        f"{result.root}: {_counted(result.documents, 'document')} added, {number_text(result.replaced)} of them in place of"
+        f" an older one; {number_text(result.unchanged)} unchanged. {_counted(result.texts, 'text')} stored"
+        f" ({number_text(result.copies)} documents have a text that is stored already)."
+    )
+    lines.append(
+        f"{size_text(result.text_bytes)} of text, {number_text(result.tokens)} tokens and {number_text(result.posts)} posts in"
+        f" {result.seconds:.1f} s: {size_text(result.bytes_per_s)}/s."
+    )
+    words = QUIET | LOUD
+    if result.skipped:
+        counts = (f"{number_text(count)} {words[reason]}" for reason, count in sorted(result.skipped.items()))
+        lines.append(f"Passed over: {', '.join(counts)}.")
+    if result.undecodable:
+        were = (
+            "1 document was"
+            if result.undecodable == 1
+            else f"{number_text(result.undecodable)} documents were"
+        )
+        lines.append(f"{were} not sound in their encoding; what is wrong there is U+FFFD now.")
+    return "\n".join(lines)
+
+
+def caveat(result: Indexed) -> str | None:
+    parts = []
+    if result.fault_count:
+        parts.append(f"{_counted(result.fault_count, 'fault')} in the input passed over")
+    if result.loud:
+        parts.append(f"{_counted(result.loud, 'document')} left out")
+    if result.undecodable:
+        parts.append(f"{_counted(result.undecodable, 'document')} with characters replaced")
+    return f"{'; '.join(parts)}." if parts else None
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{number_text(count)} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,96 @@
+"""``passages inspect``: what is in an index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.figures import number_text, size_text
+from scrapy_dedupe.passages.boilerplate import SHARE
+from scrapy_dedupe.passages.inspection import inspect, inspected_documents
+from scrapy_dedupe.passages.snapshot import Snapshot
+
+from .roots import add_root, root_of
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.passages.inspection import Inspected, InspectedDocument
+
+HELP = "Show what is in the index: documents, tokens, posts, sizes, boilerplate, and how it was made."
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedIndex:
+    """*documents* is None unless they are asked for."""
+
+    root: str
+    index: Inspected
+    documents: list[InspectedDocument] | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_root(parser)
+    parser.add_argument("--documents", action="store_true", help="list the documents as well")
+    parser.add_argument(
+        "--boilerplate-share",
+        type=float,
+        default=SHARE,
+        metavar="X",
+        help=f"count as boilerplate what stands in more than this share of a host's documents (default: {SHARE})",
+    )
+
+
+def run(place: Place, opts: argparse.Namespace) -> InspectedIndex:
+    root = root_of(place, opts)
+    with Snapshot.open(root) as snapshot:
+        index = inspect(snapshot, opts.boilerplate_share)
+        documents = list(inspected_documents(snapshot)) if opts.documents else None
+    return InspectedIndex(str(root), index, documents)
+
+
+def text(result: InspectedIndex) -> str:
+    lines = list(_lines(result.index))
+    for document in result.documents or ():
+        lines.append(
+            f"{number_text(document.tokens)} tokens, {number_text(document.characters)} characters  {document.doc_id}"
+        )
+    return "\n".join([result.root, *lines])
+
+
+def _lines(index: Inspected) -> Iterator[str]:
+    blotter = dict(index.parameters["blotter"])
+    numbers = ", ".join(f"{name} {value}" for name, value in blotter.items() if name != "name")
+    kept = "with texts" if index.parameters["has_texts"] else "without texts"
+    yield (
+        f"made with   {index.parameters['tokeniser']}, {blotter['name']} ({numbers}),"
+        f" keys of {index.parameters['key_bits']} bits, {kept}"
+    )
+    yield (
+        f"documents   {number_text(index.documents)}, {number_text(index.copies)} of them copies,"
+        f" of {number_text(index.hosts)} hosts; {number_text(index.deleted)} deleted ones await compaction"
+    )
+    yield (
+        f"texts       {number_text(index.texts)}, with {number_text(index.tokens)} tokens and"
+        f" {number_text(index.characters)} characters"
+    )
+    yield (
+        f"posts       {number_text(index.posts)} under {number_text(index.distinct_keys)} keys; documents a key: mean"
+        f" {index.documents_a_key_mean:.2f}, sigma {index.documents_a_key_sigma:.2f}"
+    )
+    yield (
+        f"boilerplate {number_text(index.boilerplate_keys)} keys, {number_text(index.boilerplate_posts)} posts"
+    )
+    parts = "texts" if index.parameters["has_texts"] else "outlines"
+    share = "" if index.share_of_text is None else f"; without texts {index.share_of_text:.1%} of the characters"
+    yield (
+        f"size        {size_text(index.posts_bytes)} of posts, {size_text(index.texts_bytes)} of {parts}{share}"
+    )
+    for segment in index.segments:
+        yield (
+            f"segment     {segment.name}: {number_text(segment.documents)} documents ({number_text(segment.deleted)}"
+            f" deleted), {number_text(segment.texts)} texts, {number_text(segment.posts)} posts,"
+            f" {size_text(segment.posts_bytes)} + {size_text(segment.texts_bytes)}"
+        )

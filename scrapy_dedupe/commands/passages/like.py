@@ -1,0 +1,123 @@
+"""``passages like FILE|URL|-``: documents that share passages with a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.passages.boilerplate import SHARE
+from scrapy_dedupe.passages.queries import like
+from scrapy_dedupe.passages.snapshot import Snapshot
+
+from .given_texts import STDIN, given_text
+from .roots import add_root, root_of
+from .snippets import place_text, snippet
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.passages.values import Hit
+
+HELP = "Find documents that share passages with a text, the most alike first, and show the passages."
+
+
+@dataclass(frozen=True, slots=True)
+class Liked:
+    """*asked* is what was asked about, *text* its text."""
+
+    root: str
+    asked: str
+    text: str
+    hits: list[Hit]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "asked",
+        metavar="FILE|URL|-",
+        help="a file of text or HTML, the name of an indexed document, which is no hit itself, or standard input",
+    )
+    add_root(parser)
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="so many documents (default: 10)")
+    parser.add_argument(
+        "--min-tokens",
+        type=int,
+        metavar="N",
+        help="passages of at least so many tokens (default: what the index is sure to find, 15 unless it was made with"
+        " another --k or --window)",
+    )
+    add_exclusions(parser)
+
+
+def add_exclusions(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what counts for nothing."""
+    parser.add_argument(
+        "--taboo", nargs="+", action="extend", default=[], metavar="FILE", help="what these texts say is no passage"
+    )
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--boilerplate-share",
+        type=float,
+        default=SHARE,
+        metavar="X",
+        help=f"what stands in more than this share of a host's documents, and in ten of them, is no passage"
+        f" (default: {SHARE})",
+    )
+    group.add_argument("--keep-boilerplate", action="store_true", help="leave out nothing of that kind")
+
+
+def run(place: Place, opts: argparse.Namespace) -> Liked:
+    root = root_of(place, opts)
+    taboo = [given_text(name) for name in opts.taboo]
+    with Snapshot.open(root) as snapshot:
+        text = _asked_text(snapshot, opts.asked)
+        hits = like(
+            snapshot,
+            text,
+            opts.top,
+            min_tokens=opts.min_tokens,
+            boilerplate_share=None if opts.keep_boilerplate else opts.boilerplate_share,
+            taboo=taboo,
+            left_out={opts.asked},
+        )
+    return Liked(str(root), opts.asked, text, hits)
+
+
+def _asked_text(snapshot: Snapshot, asked: str) -> str:
+    if asked == STDIN:
+        return given_text(asked)
+    is_url = asked.lower().startswith(("http://", "https://"))
+    if is_url or not Path(asked).exists():
+        number = snapshot.text_of_document(asked)
+        if number is not None:
+            return snapshot.text(number)
+    if is_url:
+        raise UsageError(
+            f"No document {asked} is in the index {snapshot.folder}. To ask about a page that is not there, pipe it in:"
+            f" curl {asked} | scrapy-dedupe passages like - ..."
+        )
+    return given_text(asked)
+
+
+def text(result: Liked) -> str:
+    if not result.hits:
+        return f"No document in {result.root} shares a passage with {_named(result.asked)}."
+    lines = []
+    for hit in result.hits:
+        lines.append(f"{hit.score:5.0%}  {hit.doc_id}")
+        for passage in hit.passages:
+            assert passage.asked is not None
+            asked = passage.asked
+            written = result.text[asked.char_start : asked.char_end] if passage.text is None else passage.text
+            lines.append(f"       {number_text(passage.tokens)} tokens: {snippet(written)}")
+            lines.append(f"         here   {place_text(asked)}")
+            lines += [f"         there  {place_text(there)}" for there in passage.places]
+    return "\n".join(lines)
+
+
+def _named(asked: str) -> str:
+    return "standard input" if asked == STDIN else asked

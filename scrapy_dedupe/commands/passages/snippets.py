@@ -1,0 +1,48 @@
+"""How a passage and its places are shown on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scrapy_dedupe.passages.values import Place
+
+_LONGEST = 100
+
+
+def snippet(text: str, longest: int = _LONGEST) -> str:
+    r"""A text in one line of about so many characters; of a longer one the beginning and the end.
+
+    >>> snippet("one\n two"), snippet("The quick brown fox jumps over the lazy dog", 30)
+    ('one two', 'The quick brown … the lazy dog')
+    """
+    if len(text) <= 4 * longest:
+        line = _line(text)
+        if len(line) <= longest:
+            return line
+        head, tail = line, line
+    else:
+        head, tail = _line(text[: 2 * longest]), _line(text[-2 * longest :])
+    room = longest - 3
+    begin, end = head[: room // 2 + 1], tail[-(room - room // 2) - 1 :]
+    # Words are whole, unless one is longer than its half.
+    begin = begin.rpartition(" ")[0] or begin[:-1]
+    end = end.partition(" ")[2] or end[1:]
+    return f"{begin.rstrip()} … {end.lstrip()}"
+
+
+def _line(text: str) -> str:
+    # What moves the cursor or turns the direction must not reach the terminal.
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def place_text(place: Place) -> str:
+    """The ranges of a place; ends are behind the last one.
+
+    >>> from scrapy_dedupe.passages.values import Place
+    >>> place_text(Place("a", 0, 15, 3, 90))
+    'tokens 0-15, characters 3-90'
+    """
+    return (
+        f"tokens {place.token_start}-{place.token_end}, characters {place.char_start}-{place.char_end}"
+    )

@@ -1,0 +1,102 @@
+"""``passages unblot HEX...``: where blots stand."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.passages.blots import blotter_of
+from scrapy_dedupe.passages.queries import unblot
+from scrapy_dedupe.passages.snapshot import Snapshot
+
+from .given_texts import STDIN
+from .roots import add_root, root_of
+from .snippets import place_text, snippet
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+
+    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.passages.values import Place as PassagePlace
+
+HELP = "Show where blots stand: the words that each is made of, and all their places."
+
+
+@dataclass(frozen=True, slots=True)
+class BlotPlaces:
+    """*text* is None if the index keeps no texts."""
+
+    blot: str
+    text: str | None
+    documents: int
+    places: list[PassagePlace]
+
+
+@dataclass(frozen=True, slots=True)
+class UnblottedBlots:
+    """*alone* is how many blots were left out because one document only has them, *unknown* those that none has."""
+
+    blots: list[BlotPlaces]
+    alone: int
+    unknown: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "blots",
+        nargs="+",
+        metavar="HEX",
+        help="as passages blot shows them; - reads standard input, the first word of each line",
+    )
+    add_root(parser)
+    parser.add_argument("--all", action="store_true", help="show also those that stand in one document only")
+
+
+def run(place: Place, opts: argparse.Namespace) -> UnblottedBlots:
+    words = dict.fromkeys(_words(opts.blots))
+    with Snapshot.open(root_of(place, opts)) as snapshot:
+        digits = -(-blotter_of(snapshot.parameters.blotter).bits // 4)
+        found = unblot(snapshot, [_number(word) for word in words])
+    shown, alone = [], 0
+    for item in found:
+        documents = item.passage.documents
+        if documents < 2 and not opts.all:
+            alone += 1
+            continue
+        blot = f"{item.blot:0{digits}x}"
+        shown.append(BlotPlaces(blot, item.passage.text, documents, list(item.passage.places)))
+    known = {item.blot for item in found}
+    return UnblottedBlots(shown, alone, [word for word in words if _number(word) not in known])
+
+
+def _words(given: Iterable[str]) -> Iterator[str]:
+    for word in given:
+        if word == STDIN:
+            yield from (line.split()[0] for line in sys.stdin if line.strip())
+        else:
+            yield word
+
+
+def _number(word: str) -> int:
+    try:
+        return int(word, 16)
+    except ValueError:
+        raise UsageError(f"{word!r} is no blot. Give it in hexadecimal digits, as passages blot shows it.") from None
+
+
+def text(result: UnblottedBlots) -> str:
+    lines = []
+    for item in result.blots:
+        documents = "1 document" if item.documents == 1 else f"{number_text(item.documents)} documents"
+        words = "" if item.text is None else f": {snippet(item.text)}"
+        lines.append(f"{item.blot}  {documents}{words}")
+        lines += [f"    {place_text(place)}  {place.doc_id}" for place in item.places]
+    if result.alone:
+        alone = "1 blot stands" if result.alone == 1 else f"{number_text(result.alone)} blots stand"
+        lines.append(f"{alone} in one document only; --all shows such, too.")
+    lines += [f"{word} stands nowhere." for word in result.unknown]
+    return "\n".join(lines)

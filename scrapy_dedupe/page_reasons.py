@@ -1,0 +1,54 @@
+"""Why a page is not read: what its request, its status, its type and its flags say before anybody looks at its text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scrapy.http import HtmlResponse, TextResponse, XmlResponse
+
+from .content.canonical import kind_of
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.http import Response
+
+SKIP_META_KEY: Final = "dedupe_skip"
+
+# Flags of bodies of which a part is missing. ("partial" only says that the connection's end was the body's.)
+_TRUNCATED: Final = frozenset(("dataloss", "download_stopped"))
+
+
+def declared_type(response: Response) -> str | None:
+    """The Content-Type of a response; if there is none, what Scrapy found in its URL and body."""
+    content_type = response.headers.get(b"Content-Type")
+    if content_type is not None:
+        return content_type.decode("latin-1")
+    if isinstance(response, HtmlResponse):
+        return "text/html"
+    return "application/xml" if isinstance(response, XmlResponse) else None
+
+
+def kind_of_page(response: Response) -> str | None:
+    """The kind of page, one of :data:`.content.canonical.KINDS`; None if it is no text."""
+    content_type = declared_type(response)
+    return None if content_type is None else kind_of(content_type)
+
+
+def reason_to_skip(request: Request, response: Response, kind: str | None, max_bytes: int) -> str | None:
+    """Why the page is not read, in one word; None if it is."""
+    encoding = response.headers.get(b"Content-Encoding")
+    if request.meta.get(SKIP_META_KEY):
+        return "meta"
+    if request.method == "HEAD":
+        return "method"
+    if response.status != 200:
+        return "status"
+    if kind is None or not isinstance(response, TextResponse):
+        return "type"
+    if encoding is not None and encoding.lower() != b"identity":
+        return "encoding"  # nobody could decode it
+    if _TRUNCATED.intersection(response.flags):
+        return "truncated"
+    if len(response.body) > max_bytes:
+        return "size"
+    return None

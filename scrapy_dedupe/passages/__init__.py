@@ -1,0 +1,9 @@
+"""Which passages repeat? An index of documents that finds the text they share, word by word, and says where it stands."""
+
+from __future__ import annotations
+
+from .index import PassageIndex
+from .tokens import TOKENISERS, Tokeniser
+from .values import Document, Hit, Passage, Place
+
+__all__ = ["TOKENISERS", "Document", "Hit", "Passage", "PassageIndex", "Place", "Tokeniser"]

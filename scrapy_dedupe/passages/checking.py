@@ -1,0 +1,203 @@
+"""Whether an index is as it was written, and says the same of its documents everywhere.
+
+What is looked at:
+
+- the manifest, and whether the files that it names are there and have their sizes;
+- each segment by itself: its checksums, its order, and whether its texts have their digests;
+- the deleted documents: whether their segments have them;
+- the documents: whether each has a text that some segment holds, and whether each name is there once;
+- in full, the posts: the blots of every text are made again, and compared with what stands under its number. In an index
+  without texts only their count and their numbering can be compared with the outlines.
+
+Posts are compared by their count and by the sum, modulo 2^64, of what splitmix64 (Steele, Lea, Flood 2014) makes of each:
+that takes 16 bytes a text however many posts there are, and does not depend on their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scrapy_dedupe.errors import StoreRefused
+
+from .catalogue import orphans, read_deleted, read_manifest, refuse_other_files
+from .folder_files import damaged
+from .preparation import prepare
+from .segments import Segment
+from .snapshot import Snapshot, no_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from .catalogue import Manifest
+    from .segment_layout import SegmentEntry
+
+MOST_PROBLEMS = 1_000
+"""How many problems are told at most."""
+
+_MOST_POSTS = 1_000_000
+_MOST_CHARACTERS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was looked at in an index, and what is wrong with it.
+
+    *segments*, *documents* (without the deleted ones), *texts* and *posts* are how many there are as far as the
+    segments can be opened. *orphans* are files that a writer has left and that the next one removes, which is no
+    problem.
+    """
+
+    problems: tuple[str, ...]
+    segments: int
+    documents: int
+    texts: int
+    posts: int
+    orphans: tuple[str, ...] = ()
+
+
+def check(folder: Path, full: bool = False) -> Checked:
+    """Look at all of the index in *folder*; with *full*, at its posts too.
+
+    Raises StoreRefused if there is no index, or one of another version, or if its manifest is damaged; StoreUnavailable
+    if it cannot be read.
+    """
+    manifest = read_manifest(folder)
+    while manifest is not None:
+        checked = _checked(folder, manifest, full)
+        newer = read_manifest(folder) if checked.problems else manifest
+        # A writer may have removed files meanwhile that the manifest named when it was read.
+        if newer == manifest:
+            return checked
+        manifest = newer
+    raise no_index(folder)
+
+
+def _checked(folder: Path, manifest: Manifest, full: bool) -> Checked:
+    problems: list[str] = []
+    documents = texts = posts = 0
+    for entry in manifest.segments:
+        try:
+            refuse_other_files(folder, entry)
+            with closing(Segment(folder, entry, manifest.parameters)) as segment:
+                texts += segment.text_count
+                posts += segment.post_count
+                documents += segment.document_count
+                deleted = manifest.deleted.get(entry.name)
+                if deleted is not None:
+                    documents -= len(read_deleted(folder, deleted, segment.document_count))
+                _add(problems, segment.check())
+                if full and not problems:
+                    _add(problems, _wrong_posts(segment, entry, manifest))
+        except StoreRefused as error:
+            _add(problems, [str(error)])
+        except FileNotFoundError as error:
+            _add(problems, [str(damaged(folder, f"lacks the file {error.filename}"))])
+    if not problems:
+        _add(problems, _wrong_documents(folder, manifest))
+    return Checked(
+        tuple(problems), len(manifest.segments), documents, texts, posts, tuple(orphans(folder, manifest))
+    )
+
+
+def _add(problems: list[str], found: Iterator[str] | list[str]) -> None:
+    for problem in found:
+        if len(problems) >= MOST_PROBLEMS:
+            return
+        problems.append(problem)
+
+
+def _wrong_documents(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """What is wrong with the documents, seen over all segments."""
+    try:
+        snapshot = Snapshot(folder, manifest)
+    except (StoreRefused, FileNotFoundError) as error:
+        yield str(error)
+        return
+    with snapshot:
+        hashes = np.fromiter(
+            (_hash(document.doc_id) for document in snapshot.iter_documents()),
+            np.uint64,
+            snapshot.document_count,
+        )
+        hashes.sort()
+        often = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        if not often:
+            return
+        seen = set()
+        for document in snapshot.iter_documents():
+            if _hash(document.doc_id) in often:
+                if document.doc_id in seen:
+                    yield f"{folder}: the document {document.doc_id!r} is there more than once"
+                seen.add(document.doc_id)
+
+
+def _hash(doc_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(doc_id.encode(), digest_size=8).digest(), "little")
+
+
+def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest) -> Iterator[str]:
+    """In which texts of a segment the posts are not those that their blots give."""
+    counts = np.zeros(segment.text_count, np.int64)
+    sums = np.zeros(segment.text_count, np.uint64)
+    has_texts = manifest.parameters.has_texts
+    bounds = segment.key_chunks(_MOST_POSTS)
+    for low, high in pairwise(bounds):
+        posts = segment.posts_between(low, high)
+        counts += np.bincount(posts.texts, minlength=len(counts))
+        np.add.at(sums, posts.texts, _mixed(posts.keys if has_texts else posts.ordinals.astype(np.uint64)))
+    expected = _expected_of_texts(segment, manifest) if has_texts else _expected_of_outlines(segment)
+    for text, count, total, tokens in expected:
+        name = f"{entry.name}, text {text}"
+        if (int(counts[text]), int(sums[text])) != (count, total):
+            yield f"{name}: its posts are not those of its blots ({counts[text]} posts, {count} expected)"
+        if tokens is not None and int(segment.token_counts[text]) != tokens:
+            yield f"{name}: it has {tokens} tokens and not {segment.token_counts[text]}"
+
+
+def _expected_of_texts(segment: Segment, manifest: Manifest) -> Iterator[tuple[int, int, int, int | None]]:
+    """The number of each text, and the count and sum of its posts, and its tokens, made anew."""
+    for numbers in _batches(segment):
+        found = [("x", "", segment.blob(number).decode(errors="replace")) for number in numbers]
+        prepared = prepare(found, manifest.parameters)
+        ends = np.cumsum(prepared.post_counts)
+        for number, text in zip(numbers, prepared.texts.tolist(), strict=True):
+            count = int(prepared.post_counts[text])
+            own = prepared.keys[ends[text] - count : ends[text]]
+            yield number, count, int(_mixed(own).sum(dtype=np.uint64)), int(prepared.token_counts[text])
+
+
+def _expected_of_outlines(segment: Segment) -> Iterator[tuple[int, int, int, int | None]]:
+    for number in range(segment.text_count):
+        count = len(segment.outline(number).token_starts)
+        total = _mixed(np.arange(count, dtype=np.uint64)).sum(dtype=np.uint64)
+        yield number, count, int(total), None
+
+
+def _batches(segment: Segment) -> Iterator[list[int]]:
+    batch: list[int] = []
+    size = 0
+    for number, characters in enumerate(segment.char_counts.tolist()):
+        if batch and size + characters > _MOST_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+        batch.append(number)
+        size += characters
+    if batch:
+        yield batch
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Each value by the finaliser of splitmix64."""
+    mixed = values + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

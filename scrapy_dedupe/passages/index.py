@@ -1,0 +1,343 @@
+"""An index of passages: documents are added and deleted, and asked for the text that repeats in them.
+
+What is added is kept in memory until it is written as a segment: by `PassageIndex.flush`, by a question, at the end of
+the context, or as soon as there are 64 MB of text or four million posts. Only while something is written is the index
+locked, so several processes can add to one index in turns; readers need no lock.
+
+::
+
+    with PassageIndex("passages") as index:
+        index.add("https://example.org/a", "some text")
+        for hit in index.like("a longer text that has some text in it"):
+            print(hit.doc_id, hit.score)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe.errors import SettingError, StoreRefused
+from scrapy_dedupe.tasks.jobs import job_count, run_in_order
+
+from . import checking, inspection, queries
+from .blots import blotter_of, key_bits
+from .catalogue import MANIFEST, read_manifest, refuse_other_parameters
+from .lock import WriterLock
+from .preparation import checked_host, checked_name, prepare
+from .snapshot import Snapshot, no_index
+from .tokens import tokeniser_named
+from .values import Parameters
+from .writer import Added, IndexWriter
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from .checking import Checked
+    from .inspection import Inspected
+    from .preparation import Prepared
+    from .values import Document, Hit, Passage
+
+    Named = tuple[str, str | None, str]
+
+MOST_BYTES = 64 << 20
+MOST_POSTS = 4_000_000
+MOST_DOCUMENTS = 200_000
+"""What is pending at most before it is written."""
+
+# Arrays of this many elements stay in the cache of a processor's core, more or less; many more do not.
+BATCH_CHARACTERS = 1 << 19
+BATCH_DOCUMENTS = 1_000
+
+
+class PassageIndex:
+    """The index in the folder *path*; with *create* it is begun there by the first write, if there is none.
+
+    *tokeniser* (``words``, ``cjk``, ``code``), *blotter* (``rolling``, ``xor``, ``interleaved``, or a mapping with its
+    parameters) and *store_text* are those of the index; None takes what it has, or for a new one ``words``, ``rolling``
+    and True. While another process writes, this one waits for *lock_timeout_s* seconds; *command* is what others are
+    told about this one. Texts are prepared in *jobs* processes by `add_all`.
+
+    Raises StoreRefused if the folder is something else, if the index is damaged, of another version or was made with
+    other parameters, or if there is none and *create* is False; SettingError for parameters that cannot be.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tokeniser: str | None = None,
+        blotter: str | Mapping[str, Any] | None = None,
+        store_text: bool | None = None,
+        create: bool = True,
+        jobs: int = 1,
+        lock_timeout_s: float = 0,
+        command: str = "",
+    ) -> None:
+        self.path = Path(path)
+        self.jobs = job_count(jobs)
+        self.lock_timeout_s = lock_timeout_s
+        self.command = command
+        self.added = Added()
+        self.parameters = _parameters_of(self.path, tokeniser, blotter, store_text, create=create)
+        self._batch: list[Named] = []
+        self._batch_characters = 0
+        self._pending: list[Prepared] = []
+        self._writer: IndexWriter | None = None
+        self._snapshot: Snapshot | None = None
+        self._stamp: tuple[int, ...] = ()
+
+    # Adding and deleting
+
+    def add(self, doc_id: str, text: str, host: str | None = None) -> None:
+        """Add a document, or give the one of this name another text.
+
+        Its *host* is that of *doc_id*, if that is a web address, unless it is given. Raises SettingError for a name, a
+        host or a text that cannot be one; StoreUnavailable if what is pending cannot be written.
+        """
+        checked_name(doc_id)
+        if host is not None:
+            checked_host(host)
+        if not isinstance(text, str):
+            raise SettingError(f"The text of {doc_id!r} is {type(text).__name__}, not str. Decode it.")
+        self._batch.append((doc_id, host, text))
+        self._batch_characters += len(text)
+        if self._batch_characters >= BATCH_CHARACTERS or len(self._batch) >= BATCH_DOCUMENTS:
+            self._prepare_batch()
+            self._flush_if_much()
+
+    def add_all(self, documents: Iterable[Named], jobs: int | None = None) -> None:
+        """Add documents, each as (name, host or None, text), with the work done in several processes. As `add`."""
+        self._prepare_batch()
+        prepare_one = partial(prepare, parameters=self.parameters)
+        with contextlib.closing(
+            run_in_order(prepare_one, _batches(documents), self.jobs if jobs is None else jobs)
+        ) as all_prepared:
+            for prepared in all_prepared:
+                self.add_prepared(prepared)
+
+    def add_prepared(self, prepared: Prepared) -> None:
+        """Add what `preparation.prepare` has made of documents, with the parameters of this index."""
+        self._prepare_batch()
+        self._pending.append(prepared)
+        self._flush_if_much()
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much text was added and is not yet written, as UTF-8; what was added last is counted in characters."""
+        return self._batch_characters + sum(int(prepared.byte_counts.sum()) for prepared in self._pending)
+
+    def flush(self) -> None:
+        """Write what was added; from then on it is on the disk, and other processes see it.
+
+        Raises StoreUnavailable if another process writes, or if there is no space; what was added stays pending then.
+        """
+        self._prepare_batch()
+        if self._pending or not (self.path / MANIFEST).exists():
+            with self._writing("") as writer:
+                if self._pending:
+                    self.added += writer.add(self._pending)
+                    self._pending.clear()
+                writer.tidy()
+
+    def delete(self, doc_id: str) -> bool:
+        """Delete a document; False if there is none of this name. Raises StoreUnavailable."""
+        return self.delete_many([doc_id])[0]
+
+    def delete_many(self, doc_ids: Iterable[str]) -> list[bool]:
+        """Delete documents as one change, and tell of each whether it was there. Raises StoreUnavailable."""
+        self.flush()
+        with self._writing("delete") as writer:
+            return writer.delete(doc_ids)
+
+    def compact(self) -> bool:
+        """Make all segments one, and give free what deleted documents took; False if there was nothing to do.
+
+        As long as it works it takes as much space again. Raises StoreUnavailable.
+        """
+        self.flush()
+        with self._writing("compact") as writer:
+            return writer.compact()
+
+    @contextlib.contextmanager
+    def writing(self, command: str = "", *, at_once: bool = False) -> Iterator[Self]:
+        """Keep the index locked for a longer piece of work; *command* tells others what for.
+
+        What was added before is written before, and what is added in it at its end at the latest. With *at_once* all that is done in it becomes the index's as
+        one change at the end, and nothing of it if it ends by an error; questions are answered from before till then.
+        Raises StoreUnavailable if another process writes.
+        """
+        self.flush()
+        with self._writing(command, at_once=at_once) as writer:
+            try:
+                yield self
+                self.flush()
+            except BaseException:
+                self._drop()
+                raise
+            writer.commit()
+
+    # Asking
+
+    def like(self, text: str, top: int = 10, **options: Any) -> list[Hit]:
+        """The *top* documents that share passages with a text, best first; options as in `queries.like`."""
+        return queries.like(self.snapshot(), text, top, **options)
+
+    def extract(self, **options: Any) -> Iterator[Passage]:
+        """The passages that repeat, those first that it would save most to have once; `extraction.extract`."""
+        from . import extraction
+
+        return extraction.extract(self.snapshot(), **options)
+
+    def text(self, doc_id: str) -> str:
+        """The text of a document. Raises KeyError if there is none of this name; StoreRefused without stored texts."""
+        snapshot = self.snapshot()
+        number = snapshot.text_of_document(doc_id)
+        if number is None:
+            raise KeyError(doc_id)
+        return snapshot.text(number)
+
+    @property
+    def documents(self) -> Iterator[Document]:
+        """All documents, in the order in which they were added."""
+        return self.snapshot().iter_documents()
+
+    def __len__(self) -> int:
+        """How many documents there are."""
+        return self.snapshot().document_count
+
+    def __contains__(self, doc_id: str) -> bool:
+        return self.snapshot().document_number(doc_id) is not None
+
+    def check(self, *, full: bool = False) -> Checked:
+        """Look for damage; with *full* also make all posts again and compare them."""
+        self.flush()
+        return checking.check(self.path, full=full)
+
+    def inspect(self, **options: Any) -> Inspected:
+        """The index in figures; options as in `inspection.inspect`."""
+        return inspection.inspect(self.snapshot(), **options)
+
+    def snapshot(self) -> Snapshot:
+        """The index as it is now, with all that was added; it stays so whatever is written later."""
+        self.flush()
+        found = (self.path / MANIFEST).stat()
+        # The manifest is replaced and never changed, so another one is another file.
+        stamp = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+        if self._snapshot is None or stamp != self._stamp:
+            # Whoever was given the one before may still read in it.
+            self._snapshot, self._stamp = Snapshot.open(self.path), stamp
+        return self._snapshot
+
+    # The end
+
+    def close(self) -> None:
+        """Write what is pending, and close all files. Raises StoreUnavailable if that cannot be written."""
+        try:
+            self.flush()
+        finally:
+            self._drop()
+            if self._snapshot is not None:
+                self._snapshot.close()
+                self._snapshot = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._drop()
+        self.close()
+
+    def _prepare_batch(self) -> None:
+        if self._batch:
+            prepared = prepare(self._batch, self.parameters)
+            self._pending.append(prepared)
+            self._batch = []
+            self._batch_characters = 0
+
+    def _flush_if_much(self) -> None:
+        posts = sum(len(prepared.keys) for prepared in self._pending)
+        documents = sum(len(prepared.doc_ids) for prepared in self._pending)
+        if posts >= MOST_POSTS or documents >= MOST_DOCUMENTS or self.pending_bytes >= MOST_BYTES:
+            self.flush()
+
+    def _drop(self) -> None:
+        self._batch = []
+        self._batch_characters = 0
+        self._pending.clear()
+
+    @contextlib.contextmanager
+    def _writing(self, command: str, *, at_once: bool = False) -> Iterator[IndexWriter]:
+        """The writer of the index, with the lock: that of `writing` if that is open."""
+        if self._writer is not None:
+            yield self._writer
+            return
+        with WriterLock(self.path, self.command or command, timeout_s=self.lock_timeout_s):
+            self._writer = IndexWriter(self.path, self.parameters, at_once=at_once)
+            try:
+                yield self._writer
+            finally:
+                writer, self._writer = self._writer, None
+                writer.close()
+
+
+def _parameters_of(
+    path: Path,
+    tokeniser: str | None,
+    blotter: str | Mapping[str, Any] | None,
+    store_text: bool | None,
+    *,
+    create: bool,
+) -> Parameters:
+    """Those of the index if there is one, and those asked for otherwise."""
+    manifest = read_manifest(path)
+    if manifest is None:
+        if not create:
+            raise no_index(path)
+        made = blotter_of("rolling" if blotter is None else blotter)
+        name = tokeniser_named("words" if tokeniser is None else tokeniser).name
+        return Parameters(name, made.spec, store_text is not False, key_bits(made))
+    has = manifest.parameters
+    try:
+        tokeniser_named(has.tokeniser)
+        is_known = key_bits(blotter_of(has.blotter)) == has.key_bits
+    except SettingError:
+        is_known = False
+    if not is_known:
+        raise StoreRefused(
+            f"The index {path} was made with the tokeniser {has.tokeniser} and the blotter {has.blotter}, which this"
+            " version of scrapy-dedupe does not know. Use the version that wrote it, or index again into another"
+            " folder."
+        )
+    made = blotter_of(has.blotter if blotter is None else blotter)
+    asked = Parameters(
+        has.tokeniser if tokeniser is None else tokeniser_named(tokeniser).name,
+        made.spec,
+        has.has_texts if store_text is None else store_text,
+        key_bits(made),
+    )
+    refuse_other_parameters(path, has, asked)
+    return has
+
+
+def _batches(documents: Iterable[Named]) -> Iterator[list[Named]]:
+    """Documents in pieces that are worth handing over."""
+    batch: list[Named] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document[2])
+        if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
+            yield batch
+            batch = []
+            characters = 0
+    if batch:
+        yield batch

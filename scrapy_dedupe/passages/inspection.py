@@ -1,0 +1,161 @@
+"""What is in an index, in figures.
+
+Most of them are read at once; how many different keys there are, and in how many documents each stands, takes a walk
+over all posts, with bounded memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .boilerplate import SHARE, Boilerplate, is_first
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedSegment:
+    """What one segment has, with what is deleted of it. Sizes are those of its two files."""
+
+    name: str
+    documents: int
+    deleted: int
+    texts: int
+    posts: int
+    posts_bytes: int
+    texts_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedDocument:
+    """A document, and how long its text is."""
+
+    doc_id: str
+    host: str
+    tokens: int
+    characters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """The figures of an index; all but those of its segments are without what is deleted.
+
+    *copies* are the documents that have the text of an earlier one. *documents_a_key_mean* and *_sigma* (the standard
+    deviation) are over all different keys. *boilerplate_keys* are boilerplate on a host at least, in so many
+    *boilerplate_posts*.
+
+    *posts_bytes* is the size of all posts with what tells documents apart, *texts_bytes* that of the stored texts, or of
+    the outlines that stand for them; *share_of_text* is that of *posts_bytes*, or without texts of both, in the
+    characters of all texts.
+    """
+
+    parameters: dict[str, Any]
+    generation: int
+    documents: int
+    deleted: int
+    copies: int
+    hosts: int
+    texts: int
+    tokens: int
+    characters: int
+    posts: int
+    distinct_keys: int
+    documents_a_key_mean: float
+    documents_a_key_sigma: float
+    boilerplate_keys: int
+    boilerplate_posts: int
+    posts_bytes: int
+    texts_bytes: int
+    share_of_text: float | None
+    segments: list[InspectedSegment]
+
+
+def inspect(snapshot: Snapshot, boilerplate_share: float = SHARE) -> Inspected:
+    """Walk through an index. Raises SettingError for a share that is none, StoreRefused if it is damaged."""
+    keys = _Keys(snapshot, boilerplate_share)
+    living = snapshot.is_alive
+    characters = int(snapshot.char_counts[living].sum(dtype=np.int64))
+    segments = [
+        InspectedSegment(
+            entry.name,
+            entry.documents,
+            len(snapshot.deleted(number)),
+            entry.texts,
+            entry.posts,
+            entry.posts_size,
+            entry.blobs_size,
+        )
+        for number, entry in enumerate(snapshot.manifest.segments)
+    ]
+    posts_bytes = sum(segment.posts_bytes for segment in segments)
+    texts_bytes = sum(segment.texts_bytes for segment in segments)
+    counted = posts_bytes if snapshot.parameters.has_texts else posts_bytes + texts_bytes
+    texts = int(np.count_nonzero(living))
+    return Inspected(
+        parameters=asdict(snapshot.parameters),
+        generation=snapshot.manifest.generation,
+        documents=snapshot.document_count,
+        deleted=sum(segment.deleted for segment in segments),
+        copies=snapshot.document_count - texts,
+        hosts=sum(
+            1
+            for name, documents in zip(snapshot.host_names, snapshot.documents_per_host, strict=True)
+            if name and documents
+        ),
+        texts=texts,
+        tokens=int(snapshot.token_counts[living].sum(dtype=np.int64)),
+        characters=characters,
+        posts=keys.posts,
+        distinct_keys=keys.count,
+        documents_a_key_mean=keys.mean,
+        documents_a_key_sigma=keys.sigma,
+        boilerplate_keys=keys.boilerplate,
+        boilerplate_posts=keys.boilerplate_posts,
+        posts_bytes=posts_bytes,
+        texts_bytes=texts_bytes,
+        share_of_text=counted / characters if characters else None,
+        segments=segments,
+    )
+
+
+def inspected_documents(snapshot: Snapshot) -> Iterator[InspectedDocument]:
+    """All documents, in the order in which they were added."""
+    tokens, characters = snapshot.token_counts, snapshot.char_counts
+    texts = snapshot.text_numbers[snapshot.is_alive_document].tolist()
+    for document, text in zip(snapshot.iter_documents(), texts, strict=True):
+        yield InspectedDocument(document.doc_id, document.host, int(tokens[text]), int(characters[text]))
+
+
+class _Keys:
+    """Sums over all posts."""
+
+    def __init__(self, snapshot: Snapshot, boilerplate_share: float) -> None:
+        boilerplate = Boilerplate(snapshot, boilerplate_share)
+        self.posts = self.count = self.boilerplate = self.boilerplate_posts = 0
+        total = squares = 0
+        for posts in snapshot.scan():
+            first = np.flatnonzero(np.diff(posts.keys, prepend=~posts.keys[:1]))
+            numbers = np.repeat(np.arange(len(first)), np.diff(first, append=len(posts.keys)))
+            is_boilerplate = boilerplate.is_boilerplate(numbers, posts.texts)
+            documents = snapshot.document_counts[posts.texts]
+            if not snapshot.parameters.has_texts:
+                # There is a post for each time that a text has the key.
+                documents = np.where(is_first(numbers, posts.texts), documents, 0)
+            of_keys = np.add.reduceat(documents, first)
+            self.posts += len(posts.keys)
+            self.count += len(first)
+            self.boilerplate += int(np.count_nonzero(np.logical_or.reduceat(is_boilerplate, first)))
+            self.boilerplate_posts += int(np.count_nonzero(is_boilerplate))
+            total += int(of_keys.sum())
+            squares += int((of_keys * of_keys).sum())
+        self.mean = total / self.count if self.count else 0.0
+        # In whole numbers, so that nothing is lost in the difference of two large ones.
+        variance = (squares * self.count - total * total) / self.count**2 if self.count else 0.0
+        self.sigma = sqrt(variance)

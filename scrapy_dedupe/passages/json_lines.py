@@ -1,0 +1,113 @@
+"""Documents in JSON lines: one object a line, with a field for the id and one for the text.
+
+Blank lines are passed over. A line that is no JSON object, lacks a field, or has something else than a text in one, is a
+fault that names the line. No more of a line is held than the limit.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from .forms import PLAIN
+from .intake import RawDocument
+from .preparation import checked_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.tasks.faults import Faults
+
+    from .intake import Skipped
+
+_BOM: Final = b"\xef\xbb\xbf"
+_PIECE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LineFields:
+    """The names of the fields."""
+
+    url: str = "url"
+    text: str = "text"
+
+
+def documents_in(
+    file: IO[bytes],
+    place: str,
+    fields: LineFields,
+    *,
+    host: str | None,
+    max_bytes: int,
+    faults: Faults,
+    skipped: Skipped,
+) -> Iterator[RawDocument]:
+    """Yield the documents of a file that is called *place*. Raises what `Faults.add` raises, and OSError."""
+    number = 0
+    lines = _lines(file, max_bytes)
+    while True:
+        number += 1
+        where = f"{place}, line {number}"
+        try:
+            line = next(lines, b"")
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            faults.add(where, f"the file cannot be unpacked from here on ({error})")
+            return
+        if line is None:
+            skipped.add("large", where, f"the line has more than {max_bytes} bytes")
+            continue
+        if not line:
+            return
+        if number == 1:
+            line = line.removeprefix(_BOM)
+        if line.isspace() or not line:
+            continue
+        try:
+            value, is_replaced = _parsed(line)
+            doc_id, text = _values(value, fields)
+        except ValueError as error:
+            faults.add(where, str(error))
+            continue
+        skipped.replaced += is_replaced
+        yield RawDocument(doc_id, host, text, PLAIN, where)
+
+
+def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
+    """Yield the lines with their ends, None for one that is too long."""
+    while line := file.readline(max_bytes + 2):
+        if len(line.rstrip(b"\r\n")) <= max_bytes:
+            yield line
+            continue
+        while not line.endswith(b"\n") and (line := file.readline(_PIECE)):
+            pass
+        yield None
+
+
+def _parsed(line: bytes) -> tuple[Any, bool]:
+    """The value of a line, and whether something was wrong in its encoding. Raises ValueError with the reason."""
+    try:
+        text, is_replaced = line.decode(), False
+    except UnicodeDecodeError:
+        text, is_replaced = line.decode("utf-8", "replace"), True
+    try:
+        return json.loads(text), is_replaced
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is no JSON ({error})") from error
+
+
+def _values(value: Any, fields: LineFields) -> tuple[str, str]:
+    """The id and the text of a line. Raises ValueError, of which SettingError is one, with the reason."""
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - of the input, not of the call
+    found = []
+    for name in (fields.url, fields.text):
+        if name not in value:
+            raise ValueError(f"it has no field {name!r}")
+        if not isinstance(value[name], str):
+            raise ValueError(f"its field {name!r} is no text")  # noqa: TRY004
+        found.append(value[name])
+    doc_id, text = found
+    return checked_name(doc_id), text

@@ -1,0 +1,138 @@
+"""The lock of an index folder: one process writes at a time, and whoever is refused is told which one that is.
+
+The file ``lock`` in the folder is held with an exclusive `flock` and never removed, so the lock ends with the process
+that has it, however that ends. What stands in the file only says who has it: a JSON object of ``pid``, ``host``,
+``since`` (UTC) and ``command`` in one line; empty when nobody has it. Where a file system has no such locks, nothing
+guards the folder. Readers need no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.warc.files import lock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+LOCK = "lock"
+"""The name of the file."""
+
+_POLL_S = 0.02
+_MOST_BYTES = 4096  # of what stands in the file
+_MOST_CHARACTERS = 200  # of each thing that is shown of it
+
+
+class WriterLock:
+    """The right to write the index in *folder*, which is made if it is not there; had while this is a context.
+
+    *command* says what the lock is for. Another process is waited for *timeout_s* seconds. Raises StoreUnavailable
+    when it still has the lock then, or if the file cannot be written; StoreRefused if there is something else in its
+    place.
+    """
+
+    def __init__(self, folder: Path, command: str = "", *, timeout_s: float = 0) -> None:
+        self.folder = folder
+        self.command = command
+        self.timeout_s = timeout_s
+        self._fd = -1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object has the lock now."""
+        return self._fd >= 0
+
+    def __enter__(self) -> Self:
+        if self.is_held:
+            raise RuntimeError(f"The lock of {self.folder} is held by this object already.")
+        deadline = time.monotonic() + self.timeout_s
+        fd = self._open()
+        try:
+            while not lock(fd):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise StoreUnavailable(self._refusal(fd))
+                time.sleep(min(_POLL_S, left))
+            # Names only: the lock is had even where a full disk has no room for them.
+            with contextlib.suppress(OSError):
+                self._write_holder(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fd, self._fd = self._fd, -1
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)  # so that nobody is named who has gone
+        os.close(fd)
+
+    def _open(self) -> int:
+        path = self.folder / LOCK
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # A FIFO of this name would be waited for otherwise.
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o644)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StoreRefused(
+                f"{self.folder} is not a folder. Name a folder for the passage index with --root."
+            ) from error
+        except IsADirectoryError as error:
+            raise _not_a_lock(path) from error
+        except OSError as error:
+            raise StoreUnavailable(
+                f"The passage index {self.folder} cannot be written: {error.strerror or error}. See to the space and"
+                " the permissions, or name another folder with --root."
+            ) from error
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise _not_a_lock(path)
+        return fd
+
+    def _write_holder(self, fd: int) -> None:
+        holder = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "command": self.command,
+        }
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(holder).encode() + b"\n", 0)
+
+    def _refusal(self, fd: int) -> str:
+        return f"The index {self.folder} is being written by {_holder(fd)}. Wait for its end."
+
+
+def _holder(fd: int) -> str:
+    """Who has the lock, in words."""
+    try:
+        holder = json.loads(os.pread(fd, _MOST_BYTES, 0))
+        pid, host, since, command = (holder[name] for name in ("pid", "host", "since", "command"))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "another process"  # which has not written its name yet
+    words = f"process {_shown(pid)} on host {_shown(host)} since {_shown(since)}"
+    return f"{words} ({_shown(command)})" if command else words
+
+
+def _shown(value: object) -> str:
+    text = "".join(character if character.isprintable() else "�" for character in str(value))
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+def _not_a_lock(path: Path) -> StoreRefused:
+    return StoreRefused(
+        f"{path} is not a file, so the passage index cannot be locked. Remove it, or name another folder with --root."
+    )

@@ -1,0 +1,353 @@
+"""What passages are found in: the texts that share something, as sequences of numbers in files of a work folder.
+
+From an index with texts, the sequence has a value for each token: 32 bits of its hash, which is enough to find runs, as
+what is given out is compared word by word afterwards. A run may begin wherever a seed is within reach: the blotter
+guarantees that a shared run has one. The seeds are looked for in all windows of tokens, and not only among those that are
+kept, for at the ends of a run it depends on what is around it which are.
+
+From an index without texts, what can be compared is its blots: the sequence has a value for each step from one blot to
+the next, made of the distance between them and of the key of the next.
+
+0 stands between texts and instead of what is left out: boilerplate and taboo. It equals nothing, so no run goes over it.
+
+The files: ``sequence`` (uint32), ``starts`` and ``ends`` (uint32, the characters where a token or blot begins and ends)
+and, without texts, ``befores`` and ``tokens`` (uint32, the first token of a blot), all with one item for each place of
+the sequence; ``bucket-N``, pairs of uint64: the hash of what stands at a position, and the position.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from .blots import blotter_of, keys
+from .characters import mixed
+from .repeats import PADDING
+from .seeds import Seeds, mapped
+from .tokens import tokeniser_named, tokens_of_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from numpy.typing import NDArray
+
+    from scrapy_dedupe.tasks.watching import Watch
+
+    from .snapshot import Snapshot
+
+    Numbers = NDArray[np.int64]
+    Values = NDArray[np.uint32]
+
+_BATCH_CHARS: Final = 1 << 20
+_BUCKET: Final = 1 << 20
+_MOST_BUCKETS: Final = 256
+_LOW: Final = np.uint64(0xFFFFFFFF)
+_A: Final = 0xD1342543DE82EF95
+_STEP: Final = 0x9E3779B97F4A7C15
+
+
+class ItemFile:
+    """A file of uint32 of which single ones are read, without the memory that mapping it takes in the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def item(self, number: int) -> int:
+        if self._file is None:
+            self._file = self._path.open("rb")
+        return int.from_bytes(os.pread(self._file.fileno(), 4, 4 * number), sys.byteorder)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class _Sequence:
+    """What both kinds of material have in common; see `.repeats.Material`."""
+
+    known: int
+    extra: int
+
+    def __init__(self, snapshot: Snapshot, folder: Path, texts: Numbers, weights: Numbers) -> None:
+        self.texts = texts
+        self.weights = weights[texts]
+        self.text_starts = np.zeros(len(texts), np.int64)
+        self._snapshot = snapshot
+        self._folder = folder
+        self._blotter = blotter_of(snapshot.parameters.blotter)
+        self._size = 0
+        self.sequence: Values = np.zeros(0, np.uint32)
+        self._starts = ItemFile(folder / "starts")
+        self._ends = ItemFile(folder / "ends")
+
+    @property
+    def size(self) -> int:
+        """How many values the sequence has, without those at its end that are no part of a text."""
+        return self._size
+
+    def buckets(self) -> Iterator[tuple[NDArray[np.uint64], Numbers]]:
+        """Where a run may begin; each file is removed when it has been read."""
+        for path in self._bucket_paths:
+            rows = np.fromfile(path, np.uint64).reshape(-1, 2)
+            path.unlink()
+            if len(rows):
+                yield rows[:, 0].copy(), rows[:, 1].astype(np.int64)
+
+    def char_span(self, position: int, length: int) -> tuple[int, int]:
+        """The characters of a run in its text."""
+        return self._starts.item(position), self._ends.item(position + length - 1 + self.extra)
+
+    def release(self) -> None:
+        """Give back what only the search for runs needs."""
+        self.sequence = np.zeros(0, np.uint32)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._starts.close()
+        self._ends.close()
+
+    def _open_buckets(self, files: ExitStack, expected: int) -> list[BinaryIO]:
+        count = 1 << max(0, (min(_MOST_BUCKETS, expected // _BUCKET + 1) - 1).bit_length())
+        self._bucket_paths = [self._folder / f"bucket-{number}" for number in range(count)]
+        return [files.enter_context(path.open("wb")) for path in self._bucket_paths]
+
+    @staticmethod
+    def _into_buckets(buckets: list[BinaryIO], hashes: NDArray[np.uint64], positions: Numbers) -> None:
+        rows = np.stack((hashes, positions.astype(np.uint64)), axis=1)
+        if len(buckets) == 1:
+            buckets[0].write(rows.tobytes())
+            return
+        numbers = (hashes >> np.uint64(65 - len(buckets).bit_length())).astype(np.uint16)
+        rows = rows[np.argsort(numbers, kind="stable")]
+        bounds = np.cumsum(np.bincount(numbers, minlength=len(buckets))).tolist()
+        for file, start, end in zip(buckets, [0, *bounds], bounds, strict=False):
+            if start < end:
+                file.write(rows[start:end].tobytes())
+
+    def _map(self, name: str, dtype: type = np.uint32) -> NDArray:
+        return mapped(self._folder / name, dtype)
+
+    def _open(self, files: ExitStack, *names: str) -> list[BinaryIO]:
+        return [files.enter_context((self._folder / name).open("wb")) for name in names]
+
+
+class TokenMaterial(_Sequence):
+    """The tokens of the texts that have *seeds*; runs of at least *min_tokens* are looked for."""
+
+    extra = 0
+
+    def __init__(
+        self, snapshot: Snapshot, seeds: Seeds, weights: Numbers, folder: Path, min_tokens: int, watch: Watch
+    ) -> None:
+        super().__init__(snapshot, folder, seeds.texts, weights)
+        self.known = min_tokens
+        self._tokeniser = tokeniser_named(snapshot.parameters.tokeniser)
+        self._seeds = seeds
+        self._build(watch)
+        self.sequence = self._map("sequence")
+
+    def before(self, positions: Numbers) -> Values:
+        return self.sequence[positions - 1]
+
+    def tokens_of(self, positions: Numbers, lengths: Numbers) -> Numbers:
+        """How many tokens runs have."""
+        return lengths
+
+    def token_span(self, position: int, length: int, text_start: int) -> tuple[int, int]:
+        """The tokens of a run in its text."""
+        return position - text_start, position - text_start + length
+
+    def _build(self, watch: Watch) -> None:
+        chars = self._snapshot.char_counts[self.texts].astype(np.int64)
+        tokens = int(self._snapshot.token_counts[self.texts].sum(dtype=np.int64))
+        watch.begin("texts", int(chars.sum()))
+        with ExitStack() as files:
+            outputs = self._open(files, "sequence", "starts", "ends")
+            buckets = self._open_buckets(files, tokens)
+            for first, end in _batches(chars):
+                self._add(first, end, outputs, buckets)
+                watch.advance(int(chars[first:end].sum()))
+            for file in outputs:
+                file.write(bytes(4 * PADDING))
+        watch.end()
+
+    def _add(self, first: int, end: int, outputs: list[BinaryIO], buckets: list[BinaryIO]) -> None:
+        """Write the texts of a batch, each behind a 0."""
+        texts = self._snapshot.texts(self.texts[first:end].tolist())
+        tokens, bounds = tokens_of_all(texts, self._tokeniser)
+        counts = np.diff(bounds)
+        owners = np.repeat(np.arange(len(texts)), counts)
+        blots = self._blotter.all_blots(tokens.hashes, bounds)
+        values = (tokens.hashes & _LOW).astype(np.uint32)
+        values[values == 0] = 1
+        wanted = keys(blots.values, self._blotter)
+        self._leave_out(values, wanted, blots.starts, self._snapshot.text_host[self.texts[first:end]][owners[blots.starts]])
+        found, _ = self._seeds.keys.find(wanted)
+        at = np.arange(len(values)) + owners + 1
+        laid = np.zeros(len(values) + len(texts), np.uint32)
+        for file, items in zip(outputs, (values, tokens.starts, tokens.ends), strict=True):
+            laid[at] = items
+            file.write(laid.tobytes())
+        laid[at] = values
+        self.text_starts[first:end] = self._size + bounds[:-1] + np.arange(1, len(texts) + 1)
+        self._find_starts(laid, at[blots.starts[found]], buckets)
+        self._size += len(laid)
+
+    def _leave_out(self, values: Values, wanted: NDArray[np.uint64], starts: Numbers, hosts: Numbers) -> None:
+        """Put 0 for the tokens that boilerplate and taboo cover."""
+        parts = []
+        if len(self._seeds.hidden.keys):
+            parts.append(starts[self._seeds.hidden.covers(wanted, hosts)])
+        if len(self._seeds.taboo):
+            parts.append(starts[self._seeds.taboo.find(wanted)[0]])
+        for part in parts:
+            values[_covered(len(values), part, part + self._blotter.span)] = 0
+
+    def _find_starts(self, laid: Values, seeds: Numbers, buckets: list[BinaryIO]) -> None:
+        """Write where in a batch runs may begin."""
+        if not len(seeds) or len(laid) < self.known:
+            return
+        reach = max(self.known, self._blotter.guarantee) - self._blotter.span
+        may_begin = _covered(len(laid), np.maximum(seeds - reach, 0), seeds + 1)[: len(laid) - self.known + 1]
+        zeros = np.concatenate((np.zeros(1, np.int64), np.cumsum(laid == 0)))
+        may_begin &= zeros[self.known :] == zeros[: -self.known]
+        positions = np.flatnonzero(may_begin)
+        hashes = mixed(_window_hashes(laid.astype(np.uint64), self.known)[positions])
+        self._into_buckets(buckets, hashes, positions + self._size)
+
+
+class BlotMaterial(_Sequence):
+    """The blots of the texts that have *seeds*, of an index without texts."""
+
+    known = 0
+    extra = 1
+
+    def __init__(self, snapshot: Snapshot, seeds: Seeds, weights: Numbers, folder: Path, watch: Watch) -> None:
+        super().__init__(snapshot, folder, seeds.texts, weights)
+        self._build(seeds, watch)
+        self.sequence = self._map("sequence")
+        self._befores, self._tokens = self._map("befores"), self._map("tokens")
+
+    def before(self, positions: Numbers) -> Values:
+        return self._befores[positions]
+
+    def tokens_of(self, positions: Numbers, lengths: Numbers) -> Numbers:
+        """How many tokens runs have, from the first of the first blot to the last of the last."""
+        tokens = self._tokens[positions + lengths].astype(np.int64) - self._tokens[positions]
+        return tokens + self._blotter.span
+
+    def token_span(self, position: int, length: int, text_start: int) -> tuple[int, int]:
+        """The tokens of a run in its text."""
+        return int(self._tokens[position]), int(self._tokens[position + length]) + self._blotter.span
+
+    def _build(self, seeds: Seeds, watch: Watch) -> None:
+        sizes = np.zeros(len(self.texts), np.int64)
+        watch.begin("texts", 0)
+        with ExitStack() as files:
+            outputs = self._open(files, "tokens", "starts", "ends")
+            for number, text in enumerate(self.texts.tolist()):
+                outline = self._snapshot.outline(text)
+                sizes[number] = len(outline.token_starts)
+                for file, items in zip(
+                    outputs, (outline.token_starts, outline.char_starts, outline.char_ends), strict=True
+                ):
+                    file.write(items.astype(np.uint32).tobytes())
+            for file in outputs:
+                file.write(bytes(4 * PADDING))
+        watch.end()
+        ends = np.cumsum(sizes)
+        self.text_starts = ends - sizes
+        self._size = int(ends[-1]) if len(ends) else 0
+        numbers = self._numbers(seeds)
+        tokens = self._map("tokens")
+        with ExitStack() as files:
+            outputs = self._open(files, "sequence", "befores")
+            buckets = self._open_buckets(files, self._size)
+            for start in range(0, self._size, _BUCKET):
+                self._add(slice(start, min(start + _BUCKET, self._size)), numbers, tokens, outputs, buckets)
+            for file in outputs:
+                file.write(bytes(4 * PADDING))
+
+    def _numbers(self, seeds: Seeds) -> NDArray[np.uint32]:
+        """For each blot the number of its seed, from 1, or 0. A file, as the posts come in the order of keys."""
+        path = self._folder / "numbers"
+        with path.open("wb") as file:
+            for start in range(0, self._size + 2, _BUCKET):
+                file.write(bytes(4 * min(_BUCKET, self._size + 2 - start)))
+        numbers = np.memmap(path, np.uint32, "r+")
+        places = np.full(self._snapshot.text_count, -1, np.int64)
+        places[self.texts] = self.text_starts
+        for posts in self._snapshot.scan():
+            which, seed = seeds.keys.find(posts.keys)
+            texts = posts.texts[which]
+            hidden = seeds.hidden.covers(posts.keys[which], self._snapshot.text_host[texts])
+            seed = seed + 1
+            seed[hidden] = 0
+            # One item stands before the first blot, and one behind the last.
+            numbers[places[texts] + posts.ordinals[which] + 1] = seed
+        return numbers.view(np.ndarray)
+
+    def _add(
+        self, part: slice, numbers: NDArray[np.uint32], tokens: Values, outputs: list[BinaryIO], buckets: list[BinaryIO]
+    ) -> None:
+        """Write the steps of some blots."""
+        here = numbers[part.start + 1 : part.stop + 1].astype(np.uint64)
+        ahead = numbers[part.start + 2 : part.stop + 2].astype(np.uint64)
+        behind = numbers[part.start : part.stop].astype(np.uint64)
+        at = np.arange(part.start, part.stop)
+        texts = np.searchsorted(self.text_starts, np.arange(part.start - 1, part.stop + 1), "right")
+        gaps_ahead = tokens[part.start + 1 : part.stop + 1].astype(np.uint64) - tokens[part]
+        before = np.maximum(at - 1, 0)
+        gaps_behind = tokens[part].astype(np.uint64) - tokens[before]
+        goes_on = (here != 0) & (ahead != 0) & (texts[1:-1] == texts[2:])
+        came = (here != 0) & (behind != 0) & (texts[1:-1] == texts[:-2])
+        for file, numbered, gaps, is_step in (
+            (outputs[0], ahead, gaps_ahead, goes_on), (outputs[1], behind, gaps_behind, came)
+        ):  # fmt: skip
+            steps = (mixed(numbered * np.uint64(_STEP) + gaps) & _LOW).astype(np.uint32)
+            steps[steps == 0] = 1
+            file.write(np.where(is_step, steps, 0).astype(np.uint32).tobytes())
+        seeds = np.flatnonzero(here != 0)
+        self._into_buckets(buckets, mixed(here[seeds]), at[seeds])
+
+
+def _batches(chars: Numbers) -> Iterator[tuple[int, int]]:
+    """Texts of about so many characters together: the number of the first, and the one behind the last."""
+    ends = np.cumsum(chars)
+    first = 0
+    while first < len(chars):
+        before = int(ends[first - 1]) if first else 0
+        end = max(first + 1, int(np.searchsorted(ends, before + _BATCH_CHARS, "right")))
+        yield first, end
+        first = end
+
+
+def _covered(count: int, starts: Numbers, ends: Numbers) -> NDArray[np.bool_]:
+    """Which of so many items are in one of the spans."""
+    steps = np.bincount(starts, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
+    return np.cumsum(steps[:count]) > 0
+
+
+def _window_hashes(values: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
+    """For each window of *size* values a number that depends on them and their order: a polynomial modulo 2^64.
+
+    Two windows that touch give one of twice the size, and one more value can be put behind it.
+    """
+    result, done = values, 1
+    for bit in f"{size:b}"[1:]:
+        result = result[:-done] * np.uint64(pow(_A, done, 1 << 64)) + result[done:]
+        done *= 2
+        if bit == "1":
+            result = result[:-1] * np.uint64(_A) + values[done:]
+            done += 1
+    return result
+
+

@@ -1,0 +1,189 @@
+"""Several segments made into one, in memory that does not grow with their posts.
+
+Posts are read by ranges of keys, from all segments, and given on sorted. What is copied is compared with its checksums
+first, so that damage is refused instead of given a new checksum; blobs take theirs with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .segment_layout import DIGEST_SIZE, SegmentEntry
+from .segment_writing import SegmentWriter
+from .segments import Segment, key_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from .values import Parameters, Posts
+
+_POSTS = 1 << 19
+"""How many posts are in memory at a time, unless one key has more."""
+
+_COPIED = 1 << 12  # texts copied at a time
+
+
+def merge(
+    segments: Sequence[Segment],
+    alive: Sequence[NDArray[np.bool_]],
+    texts_alive: Sequence[NDArray[np.bool_]],
+    folder: Path,
+    name: str,
+    parameters: Parameters,
+) -> SegmentEntry:
+    """Write the documents and texts of *segments* that are alive as the segment *name*, in their order.
+
+    *alive* tells of each segment's documents, *texts_alive* of its texts, whether they stay. A text that stands in two
+    segments is kept once, where it comes first; a document of a text that stands in another one of them is given it as
+    its own. Raises StoreRefused for a damaged segment, StoreUnavailable if the folder cannot be written to, ValueError
+    if a document stays and its text, in one of the segments, does not.
+    """
+    for segment in segments:
+        segment.refuse_damage()
+    numbers = _number_texts(segments, texts_alive)
+    with SegmentWriter(folder, name, parameters) as writer:
+        for segment, kept in zip(segments, numbers.kept, strict=True):
+            _copy_texts(segment, kept, writer)
+        for place, segment in enumerate(segments):
+            _copy_documents(segments, place, alive[place], numbers, writer)
+            segment.forget()
+        _merge_posts(segments, numbers, parameters, writer)
+        return writer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Of each segment's texts the new numbers, -1 for those that go, and which are copied from there."""
+
+    new: list[NDArray[np.int64]]
+    kept: list[NDArray[np.bool_]]
+    count: int
+
+
+def _number_texts(segments: Sequence[Segment], texts_alive: Sequence[NDArray[np.bool_]]) -> _Numbers:
+    digests = np.concatenate(
+        [np.zeros((0, DIGEST_SIZE), np.uint8), *(segment.digests for segment in segments)]
+    )
+    is_alive = np.concatenate([np.zeros(0, np.bool_), *texts_alive])
+    if len(is_alive) != len(digests):
+        raise ValueError("of each text it has to be told whether it is alive")
+    texts = np.flatnonzero(is_alive)
+    halves = digests[texts].view("<u8")
+    order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable, so that of equal ones the first comes first
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = (halves[order[1:]] != halves[order[:-1]]).any(axis=1)
+    firsts = texts[order[is_first]]
+    kept = np.zeros(len(digests), np.bool_)
+    kept[firsts] = True
+    new = np.full(len(digests), -1, np.int64)
+    new[kept] = np.arange(len(firsts))
+    new[texts[order]] = new[firsts[np.cumsum(is_first) - 1]]
+    bounds = np.cumsum([segment.text_count for segment in segments])[:-1]
+    return _Numbers(np.split(new, bounds), np.split(kept, bounds), len(firsts))
+
+
+def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter) -> None:
+    for start, stop in _runs(kept):
+        blobs, sizes, raw_sizes, checksums = segment.stored_texts(start, stop)
+        counts = np.stack(
+            [
+                column[start:stop]
+                for column in (segment.token_counts, segment.char_counts, segment.post_counts)
+            ]
+        )
+        writer.add_stored_texts(segment.digests[start:stop], counts, blobs, sizes, raw_sizes, checksums)
+        segment.forget()
+
+
+def _runs(kept: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield where stretches of True begin and end; long ones in pieces."""
+    edges = np.flatnonzero(np.diff(kept, prepend=False, append=False)).tolist()
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        for piece in range(start, stop, _COPIED):
+            yield piece, min(piece + _COPIED, stop)
+
+
+def _copy_documents(
+    segments: Sequence[Segment],
+    place: int,
+    alive: NDArray[np.bool_],
+    numbers: _Numbers,
+    writer: SegmentWriter,
+) -> None:
+    segment = segments[place]
+    if len(alive) != segment.document_count:
+        raise ValueError("of each document it has to be told whether it is alive")
+    foreign = segment.foreign
+    foreign_numbers = _numbers_of(foreign, segments, numbers)
+    hosts, document_hosts = segment.hosts, segment.document_hosts
+    texts = segment.document_texts
+    for number, doc_id in enumerate(segment.doc_ids()):
+        if not alive[number]:
+            continue
+        text = int(texts[number])
+        new: int | bytes
+        if text >= 0:
+            new = int(numbers.new[place][text])
+            if new < 0:
+                raise ValueError(f"the document {doc_id!r} is alive, its text is not")
+        else:
+            new = int(foreign_numbers[-1 - text])
+            if new < 0:
+                new = foreign[-1 - text]
+        writer.add_document(doc_id, hosts[document_hosts[number]], new)
+
+
+def _numbers_of(
+    digests: Sequence[bytes], segments: Sequence[Segment], numbers: _Numbers
+) -> NDArray[np.int64]:
+    """The new numbers of the texts with these digests, -1 for those that are in none of the segments."""
+    found = np.full(len(digests), -1, np.int64)
+    wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_SIZE)
+    for segment, new in zip(segments, numbers.new, strict=True):
+        texts = segment.texts_of_digests(wanted)
+        is_here = texts >= 0
+        found[is_here] = np.maximum(found[is_here], new[texts[is_here]])
+    return found
+
+
+def _merge_posts(
+    segments: Sequence[Segment], numbers: _Numbers, parameters: Parameters, writer: SegmentWriter
+) -> None:
+    # Posts come from one copy of a text alone.
+    sources = [
+        np.where(kept, new, -1).astype(np.int32) for new, kept in zip(numbers.new, numbers.kept, strict=True)
+    ]
+    counts = [segment.post_counts[kept] for segment, kept in zip(segments, numbers.kept, strict=True)]
+    first_ordinals = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]), dtype=np.int64)
+    n_posts = int(first_ordinals[-1])
+    n_values = numbers.count if parameters.has_texts else n_posts
+    bounds = key_bounds(segments, _POSTS)
+    for low_key, high_key in pairwise(bounds):
+        keys, values = [], []
+        for segment, source in zip(segments, sources, strict=True):
+            posts = segment.posts_between(low_key, high_key)
+            some_keys, some_values = _renumbered(
+                posts, source, None if parameters.has_texts else first_ordinals
+            )
+            keys.append(some_keys)
+            values.append(some_values)
+            segment.forget()
+        writer.add_sorted_posts(np.concatenate(keys), np.concatenate(values), n_posts, n_values)
+
+
+def _renumbered(
+    posts: Posts, source: NDArray[np.int32], first_ordinals: NDArray[np.int64] | None
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    texts = source[posts.texts].astype(np.int64)
+    stays = texts >= 0
+    keys, ordinals = posts.keys, posts.ordinals
+    if not stays.all():
+        keys, texts, ordinals = keys[stays], texts[stays], ordinals[stays]
+    return keys, texts if first_ordinals is None else first_ordinals[texts] + ordinals

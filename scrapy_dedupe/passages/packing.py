@@ -1,0 +1,135 @@
+"""Numbers packed at one fixed width in bits, and read from where they lie.
+
+::
+
+    number i     the bits from i * width to (i + 1) * width, the lowest bit of the lowest byte first
+    zeros        up to a whole number of 8 bytes, and 8 bytes more
+
+The zeros at the end let a reader take 8 bytes from wherever a number begins, which is why a width is 57 bits at most:
+7 bits of another number may stand before it in its first byte.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    from numpy.typing import NDArray
+
+    Buffer = bytes | bytearray | memoryview | mmap
+
+MAX_WIDTH = 57
+
+TAIL = 8
+"""How many bytes of zeros stand behind the last number's."""
+
+_BLOCK = 1 << 14  # numbers packed at a time, which fit the processor's cache
+
+
+def packed_size(count: int, width: int) -> int:
+    """Return how many bytes *count* numbers take.
+
+    >>> packed_size(3, 20)
+    16
+    """
+    return (count * width + 63) // 64 * 8 + TAIL
+
+
+def pack(values: NDArray[np.uint64], width: int) -> bytes:
+    """Return *values* packed. Raises ValueError if one is too large for the width."""
+    return pack_words(values, width) + bytes(TAIL)
+
+
+def pack_words(values: NDArray[np.uint64], width: int) -> bytes:
+    """As `pack`, without the tail: what is packed of a multiple of 64 numbers can be followed by more."""
+    _check_width(width)
+    values = np.ascontiguousarray(values, dtype=np.uint64)
+    if len(values) and int(values.max()) >> width:
+        raise ValueError(f"{int(values.max())} does not fit {width} bits")
+    return b"".join(
+        _packed_block(values[start : start + _BLOCK], width) for start in range(0, len(values), _BLOCK)
+    )
+
+
+def unpack_range(buffer: Buffer, width: int, start: int, stop: int) -> NDArray[np.uint64]:
+    """Return the numbers from *start* to before *stop*. Raises ValueError if the buffer does not hold them."""
+    return PackedArray(buffer, width, stop).range(start, stop)
+
+
+def gather(buffer: Buffer, width: int, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the numbers at *positions*. Raises ValueError if the buffer does not hold one of them."""
+    count = int(positions.max()) + 1 if len(positions) else 0
+    return PackedArray(buffer, width, count).gather(positions)
+
+
+class PackedArray:
+    """*count* numbers of *width* bits, read from *buffer*. Raises ValueError if that is too short."""
+
+    def __init__(self, buffer: Buffer, width: int, count: int) -> None:
+        _check_width(width)
+        size = memoryview(buffer).nbytes
+        if count < 0 or size < packed_size(count, width):
+            raise ValueError(f"{size} bytes do not hold {count} numbers of {width} bits")
+        self.width = width
+        self.count = count
+        self._buffer = buffer
+        # Eight bytes from each byte on: the array is as long as the buffer and takes no memory.
+        self._words: NDArray[np.uint64] = np.ndarray((size - 7,), "<u8", buffer, strides=(1,))
+        self._mask = np.uint64((1 << width) - 1)
+
+    def gather(self, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the numbers at *positions*, which have to be in range: that is not checked again."""
+        bits = positions * self.width
+        numbers = self._words[bits >> 3]
+        bits &= 7
+        numbers >>= bits.view(np.uint64)
+        numbers &= self._mask
+        return numbers
+
+    def range(self, start: int, stop: int) -> NDArray[np.uint64]:
+        """Return the numbers from *start* to before *stop*. Raises ValueError if they are not all there."""
+        if not 0 <= start <= stop <= self.count:
+            raise ValueError(f"{start} to {stop} is not in the {self.count} numbers")
+        first = start & ~7
+        if stop - first < 128:  # too few for what follows to pay
+            return self.gather(np.arange(start, stop, dtype=np.int64))
+        groups = (stop - first) >> 3
+        numbers = np.empty((groups, 8), np.uint64)
+        for lane in range(8):  # numbers that lie 8 apart lie `width` bytes apart, at one place in their byte
+            bit = lane * self.width
+            lanes: NDArray[np.uint64] = np.ndarray(
+                (groups,),
+                "<u8",
+                self._buffer,
+                offset=(first >> 3) * self.width + (bit >> 3),
+                strides=(self.width,),
+            )
+            np.right_shift(lanes, np.uint64(bit & 7), out=numbers[:, lane])
+        numbers &= self._mask
+        rest = self.gather(np.arange(first + groups * 8, stop, dtype=np.int64))
+        return np.concatenate((numbers.reshape(-1)[start - first :], rest))
+
+
+def _packed_block(values: NDArray[np.uint64], width: int) -> bytes:
+    groups = -(-len(values) // 64)
+    # 64 numbers fill `width` words of 64 bits, so each number of a group has its fixed words and shift.
+    lanes = np.zeros((groups, 64), np.uint64)
+    lanes.reshape(-1)[: len(values)] = values
+    lanes = np.ascontiguousarray(lanes.T)
+    words = np.zeros((width, groups), np.uint64)
+    for lane in range(64 if width else 0):
+        word, shift = divmod(lane * width, 64)
+        words[word] |= lanes[lane] << np.uint64(shift)
+        if shift + width > 64:
+            words[word + 1] |= lanes[lane] >> np.uint64(64 - shift)
+    data = np.ascontiguousarray(words.T).astype("<u8", copy=False).tobytes()
+    return data[: packed_size(len(values), width) - TAIL]
+
+
+def _check_width(width: int) -> None:
+    if not 0 <= width <= MAX_WIDTH:
+        raise ValueError(f"a width of {width} bits is not possible, 0 to {MAX_WIDTH} are")

@@ -1,0 +1,92 @@
+"""Which of the runs that were found are worth telling, and in which order.
+
+The better run is the one that saves more: tokens x (documents - 1); of two that save as much, the one that begins first.
+A run of which, at every place, more than two thirds are covered by one and the same better run says little that is new,
+and is left out, unless nested runs are asked for as well. A long run is given even if better ones cover it between them.
+
+The runs are kept in two files of a work folder: ``runs``, rows of five int64 (where its places begin, how many there
+are, its length, documents, tokens), and ``places``, int64. ``covered`` has for each item of the sequence the number of
+the first run that covers it, from 1 (uint32).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from .seeds import mapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from .repeats import Runs
+
+    Numbers = NDArray[np.int64]
+
+_BLOCK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of *length* values of a sequence, and all positions where it begins."""
+
+    length: int
+    places: Numbers
+
+
+class Ranking:
+    """The runs with at least *min_tokens* tokens, of which *tokens_of* tells how many there are."""
+
+    def __init__(
+        self, folder: Path, runs: Iterable[Runs], min_tokens: int, tokens_of: Callable[[Numbers, Numbers], Numbers]
+    ) -> None:
+        self._folder = folder
+        with (folder / "runs").open("wb") as rows, (folder / "places").open("wb") as places:
+            start = 0
+            for found in runs:
+                firsts = np.cumsum(found.counts) - found.counts
+                tokens = tokens_of(found.places[firsts], found.lengths)
+                fields = (start + firsts, found.counts, found.lengths, found.documents, tokens)
+                rows.write(np.stack(fields, axis=1)[tokens >= min_tokens].tobytes())
+                places.write(found.places.tobytes())
+                start += len(found.places)
+        self._rows: Numbers = mapped(folder / "runs", np.int64).reshape(-1, 5)
+        self._places: Numbers = mapped(folder / "places", np.int64)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def best_first(self) -> Iterator[Run]:
+        """All runs."""
+        scores = self._rows[:, 4] * (self._rows[:, 3] - 1)
+        for number in np.lexsort((self._places[self._rows[:, 0]], -scores)):
+            start, count, length = self._rows[number, :3].tolist()
+            yield Run(length, self._places[start : start + count].copy())
+
+    def telling(self, size: int, extra: int) -> Iterator[Run]:
+        """The runs that better ones do not cover, in a sequence of *size* values; *extra* as in `Material`."""
+        path = self._folder / "covered"
+        with path.open("wb") as file:
+            for start in range(0, size + 1, _BLOCK):
+                file.write(bytes(4 * min(_BLOCK, size + 1 - start)))
+        covered = np.memmap(path, np.uint32, "r+").view(np.ndarray)
+        for number, run in enumerate(self.best_first(), 1):
+            length = run.length + extra
+            if all(_is_covered(covered[place : place + length]) for place in run.places.tolist()):
+                continue
+            for place in run.places.tolist():
+                part = covered[place : place + length]
+                part[part == 0] = number
+            yield run
+
+
+def _is_covered(part: NDArray[np.uint32]) -> bool:
+    """Whether one run covers more than two thirds."""
+    # It covers the middle then.
+    owner = part[len(part) // 2]
+    return bool(owner) and 3 * int(np.count_nonzero(part == owner)) > 2 * len(part)

@@ -1,0 +1,192 @@
+"""Seeds: the keys of an index that stand in enough documents, by which shared runs are found.
+
+A run that is as long as the blotter guarantees holds a blot that the index has of every text with the run. So a run that
+stands in *n* documents holds a key that does: a text with several names counts with all of them, unless copies are
+skipped. What a host puts on most of its pages is left out, and so is what stands in the taboo texts.
+
+With *sigma*, only those keys are seeds that stand in at least round(mean + sigma x standard deviation) documents, both
+over all keys, which is dupi's rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from .blots import Blotter, keys
+from .boilerplate import Boilerplate
+from .tokens import tokens_of_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from scrapy_dedupe.tasks.watching import Watch
+
+    from .snapshot import Snapshot
+    from .tokens import Tokeniser
+    from .values import Posts
+
+    Keys = NDArray[np.uint64]
+    Numbers = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_SIEVE_BITS: Final = 24
+_POST_BYTES: Final = 5
+
+
+class KeySet:
+    """Sorted keys of *bits* bits, each once, and a sieve that lets few others through."""
+
+    def __init__(self, values: Keys, bits: int) -> None:
+        self.values = values
+        self._shift = np.uint64(max(0, bits - _SIEVE_BITS))
+        self._sieve = np.zeros(1 << min(bits, _SIEVE_BITS), np.bool_)
+        self._sieve[values >> self._shift] = True
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def find(self, wanted: Keys) -> tuple[Numbers, Numbers]:
+        """Which of the *wanted* are in the set, and the number of each in it."""
+        if not len(self.values):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        may_be = np.flatnonzero(self._sieve[wanted >> self._shift])
+        wanted = wanted[may_be]
+        numbers = np.minimum(np.searchsorted(self.values, wanted), len(self.values) - 1)
+        is_there = self.values[numbers] == wanted
+        return may_be[is_there], numbers[is_there]
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Keys that are boilerplate, each with the host on whose pages it is: sorted pairs."""
+
+    keys: KeySet
+    pairs: NDArray[np.uint64]
+    host_count: int
+
+    def covers(self, wanted: Keys, hosts: Numbers) -> Numbers:
+        """Which of the *wanted* keys are boilerplate on the host beside it."""
+        which, numbers = self.keys.find(wanted)
+        here = hosts[which]
+        which, numbers, here = which[here >= 0], numbers[here >= 0], here[here >= 0]
+        if not len(which):
+            return which
+        pairs = numbers.astype(np.uint64) * np.uint64(self.host_count) + here.astype(np.uint64)
+        at = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
+        return which[self.pairs[at] == pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """The *keys* that are looked for, the *texts* that have one of them, and what is left out."""
+
+    keys: KeySet
+    texts: Numbers
+    hidden: Hidden
+    taboo: KeySet
+
+
+class SeedSearch:
+    """Reads the posts of *snapshot* once; the keys that are found are kept in the file *path* meanwhile.
+
+    *weights* tells how many documents each text counts for.
+    """
+
+    def __init__(self, snapshot: Snapshot, weights: Numbers, path: Path, boilerplate_share: float | None) -> None:
+        self._snapshot = snapshot
+        self._weights = weights
+        self._path = path
+        self._boilerplate = None if boilerplate_share is None else Boilerplate(snapshot, boilerplate_share)
+        self._bits = snapshot.parameters.key_bits
+        self._hidden: list[tuple[Keys, Numbers]] = []
+        self._has_seed = np.zeros(snapshot.text_count, np.bool_)
+        self._count, self._sum, self._squares = 0, 0, 0
+
+    def seeds(self, least: int, sigma: float | None, taboo: Keys, watch: Watch) -> Seeds:
+        """The keys in at least *least* documents that are not *taboo*."""
+        tabooed = KeySet(taboo, self._bits)
+        with self._path.open("wb") as file:
+            watch.begin("posts", sum(entry.posts for entry in self._snapshot.manifest.segments) * _POST_BYTES)
+            for posts in self._snapshot.scan():
+                chosen, documents = self._chosen(posts, least, tabooed)
+                file.write(np.stack((chosen, documents.astype(np.uint64)), axis=1).tobytes())
+                watch.advance(len(posts.keys) * _POST_BYTES)
+            watch.end()
+        rows = mapped(self._path, np.uint64).reshape(-1, 2)
+        values = rows[:, 0]
+        if sigma is not None and self._count:
+            values = values[rows[:, 1] >= max(least, self._threshold(sigma))]
+        hidden = self._hidden_keys()
+        return Seeds(KeySet(np.array(values), self._bits), np.flatnonzero(self._has_seed), hidden, tabooed)
+
+    def _chosen(self, posts: Posts, least: int, taboo: KeySet) -> tuple[Keys, Numbers]:
+        """The keys of a piece that may be seeds, and in how many documents each stands."""
+        values, texts = posts.keys, posts.texts
+        if self._boilerplate is not None:
+            is_hidden = self._boilerplate.is_boilerplate(_numbered(values), texts)
+            if is_hidden.any():
+                self._hide(values[is_hidden], texts[is_hidden])
+                values, texts = values[~is_hidden], texts[~is_hidden]
+        # An index without texts has a post for each occurrence.
+        is_first = np.ones(len(values), np.bool_)
+        is_first[1:] = (values[1:] != values[:-1]) | (texts[1:] != texts[:-1])
+        values, texts = values[is_first], texts[is_first]
+        if not len(values):
+            return values, texts
+        heads = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(values[1:] != values[:-1]) + 1))
+        documents = np.add.reduceat(self._weights[texts], heads)
+        self._count += len(documents)
+        self._sum += int(documents.sum())
+        self._squares += int((documents * documents).sum())
+        is_chosen = documents >= least
+        tabooed, _ = taboo.find(values[heads])
+        is_chosen[tabooed] = False
+        sizes = np.diff(heads, append=len(values))
+        self._has_seed[texts[np.repeat(is_chosen, sizes)]] = True
+        return values[heads[is_chosen]], documents[is_chosen]
+
+    def _threshold(self, sigma: float) -> int:
+        mean = self._sum / self._count
+        deviation = max(0.0, self._squares / self._count - mean * mean) ** 0.5
+        return round(mean + sigma * deviation)
+
+    def _hide(self, values: Keys, texts: Numbers) -> None:
+        pairs = np.unique(np.stack((values, self._snapshot.text_host[texts].astype(np.uint64)), axis=1), axis=0)
+        self._hidden.append((pairs[:, 0], pairs[:, 1].astype(np.int64)))
+
+    def _hidden_keys(self) -> Hidden:
+        host_count = max(1, len(self._snapshot.host_names))
+        if not self._hidden:
+            none = np.zeros(0, np.uint64)
+            return Hidden(KeySet(none, self._bits), none, host_count)
+        values = np.concatenate([pair[0] for pair in self._hidden])
+        hosts = np.concatenate([pair[1] for pair in self._hidden])
+        distinct, numbers = np.unique(values, return_inverse=True)
+        pairs = numbers.reshape(-1).astype(np.uint64) * np.uint64(host_count) + hosts.astype(np.uint64)
+        return Hidden(KeySet(distinct, self._bits), np.sort(pairs), host_count)
+
+
+def taboo_keys(texts: Sequence[str], tokeniser: Tokeniser, blotter: Blotter) -> Keys:
+    """The keys of all windows of *texts*, sorted, each once."""
+    tokens, bounds = tokens_of_all(texts, tokeniser)
+    return np.unique(keys(blotter.all_blots(tokens.hashes, bounds).values, blotter))
+
+
+def _numbered(values: Keys) -> Numbers:
+    """The number of each key among those there are, which are in order."""
+    numbers = np.zeros(len(values), np.int64)
+    numbers[1:] = np.cumsum(values[1:] != values[:-1])
+    return numbers
+
+
+def mapped(path: Path, dtype: type) -> NDArray:
+    """The items of a file, read when they are needed."""
+    if not path.stat().st_size:
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, "r").view(np.ndarray)

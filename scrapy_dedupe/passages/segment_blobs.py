@@ -1,0 +1,100 @@
+"""The blobs of a segment as they are read. Each is compared with its checksum whenever it is inflated."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+from deflate import DeflateError, deflate_decompress
+
+from .segment_files import MappedFile
+from .segment_layout import BLOBS_HEADER_SIZE, MOST_INFLATION, BlobsHeader, SegmentEntry, blobs_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+
+class Blobs:
+    """The file NAME.blobs of *entry* in *folder*. Raises as `MappedFile` does."""
+
+    def __init__(self, folder: Path, entry: SegmentEntry) -> None:
+        self.file = MappedFile(folder / blobs_name(entry.name), entry.blobs_size)
+        try:
+            self._header = self.file.header(BlobsHeader.from_bytes, BLOBS_HEADER_SIZE, entry.blobs_checksum)
+            if self._header.texts != entry.texts or self._header.file_size != entry.blobs_size:
+                self.file.refuse("its header contradicts the manifest")
+        except BaseException:
+            self.file.close()
+            raise
+        texts, table = entry.texts, self._header.table_offset
+        self._ends: NDArray[np.uint64] = self.file.array("<u8", table, texts)
+        self._sizes: NDArray[np.uint32] = self.file.array("<u4", table + 8 * texts, texts)
+        self._checksums: NDArray[np.uint32] = self.file.array("<u4", table + 12 * texts, texts)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._ends, self._sizes, self._checksums = self._ends[:0].copy(), _NONE, _NONE
+        self.file.close()
+
+    def inflated(self, text: int) -> bytes:
+        """Return the blob of a text, inflated."""
+        data, size = self.stored(text)
+        # The size is compared with what can be, so that a wrong one does not take all memory.
+        if zlib.crc32(data) != int(self._checksums[text]) or size > len(data) * MOST_INFLATION:
+            self.refuse_text(text)
+        try:
+            raw = bytes(deflate_decompress(data, size))
+        except DeflateError:
+            self.refuse_text(text)
+        if len(raw) != size:
+            self.refuse_text(text)
+        return raw
+
+    def stored(self, text: int) -> tuple[bytes, int]:
+        """Return the blob of a text as it is stored, and its size inflated; it is not compared with its checksum."""
+        start, stop = self._bounds(text, text + 1)
+        return self.file.bytes(start, stop - start), int(self._sizes[text])
+
+    def stored_many(
+        self, start: int, stop: int
+    ) -> tuple[memoryview, NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32]]:
+        """Return the blobs of texts in a row, one behind the other: their sizes, sizes inflated and checksums."""
+        first, last = self._bounds(start, stop)
+        sizes = np.diff(self._ends[start:stop].astype(np.int64), prepend=first - BLOBS_HEADER_SIZE)
+        if np.any(sizes < 0):
+            self.file.refuse("its table is damaged")
+        return (
+            self.file.view(first, last - first),
+            sizes.astype(np.uint32),
+            self._sizes[start:stop],
+            self._checksums[start:stop],
+        )
+
+    def damage(self) -> str | None:
+        """Compare the table with its checksum, and tell if it is damaged."""
+        offset = self._header.table_offset
+        stop = BLOBS_HEADER_SIZE + self._header.blobs_size
+        table = self.file.view(offset, self._header.file_size - offset)
+        if zlib.crc32(table) != self._header.table_checksum or any(self.file.bytes(stop, offset - stop)):
+            return "its table is damaged"
+        return None
+
+    def refuse_text(self, text: int) -> NoReturn:
+        """Raise StoreRefused: the blob of *text* is damaged."""
+        start, _ = self._bounds(text, text + 1)
+        self.file.refuse(f"the blob of text {text} at byte {start} is damaged")
+
+    def _bounds(self, start: int, stop: int) -> tuple[int, int]:
+        if not 0 <= start <= stop <= self._header.texts:
+            raise IndexError(f"there is no text {start if start < 0 else stop - 1}")
+        first = int(self._ends[start - 1]) if start else 0
+        last = int(self._ends[stop - 1]) if stop else 0
+        if not first <= last <= self._header.blobs_size:
+            self.file.refuse("its table is damaged")
+        return BLOBS_HEADER_SIZE + first, BLOBS_HEADER_SIZE + last
+
+
+_NONE: NDArray[np.uint32] = np.zeros(0, np.uint32)

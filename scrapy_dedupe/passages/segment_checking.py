@@ -1,0 +1,121 @@
+"""A segment read in whole, and what is wrong with it told in sentences."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scrapy_dedupe.errors import StoreRefused
+
+from .segment_layout import DIGEST_SIZE, name_head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from .segments import Segment
+
+_POSTS = 1 << 19  # read at a time
+_MOST_TEXTS = 20  # told of by name
+
+
+def check_segment(segment: Segment) -> Iterator[str]:
+    """Yield a sentence for everything that is wrong in *segment*.
+
+    Checksums first; if one is wrong, what it covers is not looked at further. Then order, ranges and counts of posts,
+    names and digests, and every blob: that it can be inflated, and is the text of its digest.
+    """
+    damage = list(segment.damage())
+    yield from damage
+    if damage:
+        return
+    for part_check in (_check_posts, _check_texts, _check_documents):
+        try:
+            yield from part_check(segment)
+        except StoreRefused as error:
+            yield str(error)
+    yield from _check_blobs(segment)
+
+
+def _check_posts(segment: Segment) -> Iterator[str]:
+    counts = np.zeros(segment.text_count, np.int64)
+    seen = None if segment.has_texts else np.zeros(segment.post_count, np.bool_)
+    total = 0
+    bounds = segment.key_chunks(_POSTS)
+    for low_key, high_key in pairwise(bounds):
+        posts = segment.posts_between(low_key, high_key)
+        total += len(posts.keys)
+        keys, texts, ordinals = posts.keys, posts.texts, posts.ordinals
+        # A chunk holds all posts of its keys, so that order within chunks is order throughout.
+        is_after = (keys[1:] > keys[:-1]) | (
+            (keys[1:] == keys[:-1])
+            & ((texts[1:] > texts[:-1]) | ((texts[1:] == texts[:-1]) & (ordinals[1:] > ordinals[:-1])))
+        )
+        if not is_after.all():
+            yield f"{segment.path}: the posts of keys from {low_key} to {high_key} are out of order."
+        counts += np.bincount(texts, minlength=segment.text_count)
+        if seen is not None:
+            seen[segment.first_ordinals[texts] + ordinals] = True
+    if total != segment.post_count:
+        yield f"{segment.path}: {total} of {segment.post_count} posts can be reached."
+    wrong = np.flatnonzero(counts != segment.post_counts)
+    if len(wrong):
+        yield f"{segment.path}: {len(wrong)} texts have other numbers of posts than are told, the first is text {wrong[0]}."
+    if seen is not None and not seen.all():
+        yield f"{segment.path}: {np.count_nonzero(~seen)} blots have no post."
+
+
+def _check_texts(segment: Segment) -> Iterator[str]:
+    texts = segment.texts_of_digests(segment.digests)
+    lost = np.flatnonzero(texts != np.arange(segment.text_count))
+    if len(lost):
+        yield f"{segment.path}: {len(lost)} texts are not found by their digests, the first is text {lost[0]}."
+
+
+def _check_documents(segment: Segment) -> Iterator[str]:
+    _ = segment.document_texts, segment.document_hosts, segment.hosts  # their ranges are looked at
+    used = np.unique(segment.document_texts[segment.document_texts < 0])
+    if len(used) != len(segment.foreign):
+        yield f"{segment.path}: {len(segment.foreign) - len(used)} digests of other segments' texts have no document."
+    heads = np.fromiter(
+        (name_head(doc_id.encode()) for doc_id in segment.doc_ids()), np.uint32, segment.document_count
+    )
+    order = np.argsort(heads, kind="stable")
+    sorted_heads, name_order = segment.name_tables()
+    if not (np.array_equal(heads[order], sorted_heads) and np.array_equal(order, name_order)):
+        yield f"{segment.path}: the order of its names is wrong."
+
+
+def _check_blobs(segment: Segment) -> Iterator[str]:
+    found = 0
+    for text in range(segment.text_count):
+        try:
+            problem = _problem_of(segment, text)
+        except StoreRefused as error:
+            problem = str(error)
+        if problem:
+            found += 1
+            if found <= _MOST_TEXTS:
+                yield problem
+    if found > _MOST_TEXTS:
+        yield f"{segment.blobs_path}: {found - _MOST_TEXTS} more texts are damaged."
+
+
+def _problem_of(segment: Segment, text: int) -> str | None:
+    if not segment.has_texts:
+        segment.outline(text)
+        return None
+    raw = segment.blob(text)
+    if hashlib.sha256(raw).digest()[:DIGEST_SIZE] != _digest(segment.digests, text):
+        return f"{segment.blobs_path}: text {text} is not the one of its digest."
+    if len(raw.decode()) != int(segment.char_counts[text]):
+        return f"{segment.blobs_path}: text {text} has another length than is told."
+    return None
+
+
+def _digest(digests: NDArray[np.uint8], text: int) -> bytes:
+    return digests[text].tobytes()

@@ -1,0 +1,171 @@
+"""The files of a segment, mapped into memory and compared with what the manifest says of them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import numpy as np
+
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+
+from .packing import PackedArray, packed_size
+from .segment_layout import (
+    DIGEST_SIZE,
+    GROUP_BITS,
+    NAMES_A_BLOCK,
+    POSTS_HEADER_SIZE,
+    PostsHeader,
+    Section,
+    SegmentEntry,
+    header_checksum,
+    posts_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_Header = TypeVar("_Header")
+
+
+class MappedFile:
+    """The file *path*, of *size* bytes.
+
+    Raises FileNotFoundError if it is not there, StoreRefused if it has another size, StoreUnavailable if it cannot be
+    read.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                found = os.fstat(file.fileno()).st_size
+                if found != size or not size:
+                    self.refuse(f"it has {found} bytes where the manifest says {size}")
+                self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{path} cannot be read: {error.strerror or error}. See to its permissions."
+            ) from error
+
+    def close(self) -> None:
+        """Let go of the file, at the latest when no array of it is in use any more."""
+        try:
+            self._map.close()
+        except BufferError:
+            del self._map
+
+    def header(self, read: Callable[[bytes], _Header], size: int, checksum: int) -> _Header:
+        """Return the header of *size* bytes. Raises StoreRefused if it is not the one with that checksum."""
+        data = self._map[:size]
+        try:
+            header = read(data)
+        except ValueError as error:
+            self.refuse(str(error))
+        if header_checksum(data) != checksum:
+            self.refuse("it is another file than the one that the manifest names")
+        return header
+
+    def bytes(self, offset: int, size: int) -> bytes:
+        """Return a copy of some bytes."""
+        return self._map[offset : offset + size]
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """Return some bytes, not copied."""
+        return memoryview(self._map)[offset : offset + size]
+
+    def array(self, dtype: str, offset: int, count: int) -> NDArray[Any]:
+        """Return numbers that stand there, not copied."""
+        return np.ndarray((count,), dtype, self._map, offset=offset)
+
+    def forget(self) -> None:
+        """Let the system take back the memory of what was read; it is read again when it is wanted."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise StoreRefused; *what* is what is wrong with the file."""
+        raise StoreRefused(
+            f"{self.path} cannot be used: {what}. Restore the index from a copy, or make it anew from its sources."
+        )
+
+
+class PostsFile(MappedFile):
+    """The file NAME.posts of *entry* in *folder*, whose sections are all where the layout says."""
+
+    def __init__(self, folder: Path, entry: SegmentEntry) -> None:
+        super().__init__(folder / posts_name(entry.name), entry.posts_size)
+        try:
+            self.layout = self.header(PostsHeader.from_bytes, POSTS_HEADER_SIZE, entry.posts_checksum)
+            self._check(entry)
+        except BaseException:
+            self.close()
+            raise
+
+    def section(self, section: Section, dtype: str) -> NDArray[Any]:
+        """Return the numbers of a section, not copied."""
+        span = self.layout.sections[section]
+        return self.array(dtype, span.offset, span.size // np.dtype(dtype).itemsize)
+
+    def posts(self) -> PackedArray:
+        """Return the section of the posts."""
+        span = self.layout.sections[Section.POSTS]
+        return PackedArray(self.view(span.offset, span.size), self.layout.width, self.layout.posts)
+
+    def damage(self) -> str | None:
+        """Compare the sections with their checksums, and tell of the first that is damaged."""
+        stop = POSTS_HEADER_SIZE
+        for section, span in sorted(
+            zip(Section, self.layout.sections, strict=True), key=lambda item: item[1].offset
+        ):
+            if zlib.crc32(self.view(span.offset, span.size)) != span.checksum:
+                return f"its section {section.title!r} is damaged"
+            if span.offset < stop or any(self.bytes(stop, span.offset - stop)):
+                return f"the bytes before its section {section.title!r} are damaged"
+            stop = span.offset + span.size
+        return None
+
+    def refuse_section(self, section: Section) -> NoReturn:
+        """Raise StoreRefused: *section* is damaged."""
+        self.refuse(f"its section {section.title!r} is damaged")
+
+    def _check(self, entry: SegmentEntry) -> None:
+        layout = self.layout
+        if (layout.posts, layout.texts, layout.documents) != (entry.posts, entry.texts, entry.documents):
+            self.refuse("its header contradicts the manifest")
+        sizes = _section_sizes(layout)
+        for section, span in zip(Section, layout.sections, strict=True):
+            is_inside = span.offset % 8 == 0 and span.offset + span.size <= entry.posts_size
+            if not is_inside or sizes.get(section, span.size) != span.size:
+                self.refuse_section(section)
+
+
+def _section_sizes(layout: PostsHeader) -> dict[Section, int]:
+    """What the counts say of the sizes; those of names and hosts are free."""
+    buckets = 1 << layout.bucket_bits
+    blocks = -(-layout.documents // NAMES_A_BLOCK)
+    return {
+        Section.POSTS: packed_size(layout.posts, layout.width),
+        Section.BASES: 8 * ((buckets >> GROUP_BITS) + 1),
+        Section.BUCKETS: layout.bucket_item * (buckets + 1),
+        Section.DIGESTS: DIGEST_SIZE * layout.texts,
+        Section.DIGEST_HEADS: 4 * layout.texts,
+        Section.DIGEST_ORDER: 4 * layout.texts,
+        Section.TOKEN_COUNTS: 4 * layout.texts,
+        Section.CHAR_COUNTS: 4 * layout.texts,
+        Section.POST_COUNTS: 4 * layout.texts,
+        Section.DOCUMENT_TEXTS: 4 * layout.documents,
+        Section.DOCUMENT_HOSTS: 4 * layout.documents,
+        Section.FOREIGN: DIGEST_SIZE * layout.foreign,
+        Section.NAME_ENDS: 8 * blocks,
+        Section.NAME_SIZES: 4 * blocks,
+        Section.NAME_HEADS: 4 * layout.documents,
+        Section.NAME_ORDER: 4 * layout.documents,
+    }

@@ -1,0 +1,298 @@
+"""The layout of a segment: two files that are written once and never changed.
+
+A segment holds texts, the documents that are their names, and the posts: which keys stand in which texts. Texts,
+documents and hosts have numbers in the segment, from 0, in the order in which they were added. All numbers are
+little-endian, without sign where not said. CRC-32 is that of zlib.
+
+NAME.posts::
+
+    header               512 bytes
+      magic              8 bytes   "sd-posts"
+      version            4 bytes   1
+      has texts          4 bytes   1 if the index keeps its texts, 0 if it keeps outlines
+      key bits           4 bytes   of a key
+      bucket bits        4 bytes   the highest bits of a key, which are the number of its bucket
+      value bits         4 bytes   of a post's value
+      bucket item        4 bytes   size of a number in "buckets": 2 or 4
+      counts             5 x 8 bytes   posts, texts, documents, hosts, foreign digests
+      sections           18 x 24 bytes: offset (8), size (8), CRC-32 (4), zero (4); in the order below
+      zero               4 bytes
+      CRC-32             4 bytes   of the header up to here
+    sections             wherever the header says, at multiples of 8, with zeros between them
+      posts              sorted by key, then by value, no two equal: each the key without its bucket bits, times
+                         2 ^ value bits, plus the value; packed (see the module `packing`). The value is the number
+                         of the text; if there are outlines, it is the number of the blot among all blots of the
+                         segment, in the order of the texts
+      bases              8 bytes   of each 256th bucket the number of its first post
+      buckets            2 or 4 bytes   of each bucket the number of its first post, less the base of its 256;
+                         and one item more, for the end of the last
+      digests            16 bytes a text
+      digest heads       4 bytes   the first 4 bytes of the digests as big-endian numbers, sorted
+      digest order       4 bytes   the texts in the order of their digests
+      token counts       4 bytes a text
+      char counts        4 bytes a text
+      post counts        4 bytes a text
+      document texts     4 bytes a document, with sign: its text, or -1 - i for the i-th foreign digest
+      document hosts     4 bytes a document: its host
+      foreign digests    16 bytes each: of texts that stand in other segments
+      names              the doc ids in UTF-8, each followed by a zero byte; 64 of them at a time as a raw deflate stream
+      name ends          8 bytes a stream: where it ends in "names"
+      name sizes         4 bytes a stream: its size inflated
+      name heads         4 bytes   the first 4 bytes of the SHA-256 of the doc ids as big-endian numbers, sorted
+      name order         4 bytes   the documents in that order
+      hosts              in UTF-8, each followed by a zero byte
+
+NAME.blobs::
+
+    header               64 bytes
+      magic              8 bytes   "sd-blobs"
+      version            4 bytes   1
+      table's CRC-32     4 bytes
+      texts              8 bytes   how many
+      blobs              8 bytes   their size together
+      zero               28 bytes
+      CRC-32             4 bytes   of the header up to here
+    blobs                of each text its UTF-8, or its outline (see the module `outlines`), as a raw deflate stream
+    zeros                up to a multiple of 8
+    table                ends: 8 bytes a text, where its blob ends in "blobs"; then sizes: 4 bytes a text, its size
+                         inflated; then checksums: 4 bytes a text, the CRC-32 of its blob
+
+The entry of a segment, which stands in the manifest, has the sizes of both files and the CRC-32 of both headers. So
+what it takes to open a segment does not grow with it; `Segment.check` reads the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from .packing import MAX_WIDTH
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERSION = 1
+POSTS_HEADER_SIZE = 512
+BLOBS_HEADER_SIZE = 64
+GROUP_BITS = 8
+"""A base stands for 2 ** 8 buckets."""
+NAMES_A_BLOCK = 64
+DIGEST_SIZE = 16
+MOST_INFLATION = 1040
+"""Deflate makes at most so many bytes of one."""
+
+_POSTS_MAGIC = b"sd-posts"
+_BLOBS_MAGIC = b"sd-blobs"
+_HEAD = struct.Struct("<8s6I5Q")
+_SECTION = struct.Struct("<QQII")
+_BLOBS_HEAD = struct.Struct("<8sIIQQ28x")
+_CHECKSUM = struct.Struct("<I")
+_BUCKET_POSTS = 8  # a bucket has 8 to 16 posts on average
+
+
+class Section(IntEnum):
+    """The sections of NAME.posts."""
+
+    POSTS = 0
+    BASES = 1
+    BUCKETS = 2
+    DIGESTS = 3
+    DIGEST_HEADS = 4
+    DIGEST_ORDER = 5
+    TOKEN_COUNTS = 6
+    CHAR_COUNTS = 7
+    POST_COUNTS = 8
+    DOCUMENT_TEXTS = 9
+    DOCUMENT_HOSTS = 10
+    FOREIGN = 11
+    NAMES = 12
+    NAME_ENDS = 13
+    NAME_SIZES = 14
+    NAME_HEADS = 15
+    NAME_ORDER = 16
+    HOSTS = 17
+
+    @property
+    def title(self) -> str:
+        """Its name in the layout."""
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """What the manifest says of a segment: how much it holds, and the sizes and checksums of its two files."""
+
+    name: str
+    posts: int
+    texts: int
+    documents: int
+    posts_size: int
+    blobs_size: int
+    posts_checksum: int
+    blobs_checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a section stands, and its CRC-32."""
+
+    offset: int
+    size: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class PostsHeader:
+    """The header of NAME.posts."""
+
+    has_texts: bool
+    key_bits: int
+    bucket_bits: int
+    value_bits: int
+    bucket_item: int
+    posts: int
+    texts: int
+    documents: int
+    hosts: int
+    foreign: int
+    sections: Sequence[Span]
+
+    @property
+    def low_bits(self) -> int:
+        """How many bits of a key stand in a post."""
+        return self.key_bits - self.bucket_bits
+
+    @property
+    def width(self) -> int:
+        """How many bits a post has."""
+        return self.low_bits + self.value_bits
+
+    def to_bytes(self) -> bytes:
+        """Return the header as it stands in the file."""
+        head = _HEAD.pack(
+            _POSTS_MAGIC,
+            VERSION,
+            self.has_texts,
+            self.key_bits,
+            self.bucket_bits,
+            self.value_bits,
+            self.bucket_item,
+            self.posts,
+            self.texts,
+            self.documents,
+            self.hosts,
+            self.foreign,
+        )
+        table = b"".join(_SECTION.pack(span.offset, span.size, span.checksum, 0) for span in self.sections)
+        return _with_checksum((head + table).ljust(POSTS_HEADER_SIZE - _CHECKSUM.size, b"\0"))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PostsHeader:
+        """Read the header. Raises ValueError with what is wrong with it."""
+        _check_header(data, _POSTS_MAGIC, POSTS_HEADER_SIZE)
+        fields = _HEAD.unpack_from(data)
+        _, _, has_texts, key_bits, bucket_bits, value_bits, bucket_item, *counts = fields
+        posts, texts, documents, hosts, foreign = counts
+        spans = [
+            Span(*_SECTION.unpack_from(data, _HEAD.size + number * _SECTION.size)[:3]) for number in Section
+        ]
+        header = cls(
+            has_texts=bool(has_texts),
+            key_bits=key_bits,
+            bucket_bits=bucket_bits,
+            value_bits=value_bits,
+            bucket_item=bucket_item,
+            posts=posts,
+            texts=texts,
+            documents=documents,
+            hosts=hosts,
+            foreign=foreign,
+            sections=spans,
+        )
+        if bucket_item not in (2, 4) or bucket_bits > key_bits or header.width > MAX_WIDTH:
+            raise ValueError("its header contradicts itself")
+        return header
+
+
+@dataclass(frozen=True, slots=True)
+class BlobsHeader:
+    """The header of NAME.blobs."""
+
+    table_checksum: int
+    texts: int
+    blobs_size: int
+
+    @property
+    def table_offset(self) -> int:
+        """Where the table begins in the file."""
+        return aligned(BLOBS_HEADER_SIZE + self.blobs_size)
+
+    @property
+    def file_size(self) -> int:
+        """How large the file is."""
+        return self.table_offset + 16 * self.texts
+
+    def to_bytes(self) -> bytes:
+        """Return the header as it stands in the file."""
+        return _with_checksum(
+            _BLOBS_HEAD.pack(_BLOBS_MAGIC, VERSION, self.table_checksum, self.texts, self.blobs_size)
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> BlobsHeader:
+        """Read the header. Raises ValueError with what is wrong with it."""
+        _check_header(data, _BLOBS_MAGIC, BLOBS_HEADER_SIZE)
+        return cls(*_BLOBS_HEAD.unpack_from(data)[2:])
+
+
+def posts_name(name: str) -> str:
+    """Return the file name of a segment's posts."""
+    return f"{name}.posts"
+
+
+def blobs_name(name: str) -> str:
+    """Return the file name of a segment's blobs."""
+    return f"{name}.blobs"
+
+
+def aligned(offset: int) -> int:
+    """Return the first multiple of 8 that is not less."""
+    return (offset + 7) & ~7
+
+
+def bucket_bits_for(posts: int, key_bits: int, value_bits: int) -> int:
+    """Return into how many buckets posts are put, as a power of two.
+
+    >>> bucket_bits_for(7_000_000, 40, 15)
+    19
+    """
+    bits = max(0, (posts // _BUCKET_POSTS).bit_length() - 1)
+    return min(key_bits, max(bits, key_bits + value_bits - MAX_WIDTH))
+
+
+def name_head(name: bytes) -> int:
+    """Return the number by which a doc id is looked up."""
+    return int.from_bytes(hashlib.sha256(name).digest()[:4], "big")
+
+
+def header_checksum(header: bytes) -> int:
+    """Return the CRC-32 that a header ends with."""
+    return int(_CHECKSUM.unpack_from(header, len(header) - _CHECKSUM.size)[0])
+
+
+def _with_checksum(data: bytes) -> bytes:
+    return data + _CHECKSUM.pack(zlib.crc32(data))
+
+
+def _check_header(data: bytes, magic: bytes, size: int) -> None:
+    if len(data) < size or data[: len(magic)] != magic:
+        raise ValueError("it is not a file of a passage index, or its beginning is lost")
+    version = int.from_bytes(data[8:12], "little")
+    if version != VERSION:
+        raise ValueError(f"it has version {version} of the format, this program reads version {VERSION}")
+    if zlib.crc32(data[: size - _CHECKSUM.size]) != header_checksum(data[:size]):
+        raise ValueError("the checksum of its header is wrong")

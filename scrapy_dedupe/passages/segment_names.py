@@ -1,0 +1,166 @@
+"""Doc ids, hosts and digests of a segment as they are read."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from deflate import DeflateError, deflate_decompress
+
+from .segment_layout import DIGEST_SIZE, MOST_INFLATION, NAMES_A_BLOCK, Section, name_head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from .segment_files import PostsFile
+
+_KEPT_BLOCKS = 64
+
+
+class Names:
+    """The documents of a segment: their doc ids, hosts and texts. Raises StoreRefused where they are damaged."""
+
+    def __init__(self, file: PostsFile) -> None:
+        self._file = file
+        self._count = file.layout.documents
+        self._ends: NDArray[np.uint64] = file.section(Section.NAME_ENDS, "<u8")
+        self._sizes: NDArray[np.uint32] = file.section(Section.NAME_SIZES, "<u4")
+        self._heads: NDArray[np.uint32] = file.section(Section.NAME_HEADS, "<u4")
+        self._order: NDArray[np.uint32] = file.section(Section.NAME_ORDER, "<u4")
+        self._blocks: dict[int, list[str]] = {}
+
+    def doc_id(self, number: int) -> str:
+        """Return the doc id of a document."""
+        if not 0 <= number < self._count:
+            raise IndexError(f"there is no document {number}")
+        block, place = divmod(number, NAMES_A_BLOCK)
+        return self._block(block)[place]
+
+    def doc_ids(self) -> Iterator[str]:
+        """Yield all doc ids in their order."""
+        for block in range(len(self._sizes)):
+            yield from self._block(block)
+
+    def documents_named(self, doc_ids: Sequence[str]) -> dict[int, int]:
+        """Return, by their places in *doc_ids*, the numbers of the documents with these ids: of each the last."""
+        found: dict[int, int] = {}
+        if not self._count or not doc_ids:
+            return found
+        heads = np.array([name_head(doc_id.encode()) for doc_id in doc_ids], np.uint32)
+        places = np.searchsorted(self._heads, heads)
+        places[places == self._count] = 0
+        for asked in np.flatnonzero(self._heads[places] == heads).tolist():
+            place = int(places[asked])
+            while place < self._count and self._heads[place] == heads[asked]:
+                number = int(self._order[place])
+                if number >= self._count:
+                    self._file.refuse_section(Section.NAME_ORDER)
+                if self.doc_id(number) == doc_ids[asked]:
+                    found[asked] = max(number, found.get(asked, -1))
+                place += 1
+        return found
+
+    @cached_property
+    def hosts(self) -> list[str]:
+        """The hosts, by their numbers."""
+        data = self._file.section(Section.HOSTS, "u1").tobytes()
+        return self._split(data, self._file.layout.hosts, Section.HOSTS)
+
+    @cached_property
+    def texts(self) -> NDArray[np.int64]:
+        """Of each document the number of its text, or -1 - i for the i-th foreign digest."""
+        texts = self._file.section(Section.DOCUMENT_TEXTS, "<i4").astype(np.int64)
+        layout = self._file.layout
+        if len(texts) and (texts.min() < -layout.foreign or texts.max() >= layout.texts):
+            self._file.refuse_section(Section.DOCUMENT_TEXTS)
+        return texts
+
+    @cached_property
+    def host_numbers(self) -> NDArray[np.int32]:
+        """Of each document the number of its host."""
+        hosts = self._file.section(Section.DOCUMENT_HOSTS, "<u4")
+        if len(hosts) and hosts.max() >= self._file.layout.hosts:
+            self._file.refuse_section(Section.DOCUMENT_HOSTS)
+        return hosts.astype(np.int32)
+
+    @cached_property
+    def foreign(self) -> list[bytes]:
+        """The digests of texts that stand in other segments."""
+        data = self._file.section(Section.FOREIGN, "u1").tobytes()
+        return [data[start : start + DIGEST_SIZE] for start in range(0, len(data), DIGEST_SIZE)]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._ends = self._ends[:0].copy()
+        self._sizes = self._heads = self._order = self._sizes[:0].copy()
+
+    def _block(self, block: int) -> list[str]:
+        names = self._blocks.get(block)
+        if names is None:
+            names = self._read_block(block)
+            if len(self._blocks) >= _KEPT_BLOCKS:
+                del self._blocks[next(iter(self._blocks))]  # the one that was read first
+            self._blocks[block] = names
+        return names
+
+    def _read_block(self, block: int) -> list[str]:
+        start = int(self._ends[block - 1]) if block else 0
+        stop, size = int(self._ends[block]), int(self._sizes[block])
+        data = self._file.section(Section.NAMES, "u1")
+        if not start <= stop <= len(data) or size > (stop - start) * MOST_INFLATION:
+            self._file.refuse_section(Section.NAME_ENDS)
+        try:
+            raw = deflate_decompress(data[start:stop].tobytes(), size)
+        except DeflateError:
+            self._file.refuse_section(Section.NAMES)
+        count = min(NAMES_A_BLOCK, self._count - block * NAMES_A_BLOCK)
+        return self._split(bytes(raw), count, Section.NAMES)
+
+    def _split(self, data: bytes, count: int, section: Section) -> list[str]:
+        try:
+            names = data.decode().split("\0")
+        except UnicodeDecodeError:
+            self._file.refuse_section(section)
+        if len(names) != count + 1 or names.pop():
+            self._file.refuse_section(section)
+        return names
+
+
+class Digests:
+    """The digests of a segment's texts, and the way from a digest to its text."""
+
+    def __init__(self, file: PostsFile) -> None:
+        self._file = file
+        self.array: NDArray[np.uint8] = file.section(Section.DIGESTS, "u1").reshape(-1, DIGEST_SIZE)
+        self._heads: NDArray[np.uint32] = file.section(Section.DIGEST_HEADS, "<u4")
+        self._order: NDArray[np.uint32] = file.section(Section.DIGEST_ORDER, "<u4")
+
+    def texts_of(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return the numbers of the texts with these digests, n x 16; -1 for one that is not here."""
+        count = len(self._heads)
+        texts = np.full(len(digests), -1, np.int64)
+        if not len(digests) or not count:
+            return texts
+        heads = np.ascontiguousarray(digests[:, :4]).view(">u4").reshape(-1).astype(np.uint32)
+        places = np.searchsorted(self._heads, heads)
+        asked = np.arange(len(digests))
+        while len(asked):  # again for those few whose head another one has as well
+            inside = places < count
+            asked, places = asked[inside], places[inside]
+            same = self._heads[places] == heads[asked]
+            asked, places = asked[same], places[same]
+            candidates = self._order[places].astype(np.int64)
+            if len(candidates) and candidates.max() >= count:
+                self._file.refuse_section(Section.DIGEST_ORDER)
+            found = (self.array[candidates] == digests[asked]).all(axis=1)
+            texts[asked[found]] = candidates[found]
+            asked, places = asked[~found], places[~found] + 1
+        return texts
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.array = self.array[:0].copy()
+        self._heads = self._order = self._heads[:0].copy()

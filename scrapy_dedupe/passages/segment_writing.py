@@ -1,0 +1,377 @@
+"""How a segment is written: under other names, synced, and renamed when it is whole.
+
+Blobs go to the disk as they come. Posts are kept, 12 bytes each, until the segment is closed, because they are sorted
+then; who has them sorted already gives them by pieces with `SegmentWriter.add_sorted_posts`, and no more than a piece
+is kept.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from typing import TYPE_CHECKING
+
+import numpy as np
+from deflate import deflate_compress
+
+from scrapy_dedupe.warc.files import sync_folder
+
+from .new_files import NewFile, writing
+from .post_stream import PostStream
+from .segment_layout import (
+    BLOBS_HEADER_SIZE,
+    DIGEST_SIZE,
+    GROUP_BITS,
+    NAMES_A_BLOCK,
+    POSTS_HEADER_SIZE,
+    BlobsHeader,
+    PostsHeader,
+    Section,
+    SegmentEntry,
+    Span,
+    blobs_name,
+    bucket_bits_for,
+    header_checksum,
+    name_head,
+    posts_name,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Any, Self
+
+    from numpy.typing import NDArray
+
+    from .values import Parameters
+
+_MOST = (1 << 32) - 1
+_LEVEL = 6  # of the streams of names
+
+
+class SegmentWriter:
+    """Write the segment *name* to *folder*. As a context it abandons the segment if that ends with an error.
+
+    Raises StoreUnavailable if the folder cannot be written to, and ValueError for what contradicts itself: a document
+    of a text that was not added, posts that a text was not said to have.
+    """
+
+    def __init__(self, folder: Path, name: str, parameters: Parameters) -> None:
+        self.name = name
+        self._folder = folder
+        self._parameters = parameters
+        self._digests = bytearray()
+        self._token_counts, self._char_counts, self._post_counts = array("I"), array("I"), array("I")
+        self._blob_sizes, self._raw_sizes, self._blob_checksums = array("I"), array("I"), array("I")
+        self._document_texts, self._document_hosts = array("i"), array("I")
+        self._hosts: dict[str, int] = {}
+        self._foreign: dict[bytes, int] = {}
+        self._names = _Names()
+        self._keys: list[NDArray[np.uint64]] = []
+        self._values: list[NDArray[np.uint32]] = []
+        self._pending = 0
+        self._counted = np.zeros(0, np.int64)
+        self._last_text = 0
+        self._stream: PostStream | None = None
+        self._posts = NewFile(folder / posts_name(name))
+        try:
+            self._blobs = NewFile(folder / blobs_name(name))
+            self._posts.write(bytes(POSTS_HEADER_SIZE))
+            self._blobs.write(bytes(BLOBS_HEADER_SIZE))
+        except BaseException:
+            self.abandon()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.abandon()
+
+    @property
+    def text_count(self) -> int:
+        """How many texts have been added."""
+        return len(self._post_counts)
+
+    def add_text(
+        self, digest: bytes, n_tokens: int, n_chars: int, n_posts: int, blob: bytes, blob_size: int
+    ) -> int:
+        """Add a text and return its number. *blob* is deflated, *blob_size* its size inflated."""
+        if len(digest) != DIGEST_SIZE:
+            raise ValueError(f"a digest of {len(digest)} bytes")
+        if max(blob_size, len(blob), n_tokens, n_chars, n_posts) > _MOST:
+            raise ValueError("a text of 4 GB or more")
+        self._blobs.write(blob)
+        self._digests += digest
+        self._token_counts.append(n_tokens)
+        self._char_counts.append(n_chars)
+        self._post_counts.append(n_posts)
+        self._blob_sizes.append(len(blob))
+        self._raw_sizes.append(blob_size)
+        self._blob_checksums.append(zlib.crc32(blob))
+        return len(self._post_counts) - 1
+
+    def add_stored_texts(
+        self,
+        digests: NDArray[np.uint8],
+        counts: NDArray[np.uint32],
+        blobs: memoryview,
+        blob_sizes: NDArray[np.uint32],
+        raw_sizes: NDArray[np.uint32],
+        checksums: NDArray[np.uint32],
+    ) -> None:
+        """Add texts as they stand in another segment.
+
+        *digests* are n x 16, *counts* 3 x n (tokens, characters, posts); *blobs* stand one behind the other.
+        """
+        self._blobs.write(blobs)
+        self._digests += digests.tobytes()
+        for column, numbers in zip(
+            (self._token_counts, self._char_counts, self._post_counts), counts, strict=True
+        ):
+            column.frombytes(numbers.astype(np.uint32, copy=False).tobytes())
+        self._blob_sizes.frombytes(blob_sizes.astype(np.uint32, copy=False).tobytes())
+        self._raw_sizes.frombytes(raw_sizes.astype(np.uint32, copy=False).tobytes())
+        self._blob_checksums.frombytes(checksums.astype(np.uint32, copy=False).tobytes())
+
+    def add_document(self, doc_id: str, host: str, text: int | bytes) -> int:
+        """Add a document of an own text (its number) or of one in another segment (its digest); return its number.
+
+        Raises ValueError if doc id or host hold a zero character, or what UTF-8 cannot encode.
+        """
+        if "\0" in host:
+            raise ValueError(f"the host {host!r} holds a zero character")
+        host.encode()
+        if isinstance(text, bytes):
+            if len(text) != DIGEST_SIZE:
+                raise ValueError(f"a digest of {len(text)} bytes")
+        elif not 0 <= text < self.text_count:
+            raise ValueError(f"the document {doc_id!r} is of a text that was not added")
+        self._names.add(doc_id)
+        if isinstance(text, bytes):
+            self._document_texts.append(-1 - self._foreign.setdefault(text, len(self._foreign)))
+        else:
+            self._document_texts.append(text)
+        self._document_hosts.append(self._hosts.setdefault(host, len(self._hosts)))
+        return len(self._document_texts) - 1
+
+    def add_posts(self, keys: NDArray[np.uint64], texts: NDArray[np.int64]) -> None:
+        """Add posts; *texts* are the numbers of own texts.
+
+        In any order, each key once a text. If the index keeps no texts: text by text as these were added, of each one
+        all in the order of their ordinals.
+        """
+        if len(keys) != len(texts):
+            raise ValueError("as many keys as texts are needed")
+        if not len(keys):
+            return
+        if self._pending + len(keys) > _MOST:
+            raise ValueError("a segment of more than 4,294,967,295 posts")
+        if int(texts.min()) < 0 or int(texts.max()) >= self.text_count:
+            raise ValueError("posts of a text that was not added")
+        if self._parameters.has_texts:
+            self._values.append(texts.astype(np.uint32))
+        else:
+            if texts[0] < self._last_text or np.any(texts[1:] < texts[:-1]):
+                raise ValueError("posts of an earlier text")
+            self._last_text = int(texts[-1])
+            self._check_counts(texts)
+        self._keys.append(np.array(keys, np.uint64))
+        self._pending += len(keys)
+
+    def add_sorted_posts(
+        self, keys: NDArray[np.uint64], values: NDArray[np.int64], n_posts: int, n_values: int
+    ) -> None:
+        """Add a piece of the posts; all keys are larger than those of the piece before.
+
+        *values* are numbers of texts, or of blots in the segment. *n_posts* is how many posts the segment will have,
+        *n_values* how many texts, or blots: they are the same for every piece.
+        """
+        if self._stream is None:
+            self._stream = PostStream(
+                self._posts.write, self._parameters.key_bits, *self._bits(n_posts, n_values)
+            )
+        self._stream.add(np.array(keys, np.uint64), values)
+
+    def close(self) -> SegmentEntry:
+        """Sort, write, sync, rename. After an error the segment is abandoned."""
+        try:
+            return self._close()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Remove what has been written."""
+        for file in (self._posts, getattr(self, "_blobs", None)):
+            if file is not None:
+                file.remove()
+
+    def _bits(self, n_posts: int, n_values: int) -> tuple[int, int]:
+        value_bits = max(0, n_values - 1).bit_length()
+        return bucket_bits_for(n_posts, self._parameters.key_bits, value_bits), value_bits
+
+    def _check_counts(self, texts: NDArray[np.int64]) -> None:
+        """Posts without texts are told by their place alone, so none may be missing."""
+        first = int(texts[0])
+        counts = np.bincount(texts - first)
+        if len(self._counted) < first + len(counts):
+            more = np.zeros(max(first + len(counts), 2 * len(self._counted)) - len(self._counted), np.int64)
+            self._counted = np.concatenate((self._counted, more))
+        self._counted[first : first + len(counts)] += counts
+
+    def _close(self) -> SegmentEntry:
+        stream = self._finished_stream()
+        spans = [Span(0, 0, 0)] * len(Section)
+        spans[Section.POSTS] = Span(POSTS_HEADER_SIZE, stream.size, stream.checksum)
+        bucket_item, sections = self._sections(stream)
+        for section, data in sections:
+            self._posts.pad()
+            spans[section] = Span(self._posts.size, len(data), zlib.crc32(data))
+            self._posts.write(data)
+        header = PostsHeader(
+            self._parameters.has_texts,
+            self._parameters.key_bits,
+            stream.bucket_bits,
+            stream.value_bits,
+            bucket_item,
+            stream.count,
+            self.text_count,
+            len(self._document_texts),
+            len(self._hosts),
+            len(self._foreign),
+            spans,
+        ).to_bytes()
+        blobs_header = self._write_blob_table()
+        self._posts.finish(header)
+        self._blobs.finish(blobs_header)
+        self._posts.rename()
+        self._blobs.rename()
+        with writing(self._folder):
+            sync_folder(self._folder)
+        return SegmentEntry(
+            self.name,
+            stream.count,
+            self.text_count,
+            len(self._document_texts),
+            self._posts.size,
+            self._blobs.size,
+            header_checksum(header),
+            header_checksum(blobs_header),
+        )
+
+    def _finished_stream(self) -> PostStream:
+        stream = self._stream
+        said = sum(self._post_counts)
+        if stream is None:
+            n_values = self.text_count if self._parameters.has_texts else self._pending
+            bucket_bits, value_bits = self._bits(self._pending, n_values)
+            stream = PostStream(self._posts.write, self._parameters.key_bits, bucket_bits, value_bits)
+            counts = self._count_pending()
+            if not np.array_equal(counts, np.array(self._post_counts, np.int64)):
+                raise ValueError("a text has other posts than it was said to have")
+            keys = np.concatenate([np.zeros(0, np.uint64), *self._keys])
+            self._keys.clear()
+            if self._parameters.has_texts:
+                values = np.concatenate([np.zeros(0, np.uint32), *self._values])
+                self._values.clear()
+            else:
+                values = np.arange(self._pending, dtype=np.uint32)
+            stream.add(keys, values)
+        stream.finish()
+        if stream.count != said:
+            raise ValueError(f"{stream.count} posts were added where the texts were said to have {said}")
+        return stream
+
+    def _count_pending(self) -> NDArray[np.int64]:
+        counts = np.zeros(self.text_count, np.int64)
+        if self._parameters.has_texts:
+            for values in self._values:
+                least = int(values.min())
+                some = np.bincount((values - np.uint32(least)).astype(np.int64))
+                counts[least : least + len(some)] += some
+        elif self._pending:
+            some = self._counted[: self.text_count]
+            counts[: len(some)] = some
+        return counts
+
+    def _sections(self, stream: PostStream) -> tuple[int, list[tuple[Section, bytes]]]:
+        bases, buckets = _directory(stream.bucket_counts)
+        digest_heads, digest_order = _sorted_heads(
+            np.frombuffer(bytes(self._digests), ">u4")[:: DIGEST_SIZE // 4].astype(np.uint32)
+        )
+        self._names.finish()
+        name_heads, name_order = _sorted_heads(np.array(self._names.heads, np.uint32))
+        hosts = "".join(f"{host}\0" for host in self._hosts).encode()
+        return buckets.itemsize, [
+            (Section.BASES, _bytes(bases, "<u8")),
+            (Section.BUCKETS, _bytes(buckets, f"<u{buckets.itemsize}")),
+            (Section.DIGESTS, bytes(self._digests)),
+            (Section.DIGEST_HEADS, _bytes(digest_heads, "<u4")),
+            (Section.DIGEST_ORDER, _bytes(digest_order, "<u4")),
+            (Section.TOKEN_COUNTS, _bytes(self._token_counts, "<u4")),
+            (Section.CHAR_COUNTS, _bytes(self._char_counts, "<u4")),
+            (Section.POST_COUNTS, _bytes(self._post_counts, "<u4")),
+            (Section.DOCUMENT_TEXTS, _bytes(self._document_texts, "<i4")),
+            (Section.DOCUMENT_HOSTS, _bytes(self._document_hosts, "<u4")),
+            (Section.FOREIGN, b"".join(self._foreign)),
+            (Section.NAMES, bytes(self._names.data)),
+            (Section.NAME_ENDS, _bytes(self._names.ends, "<u8")),
+            (Section.NAME_SIZES, _bytes(self._names.sizes, "<u4")),
+            (Section.NAME_HEADS, _bytes(name_heads, "<u4")),
+            (Section.NAME_ORDER, _bytes(name_order, "<u4")),
+            (Section.HOSTS, hosts),
+        ]
+
+    def _write_blob_table(self) -> bytes:
+        blobs_size = self._blobs.size - BLOBS_HEADER_SIZE
+        ends = np.cumsum(np.array(self._blob_sizes, np.uint64), dtype=np.uint64)
+        table = _bytes(ends, "<u8") + _bytes(self._raw_sizes, "<u4") + _bytes(self._blob_checksums, "<u4")
+        self._blobs.pad()
+        self._blobs.write(table)
+        return BlobsHeader(zlib.crc32(table), self.text_count, blobs_size).to_bytes()
+
+
+class _Names:
+    """Doc ids, deflated by the block."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ends, self.sizes, self.heads = array("Q"), array("I"), array("I")
+        self._block: list[bytes] = []
+
+    def add(self, doc_id: str) -> None:
+        name = doc_id.encode()
+        if b"\0" in name:
+            raise ValueError(f"the doc id {doc_id!r} holds a zero character")
+        self.heads.append(name_head(name))
+        self._block.append(name + b"\0")
+        if len(self._block) == NAMES_A_BLOCK:
+            self.finish()
+
+    def finish(self) -> None:
+        if self._block:
+            block = b"".join(self._block)
+            self._block.clear()
+            self.data += deflate_compress(block, _LEVEL)
+            self.ends.append(len(self.data))
+            self.sizes.append(len(block))
+
+
+def _sorted_heads(heads: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    order = np.argsort(heads, kind="stable")
+    return heads[order], order
+
+
+def _directory(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    bases = starts[:: 1 << GROUP_BITS]
+    buckets = starts - np.repeat(bases, 1 << GROUP_BITS)[: len(starts)]
+    return bases, buckets.astype(np.uint16 if int(buckets.max()) < 1 << 16 else np.uint32)
+
+
+def _bytes(numbers: array[int] | NDArray[Any], dtype: str) -> bytes:
+    return np.asarray(numbers).astype(dtype).tobytes()

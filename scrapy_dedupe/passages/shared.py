@@ -1,0 +1,263 @@
+"""What a text that is asked about shares with an indexed one.
+
+With the indexed text at hand, runs of equal tokens are found by their hashes, and what is told has been compared word
+by word. Without it, from the outline, blots that stand in a row in both texts are a passage as far as they reach: it
+may go on for up to ``window - 1`` tokens on either side, and nothing but the blots has been compared.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .alignment import Runs, Windows, outermost
+from .tokens import Tokens, tokens_of_all
+from .values import Passage, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from .blots import Blotter
+    from .tokens import Tokeniser
+    from .values import Outline
+
+    Mask = NDArray[np.bool_]
+    Numbers = NDArray[np.int64]
+
+Span = tuple[int, int, int, int]
+"""First token, token behind the last, and the same of characters."""
+
+_BARRIER = np.uint64(0xA24BAED4963EE407)
+_STRETCH = 32
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A passage of the text that is asked about, and where it stands in one indexed text, as *text* writes it first."""
+
+    asked: Place
+    text: str | None
+    spans: tuple[Span, ...]
+
+    @property
+    def tokens(self) -> int:
+        return self.asked.token_end - self.asked.token_start
+
+    def passage_in(self, doc_id: str) -> Passage:
+        """The passage in a document that has the text."""
+        places = tuple(Place(doc_id, *span) for span in self.spans)
+        return Passage(self.text, self.tokens, places, self.asked)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedText:
+    """A text that is asked about. ``taboo`` tells for each token whether a taboo text has a window that it is in.
+
+    ``blots`` are those that are looked up, ``blot_starts`` their first tokens.
+    """
+
+    text: str
+    tokens: Tokens
+    tokeniser: Tokeniser
+    blotter: Blotter
+    min_tokens: int
+    taboo: Mask
+    blots: NDArray[np.uint64]
+    blot_starts: Numbers
+    _windows: dict[bytes, Windows] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, text: str, tokeniser: Tokeniser, blotter: Blotter, taboo: Sequence[str], min_tokens: int
+    ) -> AskedText:
+        """Ready for runs of at least *min_tokens* tokens. A lone surrogate counts as U+FFFD, as in the index."""
+        text = _LONE_SURROGATE.sub("\ufffd", text)
+        tokens = tokeniser.tokens(text)
+        bounds = np.array([0, len(tokens.hashes)], np.int64)
+        is_taboo = np.zeros(len(tokens.hashes), np.bool_)
+        if taboo:
+            every = blotter.all_blots(tokens.hashes, bounds)
+            for other in taboo:
+                hashes = tokeniser.tokens(_LONE_SURROGATE.sub("\ufffd", other)).hashes
+                values = blotter.all_blots(hashes, np.array([0, len(hashes)], np.int64)).values
+                is_taboo |= _covered(len(is_taboo), every.starts[np.isin(every.values, values)], blotter.span)
+        # Both texts have the least blot of a window, if it is shared whole; of a shorter run it may be any.
+        make = blotter.blots if min_tokens >= blotter.guarantee else blotter.all_blots
+        blots = make(tokens.hashes, bounds)
+        free = ~_touching(blots.starts, blotter.span, is_taboo)
+        return cls(
+            text, tokens, tokeniser, blotter, min_tokens, is_taboo, blots.values[free], blots.starts[free]
+        )
+
+    @property
+    def window(self) -> int:
+        """Of how many blots in a row the index holds one."""
+        return self.blotter.guarantee - self.blotter.span + 1
+
+    @property
+    def least_blots(self) -> int:
+        """How many of the blots are in a run of `min_tokens` tokens, at least."""
+        return max(1, (self.min_tokens - self.blotter.span + 1) // self.window)
+
+    def hidden_by(self, blots: Numbers) -> Mask:
+        """Which tokens no passage may go through: the taboo ones, and those that these blots are made of."""
+        if not len(blots):
+            return self.taboo
+        return self.taboo | _covered(len(self.taboo), self.blot_starts[blots], self.blotter.span)
+
+    def windows(self, hidden: Mask) -> Windows:
+        """The windows of tokens that are compared; pages of one host mostly hide the same."""
+        key = np.packbits(hidden).tobytes() if hidden.any() else b""
+        if key not in self._windows:
+            hashes = self.tokens.hashes
+            if key:
+                # Numbers that stand nowhere else, but for a chance of 2^-64.
+                own = (np.arange(len(hashes), dtype=np.uint64) + np.uint64(1)) * np.uint64(0xD1342543DE82EF95)
+                hashes = np.where(hidden, own, hashes)
+            self._windows[key] = Windows(hashes, self.min_tokens)
+        return self._windows[key]
+
+    def place(self, token_start: int, token_end: int) -> Place:
+        """Where a passage stands in this text."""
+        return Place("", *_span(self.tokens, token_start, token_end))
+
+    def share_covered(self, shares: Sequence[Share]) -> float:
+        """Which share of the tokens is in one of these."""
+        steps = np.zeros(len(self.tokens.hashes) + 1, np.int64)
+        np.add.at(steps, [share.asked.token_start for share in shares], 1)
+        np.add.at(steps, [share.asked.token_end for share in shares], -1)
+        return int(np.count_nonzero(np.cumsum(steps))) / len(self.tokens.hashes)
+
+
+def shares_in_texts(asked: AskedText, texts: Sequence[str], hidden: Mask) -> list[list[Share]]:
+    """What each of some indexed texts shares with the one that is asked about, the longest passages first.
+
+    All at once, because what is done for each text alone would cost more than the texts themselves.
+    """
+    tokens, bounds = tokens_of_all(texts, asked.tokeniser)
+    # Between two texts stands a number that no other token has, but for a chance of 2^-64.
+    hashes = np.insert(tokens.hashes, bounds[1:-1], _BARRIER)
+    groups = np.repeat(np.arange(len(texts)), np.diff(bounds) + 1)[: len(hashes)]
+    runs = asked.windows(hidden).runs_in(hashes, groups)
+    of_text = groups[runs.b_starts]
+    order = np.argsort(of_text, kind="stable")
+    ends = np.searchsorted(of_text[order], np.arange(len(texts) + 1))
+    result = []
+    for number, text in enumerate(texts):
+        own = runs.picked(order[ends[number] : ends[number + 1]])
+        first, last = bounds[number : number + 2]
+        result.append(
+            _shares_in(
+                asked,
+                text,
+                Tokens(tokens.hashes[first:last], tokens.starts[first:last], tokens.ends[first:last]),
+                outermost(Runs(own.a_starts, own.b_starts - first - number, own.lengths)),
+            )
+            if len(own)
+            else []
+        )
+    return result
+
+
+def _shares_in(asked: AskedText, text: str, tokens: Tokens, runs: Runs) -> list[Share]:
+    spans: dict[tuple[int, int], list[Span]] = {}
+    for a, b, length in _compared(asked, text, tokens, runs):
+        spans.setdefault((a, a + length), []).append(_span(tokens, b, b + length))
+    return _longest_first(
+        Share(asked.place(*place), text[there[0][2] : there[0][3]], tuple(sorted(there)))
+        for place, there in spans.items()
+    )
+
+
+def shares_in_outline(
+    asked: AskedText, outline: Outline, blots: Numbers, ordinals: Numbers, hidden: Mask
+) -> list[Share]:
+    """As `shares_in_texts`, of one text from pairs of a blot of the asked text and the same blot of the indexed one."""
+    span = asked.blotter.span
+    free = ~_touching(asked.blot_starts[blots], span, hidden)
+    blots, ordinals = blots[free], ordinals[free]
+    a, b = asked.blot_starts[blots], outline.token_starts[ordinals]
+    order = np.lexsort((a, b - a))
+    a, b, ordinals = a[order], b[order], ordinals[order]
+    breaks = (np.diff(b - a) != 0) | (np.diff(a) > span)
+    first = np.flatnonzero(np.concatenate((np.ones(min(1, len(a)), np.bool_), breaks)))
+    last = np.append(first[1:], len(a))[: len(first)] - 1
+    lengths = a[last] + span - a[first]
+    # Of a run of so many tokens, the blots may begin and end so much later and earlier.
+    long = lengths >= max(span, asked.min_tokens - 2 * (asked.window - 1))
+    first, last, lengths = first[long], last[long], lengths[long]
+    ends = {
+        (int(a[start]), int(b[start])): (int(ordinals[start]), int(ordinals[stop]))
+        for start, stop in zip(first, last, strict=True)
+    }
+    spans: dict[tuple[int, int], list[Span]] = {}
+    for a_start, b_start, length in _rows(outermost(Runs(a[first], b[first], lengths))):
+        start, stop = ends[a_start, b_start]
+        characters = int(outline.char_starts[start]), int(outline.char_ends[stop])
+        spans.setdefault((a_start, a_start + length), []).append((b_start, b_start + length, *characters))
+    return _longest_first(
+        Share(asked.place(*place), None, tuple(sorted(there))) for place, there in spans.items()
+    )
+
+
+def _compared(asked: AskedText, text: str, tokens: Tokens, runs: Runs) -> Iterator[tuple[int, int, int]]:
+    """The runs whose words are equal; of one that hashes have joined wrongly, what is long enough."""
+    for a, b, length in _rows(runs):
+        begin = 0
+        for differs in (*_differences(asked, text, tokens, a, b, length), length):
+            if differs - begin >= asked.min_tokens:
+                yield a + begin, b + begin, differs - begin
+            begin = differs + 1
+
+
+def _differences(
+    asked: AskedText, text: str, tokens: Tokens, a: int, b: int, length: int
+) -> Iterator[int]:
+    """Which tokens of a run differ as words. Most are written in the same way, which is fast to see of many at once."""
+    for begin in range(0, length, _STRETCH):
+        end = min(begin + _STRETCH, length)
+        if _written(asked.text, asked.tokens, a + begin, a + end) == _written(text, tokens, b + begin, b + end):
+            continue
+        for at in range(begin, end):
+            own = _written(asked.text, asked.tokens, a + at, a + at + 1)
+            there = _written(text, tokens, b + at, b + at + 1)
+            if own != there and asked.tokeniser.words(own) != asked.tokeniser.words(there):
+                yield at
+
+
+def _written(text: str, tokens: Tokens, start: int, end: int) -> str:
+    return text[tokens.starts[start] : tokens.ends[end - 1]]
+
+
+def _rows(runs: Runs) -> Iterator[tuple[int, int, int]]:
+    return zip(runs.a_starts.tolist(), runs.b_starts.tolist(), runs.lengths.tolist(), strict=True)
+
+
+def _longest_first(shares: Iterator[Share]) -> list[Share]:
+    return sorted(shares, key=lambda share: (-share.tokens, share.asked.token_start))
+
+
+def _span(tokens: Tokens, start: int, end: int) -> Span:
+    return start, end, int(tokens.starts[start]), int(tokens.ends[end - 1])
+
+
+def _covered(count: int, starts: Numbers, span: int) -> Mask:
+    """Which of *count* tokens are in one of the spans."""
+    steps = np.zeros(count + 1, np.int64)
+    np.add.at(steps, starts, 1)
+    np.add.at(steps, starts + span, -1)
+    covered: Mask = np.cumsum(steps[:-1]) > 0
+    return covered
+
+
+def _touching(starts: Numbers, span: int, tokens: Mask) -> Mask:
+    """Which of the spans have one of the tokens in them."""
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(tokens)))
+    touching: Mask = before[starts + span] > before[starts]
+    return touching

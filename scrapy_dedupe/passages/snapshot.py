@@ -1,0 +1,419 @@
+"""What an index holds at one moment, for reading. It stays as it is, whatever is written meanwhile.
+
+Texts have one number over all segments: in the order of the segments in the manifest, then in that of the texts within
+each. A document is told by its segment and its number in it. A document may have a text that another segment holds,
+which is why a text is alive exactly if some document has it that is not deleted, in whichever segment that is.
+
+No lock is taken. A writer that merges segments removes the files of those it has merged; whoever just read the manifest
+that names them reads it again. Files that are open already stay readable until they are closed.
+
+What is read at the start are the few bytes a document and text that tell which texts are alive; names of documents,
+posts and texts are read when they are asked for.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scrapy_dedupe.errors import StoreRefused
+
+from .catalogue import read_deleted, read_manifest, refuse_other_files
+from .folder_files import damaged
+from .segments import Segment, key_bounds
+from .values import Document, Posts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+    from .catalogue import Manifest
+    from .values import Outline, Parameters
+
+MOST_POSTS = 2_000_000
+"""How many posts `Snapshot.scan` gives at a time, unless told otherwise."""
+
+DIGEST_BYTES = 16
+
+
+class Snapshot:
+    """The index in *folder* as *manifest* tells it; `open` reads that first.
+
+    Raises StoreRefused if a file is damaged, FileNotFoundError if one is gone.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._files = contextlib.ExitStack()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._files.close)
+            self.segments: tuple[Segment, ...] = tuple(map(self._opened, manifest.segments))
+            self._bases = np.cumsum([0, *(segment.text_count for segment in self.segments)], dtype=np.int64)
+            self._first_documents = np.cumsum(
+                [0, *(segment.document_count for segment in self.segments)], dtype=np.int64
+            )
+            self._deleted = tuple(map(self._deleted_of, range(len(self.segments))))
+            self.is_alive_document: NDArray[np.bool_] = self._living_documents()
+            self.text_numbers: NDArray[np.int64] = self._text_numbers()
+            self.is_alive: NDArray[np.bool_] = self._living_texts()
+            self._has_dead = tuple(
+                not bool(self.is_alive[self._span(i)].all()) for i in range(len(self.segments))
+            )
+            undo.pop_all()
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """The index as it is now.
+
+        Raises StoreRefused if there is none, or if it is damaged or of another version; StoreUnavailable if it cannot
+        be read.
+        """
+        manifest = read_manifest(folder)
+        while manifest is not None:
+            try:
+                return cls(folder, manifest)
+            except (FileNotFoundError, StoreRefused) as error:
+                # A writer may have removed, or have replaced, what the manifest named when it was read.
+                newer = read_manifest(folder)
+                if newer == manifest:
+                    if isinstance(error, FileNotFoundError):
+                        raise damaged(folder, f"lacks the file {error.filename}") from error
+                    raise
+                manifest = newer
+        raise no_index(folder)
+
+    @property
+    def parameters(self) -> Parameters:
+        """How the index was made."""
+        return self.manifest.parameters
+
+    # Texts
+
+    @property
+    def text_count(self) -> int:
+        """How many texts are stored, with those that no document has any more. Their numbers are below this."""
+        return int(self._bases[-1])
+
+    @cached_property
+    def token_counts(self) -> NDArray[np.uint32]:
+        """How many tokens each text has."""
+        return _joined([segment.token_counts for segment in self.segments], np.uint32)
+
+    @cached_property
+    def char_counts(self) -> NDArray[np.uint32]:
+        """How many characters (code points) each text has."""
+        return _joined([segment.char_counts for segment in self.segments], np.uint32)
+
+    @cached_property
+    def document_counts(self) -> NDArray[np.int64]:
+        """How many documents have each text."""
+        living = self.text_numbers[self.is_alive_document]
+        return np.bincount(living, minlength=self.text_count).astype(np.int64, copy=False)
+
+    def text(self, number: int) -> str:
+        """The text of that number. Raises StoreRefused if the index keeps no texts, or if it is damaged."""
+        if not self.parameters.has_texts:
+            raise StoreRefused(
+                f"The index {self.folder} keeps no texts. Where they are needed, index again without --no-text."
+            )
+        segment, own = self._own(number)
+        try:
+            return segment.blob(own).decode()
+        except UnicodeDecodeError as error:
+            name = self.manifest.segments[self.segments.index(segment)].name
+            raise damaged(self.folder / f"{name}.blobs", f"holds no UTF-8 as its text {own}") from error
+
+    def texts(self, numbers: Sequence[int]) -> list[str]:
+        """The texts of these numbers; as `text`."""
+        return [self.text(number) for number in numbers]
+
+    def outline(self, number: int) -> Outline:
+        """Where the blots of a text stand, in an index without texts. Raises StoreRefused if it is damaged."""
+        segment, own = self._own(number)
+        return segment.outline(own)
+
+    def text_of_digest(self, digest: bytes) -> int | None:
+        """The number of the text that has this digest, alive or not; None if no segment holds it."""
+        for base, segment in zip(self._bases, self.segments, strict=False):
+            own = segment.text_of_digest(digest)
+            if own is not None:
+                return int(base) + own
+        return None
+
+    def texts_of_digests(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """The numbers of the texts that have these digests (n x 16 bytes), alive or not; -1 where there is none."""
+        numbers = np.full(len(digests), -1, np.int64)
+        for base, segment in zip(self._bases, self.segments, strict=False):
+            left = np.flatnonzero(numbers < 0)
+            if not left.size:
+                break
+            own = np.asarray(segment.texts_of_digests(digests[left]), np.int64)
+            numbers[left] = np.where(own < 0, -1, own + base)
+        return numbers
+
+    # Documents
+
+    @property
+    def document_count(self) -> int:
+        """How many documents are there, without the deleted ones."""
+        return int(np.count_nonzero(self.is_alive_document))
+
+    def documents_of(self, text: int) -> tuple[Document, ...]:
+        """The documents that have this text, in the order in which they were added."""
+        return tuple(map(self._document, self._documents_by_text(text)))
+
+    def host_numbers_of(self, text: int) -> tuple[int, ...]:
+        """The hosts of the documents that have this text, each once, as numbers in `host_names`."""
+        return tuple(dict.fromkeys(self._document_hosts[self._documents_by_text(text)].tolist()))
+
+    def text_of_document(self, doc_id: str) -> int | None:
+        """The number of the text that the document of this name has; None if there is no such document."""
+        found = self.document_number(doc_id)
+        if found is None:
+            return None
+        segment, own = found
+        return int(self.text_numbers[self._first_documents[segment] + own])
+
+    def document_number(self, doc_id: str) -> tuple[int, int] | None:
+        """The number of the segment that has the document of this name, and the document's own in it; None if none."""
+        for number in reversed(range(len(self.segments))):
+            own = self.segments[number].document_numbers(doc_id)
+            if own is not None and self.is_alive_document[self._first_documents[number] + own]:
+                return number, own
+        return None
+
+    def iter_documents(self) -> Iterator[Document]:
+        """All documents, in the order in which they were added."""
+        return map(self._document, np.flatnonzero(self.is_alive_document).tolist())
+
+    def living_documents(self, segment: int) -> NDArray[np.bool_]:
+        """For each document of a segment, told by its number, whether it is not deleted."""
+        return self.is_alive_document[self._first_documents[segment] : self._first_documents[segment + 1]]
+
+    def living_texts(self, segment: int) -> NDArray[np.bool_]:
+        """For each text that a segment holds whether any document of any segment has it."""
+        return self.is_alive[self._span(segment)]
+
+    def deleted(self, segment: int) -> NDArray[np.int64]:
+        """Which documents of a segment are deleted, ascending."""
+        return self._deleted[segment]
+
+    # Hosts
+
+    @property
+    def host_names(self) -> list[str]:
+        """The names of all hosts, "" for documents that have none, in the order in which they came."""
+        return self._hosts[0]
+
+    @property
+    def _document_hosts(self) -> NDArray[np.int64]:
+        return self._hosts[1]
+
+    @cached_property
+    def _hosts(self) -> tuple[list[str], NDArray[np.int64]]:
+        """The names of all hosts, and the number of that of each document."""
+        numbers: dict[str, int] = {}
+        parts = []
+        for segment in self.segments:
+            here = [numbers.setdefault(name, len(numbers)) for name in segment.hosts]
+            parts.append(np.array(here, np.int64)[segment.document_hosts])
+        return list(numbers), _joined(parts, np.int64)
+
+    @cached_property
+    def documents_per_host(self) -> NDArray[np.int64]:
+        """How many documents each host has."""
+        living = self._document_hosts[self.is_alive_document]
+        return np.bincount(living, minlength=len(self.host_names)).astype(np.int64, copy=False)
+
+    @cached_property
+    def text_host(self) -> NDArray[np.int64]:
+        """The host of the first document that has each text, -1 if none has it."""
+        hosts = np.full(self.text_count, -1, np.int64)
+        living = np.flatnonzero(self.is_alive_document)[::-1]
+        # Of several values for one text the last is kept, which is that of the first document.
+        hosts[self.text_numbers[living]] = self._document_hosts[living]
+        return hosts
+
+    # Posts
+
+    def find(
+        self, keys: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Where these *keys*, sorted and each once, stand in texts that are alive.
+
+        Gives three arrays of the same length: numbers of keys (their place in *keys*), texts, ordinals as in `Posts`;
+        sorted by key, then by text.
+        """
+        parts = []
+        for base, segment, has_dead, span in zip(
+            self._bases, self.segments, self._has_dead, self._spans, strict=False
+        ):
+            numbers, texts, ordinals = segment.find(keys)
+            if has_dead and len(texts):
+                living = self.is_alive[span][texts]
+                numbers, texts, ordinals = numbers[living], texts[living], ordinals[living]
+            if len(texts):
+                parts.append((numbers, texts + base, ordinals))
+        if len(parts) == 1:
+            return parts[0]
+        numbers, texts, ordinals = (_joined([part[i] for part in parts], np.int64) for i in range(3))
+        # Segments come in the order of the numbers of their texts.
+        order = np.argsort(numbers, kind="stable")
+        return numbers[order], texts[order], ordinals[order]
+
+    def scan(self, most_posts: int = MOST_POSTS) -> Iterator[Posts]:
+        """All posts of texts that are alive, in pieces: sorted by key, then by text, over all segments.
+
+        A key is never in two pieces. A piece has at most *most_posts* posts, but for more of a single key, or of a few
+        that are closer than 2^-16 of all keys.
+        """
+        for low, high in pairwise(key_bounds(self.segments, most_posts)):
+            posts = self._posts_between(low, high)
+            if len(posts.keys):
+                yield posts
+
+    def close(self) -> None:
+        """Close the files. Arrays that were taken out of this must not be used afterwards."""
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _posts_between(self, low: int, high: int) -> Posts:
+        parts = []
+        for base, segment, has_dead, span in zip(
+            self._bases, self.segments, self._has_dead, self._spans, strict=False
+        ):
+            posts = segment.posts_between(low, high)
+            if has_dead and len(posts.keys):
+                living = self.is_alive[span][posts.texts]
+                posts = Posts(posts.keys[living], posts.texts[living], posts.ordinals[living])
+            if len(posts.keys):
+                parts.append(Posts(posts.keys, posts.texts + base, posts.ordinals))
+        if len(parts) == 1:
+            return parts[0]
+        posts = _one_after_another(parts)
+        order = np.argsort(posts.keys, kind="stable")
+        return Posts(posts.keys[order], posts.texts[order], posts.ordinals[order])
+
+    def _opened(self, entry: object) -> Segment:
+        refuse_other_files(self.folder, entry)
+        segment = Segment(self.folder, entry, self.parameters)
+        self._files.callback(segment.close)
+        return segment
+
+    def _deleted_of(self, number: int) -> NDArray[np.int64]:
+        name = self.manifest.deleted.get(self.manifest.segments[number].name)
+        if name is None:
+            return np.zeros(0, np.int64)
+        return read_deleted(self.folder, name, self.segments[number].document_count)
+
+    def _living_documents(self) -> NDArray[np.bool_]:
+        living = np.ones(int(self._first_documents[-1]), np.bool_)
+        for first, deleted in zip(self._first_documents, self._deleted, strict=False):
+            living[first + deleted] = False
+        return living
+
+    def _text_numbers(self) -> NDArray[np.int64]:
+        """The number of the text of each document over all segments; -1 if no segment holds it."""
+        parts = []
+        for base, segment in zip(self._bases, self.segments, strict=False):
+            own = np.asarray(segment.document_texts, np.int64)
+            foreign = np.flatnonzero(own < 0)
+            own = own + base
+            if foreign.size:
+                own[foreign] = self.texts_of_digests(_digests(segment))[base - 1 - own[foreign]]
+            parts.append(own)
+        return _joined(parts, np.int64)
+
+    def _living_texts(self) -> NDArray[np.bool_]:
+        living = self.text_numbers[self.is_alive_document]
+        if living.size and int(living.min()) < 0:
+            document = int(np.flatnonzero(self.is_alive_document & (self.text_numbers < 0))[0])
+            number = int(np.searchsorted(self._first_documents, document, "right")) - 1
+            own = document - int(self._first_documents[number])
+            raise damaged(
+                self.folder,
+                f"holds no text for document {own} of the segment {self.manifest.segments[number].name}",
+            )
+        alive = np.zeros(self.text_count, np.bool_)
+        alive[living] = True
+        return alive
+
+    def _span(self, segment: int) -> slice:
+        return slice(int(self._bases[segment]), int(self._bases[segment + 1]))
+
+    @cached_property
+    def _spans(self) -> tuple[slice, ...]:
+        return tuple(map(self._span, range(len(self.segments))))
+
+    def _own(self, text: int) -> tuple[Segment, int]:
+        """The segment that holds a text, and the number of the text in it."""
+        if not 0 <= text < self.text_count:
+            raise IndexError(f"There is no text {text}; there are {self.text_count}.")
+        segment = bisect.bisect_right(self._bounds, text) - 1
+        return self.segments[segment], text - self._bounds[segment]
+
+    @cached_property
+    def _bounds(self) -> list[int]:
+        return self._bases.tolist()
+
+    def _document(self, number: int) -> Document:
+        """A document, told by its number over all segments."""
+        segment = int(np.searchsorted(self._first_documents, number, "right")) - 1
+        doc_id = self.segments[segment].doc_id(int(number - self._first_documents[segment]))
+        return Document(doc_id, self.host_names[self._document_hosts[number]])
+
+    def _documents_by_text(self, text: int) -> NDArray[np.int64]:
+        documents, bounds = self._names
+        return documents[bounds[text] : bounds[text + 1]]
+
+    @cached_property
+    def _names(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The documents by text, each text's in the order in which they were added, and where those of each begin."""
+        living = np.flatnonzero(self.is_alive_document)
+        documents = living[np.argsort(self.text_numbers[living], kind="stable")]
+        bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.document_counts)))
+        return documents, bounds
+
+
+def no_index(folder: Path) -> StoreRefused:
+    """What is raised where an index is asked for and there is none."""
+    return StoreRefused(
+        f"There is no passage index in {folder}. Make one with `scrapy-dedupe passages index`, or name its folder with"
+        " --root."
+    )
+
+
+def _digests(segment: Segment) -> NDArray[np.uint8]:
+    """The foreign digests of a segment, n x 16 bytes."""
+    return np.frombuffer(b"".join(segment.foreign), np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def _joined(parts: Sequence[NDArray], dtype: type) -> NDArray:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
+
+
+def _one_after_another(parts: Sequence[Posts]) -> Posts:
+    if len(parts) == 1:
+        return parts[0]
+    return Posts(
+        _joined([part.keys for part in parts], np.uint64),
+        _joined([part.texts for part in parts], np.int64),
+        _joined([part.ordinals for part in parts], np.int64),
+    )

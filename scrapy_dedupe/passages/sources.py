@@ -1,0 +1,269 @@
+"""The documents in folders, files, archives and JSON lines, as a stream.
+
+A word of a call is a file, a folder, a pattern with the wildcards of `glob`, the URL of an archive, or ``-`` for JSON
+lines on standard input. A folder stands for all below it, in the order of names, each real folder once. What a file
+holds is told by `forms`. The id of a document is
+
+- of a file its path as it was found from the word, with ``/`` between its parts, or relative to a base folder;
+- of a page in an archive its URL: of responses with status 200 to GET whose Content-Type is one of text;
+- of a JSON line what stands in a field of it.
+
+Nothing is decoded here: `intake` does that, in other processes. Memory holds one document at a time, of bounded size,
+however large a file is or swells. What is damaged is a fault; what is passed over is counted.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import os
+import stat
+import zlib
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Final, cast
+
+from scrapy_dedupe.errors import DamagedInput, SettingError, UsageError
+from scrapy_dedupe.warc.containers import files_in
+from scrapy_dedupe.warc.remote import is_url, place_file, shown
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
+
+from .archived_pages import PageRules, pages_in
+from .forms import ARCHIVE, BINARY, LINES, OPEN, START_BYTES, form_of, has_nul
+from .intake import RawDocument
+from .json_lines import LineFields, documents_in
+from .preparation import checked_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from io import BufferedReader
+
+    from scrapy_dedupe.tasks.faults import Faults
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .intake import Skipped
+
+STANDARD_INPUT: Final = "-"
+_WILDCARDS: Final = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """*host* is that of all documents, None where their ids tell it. *base* is what the ids of files are relative to.
+
+    *without* is a folder that is no source, that of the index. No document is larger than *max_bytes*.
+    """
+
+    rules: PageRules
+    fields: LineFields
+    max_bytes: int
+    host: str | None = None
+    base: Path | None = None
+    without: Path | None = None
+
+
+class Sources:
+    """What *words* stand for. Raises UsageError for a word that names nothing, before anything is read."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        options: SourceOptions,
+        *,
+        faults: Faults,
+        skipped: Skipped,
+        standard_input: IO[bytes] | None = None,
+    ) -> None:
+        self._options = options
+        self._faults = faults
+        self._skipped = skipped
+        self._input = standard_input
+        self._places = [place for word in words for place in _places_of(word)]
+        self._base = None if options.base is None else os.path.abspath(options.base)  # noqa: PTH100 - links keep names
+        for place in self._places:
+            self._doc_id(place)
+        self._folders: set[tuple[int, int]] = set()
+
+    def documents(self) -> Iterator[RawDocument]:
+        """Yield the documents, in the order of the words. Raises what `Faults.add` raises."""
+        # It may have been made since.
+        if self._options.without is not None and self._options.without.is_dir():
+            self._folders.add(_identity(self._options.without.stat()))
+        for place in self._places:
+            if place == STANDARD_INPUT:
+                assert self._input is not None
+                yield from self._lines(self._input, "standard input")
+            elif is_url(place):
+                yield from self._archive(place_file(place), place)
+            elif Path(place).is_dir():
+                yield from self._below(Path(place))
+            else:
+                yield from self._file(Path(place), is_named=True)
+
+    def _below(self, folder: Path) -> Iterator[RawDocument]:
+        # Folders that are still to be read, the next one last: as deep as the disk may go, without recursion.
+        waiting: list[Iterator[Path]] = [iter(self._entries(folder))]
+        while waiting:
+            path = next(waiting[-1], None)
+            if path is None:
+                waiting.pop()
+            elif os.path.isdir(path):  # noqa: PTH112 - it tells of no errors, which opening will
+                waiting.append(iter(self._entries(path)))
+            else:
+                yield from self._file(path, is_named=False)
+
+    def _entries(self, folder: Path) -> list[Path]:
+        """What is in a folder, in order; nothing if it was read already."""
+        place = folder.as_posix()
+        try:
+            identity = _identity(folder.stat())
+            if identity in self._folders:
+                if folder.is_symlink():
+                    self._skipped.add("link", place)
+                return []
+            self._folders.add(identity)
+            with os.scandir(folder) as entries:
+                names = sorted(entry.name for entry in entries)
+        except OSError as error:
+            self._faults.add(place, _unreadable(error))
+            return []
+        return [folder / name for name in names]
+
+    def _file(self, path: Path, *, is_named: bool) -> Iterator[RawDocument]:
+        place = path.as_posix()
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                if is_named:
+                    self._faults.add(
+                        place, "it is a pipe, a socket or a device. Copy what it gives into a file"
+                    )
+                self._skipped.add("special", place)
+                return
+            with path.open("rb") as file:
+                start = file.read(START_BYTES)
+                form = form_of(path.name, start)
+                if form == LINES:
+                    yield from self._lines(_whole(file, start), place)
+                elif form not in (ARCHIVE, OPEN, BINARY):
+                    yield from self._document(_whole(file, start), place, form, is_named=is_named)
+        except OSError as error:
+            self._faults.add(place, _unreadable(error))
+            return
+        if form == ARCHIVE:
+            yield from self._archive(path, place)
+        elif form == OPEN:
+            self._skipped.add("open", place)
+        elif form == BINARY:
+            self._pass_over_binary(place, is_named=is_named)
+
+    def _document(self, file: IO[bytes], place: str, form: str, *, is_named: bool) -> Iterator[RawDocument]:
+        limit = self._options.max_bytes
+        try:
+            data = file.read(limit + 1)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            self._faults.add(place, f"it cannot be unpacked ({error})")
+            return
+        if len(data) > limit:
+            self._skipped.add("large", place, f"it has more than {limit} bytes")
+        elif has_nul(data):
+            self._pass_over_binary(place, is_named=is_named)
+        else:
+            try:
+                doc_id = checked_name(self._doc_id(place))
+            except SettingError as error:
+                self._faults.add(place, str(error))
+                return
+            yield RawDocument(doc_id, self._options.host, data, form, place)
+
+    def _pass_over_binary(self, place: str, *, is_named: bool) -> None:
+        if is_named:
+            self._faults.add(place, "it is no text, and no archive or file of JSON lines by its name")
+        self._skipped.add("binary")
+
+    def _lines(self, file: IO[bytes], place: str) -> Iterator[RawDocument]:
+        yield from documents_in(
+            file,
+            place,
+            self._options.fields,
+            host=self._options.host,
+            max_bytes=self._options.max_bytes,
+            faults=self._faults,
+            skipped=self._skipped,
+        )
+
+    def _archive(self, file: ReadableFile, place: str) -> Iterator[RawDocument]:
+        try:
+            members = files_in(file)
+        except DamagedInput as error:
+            self._faults.add(shown(place), _without_place(error, place))
+            return
+        for member in members:
+            try:
+                yield from pages_in(
+                    member,
+                    self._options.rules,
+                    host=self._options.host,
+                    max_bytes=self._options.max_bytes,
+                    faults=self._faults,
+                    skipped=self._skipped,
+                )
+            except OSError as error:
+                self._faults.add(shown(str(member)), _unreadable(error))
+
+    def _doc_id(self, place: str) -> str:
+        """The id of the document in a file. Raises UsageError for one outside of the base folder."""
+        if self._base is not None and place != STANDARD_INPUT and not is_url(place):
+            try:
+                place = Path(os.path.abspath(place)).relative_to(self._base).as_posix()  # noqa: PTH100
+            except ValueError:
+                raise UsageError(
+                    f"{place} is not below {self._options.base}. Give --base a folder that all files are below."
+                ) from None
+        # A name that is no UTF-8 has surrogates for its bytes, which no text can have.
+        return os.fsencode(place).decode("utf-8", "backslashreplace")
+
+
+def _places_of(word: str) -> list[str]:
+    if word == STANDARD_INPUT or is_url(word):
+        return [word]
+    if os.path.lexists(word):
+        return [PurePosixPath(word).as_posix()]
+    found = sorted(glob.glob(word, recursive=True)) if _WILDCARDS & set(word) else []  # noqa: PTH207 - absolute ones
+    if not found:
+        raise UsageError(
+            f"{word!r} names nothing that is there. Name files, folders, patterns such as 'folder/*.warc.gz', or - for"
+            " JSON lines on standard input."
+        )
+    return found
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _whole(file: BufferedReader, start: bytes) -> IO[bytes]:
+    """A file of which *start* was read, from its beginning and unpacked."""
+    if len(start) < START_BYTES:
+        stored: IO[bytes] = io.BytesIO(start)
+    else:
+        file.seek(0)
+        stored = file
+    if start.startswith(GZIP_MAGIC):
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=stored))
+    return stored
+
+
+def _unreadable(error: OSError) -> str:
+    return f"it cannot be read ({error.strerror or error})"
+
+
+def _without_place(error: DamagedInput, place: str) -> str:
+    """What is wrong, without the name of the file, which is told in any case."""
+    where = shown(place) if is_url(place) else str(Path(place).absolute())
+    message = str(error)
+    return (
+        message.removeprefix(where).lstrip(": ")
+        if message.startswith((f"{where} ", f"{where}:"))
+        else message
+    )

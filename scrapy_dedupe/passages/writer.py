@@ -1,0 +1,334 @@
+"""The one who writes an index: adds segments, deletes documents, merges segments.
+
+Whatever is done becomes the index's at once, by the manifest that names it, and is on the disk then; a writer that is
+killed before leaves files behind that the next one removes. The new manifest is written last.
+
+A document that is added under a name that another text has replaces it: the same manifest brings the new document and
+deletes the old one. A text that the index holds is not stored again, whoever has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import catalogue
+from .catalogue import Manifest, segment_name
+from .merging import merge
+from .preparation import DIGEST_SIZE
+from .segment_writing import SegmentWriter
+from .segments import Segment
+from .tiers import next_merge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from .preparation import Prepared
+    from .segments import SegmentEntry
+    from .values import Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What was added to an index.
+
+    *documents* became new names, *replaced* of them in place of an older text or host; *unchanged* ones were there
+    already, or were given again later. *texts* were stored, with so many *tokens*, *characters* and *posts*.
+    """
+
+    documents: int = 0
+    replaced: int = 0
+    unchanged: int = 0
+    texts: int = 0
+    tokens: int = 0
+    characters: int = 0
+    posts: int = 0
+
+    def __add__(self, other: Added) -> Added:
+        return Added(*(getattr(self, name) + getattr(other, name) for name in Added.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A document to be added: its host, and the digest of its text."""
+
+    host: str
+    digest: bytes
+
+
+class IndexWriter:
+    """Writes the index in *folder*, whose lock the caller has; it is begun if there is none.
+
+    With *at_once* nothing becomes the index's before `commit`. Raises StoreRefused and StoreUnavailable as
+    `catalogue.begin` does.
+    """
+
+    def __init__(self, folder: Path, parameters: Parameters, *, at_once: bool = False) -> None:
+        self.folder = folder
+        self.parameters = parameters
+        self.manifest = catalogue.begin(folder, parameters)
+        self._at_once = at_once
+        self._committed = self.manifest
+        self._number = 0
+        self._segments: dict[str, Segment] = {}
+        self._living: dict[str, NDArray[np.bool_]] = {}
+
+    def add(self, batches: Sequence[Prepared]) -> Added:
+        """Add documents, as one new segment. Raises StoreUnavailable if that cannot be written."""
+        named, given = _last_of_each_name(batches)
+        replaced: dict[str, list[int]] = {}
+        for doc_id, found in self._find_all(named).items():
+            segment, number = found
+            if self._is_as(segment, number, named[doc_id]):
+                del named[doc_id]
+            else:
+                replaced.setdefault(segment.name, []).append(number)
+        if not named:
+            return Added(unchanged=given)
+        entry, added = self._written(batches, named)
+        self._change((*self.manifest.segments, entry), replaced)
+        return replace(
+            added,
+            documents=len(named),
+            replaced=sum(map(len, replaced.values())),
+            unchanged=given - len(named),
+        )
+
+    def delete(self, doc_ids: Iterable[str]) -> list[bool]:
+        """Delete documents, and tell of each whether it was there. Raises StoreUnavailable."""
+        asked = list(doc_ids)
+        found = self._find_all(dict.fromkeys(asked))
+        numbers: dict[str, list[int]] = {}
+        for segment, number in found.values():
+            numbers.setdefault(segment.name, []).append(number)
+        if numbers:
+            self._change(self.manifest.segments, numbers)
+        there = set(found)
+        # A name that is given twice is deleted once.
+        return [doc_id in there and not there.discard(doc_id) for doc_id in asked]
+
+    def tidy(self) -> None:
+        """Merge segments as long as there are too many of one size (`tiers`). Raises StoreUnavailable."""
+        while True:
+            entries = self.manifest.segments
+            chosen = next_merge([entry.posts + entry.documents for entry in entries])
+            if chosen is None:
+                return
+            self._merge(chosen)
+
+    def compact(self) -> bool:
+        """Make all segments one, without what is deleted; False if there is nothing to do. Raises StoreUnavailable."""
+        if len(self.manifest.segments) < 2 and not self.manifest.deleted:
+            return False
+        self._merge(slice(None))
+        return True
+
+    def commit(self) -> None:
+        """Make what was done the index's, and remove the files that it no longer needs. Raises StoreUnavailable."""
+        if self.manifest != self._committed:
+            catalogue.replace_manifest(self.folder, self.manifest)
+            self._committed = self.manifest
+            catalogue.remove_orphans(self.folder, self.manifest)
+
+    def close(self) -> None:
+        """Close the files, and remove what was not committed."""
+        for segment in self._segments.values():
+            segment.close()
+        self._segments.clear()
+        if self.manifest != self._committed:
+            self.manifest = self._committed
+            catalogue.remove_orphans(self.folder, self._committed)
+
+    def _segment(self, entry: SegmentEntry) -> Segment:
+        segment = self._segments.get(entry.name)
+        if segment is None:
+            catalogue.refuse_other_files(self.folder, entry)
+            segment = self._segments[entry.name] = Segment(self.folder, entry, self.parameters)
+        return segment
+
+    def _all_segments(self) -> list[Segment]:
+        return [self._segment(entry) for entry in self.manifest.segments]
+
+    def _living_documents(self, segment: Segment) -> NDArray[np.bool_]:
+        """For each document of a segment whether it is not deleted."""
+        name = segment.name
+        living = self._living.get(name)
+        if living is None:
+            living = np.ones(segment.document_count, bool)
+            file = self.manifest.deleted.get(name)
+            if file is not None:
+                living[catalogue.read_deleted(self.folder, file, segment.document_count)] = False
+            self._living[name] = living
+        return living
+
+    def _find_all(self, doc_ids: Iterable[str]) -> dict[str, tuple[Segment, int]]:
+        """Where the documents of these names stand that are not deleted."""
+        asked = list(doc_ids)
+        found: dict[str, tuple[Segment, int]] = {}
+        for segment in self._all_segments():
+            living = self._living_documents(segment)
+            for place, number in segment.documents_named(asked).items():
+                if living[number]:
+                    found[asked[place]] = segment, number
+        return found
+
+    def _is_as(self, segment: Segment, number: int, named: _Named) -> bool:
+        """Whether a document of a segment has the same text and host as one that is to be added."""
+        text = int(segment.document_texts[number])
+        digest = segment.foreign[-1 - text] if text < 0 else segment.digests[text].tobytes()
+        return digest == named.digest and segment.hosts[segment.document_hosts[number]] == named.host
+
+    def _written(
+        self, batches: Sequence[Prepared], named: dict[str, _Named]
+    ) -> tuple[SegmentEntry, Added]:
+        """Write a segment of these documents, with those of their texts that the index does not hold."""
+        wanted = {each.digest: -1 for each in named.values()}
+        digests = np.frombuffer(b"".join(wanted), np.uint8).reshape(-1, DIGEST_SIZE)
+        is_held = np.zeros(len(digests), bool)
+        for segment in self._all_segments():
+            is_held |= segment.texts_of_digests(digests) >= 0
+        held = {digest for digest, has in zip(wanted, is_held.tolist(), strict=True) if has}
+        added = Added()
+        with SegmentWriter(self.folder, self._new_name(), self.parameters) as writer:
+            for batch in batches:
+                chosen = [
+                    text
+                    for text, digest in enumerate(_digests(batch))
+                    if wanted.get(digest) == -1 and digest not in held
+                ]
+                numbers = _add_texts(writer, batch, chosen)
+                for text, number in zip(chosen, numbers, strict=True):
+                    wanted[batch.digests[text].tobytes()] = number
+                added += _count(batch, chosen)
+            for doc_id, each in named.items():
+                writer.add_document(doc_id, each.host, each.digest if each.digest in held else wanted[each.digest])
+            return writer.close(), added
+
+    def _change(self, segments: tuple[SegmentEntry, ...], deleted: dict[str, list[int]]) -> None:
+        """Make the next manifest: of these segments, and with more documents deleted of some of them."""
+        generation = self.manifest.generation + 1
+        files = dict(self.manifest.deleted)
+        for entry in self.manifest.segments:
+            numbers = deleted.get(entry.name)
+            if numbers:
+                living = self._living_documents(self._segment(entry)).copy()
+                living[numbers] = False
+                files[entry.name] = catalogue.write_deleted(
+                    self.folder, entry.name, generation, np.flatnonzero(~living)
+                )
+                self._living[entry.name] = living
+        self._become(segments, files)
+
+    def _become(self, segments: tuple[SegmentEntry, ...], files: dict[str, str]) -> None:
+        names = {entry.name for entry in segments}
+        for name in self._segments.keys() - names:
+            self._segments.pop(name).close()
+        for name in self._living.keys() - names:
+            del self._living[name]
+        kept = {name: file for name, file in files.items() if name in names}
+        self.manifest = Manifest(self.manifest.generation + 1, self.parameters, segments, kept)
+        self._number = 0
+        if not self._at_once:
+            self.commit()
+
+    def _merge(self, chosen: slice) -> None:
+        entries = self.manifest.segments
+        segments = [self._segment(entry) for entry in entries[chosen]]
+        living = [self._living_documents(segment) for segment in segments]
+        texts = self._living_texts(segments)
+        merged: tuple[SegmentEntry, ...] = ()
+        if any(map(np.any, (*living, *texts))):
+            merged = (merge(segments, living, texts, self.folder, self._new_name(), self.parameters),)
+        start, stop, _ = chosen.indices(len(entries))
+        self._become((*entries[:start], *merged, *entries[stop:]), dict(self.manifest.deleted))
+
+    def _living_texts(self, segments: Sequence[Segment]) -> list[NDArray[np.bool_]]:
+        """For each text of these segments whether a document that is not deleted has it, in whichever segment."""
+        living = [np.zeros(segment.text_count, bool) for segment in segments]
+        for segment, texts in zip(segments, living, strict=True):
+            own = segment.document_texts[self._living_documents(segment)]
+            texts[own[own >= 0]] = True
+        for other in self._all_segments():
+            own = other.document_texts[self._living_documents(other)]
+            numbers = np.unique(-1 - own[own < 0])
+            if not len(numbers):
+                continue
+            digests = np.frombuffer(b"".join(other.foreign), np.uint8).reshape(-1, DIGEST_SIZE)[numbers]
+            for segment, texts in zip(segments, living, strict=True):
+                found = segment.texts_of_digests(digests)
+                texts[found[found >= 0]] = True
+        return living
+
+    def _new_name(self) -> str:
+        """A name for a segment that the next manifest brings."""
+        name = segment_name(self.manifest.generation + 1, self._number)
+        self._number += 1
+        return name
+
+
+def _last_of_each_name(batches: Sequence[Prepared]) -> tuple[dict[str, _Named], int]:
+    """The documents by their names, in the order in which they were given, and how many were given.
+
+    Of several under one name the last one counts, at its own place unless it is as the one before.
+    """
+    named: dict[str, _Named] = {}
+    given = 0
+    for batch in batches:
+        digests = _digests(batch)
+        given += len(batch.doc_ids)
+        for doc_id, host, text in zip(batch.doc_ids, batch.hosts, batch.texts.tolist(), strict=True):
+            before = named.get(doc_id)
+            if before is not None:
+                if before.digest == digests[text] and before.host == host:
+                    continue
+                del named[doc_id]
+            named[doc_id] = _Named(host, digests[text])
+    return named, given
+
+
+def _digests(batch: Prepared) -> list[bytes]:
+    data = batch.digests.tobytes()
+    return [data[start : start + DIGEST_SIZE] for start in range(0, len(data), DIGEST_SIZE)]
+
+
+def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: Sequence[int]) -> list[int]:
+    """Add some texts of a batch with their posts, and return their numbers."""
+    if not chosen:
+        return []
+    blobs = memoryview(batch.blobs)
+    bounds = batch.blob_bounds.tolist()
+    columns = (batch.token_counts, batch.char_counts, batch.post_counts, batch.blob_sizes)
+    tokens, chars, posts, sizes = (column.tolist() for column in columns)
+    data = _digests(batch)
+    numbers = [
+        writer.add_text(
+            data[text],
+            tokens[text],
+            chars[text],
+            posts[text],
+            bytes(blobs[bounds[text] : bounds[text + 1]]),
+            sizes[text],
+        )
+        for text in chosen
+    ]
+    of_texts = np.full(len(batch.digests), -1, np.int64)
+    of_texts[chosen] = numbers
+    of_posts = np.repeat(of_texts, batch.post_counts)
+    if len(chosen) == len(of_texts):
+        writer.add_posts(batch.keys, of_posts)
+    else:
+        is_chosen = of_posts >= 0
+        writer.add_posts(batch.keys[is_chosen], of_posts[is_chosen])
+    return numbers
+
+
+def _count(batch: Prepared, chosen: Sequence[int]) -> Added:
+    columns = (batch.token_counts, batch.char_counts, batch.post_counts)
+    tokens, characters, posts = (int(column[list(chosen)].sum()) if chosen else 0 for column in columns)
+    return Added(texts=len(chosen), tokens=tokens, characters=characters, posts=posts)

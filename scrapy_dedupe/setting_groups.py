@@ -1,0 +1,135 @@
+"""The settings of a crawl as its layers use them: one frozen dataclass a layer, and :class:`Settings` with all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy.utils.project import data_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class UrlSettings:
+    """What the dupefilter needs. ``store_url`` is None for a filter of this process alone."""
+
+    enabled: bool
+    capacity: int
+    error_rate: float
+    record_start: bool
+    flush_s: float
+    store_url: str | None
+    key: str
+    persist: bool
+    queue_persists: bool
+    forget_failed: bool
+    confirm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContentSettings:
+    """What the content middleware needs. The ``near_*`` map content types, and ``*`` for all others, to values."""
+
+    enabled: bool
+    store_url: str
+    canonicalizer: str
+    near_threshold: Mapping[str, float]
+    near_recall: Mapping[str, float]
+    near_num_perm: Mapping[str, int]
+    near_shingle_size: Mapping[str, int]
+    near_min_chars: Mapping[str, int]
+    template_guard: bool
+    max_bytes: int
+    ttl_s: float | None
+    action_unchanged: str
+    action_exact: str
+    action_near: str
+
+
+@dataclass(frozen=True, slots=True)
+class WarcSettings:
+    """What the WARC pipeline needs. Sizes in bytes. Empty ``mime_types`` means all of them."""
+
+    enabled: bool
+    index_url: str
+    folder: Path
+    prefix: str
+    file_size: int
+    gzip: bool
+    gzip_level: int
+    digest: str
+    min_size: int
+    queue_bytes: int
+    scope: str
+    revisit: bool
+    statuses: frozenset[int]
+    mime_types: frozenset[str]
+    check_files: bool
+    blackout_s: float | None
+    name: str
+    item_field: str | None
+    upload_url: str | None
+    crawl_id: str | None
+    commit_reasons: tuple[str, ...]
+    payload: str
+    concurrent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WaczSettings:
+    """What packing a crawl as WACZ needs."""
+
+    enabled: bool
+    folder: Path
+    text: bool
+    keep_warc: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PassageSettings:
+    """What the passage index of a crawl needs. Without ``folder`` it is in Scrapy's data folder."""
+
+    enabled: bool
+    folder: Path | None
+    tokeniser: str
+    store_text: bool
+
+    @property
+    def root(self) -> Path:
+        """The folder of the index."""
+        # Asked for only when it is needed: within a project Scrapy makes its data folder then.
+        return self.folder or Path(data_path("dedupe/passages"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """What the replay middleware needs. ``files`` are names and patterns; empty: no replay."""
+
+    files: tuple[str, ...]
+    missing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of one crawl."""
+
+    urls: UrlSettings
+    content: ContentSettings
+    warc: WarcSettings
+    wacz: WaczSettings
+    passages: PassageSettings
+    replay: ReplaySettings
+    store_timeout_s: float
+    on_store_error: str
+    jobdir: Path | None
+
+    @property
+    def content_url(self) -> str:
+        return self.content.store_url
+
+    @property
+    def index_url(self) -> str:
+        return self.warc.index_url

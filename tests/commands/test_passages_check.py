@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scrapy_dedupe.passages import PassageIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .conftest import Called
+
+WORDS = " ".join(f"word{number}" for number in range(40))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with PassageIndex(tmp_path / "index") as index:
+        index.add("a", WORDS)
+        index.add("b", f"{WORDS} b")
+        index.add("c", WORDS)
+    return tmp_path / "index"
+
+
+@pytest.mark.parametrize("full", [(), ("--full",)])
+def test_a_sound_index_is_called_sound(
+    call: Callable[..., Called], root: Path, full: tuple[str, ...]
+) -> None:
+    called = call("passages", "check", "--root", str(root), *full, "--json")
+    assert (called.code, called.err) == (0, "")
+    result = called.json
+    assert (result["problems"], result["segments"], result["documents"], result["texts"]) == ([], 1, 3, 2)
+    assert result["posts"] > 0
+    assert result["is_full"] is bool(full)
+    assert "nothing is wrong" in call("passages", "check", "--root", str(root), *full).out
+
+
+@pytest.mark.parametrize("suffix", [".posts", ".blobs"])
+def test_a_changed_byte_is_found_and_told(call: Callable[..., Called], root: Path, suffix: str) -> None:
+    (file,) = root.glob(f"*{suffix}")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    file.write_bytes(data)
+    called = call("passages", "check", "--root", str(root))
+    assert called.code == 4
+    assert file.name in called.out
+    assert "wrong with the index" in called.err
+
+
+def test_what_a_stopped_writer_has_left_is_told_and_is_no_problem(
+    call: Callable[..., Called], root: Path
+) -> None:
+    (root / "00000099.posts").write_bytes(b"left")
+    called = call("passages", "check", "--root", str(root))
+    assert called.code == 0
+    assert "removed by the next one: 00000099.posts." in called.out
+
+
+def test_a_damaged_manifest_is_refused(call: Callable[..., Called], root: Path) -> None:
+    (root / "manifest.json").write_text("{")
+    called = call("passages", "check", "--root", str(root))
+    assert (called.code, called.err.count("\n")) == (3, 1)
+    assert "manifest.json" in called.err
+
+
+def test_where_there_is_no_index_nothing_is_checked_or_made(call: Callable[..., Called]) -> None:
+    called = call("passages", "check", "--root", "nowhere")
+    assert called.code == 3
+    assert "There is no passage index in nowhere" in called.err
+    assert not Path("nowhere").exists()

@@ -1,0 +1,29 @@
+"""How the tests of this room read pages: by functions that show what they were given."""
+
+from __future__ import annotations
+
+from scrapy_dedupe.crawls.exchanges import exchanges
+from scrapy_dedupe.passages.archived_pages import PageRules
+from scrapy_dedupe.passages.intake import Reading
+
+
+class TooMuch(Exception):
+    """What `canonical` raises for a page that says hostile."""
+
+
+def canonical(kind: str, text: str) -> str:
+    if "hostile" in text:
+        raise TooMuch("It would take too long.")
+    return f"{kind}:{text}"
+
+
+def kind_of(content_type: str) -> str | None:
+    mime = content_type.partition(";")[0]
+    return {"text/html": "html", "text/plain": "text"}.get(mime)
+
+
+RULES = PageRules(kind_of, exchanges)
+
+
+def reading(max_bytes: int = 1_000_000) -> Reading:
+    return Reading(canonical, (TooMuch,), max_bytes)

@@ -1,0 +1,106 @@
+"""Runs of tokens that two texts share, against what a slow comparison of all pairs finds."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_dedupe.passages.alignment import Occurrences, Runs, Windows, outermost, shared_runs
+
+FEW_WORDS = st.lists(st.integers(0, 3), max_size=30)
+Triples = list[tuple[int, int, int]]
+
+
+def hashes(numbers: list[int]) -> np.ndarray:
+    return np.array(numbers, np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def triples(runs: Runs) -> Triples:
+    return list(zip(runs.a_starts.tolist(), runs.b_starts.tolist(), runs.lengths.tolist(), strict=True))
+
+
+def all_runs(a: list[int], b: list[int], least: int) -> Triples:
+    found = []
+    for i in range(len(a)):
+        for j in range(len(b)):
+            if i and j and a[i - 1] == b[j - 1]:
+                continue
+            length = 0
+            while i + length < len(a) and j + length < len(b) and a[i + length] == b[j + length]:
+                length += 1
+            if length >= least:
+                found.append((i, j, length))
+    return found
+
+
+@given(FEW_WORDS, FEW_WORDS, st.integers(1, 6))
+def test_every_maximal_run_is_found_once(a: list[int], b: list[int], least: int) -> None:
+    assert triples(Windows(hashes(a), least).runs_in(hashes(b))) == all_runs(a, b, least)
+
+
+@given(FEW_WORDS, FEW_WORDS, st.integers(1, 6), st.data())
+def test_runs_through_seeds_are_those_that_go_through_them(
+    a: list[int], b: list[int], least: int, data: st.DataObject
+) -> None:
+    places = st.tuples(st.integers(0, len(a) - 1), st.integers(0, len(b) - 1))
+    seeds = data.draw(st.lists(places, max_size=10)) if a and b else []
+    sides = np.array([i for i, _ in seeds], np.int64), np.array([j for _, j in seeds], np.int64)
+    expected = [
+        (i, j, length)
+        for i, j, length in all_runs(a, b, least)
+        if any(y - x == j - i and i <= x < i + length for x, y in seeds)
+    ]
+    assert triples(shared_runs(hashes(a), hashes(b), sides, least)) == expected
+
+
+@given(FEW_WORDS, FEW_WORDS, st.integers(1, 6))
+def test_the_outermost_runs_cover_all_that_is_shared(a: list[int], b: list[int], least: int) -> None:
+    every = Windows(hashes(a), least).runs_in(hashes(b))
+    left = triples(outermost(every))
+    for i, j, length in triples(every):
+        assert any(x <= i and i + length <= x + n and y <= j and j + length <= y + n for x, y, n in left)
+    for one in left:
+        others = [other for other in left if other != one]
+        assert not any(
+            x <= one[0] and one[0] + one[2] <= x + n and y <= one[1] and one[1] + one[2] <= y + n
+            for x, y, n in others
+        )
+
+
+@given(st.lists(st.integers(0, 2), max_size=300), st.lists(st.integers(0, 2), max_size=300))
+def test_a_value_of_many_places_is_paired_at_each_of_them(a: list[int], b: list[int]) -> None:
+    own, other = Occurrences(hashes(a)).pairs_with(hashes(b))
+    pairs = set(zip(own.tolist(), other.tolist(), strict=True))
+    assert len(pairs) == len(own)
+    assert all(a[i] == b[j] for i, j in pairs)
+    if all(min(a.count(value), b.count(value)) <= 32 for value in set(a)):
+        assert len(pairs) == sum(a.count(value) * b.count(value) for value in set(a))
+    assert {i for i, _ in pairs} == {i for i, value in enumerate(a) if value in b}
+    assert {j for _, j in pairs} == {j for j, value in enumerate(b) if value in a}
+
+
+@pytest.mark.parametrize("period", [1, 2, 37])
+def test_what_repeats_without_end_is_compared_in_time_that_grows_with_its_length(period: int) -> None:
+    a = np.resize(hashes(list(range(period))), 50_000)
+    began = time.process_time()
+    runs = outermost(Windows(a, 15).runs_in(a))
+    assert time.process_time() - began < 20
+    assert triples(runs) == [(0, 0, 50_000)]
+
+
+def test_a_line_on_every_second_place_is_found_at_all_of_them() -> None:
+    line = list(range(100, 120))
+    page = [token for number in range(3_000) for token in (*line, 1_000 + number)]
+    runs = Windows(hashes(line), 15).runs_in(hashes(page))
+    assert triples(runs) == [(0, 21 * number, 20) for number in range(3_000)]
+
+
+def test_texts_that_share_nothing_or_are_empty_have_no_runs() -> None:
+    nothing, some = hashes([]), hashes([1, 2, 3])
+    for a, b in ((nothing, nothing), (nothing, some), (some, nothing), (some, hashes([4, 5, 6]))):
+        assert triples(Windows(a, 1).runs_in(b)) == []
+        assert len(outermost(Windows(a, 2).runs_in(b))) == 0

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import gzip
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from passages.reading_pages import reading
+
+from scrapy_dedupe.passages.forms import PLAIN
+from scrapy_dedupe.passages.intake import RawDocument, Skipped, decoded, texts_of
+
+
+def document(data: bytes | str, kind: str = PLAIN, **fields: object) -> RawDocument:
+    return RawDocument("a", None, data, kind, "a place", **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("kind", [PLAIN, "html"])
+def test_utf_8_and_what_has_a_byte_order_mark_is_read(encoding: str, kind: str) -> None:
+    assert decoded("Größe 大小".encode(encoding), kind) == ("Größe 大小", False)
+
+
+@given(st.binary(max_size=200), st.sampled_from([PLAIN, "html"]), st.sampled_from([None, "", "text/html"]))
+def test_any_bytes_are_read_and_what_is_wrong_is_told(
+    data: bytes, kind: str, content_type: str | None
+) -> None:
+    text, is_replaced = decoded(data, kind, content_type)
+    assert not is_replaced or "\ufffd" in text
+    text.encode()
+
+
+def test_a_replacement_character_that_was_there_before_is_no_fault() -> None:
+    assert decoded("a \ufffd".encode(), PLAIN) == ("a \ufffd", False)
+
+
+def test_markup_says_its_own_encoding_and_http_says_it_louder() -> None:
+    page = "<meta charset='windows-1251'>Привет"
+    assert decoded(page.encode("cp1251"), "html") == (page, False)
+    assert decoded(page.encode(), "html", "text/html; charset=utf-8") == (page, False)
+
+
+@pytest.mark.parametrize("charset", ["hex", "rot13", "idna", "undefined", "no-such-thing"])
+def test_a_charset_that_is_none_is_passed_over(charset: str) -> None:
+    page = f"<meta charset='{charset}'>Größe"
+    assert decoded(page.encode(), "html") == (page, False)
+
+
+def test_pages_are_told_by_the_function_that_was_given_and_plain_texts_are_left_alone() -> None:
+    batch = [document(b" a  b\r\n"), document(b"<p>", "html"), document("c"), document(b"d", "text")]
+    texts, skipped = texts_of(batch, reading())
+    assert [text for _, _, text in texts] == [" a  b\r\n", "html:<p>", "c", "text:d"]
+    assert skipped == Skipped()
+
+
+def test_codings_are_undone() -> None:
+    body = gzip.compress(b"packed")
+    texts, _ = texts_of([document(body, "html", content_type="", codings=("gzip",))], reading())
+    assert texts == [("a", None, "html:packed")]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [(b"not packed", "not a whole body"), (gzip.compress(bytes(2_000)), "more than 1000 bytes")],
+)
+def test_a_body_that_cannot_be_unpacked_or_swells_is_named_and_counted(body: bytes, reason: str) -> None:
+    texts, skipped = texts_of([document(body, "html", content_type="", codings=("gzip",))], reading(1_000))
+    assert texts == []
+    assert skipped.counts == {"coding": 1}
+    assert skipped.loud == 1
+    assert reason in str(skipped.named[0])
+    assert str(skipped.named[0]).startswith("a place: ")
+
+
+def test_hostile_markup_is_named_and_counted() -> None:
+    texts, skipped = texts_of([document(b"hostile", "html"), document(b"kind", "html")], reading())
+    assert len(texts) == 1
+    assert (skipped.counts, str(skipped.named[0])) == ({"hostile": 1}, "a place: It would take too long")
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain; charset=utf-8", "text/html"])
+@pytest.mark.parametrize("body", [bytes(9), b"\x01\x02\x03", b"a" * 100_000 + b"\0"])
+def test_what_a_server_calls_text_and_is_none_is_counted(content_type: str, body: bytes) -> None:
+    texts, skipped = texts_of([document(body, "html", content_type=content_type)], reading())
+    assert (texts, skipped.counts, skipped.loud) == ([], {"type": 1}, 0)
+
+
+def test_texts_with_replaced_characters_are_counted() -> None:
+    _, skipped = texts_of([document(b"\xff"), document(b"a"), document(b"\xfe", "html")], reading())
+    assert skipped.replaced == 2
+
+
+def test_what_reading_needs_can_be_sent_to_another_process() -> None:
+    assert pickle.loads(pickle.dumps(reading())) == reading()
+
+
+def test_what_two_processes_have_passed_over_is_added_up() -> None:
+    one, other = Skipped(), Skipped()
+    one.add("large", "a")
+    other.add("large", "b")
+    other.add("binary")
+    other.replaced = 3
+    one.take(other)
+    assert (one.counts, one.loud, one.replaced) == ({"large": 2, "binary": 1}, 2, 3)
+    assert [fault.place for fault in one.named] == ["a", "b"]

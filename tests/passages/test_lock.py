@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import scrapy_dedupe
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.passages.lock import LOCK, WriterLock
+
+HOLDER = """
+import sys
+from pathlib import Path
+from scrapy_dedupe.passages.lock import WriterLock
+with WriterLock(Path(sys.argv[1]), "passages index /data"):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def start_holder(folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(scrapy_dedupe.__file__).parent.parent)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.kill()
+
+
+def test_whoever_is_refused_is_told_who_writes(tmp_path: Path) -> None:
+    process = start_holder(tmp_path)
+    try:
+        with pytest.raises(StoreUnavailable) as refusal, WriterLock(tmp_path):
+            pass
+    finally:
+        end(process)
+    words = f"process {process.pid} on host {socket.gethostname()} since 20"
+    assert f"The index {tmp_path} is being written by {words}" in str(refusal.value)
+    assert str(refusal.value).endswith("Z (passages index /data). Wait for its end.")
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    process = start_holder(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    end(process)
+    assert json.loads((tmp_path / LOCK).read_text())["pid"] == process.pid
+    with WriterLock(tmp_path, "passages delete"):
+        holder = json.loads((tmp_path / LOCK).read_text())
+    assert holder["pid"] == os.getpid()
+    assert holder["command"] == "passages delete"
+
+
+def test_the_lock_ends_with_the_context_and_the_file_stays(tmp_path: Path) -> None:
+    first, second = WriterLock(tmp_path / "new" / "index"), WriterLock(tmp_path / "new" / "index")
+    with first:
+        assert first.is_held
+        with pytest.raises(StoreUnavailable, match=rf"process {os.getpid()} on host"), second:
+            pass
+        assert not second.is_held
+    assert not first.is_held
+    with second:
+        pass
+    assert (first.folder / LOCK).read_bytes() == b""
+
+
+def test_the_lock_ends_with_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), WriterLock(tmp_path):
+        raise ZeroDivisionError
+    with WriterLock(tmp_path):
+        pass
+
+
+def test_a_writer_is_waited_for(tmp_path: Path) -> None:
+    first = WriterLock(tmp_path)
+    first.__enter__()
+    ender = threading.Timer(0.1, first.__exit__, (None, None, None))
+    ender.start()
+    with WriterLock(tmp_path, timeout_s=60):
+        assert not first.is_held
+    ender.join()
+
+
+def test_a_writer_is_not_waited_for_longer_than_was_said(tmp_path: Path) -> None:
+    with WriterLock(tmp_path):
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable), WriterLock(tmp_path, timeout_s=0.1):
+            pass
+        assert 0.1 <= time.monotonic() - began < 5
+
+
+def test_the_same_object_does_not_take_its_lock_twice(tmp_path: Path) -> None:
+    with WriterLock(tmp_path) as held:
+        with pytest.raises(RuntimeError, match="by this object"):
+            held.__enter__()
+        with pytest.raises(StoreUnavailable), WriterLock(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[]", b'"x"', b'{"pid": 1}', b"\xff" * 100, b"[" * 4096],
+    ids=lambda text: repr(text[:8]),
+)
+def test_a_holder_that_has_written_no_name_yet_is_another_process(tmp_path: Path, text: bytes) -> None:
+    with WriterLock(tmp_path):
+        (tmp_path / LOCK).write_bytes(text)
+        with (
+            pytest.raises(StoreUnavailable, match="is being written by another process\\. Wait"),
+            WriterLock(tmp_path),
+        ):
+            pass
+
+
+def test_what_a_holder_tells_of_itself_is_shown_short_and_on_one_line(tmp_path: Path) -> None:
+    with WriterLock(tmp_path, "passages index\n\x1b[31m" + "x" * 1000):
+        with pytest.raises(StoreUnavailable) as refusal, WriterLock(tmp_path):
+            pass
+        assert str(refusal.value).isprintable()
+        assert len(str(refusal.value)) < len(str(tmp_path)) + 400
+
+
+def test_what_is_no_file_is_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "folder" / LOCK).mkdir(parents=True)
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / LOCK)
+    (tmp_path / "file").write_text("")
+    for name, words in (("folder", "is not a file"), ("pipe", "is not a file"), ("file", "is not a folder")):
+        with pytest.raises(StoreRefused, match=words), WriterLock(tmp_path / name):
+            pass
+    with pytest.raises(StoreRefused, match="is not a folder"), WriterLock(tmp_path / "file" / "below"):
+        pass
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody may write")
+def test_a_folder_that_cannot_be_made_is_unavailable() -> None:
+    folder = Path("/proc/self/passages")
+    with pytest.raises(StoreUnavailable, match="cannot be written"), WriterLock(folder):
+        pass

@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import socket
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from passages.raw_archives import exchange, record, response
+from passages.reading_pages import RULES
+
+from scrapy_dedupe.errors import DamagedInput, UsageError
+from scrapy_dedupe.passages.intake import RawDocument, Skipped
+from scrapy_dedupe.passages.json_lines import LineFields
+from scrapy_dedupe.passages.sources import SourceOptions, Sources
+from scrapy_dedupe.tasks.faults import Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Found:
+    """What some words stand for."""
+
+    def __init__(
+        self,
+        *words: Path | str,
+        max_bytes: int = 1_000_000,
+        keep_going: bool = True,
+        stdin: bytes = b"",
+        fields: LineFields | None = None,
+        **options: Any,
+    ) -> None:
+        self.faults = Faults(keep_going=keep_going)
+        self.skipped = Skipped()
+        sources = Sources(
+            [str(word) for word in words],
+            SourceOptions(RULES, fields or LineFields(), max_bytes, **options),
+            faults=self.faults,
+            skipped=self.skipped,
+            standard_input=io.BytesIO(stdin),
+        )
+        self.documents: list[RawDocument] = list(sources.documents())
+
+    @property
+    def ids(self) -> list[str]:
+        return [document.doc_id for document in self.documents]
+
+    @property
+    def told(self) -> str:
+        return "\n".join(str(fault) for fault in self.faults.first)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755)
+
+
+def write(path: str, data: bytes | str = "a text") -> Path:
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data.encode() if isinstance(data, str) else data)
+    return file
+
+
+# Folders
+
+
+def test_a_folder_stands_for_all_below_it_in_order(here: Path) -> None:
+    for name in ("docs/b.txt", "docs/a/z.html", "docs/a/c", "docs/c.md"):
+        write(name)
+    found = Found("docs/")
+    assert found.ids == ["docs/a/c", "docs/a/z.html", "docs/b.txt", "docs/c.md"]
+    assert [document.kind for document in found.documents] == ["plain", "html", "plain", "plain"]
+
+
+def test_ids_are_paths_as_given_or_relative_to_a_base(here: Path) -> None:
+    write("docs/a/b.txt")
+    assert Found(here / "docs").ids == [f"{here}/docs/a/b.txt"]
+    assert Found("./docs", base=Path("docs")).ids == ["a/b.txt"]
+    with pytest.raises(UsageError, match="not below"):
+        Found("docs", base=Path("docs/a"))
+
+
+def test_a_host_is_given_to_all(here: Path) -> None:
+    write("a.txt")
+    write("b.jsonl", '{"url": "http://b/", "text": "b"}')
+    assert [document.host for document in Found(".", host="me").documents] == ["me", "me"]
+
+
+def test_binary_files_in_a_folder_are_counted_and_one_that_is_named_is_a_fault(here: Path) -> None:
+    write("docs/a.png", b"\x89PNG\0")
+    write("docs/late", b"a" * 100_000 + b"\0")
+    found = Found("docs")
+    assert (found.ids, found.skipped.counts, found.faults.count) == ([], {"binary": 2}, 0)
+    assert "it is no text" in Found("docs/a.png").told
+
+
+def test_a_loop_of_links_ends(here: Path) -> None:
+    write("docs/a/b.txt")
+    Path("docs/a/loop").symlink_to("..")
+    Path("docs/other").symlink_to("a")
+    Path("docs/self").symlink_to("self")
+    found = Found("docs")
+    assert found.ids == ["docs/a/b.txt"]
+    assert found.skipped.counts == {"link": 2}
+    assert found.told.startswith("docs/self: it cannot be read")
+
+
+def test_pipes_and_sockets_are_never_opened(here: Path) -> None:
+    write("docs/a.txt")
+    os.mkfifo("docs/pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("docs/socket")
+        found = Found("docs")
+    assert (found.ids, found.skipped.counts) == (["docs/a.txt"], {"special": 2})
+    assert [fault.place for fault in found.skipped.named] == ["docs/pipe", "docs/socket"]
+    assert "Copy what it gives into a file" in Found("docs/pipe").told
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_named(here: Path) -> None:
+    write("docs/a.txt").chmod(0)
+    write("docs/b/c.txt").parent.chmod(0)
+    found = Found("docs")
+    assert [fault.place for fault in found.faults.first] == ["docs/a.txt", "docs/b"]
+
+
+def test_a_link_to_nothing_is_named_and_ends_the_work_unless_it_is_to_go_on(here: Path) -> None:
+    Path("gone").symlink_to("nowhere")
+    assert "No such file" in Found("gone").told
+    with pytest.raises(DamagedInput, match="gone: it cannot be read"):
+        Found("gone", keep_going=False)
+
+
+def test_the_folder_of_the_index_is_no_source(here: Path) -> None:
+    write("a.txt")
+    write(".scrapy/dedupe/passages/manifest.json", "{}")
+    assert Found(".", without=Path(".scrapy/dedupe/passages")).ids == ["a.txt"]
+
+
+def test_a_very_deep_folder_is_read(here: Path) -> None:
+    deep = Path("d")
+    for _ in range(300):
+        deep /= "d"
+    write(str(deep / "a.txt"))
+    assert Found("d").ids == [f"{deep}/a.txt"]
+
+
+def test_a_name_that_is_no_utf_8_becomes_one(here: Path) -> None:
+    (here / os.fsdecode(b"caf\xe9.txt")).write_text("a")
+    assert Found(".").ids == ["caf\\xe9.txt"]
+
+
+def test_a_word_that_names_nothing_is_refused_before_anything_is_read(here: Path) -> None:
+    write("a.txt")
+    with pytest.raises(UsageError, match=r"'b\*' names nothing that is there"):
+        Found("a.txt", "b*")
+
+
+def test_a_pattern_stands_for_what_it_matches(here: Path) -> None:
+    for name in ("b.txt", "a.txt", "c.md", "what?.md"):
+        write(name)
+    assert Found("*.txt", "what?.md").ids == ["a.txt", "b.txt", "what?.md"]
+
+
+def test_a_packed_file_is_unpacked(here: Path) -> None:
+    write("a.html.gz", gzip.compress(b"<p>a") + gzip.compress(b"<p>b"))
+    found = Found("a.html.gz")
+    assert [(document.kind, document.data) for document in found.documents] == [("html", b"<p>a<p>b")]
+
+
+@pytest.mark.parametrize("cut", [5, 30])
+def test_a_packed_file_that_is_cut_is_named(here: Path, cut: int) -> None:
+    packed = gzip.compress(os.urandom(60).hex().encode())
+    write("a.txt.gz", packed[:-cut])
+    write("b.txt.gz", gzip.compress(b"b") + b"and more")
+    found = Found("a.txt.gz", "b.txt.gz")
+    assert found.ids == []
+    assert [fault.place for fault in found.faults.first] == ["a.txt.gz", "b.txt.gz"]
+    assert "unpacked" in found.told
+
+
+def test_a_document_that_is_too_large_or_swells_is_named_and_never_held(here: Path) -> None:
+    write("a.txt.gz", gzip.compress(b"a" * 50_000_000))
+    write("b.txt", "b" * 1_001)
+    write("c.txt", "c" * 1_000)
+    tracemalloc.start()
+    found = Found("a.txt.gz", "b.txt", "c.txt", max_bytes=1_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.ids == ["c.txt"]
+    assert found.skipped.counts == {"large": 2}
+    assert str(found.skipped.named[1]) == "b.txt: it has more than 1000 bytes"
+    assert peak < 5_000_000
+
+
+# JSON lines
+
+
+def lines(*values: Any) -> bytes:
+    return b"".join(
+        (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n" for value in values
+    )
+
+
+def test_json_lines_give_ids_and_texts(here: Path) -> None:
+    data = (
+        b"\xef\xbb\xbf"
+        + lines({"url": "u1", "text": "eins"}, b"", {"url": "u2", "text": "zwei"})
+        + b'{"url":"u3","text":""}'
+    )
+    write("a.jsonl", data)
+    write("a.ndjson.gz", gzip.compress(data))
+    for word in ("a.jsonl", "a.ndjson.gz", "-"):
+        found = Found(word, stdin=data)
+        assert [(document.doc_id, document.data) for document in found.documents] == [
+            ("u1", "eins"), ("u2", "zwei"), ("u3", ""),
+        ]  # fmt: skip
+        assert found.faults.count == 0
+
+
+def test_the_fields_can_have_other_names(here: Path) -> None:
+    found = Found("-", stdin=lines({"id": "a", "body": "b"}), fields=LineFields("id", "body"))
+    assert [(document.doc_id, document.data) for document in found.documents] == [("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{no json", "it is no JSON"),
+        (b"[" * 100_000, "it is no JSON"),
+        (b"[1]", "it is no JSON object"),
+        (b"{}", "it has no field 'url'"),
+        ({"url": "a"}, "it has no field 'text'"),
+        ({"url": 1, "text": "a"}, "its field 'url' is no text"),
+        ({"url": "a", "text": None}, "its field 'text' is no text"),
+        ({"url": "", "text": "a"}, "cannot name a document"),
+        ({"url": "a\0", "text": "a"}, "NUL"),
+        ({"url": "\ud800", "text": "a"}, "surrogate"),
+        ({"url": "a" * 9_000, "text": "a"}, "9,000 bytes"),
+    ],
+)
+def test_a_line_that_is_wrong_is_named_and_the_others_are_taken(line: Any, reason: str) -> None:
+    good = {"url": "good", "text": "a"}
+    found = Found("-", stdin=lines(good, line, good))
+    assert found.ids == ["good", "good"]
+    assert found.faults.count == 1
+    assert found.told.startswith("standard input, line 2: ")
+    assert reason in found.told
+    with pytest.raises(DamagedInput, match="line 2"):
+        Found("-", stdin=lines(good, line), keep_going=False)
+
+
+def test_a_line_that_is_too_long_is_named_and_never_held() -> None:
+    long = b'{"url": "a", "text": "' + b"a" * 20_000_000 + b'"}'
+    data = lines(long, {"url": "b", "text": "b"}, long[:1_000_000])
+    tracemalloc.start()
+    found = Found("-", stdin=data, max_bytes=1_000)
+    peak = tracemalloc.get_traced_memory()[1] - len(data)
+    tracemalloc.stop()
+    assert found.ids == ["b"]
+    assert found.skipped.counts == {"large": 2}
+    assert found.skipped.named[0].place == "standard input, line 1"
+    assert peak < 5_000_000
+
+
+def test_a_line_of_just_the_longest_length_is_taken() -> None:
+    line = json.dumps({"url": "a", "text": "b" * 100}).encode()
+    for end in (b"\n", b"\r\n", b""):
+        assert Found("-", stdin=line + end, max_bytes=len(line)).ids == ["a"]
+        assert Found("-", stdin=line + end, max_bytes=len(line) - 1).ids == []
+
+
+def test_bytes_of_a_line_that_are_no_utf_8_are_replaced_and_counted() -> None:
+    found = Found("-", stdin=b'{"url": "a", "text": "caf\xe9"}\n')
+    assert found.documents[0].data == "caf\ufffd"
+    assert found.skipped.replaced == 1
+
+
+def test_the_lines_before_the_cut_of_a_packed_file_are_taken(here: Path) -> None:
+    values = [{"url": str(number), "text": os.urandom(3_000).hex()} for number in range(200)]
+    write("a.jsonl.gz", gzip.compress(lines(*values))[:-100_000])
+    found = Found("a.jsonl.gz")
+    assert found.ids == [str(number) for number in range(len(found.ids))]
+    assert 50 < len(found.ids) < 200
+    assert found.told.startswith(f"a.jsonl.gz, line {len(found.ids) + 1}: ")
+
+
+# Archives
+
+
+def test_pages_of_an_archive_come_with_their_urls_and_bytes_as_stored(here: Path) -> None:
+    packed = gzip.compress(b"<p>two")
+    write("a.warc", response("http://a/1", b"<p>one") + response("http://a/2", packed, coding="gzip"))
+    found = Found("a.warc")
+    assert [(document.doc_id, document.data, document.codings) for document in found.documents] == [
+        ("http://a/1", b"<p>one", ()),
+        ("http://a/2", packed, ("gzip",)),
+    ]
+    assert {document.kind for document in found.documents} == {"html"}
+    assert found.documents[0].content_type == "text/html; charset=utf-8"
+    assert found.documents[0].place == f"{here}/a.warc, offset 0 (http://a/1)"
+
+
+def test_only_pages_that_were_got_are_taken(here: Path) -> None:
+    data = [
+        record("warcinfo", b"software: x\r\n"),
+        response("http://a/", b"yes"),
+        response("http://a/gone", b"no", status=404),
+        response("http://a/image", b"no", content_type="image/png"),
+        response("dns:a", b"no", content_type="text/html", Content_Type="text/dns"),
+        record("revisit", b"HTTP/1.1 200 OK\r\n\r\n", url="http://a/again"),
+        exchange("http://a/form", b"no", "POST"),
+        exchange("http://a/asked", b"yes", "GET"),
+        response("http://a/undeclared", b"yes", content_type=None),
+    ]
+    write("a.warc", b"".join(data))
+    found = Found(".")
+    assert found.ids == ["http://a/", "http://a/asked", "http://a/undeclared"]
+    assert found.skipped.counts == {"status": 1, "type": 2, "revisit": 1, "method": 1}
+    assert found.faults.count == 0
+
+
+def test_a_page_that_is_too_large_is_named(here: Path) -> None:
+    write("a.warc", response("http://a/", b"a" * 1_001) + response("http://b/", b"a" * 1_000))
+    found = Found("a.warc", max_bytes=1_000)
+    assert found.ids == ["http://b/"]
+    assert "http://a/ has more than 1000 bytes" in str(found.skipped.named[0])
+
+
+def test_damage_in_an_archive_is_named_and_what_is_whole_is_taken(here: Path) -> None:
+    whole = [response(f"http://a/{number}", b"<p>page", gzipped=True) for number in range(3)]
+    damaged = bytearray(whole[1])
+    damaged[40] ^= 0xFF
+    write("a.warc.gz", whole[0] + bytes(damaged) + whole[2])
+    found = Found("a.warc.gz")
+    assert found.ids == ["http://a/0", "http://a/2"]
+    assert f"a.warc.gz, offset {len(whole[0])}" in found.told
+    with pytest.raises(DamagedInput):
+        Found("a.warc.gz", keep_going=False)
+
+
+def test_an_archive_that_a_crawl_has_open_is_left_alone(here: Path) -> None:
+    write("a.warc.open", response("http://a/", b"a"))
+    found = Found(".")
+    assert (found.ids, found.skipped.counts) == ([], {"open": 1})
+
+
+def test_a_page_whose_url_is_no_name_is_a_fault(here: Path) -> None:
+    write("a.warc", response("http://a/" + "a" * 9_000, b"a") + response("", b"a"))
+    found = Found("a.warc")
+    assert (found.ids, found.faults.count) == ([], 2)
+
+
+def test_a_file_that_is_no_container_is_named(here: Path) -> None:
+    write("a.wacz", b"no zip")
+    told = Found("a.wacz").told
+    assert told.startswith("a.wacz: ")
+    assert str(here) not in told

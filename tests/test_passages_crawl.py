@@ -1,0 +1,460 @@
+"""Real crawls that fill a passage index: what is in it afterwards, and that nothing about it hurts a crawl."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import scrapy
+from crawling import LinkSpider, collecting, crawl, crawl_test
+from webserver import Page
+
+from scrapy_dedupe import passage_indexing
+from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.passage_indexing import PassageExtension
+from scrapy_dedupe.passages import PassageIndex
+from scrapy_dedupe.passages.lock import WriterLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy.crawler import Crawler
+    from webserver import WebServer
+
+QUOTE = "It was the reed that bent before the storm and rose again, while the oak that had mocked it lay in the ditch"
+ALONE = {"DEDUPE_CONTENT_ENABLED": False, "DEDUPE_URL_ENABLED": False, "DEDUPE_WARC_ENABLED": False}
+
+
+def words(seed: object, count: int = 60) -> str:
+    rng = random.Random(str(seed))
+    return " ".join(f"{rng.getrandbits(40):x}" for _ in range(count))
+
+
+def html(title: str, *parts: str, links: str = "") -> str:
+    anchors = "".join(f'<a href="{link}">{number}</a>' for number, link in enumerate(links.split()))
+    return f"<title>{title}</title>" + "".join(f"<p>{part}" for part in parts) + anchors
+
+
+@pytest.fixture
+def settings(settings: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    return {
+        **settings,
+        "DEDUPE_PASSAGES": True,
+        "DEDUPE_PASSAGES_DIR": str(tmp_path / "passages"),
+        "LOG_LEVEL": "INFO",
+    }
+
+
+def site(web: WebServer) -> None:
+    web.page("/", html("Home", words("home"), f"{QUOTE} {words(1, 20)}", links="/one /two /copy /gone /pdf"))
+    web.page("/one", html("One", words("one"), QUOTE.upper().replace(" ", ", ")))
+    web.page("/two", html("Two", words("two")))
+    web.page("/copy", html("Two", words("two")))
+    web.page("/pdf", b"%PDF-1.4", content_type="application/pdf")
+    web.page("/robots.txt", f"User-agent: *\nAllow: /\n# {QUOTE}", content_type="text/plain")
+
+
+def errors_of(crawler: Crawler) -> dict[str, int]:
+    return {
+        key: value for key, value in crawler.stats.get_stats().items() if key.startswith("dedupe/errors/")
+    }
+
+
+def stats_of(crawler: Crawler) -> dict[str, int]:
+    """The stats of the index, with short names."""
+    found = crawler.stats.get_stats().items()
+    return {
+        key.removeprefix("dedupe/passages/"): value
+        for key, value in found
+        if key.startswith("dedupe/passages/")
+    }
+
+
+def indexed(tmp_path: Path) -> PassageIndex:
+    return PassageIndex(tmp_path / "passages", create=False)
+
+
+def names(index: PassageIndex, web: WebServer) -> list[str]:
+    return sorted(document.doc_id.removeprefix(web.url("")) for document in index.documents)
+
+
+@crawl_test
+async def test_the_passages_of_a_crawl_are_found(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site(web)
+    crawler = await crawl(LinkSpider, {**settings, "ROBOTSTXT_OBEY": True}, urls=web.url())
+    assert not errors_of(crawler)
+    with indexed(tmp_path) as index:
+        assert names(index, web) == ["/", "/copy", "/one", "/two"]  # and not robots.txt
+        assert {document.host for document in index.documents} == {"127.0.0.1"}
+        hits = index.like(QUOTE)
+        assert {hit.doc_id for hit in hits} == {web.url("/"), web.url("/one")}
+        assert all(hit.score == 1.0 for hit in hits)
+        assert index.text(web.url("/two")).split()[:2] == ["Two", words("two").split()[0]]
+        (shared,) = [passage for passage in index.extract() if "reed" in (passage.text or "").lower()]
+        assert {place.doc_id for place in shared.places} == {web.url("/"), web.url("/one")}
+        assert index.check(full=True).problems == ()
+        size = sum(len(index.text(web.url(path)).encode()) for path in ("/", "/one", "/two", "/copy"))
+    stats = stats_of(crawler)
+    assert stats == {
+        "documents": 4,
+        "replaced": 0,
+        "unchanged": 0,
+        "texts": 3,  # duplicates are stored once
+        "bytes": size,
+        "skipped/internal": 1,
+        "skipped/status": 1,
+        "skipped/type": 1,
+    }
+    assert f"4 pages added to the passage index {tmp_path / 'passages'}, 0 unchanged;" in caplog.text
+
+
+@crawl_test
+async def test_the_extension_works_alone(web: WebServer, settings: dict[str, Any], tmp_path: Path) -> None:
+    site(web)
+    settings["EXTENSIONS"] = {PassageExtension: 500}
+    crawler = await crawl(LinkSpider, settings, addon=False, urls=web.url())
+    assert not errors_of(crawler)
+    assert len(indexed(tmp_path)) == 4
+    assert not (tmp_path / "dedupe.sqlite").exists()
+
+
+@crawl_test
+async def test_without_the_setting_there_is_no_index(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    site(web)
+    own = {**settings, **ALONE, "DEDUPE_PASSAGES": False, "EXTENSIONS": {PassageExtension: 500}}
+    crawler = await crawl(LinkSpider, own, urls=web.url())
+    assert not stats_of(crawler)
+    assert not (tmp_path / "passages").exists()
+
+
+@crawl_test
+async def test_pages_that_cannot_be_read_are_passed_by_and_counted(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    web.page("/good", html("Good", words("good")))
+    web.page("/large", "x" * 50_001)
+    web.page("/odd", html("Odd"), headers=[("Content-Encoding", "x-odd")])
+    web.page("/deep", "<div>" * 9_000 + "deep")
+    web.page("/" + "n" * 9_000, html("Long name"))
+    web.page("/empty", "")
+
+    class Spider(LinkSpider):
+        async def start(self) -> Any:
+            for path in ("/good", "/large", "/odd", "/deep", "/" + "n" * 9_000, "/missing", "/empty"):
+                yield scrapy.Request(web.url(path))
+            yield scrapy.Request(web.url("/good?head"), method="HEAD")
+            yield scrapy.Request(web.url("/good?skip"), meta={"dedupe_skip": True})
+
+    web.page("/good?skip", html("Skipped"))
+    web.page("/good?head", html("Head"))
+    own = {**settings, **ALONE, "DEDUPE_CONTENT_MAX_BYTES": 50_000, "URLLENGTH_LIMIT": 0}
+    crawler = await crawl(Spider, own)
+    assert not errors_of(crawler)
+    skipped = {key: value for key, value in stats_of(crawler).items() if key.startswith("skipped/")}
+    assert skipped == {
+        "skipped/size": 1,
+        "skipped/encoding": 1,
+        "skipped/markup": 1,
+        "skipped/url": 1,
+        "skipped/status": 1,
+        "skipped/method": 1,
+        "skipped/meta": 1,
+    }
+    # A page that has no text any more has to lose the one that it had.
+    assert names(indexed(tmp_path), web) == ["/empty", "/good"]
+
+
+@crawl_test
+async def test_a_second_crawl_replaces_the_pages_that_changed(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    site(web)
+    await crawl(LinkSpider, settings, urls=web.url())
+    web.page("/one", html("One", words("one, as it is now")))
+    crawler = await crawl(LinkSpider, settings, urls=web.url())
+    assert not errors_of(crawler)
+    stats = stats_of(crawler)
+    assert (stats["documents"], stats["replaced"], stats["unchanged"], stats["texts"]) == (1, 1, 3, 1)
+    with indexed(tmp_path) as index:
+        assert names(index, web) == ["/", "/copy", "/one", "/two"]
+        assert [hit.doc_id for hit in index.like(QUOTE)] == [web.url("/")]
+        assert words("one, as it is now") in index.text(web.url("/one"))
+        assert index.check(full=True).problems == ()
+
+
+@crawl_test
+async def test_a_job_that_goes_on_adds_to_its_index(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    for number in range(12):
+        web.page(f"/{number}", html(f"Page {number}", words(number), links=f"/{number + 1}"))
+    job = {**settings, "JOBDIR": str(tmp_path / "job"), "CONCURRENT_REQUESTS": 1}
+    await crawl(LinkSpider, {**job, "CLOSESPIDER_PAGECOUNT": 4}, urls=web.url("/0"))
+    with indexed(tmp_path) as index:
+        assert 4 <= len(index) < 10
+    crawler = await crawl(LinkSpider, job, urls=web.url("/0"))
+    assert not errors_of(crawler)
+    with indexed(tmp_path) as index:
+        assert names(index, web) == sorted(f"/{number}" for number in range(12))
+
+
+@crawl_test
+async def test_two_crawls_fill_one_index_at_the_same_time(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)  # each page is written by itself
+    monkeypatch.setattr(passage_indexing, "_RETRY_S", 0.0)
+    for number in range(20):
+        web.page(f"/a{number}", html(f"A {number}", words(f"a{number}"), QUOTE))
+        web.page(f"/b{number}", html(f"B {number}", words(f"b{number}"), QUOTE))
+    crawls = [
+        crawl(LinkSpider, {**settings, **ALONE}, urls=" ".join(web.url(f"/{name}{n}") for n in range(20)))
+        for name in "ab"
+    ]
+    for crawler in await asyncio.gather(*crawls):
+        assert not errors_of(crawler)
+        assert stats_of(crawler)["documents"] == 20
+    with indexed(tmp_path) as index:
+        assert names(index, web) == sorted(f"/{name}{number}" for name in "ab" for number in range(20))
+        assert index.check(full=True).problems == ()
+
+
+@crawl_test
+async def test_an_index_that_another_process_writes_all_the_time_costs_no_page(
+    web: WebServer,
+    settings: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)
+    monkeypatch.setattr(passage_indexing, "_RETRY_S", 0.0)
+    monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.1)
+    site(web)
+    spider, items = collecting()
+    with WriterLock(tmp_path / "passages", "passages compact"):
+        crawler = await crawl(spider, {**settings, **ALONE}, urls=web.url())
+    assert len(items) == 5  # the PDF, too
+    # Once, at the end: until then the lock might have been let go any moment.
+    assert errors_of(crawler) == {"dedupe/errors/passages": 1}
+    assert stats_of(crawler)["lost"] == 4
+    assert stats_of(crawler)["documents"] == 0
+    told = f"is being written by process {os.getpid()}"
+    assert caplog.text.count(told) == 1
+    assert "4 pages of this crawl did not get into the index." in caplog.text
+    assert "4 pages not added because of an error" in caplog.text
+
+
+@crawl_test
+async def test_an_index_that_is_free_again_gets_the_pages_that_waited(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)
+    monkeypatch.setattr(passage_indexing, "_RETRY_S", 0.0)
+    site(web)
+    lock = WriterLock(tmp_path / "passages", "passages compact")
+    lock.__enter__()
+
+    class Spider(LinkSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            if response.url == web.url("/two"):
+                lock.__exit__(None, None, None)
+            return super().parse(response)
+
+    crawler = await crawl(Spider, {**settings, **ALONE}, urls=web.url())
+    assert not errors_of(crawler)
+    assert "lost" not in stats_of(crawler)
+    assert names(indexed(tmp_path), web) == ["/", "/copy", "/one", "/two"]
+
+
+@crawl_test
+async def test_no_more_than_so_much_text_waits_for_an_index_that_cannot_be_written(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)
+    monkeypatch.setattr(passage_indexing, "_MOST_BYTES", 3_000)
+    monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.0)
+    for number in range(10):
+        web.page(f"/{number}", html(f"Page {number}", words(number, 100), links=f"/{number + 1}"))
+    lock = WriterLock(tmp_path / "passages", "passages compact")
+    lock.__enter__()
+
+    class Spider(LinkSpider):
+        def closed(self, reason: str) -> None:
+            lock.__exit__(None, None, None)
+
+    crawler = await crawl(Spider, {**settings, **ALONE}, urls=web.url("/0"))
+    stats = stats_of(crawler)
+    assert stats["documents"] + stats["lost"] == 10
+    assert 3 <= stats["documents"] <= 4
+    assert not errors_of(crawler)
+
+
+@crawl_test
+async def test_a_lock_that_is_held_for_long_is_told_once(
+    web: WebServer,
+    settings: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)
+    monkeypatch.setattr(passage_indexing, "_RETRY_S", 0.0)
+    monkeypatch.setattr(passage_indexing, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.0)
+    site(web)
+    with WriterLock(tmp_path / "passages", "passages compact"):
+        crawler = await crawl(LinkSpider, {**settings, **ALONE}, urls=web.url())
+    assert errors_of(crawler)["dedupe/errors/passages"] == 5  # each page, and the end
+    assert caplog.text.count("(passages compact)") == 1
+    assert "The crawl goes on; what could not be written is kept and tried again." in caplog.text
+
+
+@contextmanager
+def longest_file(size_bytes: int) -> Iterator[None]:
+    """No file of this process gets longer, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@crawl_test
+async def test_a_full_disk_costs_no_page(
+    web: WebServer,
+    settings: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    web.page("/", html("Home", words("home")))
+    await crawl(LinkSpider, {**settings, **ALONE}, urls=web.url())
+    web.page("/large", html("Large", words("large", 100_000), links="/other"))
+    web.page("/other", html("Other", words("other")))
+    spider, items = collecting()
+    with longest_file(300_000):
+        crawler = await crawl(spider, {**settings, **ALONE}, urls=web.url("/large"))
+    assert [item["url"] for item in items] == [web.url("/large"), web.url("/other")]
+    assert errors_of(crawler) == {"dedupe/errors/passages": 1}
+    assert stats_of(crawler)["lost"] == 2
+    assert "2 pages of this crawl did not get into the index." in caplog.text
+    with indexed(tmp_path) as index:  # answers as before
+        assert names(index, web) == ["/"]
+        assert index.check(full=True).problems == ()
+
+
+@crawl_test
+async def test_a_folder_that_cannot_be_made_costs_no_page(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site(web)
+    spider, items = collecting()
+    # Not even the superuser makes a folder there.
+    own = {**settings, **ALONE, "DEDUPE_PASSAGES_DIR": "/proc/passages"}
+    crawler = await crawl(spider, own, urls=web.url())
+    assert len(items) == 5
+    assert errors_of(crawler)["dedupe/errors/passages"] == 1
+    assert stats_of(crawler)["lost"] == 4
+    assert "The passage index /proc/passages cannot be written" in caplog.text
+
+
+@crawl_test
+async def test_an_index_with_other_parameters_refuses_the_start(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PassageIndex(tmp_path / "passages", tokeniser="cjk") as index:
+        index.add("x", "some text")
+    with pytest.raises(StoreRefused, match="cjk"):
+        await crawl(LinkSpider, settings, urls=web.url())
+    assert "The crawl does not start." in caplog.text
+    assert web.paths == []
+    crawler = await crawl(LinkSpider, {**settings, "DEDUPE_PASSAGES_TOKENISER": "cjk"}, urls=web.url())
+    assert not errors_of(crawler)
+
+
+@crawl_test
+async def test_a_folder_of_other_things_refuses_the_start(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "passages").mkdir()
+    (tmp_path / "passages" / "holiday.jpg").write_bytes(b"x")
+    with pytest.raises(StoreRefused):
+        await crawl(LinkSpider, settings, urls=web.url())
+    assert "is not a passage index: there is 'holiday.jpg' in it" in caplog.text
+    assert "The crawl does not start." in caplog.text
+    assert "DEDUPE_PASSAGES_DIR" in caplog.text
+    assert [path.name for path in (tmp_path / "passages").iterdir()] == ["holiday.jpg"]
+
+
+@crawl_test
+async def test_without_texts_passages_are_told_by_where_they_stand(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    site(web)
+    crawler = await crawl(LinkSpider, {**settings, "DEDUPE_PASSAGES_TEXT": False}, urls=web.url())
+    assert not errors_of(crawler)
+    with indexed(tmp_path) as index:
+        hits = index.like(QUOTE)
+        assert {hit.doc_id for hit in hits} == {web.url("/"), web.url("/one")}
+        assert {passage.text for hit in hits for passage in hit.passages} == {None}
+        with pytest.raises(StoreRefused):
+            index.text(web.url("/"))
+
+
+KILLED = """
+import json, sys
+from crawling import LinkSpider
+from scrapy.crawler import CrawlerProcess
+from scrapy_dedupe import passage_indexing
+passage_indexing._FLUSH_S = 0.2
+process = CrawlerProcess(json.loads(sys.argv[1]))
+process.crawl(LinkSpider, urls=sys.argv[2])
+process.start()
+"""
+
+
+def test_a_crawl_that_is_killed_has_what_was_flushed(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    clock = threading.Event()
+
+    def wait(handler: Any) -> Page:
+        # It is read while the crawl writes it.
+        for _ in range(600):
+            if len(PassageIndex(tmp_path / "passages")):
+                break
+            clock.wait(0.05)
+        process.send_signal(signal.SIGKILL)
+        return Page(b"")
+
+    site(web)
+    web.page("/two", html("Two", words("two"), links="/kill"))
+    web.pages["/kill"] = wait
+    values = {**settings, **ALONE, "ADDONS": {"scrapy_dedupe.Addon": 500}, "DEPTH_PRIORITY": 1}
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, json.dumps(values), web.url()],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.wait(60) == -signal.SIGKILL
+    with indexed(tmp_path) as index:
+        assert web.url("/") in index
+        assert index.check(full=True).problems == ()
