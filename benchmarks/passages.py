@@ -157,7 +157,7 @@ class Cost:
 
 
 def run(work: Path, *words: str) -> Cost:
-    """Run a verb. The memory is looked at every 20 ms, and is that of all processes, what they share counted once."""
+    """Run a verb. The memory is looked at every 100 ms, and is that of all processes, what they share counted once."""
     begun = time.perf_counter()
     process = subprocess.Popen([*PROGRAM, *words], cwd=work, stdout=subprocess.DEVNULL)
     most = 0
@@ -165,7 +165,7 @@ def run(work: Path, *words: str) -> Cost:
 
     def look() -> None:
         nonlocal most
-        while not is_over.wait(0.02):
+        while not is_over.wait(0.1):
             most = max(most, sum(map(_pss_bytes, _family(process.pid))))
 
     looking = threading.Thread(target=look)
@@ -400,7 +400,9 @@ def extracting(work: Path, corpus: Corpus) -> None:
     """The part ``extract``."""
     root = index_of(work).name
     cost = run(work, "passages", "extract", "--root", root, "--format", "jsonl", "-o", "passages.jsonl")
-    count, told, first = 0, dict.fromkeys(corpus.planted, 0), []
+    count = 0
+    told = dict.fromkeys(corpus.planted, 0)
+    first: list[dict[str, Any]] = []
     sought: dict[str, list[Planted]] = {}
     for planted in corpus.planted:
         sought.setdefault(planted.places[0][0], []).append(planted)
@@ -456,15 +458,19 @@ def main() -> None:
     parser.add_argument("--only", choices=("index", "like", "append", "extract"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--most", type=int, default=400, metavar="MB")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="work there, and leave what is made")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="work there, and leave what is made; an index of an earlier run is taken as it is",
+    )
     options = parser.parse_args()
     corpus = read_corpus(options.folder, options.most * 1_000_000)
     plant(corpus)
     with tempfile.TemporaryDirectory() as name:
         work = options.keep or Path(name)
         work.mkdir(parents=True, exist_ok=True)
-        if not (work / "pages.jsonl").exists():
-            write_lines(corpus.pages.items(), work / "pages.jsonl")
+        write_lines(corpus.pages.items(), work / "pages.jsonl")
         parts: dict[str, Callable[[], None]] = {
             "index": lambda: indexing(work, corpus, options.rounds),
             "like": lambda: asking(work, corpus),

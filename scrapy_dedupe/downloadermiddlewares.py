@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from scrapy.exceptions import IgnoreRequest
-from scrapy.http import HtmlResponse, TextResponse, XmlResponse
+from scrapy.http import TextResponse
 from scrapy.http.request import NO_CALLBACK
 
 from .content import Judge, JudgeOptions, NearOptions, Verdict
@@ -33,6 +33,7 @@ from .content.latency import Latency
 from .desk import ERROR, STORE_AWAY, Desk
 from .errors import SettingError, StoreError
 from .page_limits import PageLimits
+from .page_reasons import declared_type, reason_to_skip
 from .session import Session
 from .signals import content_judged
 from .text_watch import TextWatch
@@ -49,14 +50,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 META_KEY: Final = "dedupe"
-SKIP_META_KEY: Final = "dedupe_skip"
 ACTION_META_KEY: Final = "dedupe_action"
 
 # How often a page is judged, when others with its text fail one after the other.
 _MOST_LOOKS: Final = 3
-
-# Flags of bodies of which a part is missing. ("partial" only says that the connection's end was the body's.)
-_TRUNCATED: Final = frozenset(("dataloss", "download_stopped"))
 
 
 class DuplicateContent(IgnoreRequest):
@@ -182,9 +179,9 @@ class ContentDedupeMiddleware:
 
     async def _judgement_on(self, request: Request, response: Response) -> Judgement:
         try:
-            content_type = _declared_type(response)
+            content_type = declared_type(response)
             kind = None if content_type is None else kind_of(content_type)
-            if reason := self._reason_to_skip(request, response, kind):
+            if reason := reason_to_skip(request, response, kind, self._settings.max_bytes):
                 return Judgement(Verdict("unknown", reason=reason))
             assert kind is not None
             assert content_type is not None
@@ -193,25 +190,6 @@ class ContentDedupeMiddleware:
         except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
             self._session.error("content", error, "The page was passed on unjudged (verdict unknown).")
             return Judgement(Verdict("unknown", reason=ERROR))
-
-    def _reason_to_skip(self, request: Request, response: Response, kind: str | None) -> str | None:
-        """Why the page is never judged, None if it is."""
-        encoding = response.headers.get(b"Content-Encoding")
-        if request.meta.get(SKIP_META_KEY):
-            return "meta"
-        if request.method == "HEAD":
-            return "method"
-        if response.status != 200:
-            return "status"
-        if kind is None or not isinstance(response, TextResponse):
-            return "type"
-        if encoding is not None and encoding.lower() != b"identity":
-            return "encoding"  # nobody could decode it
-        if _TRUNCATED.intersection(response.flags):
-            return "truncated"
-        if len(response.body) > self._settings.max_bytes:
-            return "size"
-        return None
 
     def _tell(self, verdict: Verdict, request: Request, response: Response) -> None:
         self._crawler.signals.send_catch_log(
@@ -259,13 +237,3 @@ def judge_options(settings: ContentSettings) -> JudgeOptions:
         template_guard=settings.template_guard,
         remember_for_s=settings.ttl_s,
     )
-
-
-def _declared_type(response: Response) -> str | None:
-    content_type = response.headers.get(b"Content-Type")
-    if content_type is not None:
-        return content_type.decode("latin-1")
-    # Nothing is declared: go by what Scrapy found in the URL and the body.
-    if isinstance(response, HtmlResponse):
-        return "text/html"
-    return "application/xml" if isinstance(response, XmlResponse) else None

@@ -11,7 +11,7 @@ import pytest
 from crawling import LinkSpider, crawl, crawl_test
 
 import scrapy_dedupe
-from scrapy_dedupe import downloadermiddlewares, errors, recordings, signals
+from scrapy_dedupe import downloadermiddlewares, errors, page_reasons, recordings, signals
 from scrapy_dedupe.commands.verbs import VERBS
 from scrapy_dedupe.settings import SPECS, Spec
 
@@ -100,7 +100,7 @@ async def test_every_stat_of_a_crawl_is_documented(web: WebServer, settings: dic
 def test_every_meta_key_is_documented() -> None:
     keys = {
         downloadermiddlewares.META_KEY,
-        downloadermiddlewares.SKIP_META_KEY,
+        page_reasons.SKIP_META_KEY,
         downloadermiddlewares.ACTION_META_KEY,
         recordings.META_KEY,
     }

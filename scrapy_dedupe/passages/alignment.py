@@ -57,6 +57,10 @@ class Occurrences:
         order = np.argsort(values, kind="stable")
         self._places = order.astype(np.int64)
         self._values = values[order]
+        # Most of what is looked up is not there, which a table of the highest bits tells at once.
+        self._shift = np.uint64(64 - max(12, min(22, 4 + len(values).bit_length())))
+        self._may_be_there = np.zeros(1 << (64 - int(self._shift)), np.bool_)
+        self._may_be_there[values >> self._shift] = True
 
     def pairs_with(self, values: Hashes, groups: Positions | None = None) -> tuple[Positions, Positions]:
         """Pairs of places, here and in *values*, of equal values; of many, only some (see above).
@@ -65,10 +69,12 @@ class Occurrences:
         """
         if not len(self._values):
             return np.empty(0, np.int64), np.empty(0, np.int64)
+        found = np.flatnonzero(self._may_be_there[values >> self._shift])
+        values = values[found]
         low = np.searchsorted(self._values, values)
         low[low == len(self._values)] = 0
-        found = np.flatnonzero(self._values[low] == values)
-        low, values = low[found], values[found]
+        there = self._values[low] == values
+        low, values, found = low[there], values[there], found[there]
         counts = np.searchsorted(self._values, values, side="right") - low
         if not len(found) or int(counts.max()) <= _MANY:
             return self._pairs(low, counts, found)
@@ -76,10 +82,10 @@ class Occurrences:
         values_there = low if groups is None else low + len(self._values) * groups[found]
         order = np.argsort(values_there, kind="stable")
         first = np.flatnonzero(np.diff(values_there[order], prepend=-1))
-        there = np.diff(first, append=len(order))
+        times = np.diff(first, append=len(order))
         rank, total = np.empty_like(low), np.empty_like(low)
-        rank[order] = np.arange(len(order)) - np.repeat(first, there)
-        total[order] = np.repeat(there, there)
+        rank[order] = np.arange(len(order)) - np.repeat(first, times)
+        total[order] = np.repeat(times, times)
         is_inner = (counts > _MANY) & (total > _MANY) & (rank >= _FEW) & (rank < total - _FEW)
         inner = np.flatnonzero(is_inner)
         some = np.full(len(inner), _FEW)
@@ -207,11 +213,15 @@ def _reach_back(a_sums: Hashes, b_sums: Hashes, a: Positions, b: Positions) -> P
         high[open_[~equal]] = middle[~equal] - 1
 
 
-def _agree(a_sums: Hashes, b_sums: Hashes, a: Positions, b: Positions, length: Positions) -> NDArray[np.bool_]:
+def _agree(
+    a_sums: Hashes, b_sums: Hashes, a: Positions, b: Positions, length: Positions
+) -> NDArray[np.bool_]:
     # The sum of the one that begins further left is lifted to where the other begins.
     up = _powers_up_to(_MULTIPLIER, int(max(a.max(), b.max())) + 1)
     shift = np.minimum(a, b)
-    return (a_sums[a + length] - a_sums[a]) * up[b - shift] == (b_sums[b + length] - b_sums[b]) * up[a - shift]
+    return (a_sums[a + length] - a_sums[a]) * up[b - shift] == (b_sums[b + length] - b_sums[b]) * up[
+        a - shift
+    ]
 
 
 def _sums(hashes: Hashes) -> Hashes:

@@ -4,10 +4,9 @@ A blotter turns the hashes of the tokens of a text into blots. Three of them:
 
 ``rolling/1``
     64 bits that depend on k tokens and their order: the sum of h_j x A^j modulo 2^64, mixed. Of every *window* blots in
-    a row the smallest is kept, after Schleimer, Wilkerson and Aiken, "Winnowing: local algorithms for document
-    fingerprinting" (SIGMOD 2003), in its robust form: among equal ones the one that was kept before, if it is in the
-    window, and otherwise the last. A text with at least one blot and fewer than *window* keeps its smallest. So of any
-    run of k + window - 1 tokens that two texts share, both keep the same blot, and about 2 in window + 1 are kept.
+    a row the smallest is kept (see :mod:`.winnowing`); a text with at least one blot and fewer than *window* keeps its
+    smallest. So of any run of k + window - 1 tokens that two texts share, both keep the same blot, and about 2 in
+    window + 1 are kept.
 ``xor/1``
     As dupi has it: the exclusive or of the low 32 bits of k token hashes, each window kept, folded to fewer *bits* by
     the remainder. It is blind to the order of the tokens, and equal tokens cancel each other.
@@ -34,7 +33,7 @@ from .values import KEY_BITS
 from .winnowing import windows, winnowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,6 +42,8 @@ MOST: Final = 64
 
 _A: Final = 0xD1342543DE82EF95
 _WORD_BITS: Final = 32
+# So many tokens that the arrays of a piece stay in the processor's cache, and that a long text takes little more memory.
+_PIECE: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +110,36 @@ class Rolling:
         return {"name": "rolling/1", **asdict(self)}
 
     def all_blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        starts, _ = _starts(bounds, self.span)
-        if not len(starts):
-            return _NO_BLOTS
-        return Blots(mixed(windows(hashes, self.k, 1, _weigh))[starts], starts)
+        return _every(hashes, bounds, self.span, self._values)
 
     def blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        starts, counts = _starts(bounds, self.span)
-        if not len(starts):
-            return _NO_BLOTS
-        values = mixed(windows(hashes, self.k, 1, _weigh))[starts]
-        kept = winnowed(values, counts, self.window)
-        return Blots(values[kept], starts[kept])
+        parts = []
+        for texts, begin, end in _stretches(bounds):
+            windows = end - begin - self.guarantee + 1
+            if len(texts) > 2 or windows < 1:
+                starts, counts = _starts(texts - begin, self.span)
+                if len(starts):
+                    values = self._values(hashes[begin:end])[starts]
+                    kept = winnowed(values, counts, self.window)
+                    parts.append(Blots(values[kept], starts[kept] + begin))
+            else:
+                parts += self._in_pieces(hashes[begin:end], begin, windows)
+        return _together(parts)
+
+    def _in_pieces(self, hashes: NDArray[np.uint64], begin: int, windows: int) -> Iterator[Blots]:
+        """The blots of one text, so many windows at a time."""
+        before = -1
+        for at in range(0, windows, _PIECE):
+            stop = min(at + _PIECE, windows)
+            values = self._values(hashes[at : stop + self.guarantee - 1])
+            kept = winnowed(values, np.array([len(values)]), self.window, before - at)
+            kept = kept[kept != before - at]
+            if len(kept):
+                before = int(kept[-1]) + at
+                yield Blots(values[kept], kept + (begin + at))
+
+    def _values(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return mixed(windows(hashes, self.k, 1, _weigh))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +177,7 @@ class Xor:
         return {"name": "xor/1", **asdict(self)}
 
     def all_blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        return _xored(hashes, bounds, self.k, 1, self.bits)
+        return _every(hashes, bounds, self.span, lambda part: _xored(part, self.k, 1, self.bits))
 
     def blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
         return self.all_blots(hashes, bounds)
@@ -189,7 +208,7 @@ class Interleaved:
         return {"name": "interleaved/1", **asdict(self)}
 
     def all_blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        return _xored(hashes, bounds, self.k, self.streams, self.bits)
+        return _every(hashes, bounds, self.span, lambda part: _xored(part, self.k, self.streams, self.bits))
 
     def blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
         return self.all_blots(hashes, bounds)
@@ -278,8 +297,46 @@ def _xor(first: NDArray[np.uint64], second: NDArray[np.uint64], done: int) -> ND
     return first ^ second
 
 
-def _xored(hashes: NDArray[np.uint64], bounds: NDArray[np.int64], k: int, step: int, bits: int) -> Blots:
-    starts, _ = _starts(bounds, (k - 1) * step + 1)
-    if not len(starts):
+def _xored(hashes: NDArray[np.uint64], k: int, step: int, bits: int) -> NDArray[np.uint64]:
+    return windows(hashes & np.uint64((1 << bits) - 1), k, step, _xor)
+
+
+def _every(
+    hashes: NDArray[np.uint64],
+    bounds: NDArray[np.int64],
+    span: int,
+    values_of: Callable[[NDArray[np.uint64]], NDArray[np.uint64]],
+) -> Blots:
+    """The blots of every window."""
+    parts = []
+    for texts, begin, end in _stretches(bounds):
+        if len(texts) > 2:
+            starts, _ = _starts(texts - begin, span)
+            if len(starts):
+                parts.append(Blots(values_of(hashes[begin:end])[starts], starts + begin))
+        else:
+            for at in range(begin, end - span + 1, _PIECE):
+                stop = min(at + _PIECE, end - span + 1)
+                parts.append(Blots(values_of(hashes[at : stop + span - 1]), np.arange(at, stop)))
+    return _together(parts)
+
+
+def _stretches(bounds: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], int, int]]:
+    """The bounds of texts that are worked on together: of a piece at most, or of one text. And its first and last one."""
+    first = 0
+    while first < len(bounds) - 1:
+        last = int(np.searchsorted(bounds, bounds[first] + _PIECE, "right")) - 1
+        last = max(last, first + 1)
+        texts = bounds[first : last + 1]
+        yield texts, int(texts[0]), int(texts[-1])
+        first = last
+
+
+def _together(parts: Sequence[Blots]) -> Blots:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
         return _NO_BLOTS
-    return Blots(windows(hashes & np.uint64((1 << bits) - 1), k, step, _xor)[starts], starts)
+    return Blots(
+        np.concatenate([part.values for part in parts]), np.concatenate([part.starts for part in parts])
+    )

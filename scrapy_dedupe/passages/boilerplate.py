@@ -57,16 +57,16 @@ class Boilerplate:
         result = np.zeros(len(texts), np.bool_)
         if not len(texts) or not len(self._needed):
             return result
-        hosts = self._host_of[texts]
-        at = np.flatnonzero(hosts >= 0)
+        # Few keys stand in enough documents: the others go before anything else is done with them.
+        weights = self._weights[texts]
+        at = np.flatnonzero((np.bincount(key_numbers, weights=weights) >= self._least)[key_numbers])
+        hosts = self._host_of[texts[at]]
+        has_host = hosts >= 0
+        if not has_host.all():
+            at, hosts = at[has_host], hosts[has_host]
         if not len(at):
             return result
-        keys, hosts, weights = key_numbers[at], hosts[at], self._weights[texts[at]]
-        # Few keys stand in enough documents: the others go before anything is sorted.
-        often = np.bincount(keys, weights=weights)[keys] >= self._least
-        at, keys, hosts, weights = at[often], keys[often], hosts[often], weights[often]
-        if not len(at):
-            return result
+        keys, weights = key_numbers[at], weights[at]
         cells, count = self._cells(keys, hosts)
         if self._may_repeat:
             weights = np.where(is_first(keys, texts[at]), weights, 0)

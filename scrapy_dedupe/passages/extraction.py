@@ -10,8 +10,7 @@ What grows with the index is in files of a work folder that is removed in the en
 from __future__ import annotations
 
 import tempfile
-from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-_CACHED_CHARS: Final = 1 << 24
 _CACHED_NAMES: Final = 1 << 15
 
 
@@ -90,7 +88,9 @@ def _checked(
     """The least number of tokens."""
     blotter = blotter_of(snapshot.parameters.blotter)
     if min_docs < 2:
-        raise SettingError(f"What stands in {min_docs} document does not repeat. Give 2 or more for min_docs.")
+        raise SettingError(
+            f"What stands in {min_docs} document does not repeat. Give 2 or more for min_docs."
+        )
     if max_docs is not None and max_docs < min_docs:
         raise SettingError(f"No passage stands in at least {min_docs} and at most {max_docs} documents.")
     if top is not None and top < 0:
@@ -134,10 +134,11 @@ def _extract(
         else:
             material = BlotMaterial(snapshot, seeds, weights, folder, watch)
         del search, seeds
-        ranking = Ranking(folder, Repeats(material, min_docs, max_docs), min_tokens, material.tokens_of)
-        material.release()
-        runs = ranking.best_first() if nested else ranking.telling(material.size, material.extra)
-        yield from _Teller(snapshot, material, min_docs, skip_copies).passages(runs, top)
+        with closing(material):
+            ranking = Ranking(folder, Repeats(material, min_docs, max_docs), min_tokens, material.tokens_of)
+            material.release()
+            runs = ranking.best_first() if nested else ranking.telling(material.size, material.extra)
+            yield from _Teller(snapshot, material, min_docs, skip_copies).passages(runs, top)
 
 
 @contextmanager
@@ -145,7 +146,9 @@ def _work_folder(work: Path | None) -> Iterator[Path]:
     """A folder that is removed at the end. Tells in one sentence if it cannot be written."""
     parent = Path(tempfile.gettempdir()) if work is None else work
     try:
-        with tempfile.TemporaryDirectory(prefix="passages-", dir=parent, ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="passages-", dir=parent, ignore_cleanup_errors=True
+        ) as folder:
             yield Path(folder)
     except OSError as error:
         raise StoreUnavailable(
@@ -165,8 +168,6 @@ class _Teller:
         self._min_docs = min_docs
         self._skip_copies = skip_copies
         self._words = tokeniser_named(snapshot.parameters.tokeniser).words
-        self._texts: OrderedDict[int, str] = OrderedDict()
-        self._chars = 0
         self._names = lru_cache(_CACHED_NAMES)(self._names_of)
 
     def passages(self, runs: Iterable[Run], top: int | None) -> Iterator[Passage]:
@@ -187,12 +188,15 @@ class _Teller:
         texts = self._material.texts[owners].tolist()
         spans = [self._material.char_span(place, run.length) for place in run.places.tolist()]
         shown, is_same = None, [True] * len(texts)
-        if self._snapshot.parameters.has_texts:
-            shown, is_same = self._compared(texts, spans)
+        if isinstance(self._material, TokenMaterial):
+            written = list(map(self._material.written, owners.tolist(), spans))
+            shown, is_same = written[0], self._compared(written)
         found: list[tuple[tuple[int, int], Place]] = []
         tokens = 0
         starts = self._material.text_starts[owners].tolist()
-        for place, text, start, span, same in zip(run.places.tolist(), texts, starts, spans, is_same, strict=True):
+        for place, text, start, span, same in zip(
+            run.places.tolist(), texts, starts, spans, is_same, strict=True
+        ):
             if same:
                 first, end = self._material.token_span(place, run.length, start)
                 tokens = tokens or end - first
@@ -201,36 +205,20 @@ class _Teller:
         passage = Passage(shown, tokens, tuple(place for _, place in found))
         return passage if passage.documents >= self._min_docs else None
 
-    def _compared(self, texts: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[str, list[bool]]:
-        """How the run is written in the first text, and in which of them it has the same words."""
-        start, end = spans[0]
-        first = self._text(texts[0])[start:end]
-        words = None
-        known = {first: True}
-        is_same = []
-        for text, (start, end) in zip(texts, spans, strict=True):
-            written = self._text(text)[start:end]
-            if written not in known:
-                words = words or self._words(first)
-                known[written] = self._words(written) == words
-            is_same.append(known[written])
-        return first, is_same
-
-    def _text(self, number: int) -> str:
-        text = self._texts.get(number)
-        if text is not None:
-            self._texts.move_to_end(number)
-            return text
-        text = self._texts[number] = self._snapshot.text(number)
-        self._chars += len(text)
-        while self._chars > _CACHED_CHARS and len(self._texts) > 1:
-            self._chars -= len(self._texts.popitem(last=False)[1])
-        return text
+    def _compared(self, written: Sequence[str]) -> list[bool]:
+        """Which of these have the same words as the first."""
+        known = dict.fromkeys(written, False)
+        words = self._words(written[0]) if len(known) > 1 else []
+        for text in known:
+            known[text] = text == written[0] or self._words(text) == words
+        return [known[text] for text in written]
 
     def _names_of(self, text: int) -> list[tuple[tuple[int, int], str]]:
         """The documents of a text, with their numbers in the order of adding."""
         documents = self._snapshot.documents_of(text)
         if self._skip_copies:
             documents = documents[:1]
-        return [(self._snapshot.document_number(document.doc_id) or (0, 0), document.doc_id) for document in documents]
-
+        return [
+            (self._snapshot.document_number(document.doc_id) or (0, 0), document.doc_id)
+            for document in documents
+        ]

@@ -153,12 +153,14 @@ class PassageIndex:
         """Delete documents as one change, and tell of each whether it was there. Raises StoreUnavailable."""
         self.flush()
         with self._writing("delete") as writer:
-            return writer.delete(doc_ids)
+            was_there = writer.delete(doc_ids)
+            writer.tidy()
+            return was_there
 
     def compact(self) -> bool:
         """Make all segments one, and give free what deleted documents took; False if there was nothing to do.
 
-        As long as it works it takes as much space again. Raises StoreUnavailable.
+        Meanwhile it takes as much space again. Raises StoreUnavailable, and StoreRefused for an index that is damaged.
         """
         self.flush()
         with self._writing("compact") as writer:

@@ -40,6 +40,7 @@ QUIET: Final[dict[str, str]] = {
 """Why something is passed over that nobody would expect in the index, with words for it."""
 
 LOUD: Final[dict[str, str]] = {
+    "no-text": "files that were named and are no text",
     "large": "documents that are too large",
     "hostile": "pages whose markup would take too long",
     "coding": "pages whose content coding cannot be undone",

@@ -10,15 +10,13 @@ the next, made of the distance between them and of the key of the next.
 
 0 stands between texts and instead of what is left out: boilerplate and taboo. It equals nothing, so no run goes over it.
 
-The files: ``sequence`` (uint32), ``starts`` and ``ends`` (uint32, the characters where a token or blot begins and ends)
+The files: ``texts`` (see `work_files`), ``sequence`` (uint32), ``starts`` and ``ends`` (uint32, the characters where a token or blot begins and ends)
 and, without texts, ``befores`` and ``tokens`` (uint32, the first token of a blot), all with one item for each place of
 the sequence; ``bucket-N``, pairs of uint64: the hash of what stands at a position, and the position.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +27,7 @@ from .characters import mixed
 from .repeats import PADDING
 from .seeds import Seeds, mapped
 from .tokens import tokeniser_named, tokens_of_all
+from .work_files import Items, WrittenTexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,24 +51,6 @@ _A: Final = 0xD1342543DE82EF95
 _STEP: Final = 0x9E3779B97F4A7C15
 
 
-class ItemFile:
-    """A file of uint32 of which single ones are read, without the memory that mapping it takes in the end."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: BinaryIO | None = None
-
-    def item(self, number: int) -> int:
-        if self._file is None:
-            self._file = self._path.open("rb")
-        return int.from_bytes(os.pread(self._file.fileno(), 4, 4 * number), sys.byteorder)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
 class _Sequence:
     """What both kinds of material have in common; see `.repeats.Material`."""
 
@@ -85,8 +66,8 @@ class _Sequence:
         self._blotter = blotter_of(snapshot.parameters.blotter)
         self._size = 0
         self.sequence: Values = np.zeros(0, np.uint32)
-        self._starts = ItemFile(folder / "starts")
-        self._ends = ItemFile(folder / "ends")
+        self._starts = Items(folder / "starts")
+        self._ends = Items(folder / "ends")
 
     @property
     def size(self) -> int:
@@ -151,7 +132,12 @@ class TokenMaterial(_Sequence):
         self.known = min_tokens
         self._tokeniser = tokeniser_named(snapshot.parameters.tokeniser)
         self._seeds = seeds
-        self._build(watch)
+        self._texts = WrittenTexts(folder / "texts")
+        try:
+            self._build(watch)
+        except BaseException:
+            self.close()
+            raise
         self.sequence = self._map("sequence")
 
     def before(self, positions: Numbers) -> Values:
@@ -160,6 +146,14 @@ class TokenMaterial(_Sequence):
     def tokens_of(self, positions: Numbers, lengths: Numbers) -> Numbers:
         """How many tokens runs have."""
         return lengths
+
+    def close(self) -> None:
+        super().close()
+        self._texts.close()
+
+    def written(self, text: int, span: tuple[int, int]) -> str:
+        """Some characters of a text, which is told by its number in the material."""
+        return self._texts.slice(text, *span)
 
     def token_span(self, position: int, length: int, text_start: int) -> tuple[int, int]:
         """The tokens of a run in its text."""
@@ -177,11 +171,13 @@ class TokenMaterial(_Sequence):
                 watch.advance(int(chars[first:end].sum()))
             for file in outputs:
                 file.write(bytes(4 * PADDING))
+        self._texts.finish()
         watch.end()
 
     def _add(self, first: int, end: int, outputs: list[BinaryIO], buckets: list[BinaryIO]) -> None:
         """Write the texts of a batch, each behind a 0."""
         texts = self._snapshot.texts(self.texts[first:end].tolist())
+        self._texts.add(texts)
         tokens, bounds = tokens_of_all(texts, self._tokeniser)
         counts = np.diff(bounds)
         owners = np.repeat(np.arange(len(texts)), counts)
@@ -189,7 +185,12 @@ class TokenMaterial(_Sequence):
         values = (tokens.hashes & _LOW).astype(np.uint32)
         values[values == 0] = 1
         wanted = keys(blots.values, self._blotter)
-        self._leave_out(values, wanted, blots.starts, self._snapshot.text_host[self.texts[first:end]][owners[blots.starts]])
+        self._leave_out(
+            values,
+            wanted,
+            blots.starts,
+            self._snapshot.text_host[self.texts[first:end]][owners[blots.starts]],
+        )
         found, _ = self._seeds.keys.find(wanted)
         at = np.arange(len(values)) + owners + 1
         laid = np.zeros(len(values) + len(texts), np.uint32)
@@ -230,7 +231,9 @@ class BlotMaterial(_Sequence):
     known = 0
     extra = 1
 
-    def __init__(self, snapshot: Snapshot, seeds: Seeds, weights: Numbers, folder: Path, watch: Watch) -> None:
+    def __init__(
+        self, snapshot: Snapshot, seeds: Seeds, weights: Numbers, folder: Path, watch: Watch
+    ) -> None:
         super().__init__(snapshot, folder, seeds.texts, weights)
         self._build(seeds, watch)
         self.sequence = self._map("sequence")
@@ -296,7 +299,12 @@ class BlotMaterial(_Sequence):
         return numbers.view(np.ndarray)
 
     def _add(
-        self, part: slice, numbers: NDArray[np.uint32], tokens: Values, outputs: list[BinaryIO], buckets: list[BinaryIO]
+        self,
+        part: slice,
+        numbers: NDArray[np.uint32],
+        tokens: Values,
+        outputs: list[BinaryIO],
+        buckets: list[BinaryIO],
     ) -> None:
         """Write the steps of some blots."""
         here = numbers[part.start + 1 : part.stop + 1].astype(np.uint64)
@@ -349,5 +357,3 @@ def _window_hashes(values: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
             result = result[:-1] * np.uint64(_A) + values[done:]
             done += 1
     return result
-
-

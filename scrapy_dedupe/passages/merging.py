@@ -7,7 +7,7 @@ first, so that damage is refused instead of given a new checksum; blobs take the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,8 +85,10 @@ def _number_texts(segments: Sequence[Segment], texts_alive: Sequence[NDArray[np.
     new = np.full(len(digests), -1, np.int64)
     new[kept] = np.arange(len(firsts))
     new[texts[order]] = new[firsts[np.cumsum(is_first) - 1]]
-    bounds = np.cumsum([segment.text_count for segment in segments])[:-1]
-    return _Numbers(np.split(new, bounds), np.split(kept, bounds), len(firsts))
+    bounds = list(pairwise(accumulate((segment.text_count for segment in segments), initial=0)))
+    return _Numbers(
+        [new[start:stop] for start, stop in bounds], [kept[start:stop] for start, stop in bounds], len(firsts)
+    )
 
 
 def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter) -> None:

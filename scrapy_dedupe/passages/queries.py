@@ -1,8 +1,8 @@
 """Questions to an index: which documents share passages with a text, what its blots are, and where a blot stands.
 
 `like` looks the text's blots up, counts for each indexed text how many it has, and compares the text word by word with
-those that have most. With the default of `min_tokens` every document among these that shares a run of so many tokens is
-a hit, with all such runs; with fewer, a document is found only if it shares a blot that the index holds.
+those that have most. With the default of `min_tokens` every text among these that shares a run of so many tokens is a
+hit, with all such runs; with fewer, a text is found only if it shares a blot that the index holds.
 
 A document's blots that are boilerplate on its host count for nothing, and its passages do not go through them. The same
 holds for all windows of a taboo text.
@@ -19,8 +19,9 @@ from scrapy_dedupe.errors import SettingError
 
 from .alignment import Occurrences
 from .blots import blotter_of, keys
-from .boilerplate import SHARE, Boilerplate
+from .boilerplate import SHARE
 from .shared import AskedText, Share, shares_in_outline, shares_in_texts
+from .templates import templates_of
 from .tokens import tokeniser_named
 from .values import Hit, Passage, Place
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from .values import Outline, Parameters
 
 _LOOKED_INTO = 20
-_BATCH = 10
+_FEW = 10
 _PATIENCE = 2
 
 
@@ -72,7 +73,11 @@ def like(
 
     *min_tokens* is the shortest run that the index is sure to find, unless another is given. *boilerplate_share* None
     keeps boilerplate in. Documents in *left_out* are no hits. Of equal scores the document that was added first comes
-    first. Texts are looked into while fewer than *top* are found, and as many again; at most 20 x *top*.
+    first.
+
+    Texts are looked into in the order of how many of the blots they have: *top* of them, then half as many at a time
+    (ten at least), until *top* documents are found and no better ones are likely. It ends before, if two times in a
+    row bring none, since what is left shares phrases at most, and after 20 x *top* texts.
 
     Raises SettingError for numbers that make no sense, StoreRefused if the index is damaged.
     """
@@ -92,37 +97,37 @@ class _Search:
     def __init__(self, snapshot: Snapshot, asked: AskedText, boilerplate_share: float | None) -> None:
         self._snapshot = snapshot
         self._asked = asked
-        self._wanted, self._key_of_blot = np.unique(keys(asked.blots, asked.blotter), return_inverse=True)
-        self._occurrences = Occurrences(self._key_of_blot.astype(np.uint64))
-        key_numbers, texts, ordinals = snapshot.find(self._wanted)
-        is_template = (
-            np.zeros(len(texts), np.bool_)
-            if boilerplate_share is None
-            else Boilerplate(snapshot, boilerplate_share).is_boilerplate(key_numbers, texts)
+        self._hidden: dict[int, NDArray[np.bool_]] = {}
+        self._keys_of_text, self._key_of_blot = np.unique(
+            keys(asked.blots, asked.blotter), return_inverse=True
         )
-        self._template_keys, self._template_texts = key_numbers[is_template], texts[is_template]
-        self._keys, self._texts = key_numbers[~is_template], texts[~is_template]
-        self._ordinals = ordinals[~is_template]
+        self._occurrences = Occurrences(self._key_of_blot.astype(np.uint64))
+        if boilerplate_share is None:
+            self._keys, self._texts, self._ordinals = snapshot.find(self._keys_of_text)
+            self._templates: dict[int, list[int]] = {}
+        else:
+            templates = templates_of(snapshot, boilerplate_share)
+            found = templates.find(snapshot, self._keys_of_text)
+            self._keys, self._texts, self._ordinals = found.posts
+            self._templates = found.keys_of_hosts
 
     def hits(self, top: int, left_out: Container[str]) -> list[Hit]:
-        size = max(top, _BATCH)
         candidates, estimates = self._candidates(_LOOKED_INTO * top)
-        hidden = self._hidden_in(candidates)
         found: list[tuple[float, int, list[Share], list[str]]] = []
         scores: list[float] = []
-        vain = 0
-        for begin in range(0, len(candidates), size):
-            if vain == _PATIENCE or len(scores) >= top and (
-                begin >= 2 * size or estimates[begin] <= sorted(scores)[-top]
-            ):
+        begin = vain = 0
+        end = max(top, _FEW)
+        while begin < len(candidates) and vain < _PATIENCE:
+            # The rest is not likely to be better than what there is.
+            if len(scores) >= top and (begin >= 2 * top or estimates[begin] <= sorted(scores)[-top]):
                 break
-            vain += 1
             names: dict[int, list[str]] = {}
-            for text in candidates[begin : begin + size]:
+            for text in candidates[begin:end]:
                 ids = (document.doc_id for document in self._snapshot.documents_of(text))
                 if own := [doc_id for doc_id in ids if doc_id not in left_out]:
                     names[text] = own
-            for text, shares in self._shares(list(names), hidden):
+            begin, end, vain = end, end + max(top // 2, _FEW), vain + 1
+            for text, shares in self._shares(list(names)):
                 if shares:
                     vain = 0
                     score = self._asked.share_covered(shares)
@@ -132,7 +137,7 @@ class _Search:
         return list(self._told(found, top))
 
     def _candidates(self, most: int) -> tuple[list[int], list[float]]:
-        """The texts that have most of the blots, those of equal numbers in the order of adding, at most *most*.
+        """The texts that have most of the blots, of equal numbers those with rare ones first, at most *most*.
 
         And which share of the blots each has, which is about its score.
         """
@@ -142,8 +147,11 @@ class _Search:
             keys_, texts = np.divmod(pairs, max(1, self._snapshot.text_count))
         if not len(texts):
             return [], []
-        # Of texts that have equally many, one with a rare blot is the more likely to share more than a phrase.
-        weights = (np.bincount(self._key_of_blot) + 0.5 / np.maximum(1, np.bincount(keys_, minlength=len(self._wanted))))[keys_]
+        # Of texts that have equally many, one with a rare blot is the more likely to share more than a phrase; what is
+        # added for that stays below 1.
+        times = np.bincount(keys_, minlength=len(self._keys_of_text))
+        rarity = 1 / (np.maximum(1, times) * (len(self._keys_of_text) + 1))
+        weights = (np.bincount(self._key_of_blot) + rarity)[keys_]
         if self._snapshot.text_count <= 8 * len(texts):
             counts = np.bincount(texts, weights=weights)
             numbers = np.flatnonzero(counts)
@@ -157,29 +165,19 @@ class _Search:
             above = counts >= np.partition(counts, len(counts) - most)[len(counts) - most]
             numbers, counts = numbers[above], counts[above]
         order = np.argsort(-counts, kind="stable")[:most]
-        return numbers[order].tolist(), (counts[order] / len(self._key_of_blot)).tolist()
+        return numbers[order].tolist(), (counts[order] // 1 / len(self._key_of_blot)).tolist()
 
-    def _hidden_in(self, texts: list[int]) -> dict[int, NDArray[np.bool_]]:
-        """Which tokens passages must not go through in each text, because their blots are boilerplate on its host."""
-        is_wanted = np.zeros(self._snapshot.text_count, np.bool_)
-        is_wanted[texts] = True
-        wanted = is_wanted[self._template_texts]
-        keys_, of_texts = self._template_keys[wanted], self._template_texts[wanted]
-        order = np.argsort(of_texts, kind="stable")
-        keys_, of_texts = keys_[order], of_texts[order]
-        result = {}
-        for text in texts:
-            begin, end = np.searchsorted(of_texts, (text, text + 1))
-            is_template = np.zeros(len(self._wanted), np.bool_)
-            is_template[keys_[begin:end]] = True
-            result[text] = self._asked.hidden_by(np.flatnonzero(is_template[self._key_of_blot]))
-        return result
+    def _hidden_on(self, host: int) -> NDArray[np.bool_]:
+        """Which tokens passages must not go through in texts of a host, because their blots are boilerplate there."""
+        if host not in self._hidden:
+            is_template = np.zeros(len(self._keys_of_text), np.bool_)
+            is_template[self._templates.get(host, [])] = True
+            self._hidden[host] = self._asked.hidden_by(np.flatnonzero(is_template[self._key_of_blot]))
+        return self._hidden[host]
 
-    def _shares(
-        self, texts: list[int], hidden: dict[int, NDArray[np.bool_]]
-    ) -> Iterator[tuple[int, list[Share]]]:
+    def _shares(self, texts: list[int]) -> Iterator[tuple[int, list[Share]]]:
+        hidden = {text: self._hidden_on(int(self._snapshot.text_host[text])) for text in texts}
         if self._snapshot.parameters.has_texts:
-            # The pages of a host mostly hide the same.
             alike: dict[bytes, list[int]] = {}
             for text in texts:
                 alike.setdefault(hidden[text].tobytes(), []).append(text)
@@ -191,7 +189,10 @@ class _Search:
             own = np.flatnonzero(self._texts == text)
             blots, posts = self._occurrences.pairs_with(self._keys[own].astype(np.uint64))
             outline = self._snapshot.outline(text)
-            yield text, shares_in_outline(self._asked, outline, blots, self._ordinals[own[posts]], hidden[text])
+            yield (
+                text,
+                shares_in_outline(self._asked, outline, blots, self._ordinals[own[posts]], hidden[text]),
+            )
 
     @staticmethod
     def _told(found: list[tuple[float, int, list[Share], list[str]]], top: int) -> Iterator[Hit]:
@@ -233,9 +234,7 @@ def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
     written: dict[int, str] = {}
     order = np.lexsort((ordinals, key_numbers, texts))
     key_numbers, texts, ordinals = key_numbers[order], texts[order], ordinals[order]
-    bounds = np.flatnonzero(np.diff(texts, prepend=-1))
-    for start, stop in zip(bounds, np.append(bounds[1:], len(texts)), strict=True):
-        text = int(texts[start])
+    for text in sorted(set(texts.tolist())):
         names = [document.doc_id for document in snapshot.documents_of(text)]
         if snapshot.parameters.has_texts:
             content = snapshot.text(text)
@@ -244,13 +243,15 @@ def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
                 written.setdefault(blot, content[span[2] : span[3]])
         else:
             outline = snapshot.outline(text)
+            begin, end = np.searchsorted(texts, (text, text + 1))
             spans = [
                 (asked[number], _span_in_outline(outline, int(ordinal), blotter.span))
-                for key, ordinal in zip(key_numbers[start:stop], ordinals[start:stop], strict=True)
+                for key, ordinal in zip(key_numbers[begin:end], ordinals[begin:end], strict=True)
                 for number in np.flatnonzero(key_of_blot == key)
             ]
-        for blot, span in spans:
-            places[blot] += [Place(name, *span) for name in names]
+        for name in names:
+            for blot, span in spans:
+                places[blot].append(Place(name, *span))
     return [
         Unblotted(blot, Passage(written.get(blot), blotter.span, tuple(places[blot])))
         for blot in asked

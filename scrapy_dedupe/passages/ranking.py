@@ -43,7 +43,11 @@ class Ranking:
     """The runs with at least *min_tokens* tokens, of which *tokens_of* tells how many there are."""
 
     def __init__(
-        self, folder: Path, runs: Iterable[Runs], min_tokens: int, tokens_of: Callable[[Numbers, Numbers], Numbers]
+        self,
+        folder: Path,
+        runs: Iterable[Runs],
+        min_tokens: int,
+        tokens_of: Callable[[Numbers, Numbers], Numbers],
     ) -> None:
         self._folder = folder
         with (folder / "runs").open("wb") as rows, (folder / "places").open("wb") as places:
@@ -77,16 +81,30 @@ class Ranking:
         covered = np.memmap(path, np.uint32, "r+").view(np.ndarray)
         for number, run in enumerate(self.best_first(), 1):
             length = run.length + extra
-            if all(_is_covered(covered[place : place + length]) for place in run.places.tolist()):
+            if _is_covered(covered, run.places, length):
                 continue
-            for place in run.places.tolist():
-                part = covered[place : place + length]
-                part[part == 0] = number
+            for items in _items(run.places, length):
+                covered[items[covered[items] == 0]] = number
             yield run
 
 
-def _is_covered(part: NDArray[np.uint32]) -> bool:
-    """Whether one run covers more than two thirds."""
+def _is_covered(covered: NDArray[np.uint32], places: Numbers, length: int) -> bool:
+    """Whether at every place one run covers more than two thirds."""
     # It covers the middle then.
-    owner = part[len(part) // 2]
-    return bool(owner) and 3 * int(np.count_nonzero(part == owner)) > 2 * len(part)
+    owners = covered[places + length // 2]
+    if not owners.all():
+        return False
+    done = 0
+    for items in _items(places, length):
+        is_owned = covered[items] == owners[done : done + len(items), None]
+        if (3 * np.count_nonzero(is_owned, axis=1) <= 2 * length).any():
+            return False
+        done += len(items)
+    return True
+
+
+def _items(places: Numbers, length: int) -> Iterator[Numbers]:
+    """The numbers of all items that runs cover, a row for each place, so many rows at a time that they are not large."""
+    rows = max(1, _BLOCK // length)
+    for start in range(0, len(places), rows):
+        yield places[start : start + rows, None] + np.arange(length)

@@ -145,7 +145,9 @@ class Repeats:
         positions = positions[order]
         heads = _heads_of(hashes)
         lengths = np.full(len(heads), self._material.known, np.int64)
-        return _Members(heads, lengths, positions, self._texts_of(positions), self._material.before(positions))
+        return _Members(
+            heads, lengths, positions, self._texts_of(positions), self._material.before(positions)
+        )
 
     def _texts_of(self, positions: Numbers) -> Numbers:
         return np.searchsorted(self._material.text_starts, positions, "right") - 1
@@ -190,7 +192,12 @@ class Repeats:
         if len(apart):
             heads = _heads_of(classes[apart])
             runs += self._told(
-                positions[apart], texts[apart], members.befores[apart], nexts[apart], heads, lengths[apart[heads]]
+                positions[apart],
+                texts[apart],
+                members.befores[apart],
+                nexts[apart],
+                heads,
+                lengths[apart[heads]],
             )
         parts.append(self._behind(members, np.flatnonzero(is_plain & (nexts != 0)), classes, lengths, nexts))
         return runs, _together(parts)
@@ -214,7 +221,13 @@ class Repeats:
         )
 
     def _told(
-        self, positions: Numbers, texts: Numbers, befores: Values, nexts: Values, heads: Numbers, lengths: Numbers
+        self,
+        positions: Numbers,
+        texts: Numbers,
+        befores: Values,
+        nexts: Values,
+        heads: Numbers,
+        lengths: Numbers,
     ) -> list[Runs]:
         """Those runs whose places differ in front and behind, and are in enough documents."""
         documents = self._documents(texts, heads)
@@ -322,13 +335,22 @@ class Repeats:
             is_place = reaches >= length
             # Two stretches may overlap by less than a period.
             is_place[1:] &= ~(
-                (texts[1:] == texts[:-1]) & (reaches[:-1] >= length) & (positions[1:] < ends[:-1] + self._material.extra)
+                (texts[1:] == texts[:-1])
+                & (reaches[:-1] >= length)
+                & (positions[1:] < ends[:-1] + self._material.extra)
             )
             which = np.flatnonzero(is_place)
             # Those that are longer go on with one and the same value.
-            follows = np.where(reaches[which] == length, nexts[which], self._sequence[positions[which] + length])
+            follows = np.where(
+                reaches[which] == length, nexts[which], self._sequence[positions[which] + length]
+            )
             runs += self._told(
-                positions[which], texts[which], befores[which], follows, np.zeros(1, np.int64), np.array([length])
+                positions[which],
+                texts[which],
+                befores[which],
+                follows,
+                np.zeros(1, np.int64),
+                np.array([length]),
             )
         return runs
 

@@ -98,7 +98,9 @@ class SeedSearch:
     *weights* tells how many documents each text counts for.
     """
 
-    def __init__(self, snapshot: Snapshot, weights: Numbers, path: Path, boilerplate_share: float | None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, weights: Numbers, path: Path, boilerplate_share: float | None
+    ) -> None:
         self._snapshot = snapshot
         self._weights = weights
         self._path = path
@@ -157,7 +159,9 @@ class SeedSearch:
         return round(mean + sigma * deviation)
 
     def _hide(self, values: Keys, texts: Numbers) -> None:
-        pairs = np.unique(np.stack((values, self._snapshot.text_host[texts].astype(np.uint64)), axis=1), axis=0)
+        pairs = np.unique(
+            np.stack((values, self._snapshot.text_host[texts].astype(np.uint64)), axis=1), axis=0
+        )
         self._hidden.append((pairs[:, 0], pairs[:, 1].astype(np.int64)))
 
     def _hidden_keys(self) -> Hidden:

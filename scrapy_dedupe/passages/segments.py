@@ -151,11 +151,12 @@ class Segment:
         """Return bounds of keys, as `key_bounds` does for several segments."""
         return key_bounds([self], most_posts)
 
-    def posts_below(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many posts have smaller keys than each of *keys*, or those of the rest of its bucket too."""
+    def posts_below(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return how many posts have smaller keys than each of *keys*: at least, and at most."""
         if not self.post_count:
-            return np.zeros(len(keys), np.int64)
-        return self._start_of(np.minimum(-(-keys >> int(self._low_bits)), self._bucket_count))
+            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
+        low_bits = int(self._low_bits)
+        return self._start_of(keys >> low_bits), self._start_of(-(-keys >> low_bits))
 
     @cached_property
     def first_ordinals(self) -> NDArray[np.int64]:
@@ -312,14 +313,18 @@ def key_bounds(segments: Sequence[Segment], most_posts: int) -> list[int]:
     if not segments:
         return []
     key_bits = segments[0].key_bits
+    if sum(segment.post_count for segment in segments) <= most_posts:
+        return [0, 1 << key_bits]
     bits = min(_SPLIT_BITS, key_bits)
     keys = np.arange((1 << bits) + 1, dtype=np.int64) << (key_bits - bits)
-    below = np.zeros(len(keys), np.int64)
+    least, most = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
     for segment in segments:
-        below += segment.posts_below(keys)
+        segment_least, segment_most = segment.posts_below(keys)
+        least += segment_least
+        most += segment_most
     bounds = [0]
     while bounds[-1] < len(keys) - 1:
         last = bounds[-1]
-        place = int(np.searchsorted(below, below[last] + most_posts, side="right")) - 1
+        place = int(np.searchsorted(most, least[last] + most_posts, side="right")) - 1
         bounds.append(max(place, last + 1))
     return [int(keys[bound]) for bound in bounds]

@@ -216,13 +216,13 @@ def _compared(asked: AskedText, text: str, tokens: Tokens, runs: Runs) -> Iterat
             begin = differs + 1
 
 
-def _differences(
-    asked: AskedText, text: str, tokens: Tokens, a: int, b: int, length: int
-) -> Iterator[int]:
+def _differences(asked: AskedText, text: str, tokens: Tokens, a: int, b: int, length: int) -> Iterator[int]:
     """Which tokens of a run differ as words. Most are written in the same way, which is fast to see of many at once."""
     for begin in range(0, length, _STRETCH):
         end = min(begin + _STRETCH, length)
-        if _written(asked.text, asked.tokens, a + begin, a + end) == _written(text, tokens, b + begin, b + end):
+        if _written(asked.text, asked.tokens, a + begin, a + end) == _written(
+            text, tokens, b + begin, b + end
+        ):
             continue
         for at in range(begin, end):
             own = _written(asked.text, asked.tokens, a + at, a + at + 1)
@@ -258,6 +258,7 @@ def _covered(count: int, starts: Numbers, span: int) -> Mask:
 
 def _touching(starts: Numbers, span: int, tokens: Mask) -> Mask:
     """Which of the spans have one of the tokens in them."""
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(tokens)))
-    touching: Mask = before[starts + span] > before[starts]
+    before = np.zeros(len(tokens) + 1, np.int64)
+    np.cumsum(tokens, out=before[1:])
+    touching: Mask = before[starts + span] != before[starts]
     return touching

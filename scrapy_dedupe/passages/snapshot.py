@@ -25,6 +25,7 @@ from scrapy_dedupe.errors import StoreRefused
 
 from .catalogue import read_deleted, read_manifest, refuse_other_files
 from .folder_files import damaged
+from .segment_layout import DIGEST_SIZE, blobs_name
 from .segments import Segment, key_bounds
 from .values import Document, Posts
 
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .catalogue import Manifest
+    from .segment_layout import SegmentEntry
     from .values import Outline, Parameters
 
 MOST_POSTS = 2_000_000
 """How many posts `Snapshot.scan` gives at a time, unless told otherwise."""
 
-DIGEST_BYTES = 16
+_LEAST_POSTS = 1_024  # a segment tells only to within some posts where a key begins
 
 
 class Snapshot:
@@ -130,8 +132,9 @@ class Snapshot:
         try:
             return segment.blob(own).decode()
         except UnicodeDecodeError as error:
-            name = self.manifest.segments[self.segments.index(segment)].name
-            raise damaged(self.folder / f"{name}.blobs", f"holds no UTF-8 as its text {own}") from error
+            raise damaged(
+                self.folder / blobs_name(segment.name), f"holds no UTF-8 as its text {own}"
+            ) from error
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
         """The texts of these numbers; as `text`."""
@@ -274,10 +277,10 @@ class Snapshot:
     def scan(self, most_posts: int = MOST_POSTS) -> Iterator[Posts]:
         """All posts of texts that are alive, in pieces: sorted by key, then by text, over all segments.
 
-        A key is never in two pieces. A piece has at most *most_posts* posts, but for more of a single key, or of a few
+        A key is never in two pieces. A piece has at most *most_posts* posts, or 1,024; more of a single key, or of a few
         that are closer than 2^-16 of all keys.
         """
-        for low, high in pairwise(key_bounds(self.segments, most_posts)):
+        for low, high in pairwise(key_bounds(self.segments, max(most_posts, _LEAST_POSTS))):
             posts = self._posts_between(low, high)
             if len(posts.keys):
                 yield posts
@@ -311,7 +314,7 @@ class Snapshot:
         order = np.argsort(posts.keys, kind="stable")
         return Posts(posts.keys[order], posts.texts[order], posts.ordinals[order])
 
-    def _opened(self, entry: object) -> Segment:
+    def _opened(self, entry: SegmentEntry) -> Segment:
         refuse_other_files(self.folder, entry)
         segment = Segment(self.folder, entry, self.parameters)
         self._files.callback(segment.close)
@@ -402,7 +405,7 @@ def no_index(folder: Path) -> StoreRefused:
 
 def _digests(segment: Segment) -> NDArray[np.uint8]:
     """The foreign digests of a segment, n x 16 bytes."""
-    return np.frombuffer(b"".join(segment.foreign), np.uint8).reshape(-1, DIGEST_BYTES)
+    return np.frombuffer(b"".join(segment.foreign), np.uint8).reshape(-1, DIGEST_SIZE)
 
 
 def _joined(parts: Sequence[NDArray], dtype: type) -> NDArray:

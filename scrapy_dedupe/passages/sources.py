@@ -120,7 +120,7 @@ class Sources:
             identity = _identity(folder.stat())
             if identity in self._folders:
                 if folder.is_symlink():
-                    self._skipped.add("link", place)
+                    self._skipped.add("link", place, "the folder that it links to is read anyway")
                 return []
             self._folders.add(identity)
             with os.scandir(folder) as entries:
@@ -134,11 +134,7 @@ class Sources:
         place = path.as_posix()
         try:
             if not stat.S_ISREG(path.stat().st_mode):
-                if is_named:
-                    self._faults.add(
-                        place, "it is a pipe, a socket or a device. Copy what it gives into a file"
-                    )
-                self._skipped.add("special", place)
+                self._pass_over("special", place, "it is a pipe, a socket or a device", is_named=is_named)
                 return
             with path.open("rb") as file:
                 start = file.read(START_BYTES)
@@ -153,7 +149,9 @@ class Sources:
         if form == ARCHIVE:
             yield from self._archive(path, place)
         elif form == OPEN:
-            self._skipped.add("open", place)
+            self._skipped.add(
+                "open", place, "a crawl has it open, or was killed; warc salvage mends such a file"
+            )
         elif form == BINARY:
             self._pass_over_binary(place, is_named=is_named)
 
@@ -177,9 +175,12 @@ class Sources:
             yield RawDocument(doc_id, self._options.host, data, form, place)
 
     def _pass_over_binary(self, place: str, *, is_named: bool) -> None:
-        if is_named:
-            self._faults.add(place, "it is no text, and no archive or file of JSON lines by its name")
-        self._skipped.add("binary")
+        what = "it is no text, and no archive or file of JSON lines by its name"
+        self._pass_over("binary", place if is_named else "", what, is_named=is_named)
+
+    def _pass_over(self, reason: str, place: str, what: str, *, is_named: bool) -> None:
+        """Count a file that nobody expects to be read, unless it was named by itself."""
+        self._skipped.add("no-text" if is_named else reason, place, what)
 
     def _lines(self, file: IO[bytes], place: str) -> Iterator[RawDocument]:
         yield from documents_in(

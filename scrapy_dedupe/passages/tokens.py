@@ -18,7 +18,7 @@ The hash of a token of characters c_0 to c_n is the sum of value(c_j) x B^j modu
 one, and two different words of a crawl have the same one about as often as two random numbers of 64 bits. B is odd, so
 B^-1 exists, and the sums of all words of a text come out of one running sum over its characters.
 
-Texts are read in pieces, so that what a piece needs, some 40 bytes a character, is all there is beside the result.
+A long text is read in pieces, so that beside the text there is little more than the result, 24 bytes a token.
 """
 
 from __future__ import annotations
@@ -85,7 +85,15 @@ class _Characters:
     def tokens(self, text: str) -> Tokens:
         if len(text) <= _PIECE:
             return self._cut(text)
-        return _together([part for part, _ in self._pieces(text)])
+        # As many as there can be; what is not written takes no memory.
+        hashes = np.empty(len(text), dtype=np.uint64)
+        starts, ends = np.empty(len(text), dtype=np.int64), np.empty(len(text), dtype=np.int64)
+        count = 0
+        for part in self._pieces(text):
+            places = slice(count, count + len(part))
+            hashes[places], starts[places], ends[places] = part.hashes, part.starts, part.ends
+            count = places.stop
+        return Tokens(hashes[:count], starts[:count], ends[:count])
 
     def words(self, text: str) -> list[str]:
         tokens, kinds = self.tokens(text), self.kinds()
@@ -94,8 +102,8 @@ class _Characters:
             for start, end in zip(tokens.starts.tolist(), tokens.ends.tolist(), strict=True)
         ]
 
-    def _pieces(self, text: str) -> Iterator[tuple[Tokens, int]]:
-        """The tokens of *text* piece by piece, and how many characters they have taken."""
+    def _pieces(self, text: str) -> Iterator[Tokens]:
+        """The tokens of *text* piece by piece."""
         at, size = 0, _PIECE
         while at < len(text):
             stop = min(at + size, len(text))
@@ -109,7 +117,7 @@ class _Characters:
                 if next_at == at:
                     size *= 2
                     continue
-            yield Tokens(part.hashes[:count], part.starts[:count] + at, part.ends[:count] + at), next_at
+            yield Tokens(part.hashes[:count], part.starts[:count] + at, part.ends[:count] + at)
             at, size = next_at, _PIECE
 
     def _cut(self, text: str) -> Tokens:
@@ -243,8 +251,10 @@ def tokens_of_all(texts: Sequence[str], tokeniser: Tokeniser) -> tuple[Tokens, N
         begins = _begins(group)
         bounds = np.append(np.searchsorted(tokens.starts, begins), len(tokens))
         shares = np.diff(bounds)
-        offsets = np.repeat(begins, shares)
-        parts.append(Tokens(tokens.hashes, tokens.starts - offsets, tokens.ends - offsets))
+        if len(group) > 1:
+            offsets = np.repeat(begins, shares)
+            tokens = Tokens(tokens.hashes, tokens.starts - offsets, tokens.ends - offsets)
+        parts.append(tokens)
         counts.append(shares)
     bounds = np.zeros(len(texts) + 1, dtype=np.int64)
     if counts:

@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 _STEPS_TOGETHER: Final = 32
 
 
-def winnowed(values: NDArray[np.uint64], counts: NDArray[np.int64], window: int) -> NDArray[np.int64]:
-    """The numbers of the blots that are kept; *counts* tells how many each text has."""
+def winnowed(
+    values: NDArray[np.uint64], counts: NDArray[np.int64], window: int, before: int = -1
+) -> NDArray[np.int64]:
+    """The numbers of the blots that are kept; *counts* tells how many each text has.
+
+    If *values* go on where others ended, so that the first window is the one after the last of those, *before* is the
+    number of the last blot that was kept of them. If that is not below 0, it may be kept again.
+    """
     if window == 1:
         return np.arange(len(values))
     ends = np.cumsum(counts)
@@ -43,7 +49,7 @@ def winnowed(values: NDArray[np.uint64], counts: NDArray[np.int64], window: int)
     is_kept = values == windows(padded, window, 1, _larger)
     if len(short):
         is_kept[np.repeat(is_short, counts)] = False
-    kept = _without_ties(np.flatnonzero(is_kept), values, smallest, ends, window)
+    kept = _without_ties(np.flatnonzero(is_kept), values, smallest, ends, window, before)
     return np.sort(np.concatenate((kept, short))) if len(short) else kept
 
 
@@ -66,6 +72,7 @@ def _without_ties(
     smallest: NDArray[np.uint64],
     ends: NDArray[np.int64],
     window: int,
+    before: int,
 ) -> NDArray[np.int64]:
     """Of candidates, each the smallest of some window, those that robust winnowing keeps.
 
@@ -87,7 +94,7 @@ def _without_ties(
     is_member[links] = is_member[links + 1] = True
     is_linked = np.zeros(len(kept), dtype=bool)
     is_linked[links + 1] = True
-    chosen = _chosen(kept[is_member], is_linked[is_member], values, smallest, ends, window)
+    chosen = _chosen(kept[is_member], is_linked[is_member], values, smallest, ends, window, before)
     return np.sort(np.concatenate((kept[~is_member], chosen)))
 
 
@@ -98,6 +105,7 @@ def _chosen(
     smallest: NDArray[np.uint64],
     ends: NDArray[np.int64],
     window: int,
+    before: int,
 ) -> NDArray[np.int64]:
     """The *members* of chains that are kept; each chain begins with one that *is_linked* is not set of."""
     heads = np.flatnonzero(~is_linked)
@@ -124,6 +132,9 @@ def _chosen(
     choosing = is_inside & (smallest[np.where(is_inside, offsets, 0)] == value[heads][:, None])
     firsts = members[heads] + 1 - window + np.argmax(choosing, axis=1)
     at = last_before(firsts + window - 1, tails)
+    kept = int(np.searchsorted(members, before))
+    if kept < len(members) and members[kept] == before:
+        at[np.searchsorted(heads, kept, "right") - 1] = kept
 
     is_chosen = np.zeros(len(members), dtype=bool)
     for _ in range(_STEPS_TOGETHER):

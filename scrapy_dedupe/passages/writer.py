@@ -9,7 +9,6 @@ deletes the old one. A text that the index holds is not stored again, whoever ha
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from .merging import merge
 from .preparation import DIGEST_SIZE
 from .segment_writing import SegmentWriter
 from .segments import Segment
-from .tiers import next_merge
+from .tiers import fewest, next_merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -109,25 +108,32 @@ class IndexWriter:
             numbers.setdefault(segment.name, []).append(number)
         if numbers:
             self._change(self.manifest.segments, numbers)
-        there = set(found)
         # A name that is given twice is deleted once.
-        return [doc_id in there and not there.discard(doc_id) for doc_id in asked]
+        return [found.pop(doc_id, None) is not None for doc_id in asked]
 
     def tidy(self) -> None:
-        """Merge segments as long as there are too many of one size (`tiers`). Raises StoreUnavailable."""
-        while True:
-            entries = self.manifest.segments
-            chosen = next_merge([entry.posts + entry.documents for entry in entries])
-            if chosen is None:
-                return
+        """Leave out segments of which nothing is needed, and merge some as long as there are too many of one size.
+
+        Raises StoreUnavailable, and StoreRefused for a segment that is damaged.
+        """
+        needed = tuple(entry for entry in self.manifest.segments if self._is_needed(entry))
+        if len(needed) < len(self.manifest.segments):
+            self._become(needed, dict(self.manifest.deleted))
+        while (chosen := next_merge(self._sizes())) is not None:
             self._merge(chosen)
 
     def compact(self) -> bool:
-        """Make all segments one, without what is deleted; False if there is nothing to do. Raises StoreUnavailable."""
-        if len(self.manifest.segments) < 2 and not self.manifest.deleted:
-            return False
-        self._merge(slice(None))
-        return True
+        """Merge all segments, as far as one can hold them, without what is deleted; False if there is nothing to do.
+
+        Raises as `tidy` does.
+        """
+        is_changed = False
+        for chosen in reversed(fewest(self._sizes())):
+            entries = self.manifest.segments[chosen]
+            if len(entries) > 1 or not self._is_whole(entries[0]):
+                self._merge(chosen)
+                is_changed = True
+        return is_changed
 
     def commit(self) -> None:
         """Make what was done the index's, and remove the files that it no longer needs. Raises StoreUnavailable."""
@@ -184,31 +190,33 @@ class IndexWriter:
         digest = segment.foreign[-1 - text] if text < 0 else segment.digests[text].tobytes()
         return digest == named.digest and segment.hosts[segment.document_hosts[number]] == named.host
 
-    def _written(
-        self, batches: Sequence[Prepared], named: dict[str, _Named]
-    ) -> tuple[SegmentEntry, Added]:
+    def _written(self, batches: Sequence[Prepared], named: dict[str, _Named]) -> tuple[SegmentEntry, Added]:
         """Write a segment of these documents, with those of their texts that the index does not hold."""
-        wanted = {each.digest: -1 for each in named.values()}
-        digests = np.frombuffer(b"".join(wanted), np.uint8).reshape(-1, DIGEST_SIZE)
-        is_held = np.zeros(len(digests), bool)
-        for segment in self._all_segments():
-            is_held |= segment.texts_of_digests(digests) >= 0
-        held = {digest for digest, has in zip(wanted, is_held.tolist(), strict=True) if has}
+        wanted = dict.fromkeys((each.digest for each in named.values()), -1)
+        held = self._held(list(wanted))
         added = Added()
         with SegmentWriter(self.folder, self._new_name(), self.parameters) as writer:
             for batch in batches:
-                chosen = [
-                    text
-                    for text, digest in enumerate(_digests(batch))
-                    if wanted.get(digest) == -1 and digest not in held
-                ]
-                numbers = _add_texts(writer, batch, chosen)
-                for text, number in zip(chosen, numbers, strict=True):
-                    wanted[batch.digests[text].tobytes()] = number
-                added += _count(batch, chosen)
+                chosen: list[int] = []
+                for text, digest in enumerate(_digests(batch)):
+                    if wanted.get(digest) == -1 and digest not in held:
+                        wanted[digest] = writer.text_count + len(chosen)
+                        chosen.append(text)
+                if chosen:
+                    added += _add_texts(writer, batch, np.array(chosen))
             for doc_id, each in named.items():
-                writer.add_document(doc_id, each.host, each.digest if each.digest in held else wanted[each.digest])
+                writer.add_document(
+                    doc_id, each.host, each.digest if each.digest in held else wanted[each.digest]
+                )
             return writer.close(), added
+
+    def _held(self, digests: list[bytes]) -> set[bytes]:
+        """Those digests whose texts the index holds, alive or not."""
+        array = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_SIZE)
+        is_held = np.zeros(len(digests), bool)
+        for segment in self._all_segments():
+            is_held |= segment.texts_of_digests(array) >= 0
+        return {digests[number] for number in np.flatnonzero(is_held)}
 
     def _change(self, segments: tuple[SegmentEntry, ...], deleted: dict[str, list[int]]) -> None:
         """Make the next manifest: of these segments, and with more documents deleted of some of them."""
@@ -247,6 +255,19 @@ class IndexWriter:
             merged = (merge(segments, living, texts, self.folder, self._new_name(), self.parameters),)
         start, stop, _ = chosen.indices(len(entries))
         self._become((*entries[:start], *merged, *entries[stop:]), dict(self.manifest.deleted))
+
+    def _sizes(self) -> list[int]:
+        return [entry.posts + entry.documents for entry in self.manifest.segments]
+
+    def _is_needed(self, entry: SegmentEntry) -> bool:
+        """Whether any document of a segment, or any of its texts, is not deleted."""
+        segment = self._segment(entry)
+        return bool(self._living_documents(segment).any()) or bool(self._living_texts([segment])[0].any())
+
+    def _is_whole(self, entry: SegmentEntry) -> bool:
+        """Whether no document of a segment, and none of its texts, is deleted."""
+        segment = self._segment(entry)
+        return bool(self._living_documents(segment).all()) and bool(self._living_texts([segment])[0].all())
 
     def _living_texts(self, segments: Sequence[Segment]) -> list[NDArray[np.bool_]]:
         """For each text of these segments whether a document that is not deleted has it, in whichever segment."""
@@ -297,38 +318,27 @@ def _digests(batch: Prepared) -> list[bytes]:
     return [data[start : start + DIGEST_SIZE] for start in range(0, len(data), DIGEST_SIZE)]
 
 
-def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: Sequence[int]) -> list[int]:
-    """Add some texts of a batch with their posts, and return their numbers."""
-    if not chosen:
-        return []
-    blobs = memoryview(batch.blobs)
-    bounds = batch.blob_bounds.tolist()
-    columns = (batch.token_counts, batch.char_counts, batch.post_counts, batch.blob_sizes)
-    tokens, chars, posts, sizes = (column.tolist() for column in columns)
-    data = _digests(batch)
-    numbers = [
-        writer.add_text(
-            data[text],
-            tokens[text],
-            chars[text],
-            posts[text],
-            bytes(blobs[bounds[text] : bounds[text + 1]]),
-            sizes[text],
-        )
-        for text in chosen
-    ]
-    of_texts = np.full(len(batch.digests), -1, np.int64)
-    of_texts[chosen] = numbers
+def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: NDArray[np.int64]) -> Added:
+    """Add some texts of a batch with their posts."""
+    first = writer.text_count
+    sizes = np.diff(batch.blob_bounds)
+    counts = np.stack([batch.token_counts, batch.char_counts, batch.post_counts])[:, chosen]
+    of_texts = np.full(len(sizes), -1, np.int64)
+    of_texts[chosen] = first + np.arange(len(chosen))
     of_posts = np.repeat(of_texts, batch.post_counts)
-    if len(chosen) == len(of_texts):
-        writer.add_posts(batch.keys, of_posts)
-    else:
+    keys, blobs = batch.keys, batch.blobs
+    if len(chosen) < len(sizes):
         is_chosen = of_posts >= 0
-        writer.add_posts(batch.keys[is_chosen], of_posts[is_chosen])
-    return numbers
-
-
-def _count(batch: Prepared, chosen: Sequence[int]) -> Added:
-    columns = (batch.token_counts, batch.char_counts, batch.post_counts)
-    tokens, characters, posts = (int(column[list(chosen)].sum()) if chosen else 0 for column in columns)
+        of_posts, keys = of_posts[is_chosen], keys[is_chosen]
+        blobs = b"".join(blobs[batch.blob_bounds[text] : batch.blob_bounds[text + 1]] for text in chosen)
+    writer.add_stored_texts(
+        batch.digests[chosen],
+        counts.astype(np.uint32),
+        memoryview(blobs),
+        sizes[chosen].astype(np.uint32),
+        batch.raw_sizes[chosen].astype(np.uint32),
+        batch.blob_checksums[chosen].astype(np.uint32),
+    )
+    writer.add_posts(keys, of_posts)
+    tokens, characters, posts = (int(column.sum()) for column in counts)
     return Added(texts=len(chosen), tokens=tokens, characters=characters, posts=posts)

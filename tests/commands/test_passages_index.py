@@ -131,6 +131,16 @@ def test_damage_ends_the_work_and_leaves_the_index_as_it_was(call: Callable[...,
     assert documents() == ["a"]
 
 
+def test_an_index_that_was_not_begun_well_is_begun_again(call: Callable[..., Called]) -> None:
+    write("docs/a.jsonl", line("a", WORDS))
+    write("docs/b.warc.gz", gzip.compress(response("http://b/", b"<p>b"))[:-20])
+    assert call("passages", "index", "docs", "--root", "index").code == 4
+    assert documents() == []
+    Path("docs/b.warc.gz").unlink()
+    assert call("passages", "index", "docs", "--root", "index").code == 0
+    assert documents() == ["a"]
+
+
 def test_with_keep_going_what_is_whole_is_indexed_and_the_rest_is_told(call: Callable[..., Called]) -> None:
     write("b.jsonl", line("b", WORDS) + "{no json\n" + line("c", WORDS))
     called = call("passages", "index", "b.jsonl", "--root", "index", "--keep-going")

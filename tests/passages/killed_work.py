@@ -129,10 +129,6 @@ def run(folder: str, work: str | list[str], before: int) -> NoReturn:
 
 
 def serve() -> None:
-    import scrapy_dedupe.passages.extraction
-    import scrapy_dedupe.passages.merging
-
-    import scrapy_dedupe.passages.index  # noqa: F401 - it is slow to import
     from scrapy_dedupe.commands.verbs import VERBS, verb_named
 
     for name in VERBS:

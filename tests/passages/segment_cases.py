@@ -109,13 +109,19 @@ _keys = st.integers(0, (1 << KEY_BITS) - 1) | st.sampled_from([0, 7, 8, 9, (1 <<
 def cases(draw: st.DrawFn) -> Case:
     """Draw what a segment may hold: texts without posts and without documents, names of the same text, others' texts."""
     texts = draw(
-        st.lists(st.builds(Text, _words, st.lists(_keys, max_size=30).map(tuple)), max_size=12, unique_by=lambda t: t.text)
+        st.lists(
+            st.builds(Text, _words, st.lists(_keys, max_size=30).map(tuple)),
+            max_size=12,
+            unique_by=lambda t: t.text,
+        )
     )
     known = st.integers(0, len(texts) - 1) if texts else st.nothing()
     others = st.sampled_from([hashlib.sha256(bytes([n])).digest()[:16] for n in range(4)])
     documents = draw(
         st.lists(
-            st.builds(Name, _words.filter(bool), st.sampled_from(["", "a.org", "bücher.example"]), known | others),
+            st.builds(
+                Name, _words.filter(bool), st.sampled_from(["", "a.org", "bücher.example"]), known | others
+            ),
             max_size=80,
             unique_by=lambda document: document.doc_id,
         )

@@ -11,6 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.passages import blots as blots_module
 from scrapy_dedupe.passages import winnowing
 from scrapy_dedupe.passages.blots import Blots, Interleaved, Rolling, Xor, blotter_of, key_bits, keys
 from scrapy_dedupe.passages.tokens import tokeniser_named, tokens_of_all
@@ -131,6 +132,19 @@ def test_a_shared_run_of_the_guaranteed_length_has_a_shared_blot(
     first, second = (set(blotter.blots(*arrays([text])).values.tolist()) for text in texts)
     inside = set(blotter.all_blots(*arrays([run])).values.tolist())
     assert first & second & inside
+
+
+@settings(max_examples=300)
+@given(BLOTTERS, st.lists(st.lists(st.integers(0, 2), max_size=120), max_size=4), st.integers(1, 30))
+def test_a_text_that_is_worked_on_in_pieces_has_the_same_blots(
+    blotter: Any, texts: list[list[int]], piece: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blots_module, "_PIECE", piece)
+        patch.setattr(winnowing, "_STEPS_TOGETHER", 2)
+        hashes, bounds = arrays(texts)
+        assert listed(blotter.all_blots(hashes, bounds)) == plain_blots(texts, blotter, every=True)
+        assert listed(blotter.blots(hashes, bounds)) == plain_blots(texts, blotter)
 
 
 def test_a_shorter_run_may_share_none() -> None:

@@ -197,7 +197,9 @@ def test_a_damaged_file_is_found_and_never_gives_a_wrong_answer(
         data = path.read_bytes()
         for _ in range(max(1, DAMAGES // 20)):
             damaged = way(data, rng)
-            if damaged.rstrip(b"\n") == data.rstrip(b"\n"):  # the manifest is a text, and the same without its last newline
+            if damaged.rstrip(b"\n") == data.rstrip(
+                b"\n"
+            ):  # the manifest is a text, and the same without its last newline
                 continue
             path.write_bytes(damaged)
             try:

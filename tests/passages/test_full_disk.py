@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from afterwards.calling import PROGRAM, Called, call, done
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from scrapy_dedupe.passages.values import Passage
+
 SHARED = " ".join(f"shared{number}" for number in range(30))
 
 
@@ -29,7 +31,7 @@ def lines(first: int, count: int, words: int) -> str:
         rng = random.Random(number)
         text = " ".join(f"{rng.getrandbits(32):x}" for _ in range(words))
         made.append(
-            json.dumps({"url": f"https://full.example/{number}", "text": f"{text} {SHARED} {number}"})
+            json.dumps({"url": f"https://full{number}.example/", "text": f"{text} {SHARED} {number}"})
         )
     return "\n".join(made) + "\n"
 
@@ -78,12 +80,12 @@ def fill(path: Path) -> None:
             filler.write(bytes(4_096))
 
 
-def answers(folder: Path, root: str) -> tuple[str, str]:
+def answers(folder: Path, root: str) -> tuple[Any, list[Passage]]:
+    """What is like the shared passage, and all passages."""
     (folder / "asked.txt").write_text(SHARED)
-    return (
-        done(folder, "passages", "like", "asked.txt", "--root", root, "--top", "100", "--json").out,
-        done(folder, "passages", "extract", "--root", root, "--format", "jsonl").out,
-    )
+    called = done(folder, "passages", "like", "asked.txt", "--root", root, "--top", "100", "--json")
+    with PassageIndex(folder / root, create=False) as index:
+        return called.json, list(index.extract())
 
 
 def assert_refused(called: Called, root: str) -> None:
@@ -115,7 +117,8 @@ def test_a_full_disk_is_told_and_the_index_answers_as_before_and_goes_on_when_th
         assert {path.name for path in (disk / "index").iterdir()} == names
         subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
         done(tmp_path, *APPEND, "disk/index")
-        assert len(json.loads(answers(tmp_path, "disk/index")[0]).get("hits", range(66))) == 66
+        (passage, *_) = answers(tmp_path, "disk/index")[1]
+        assert passage.documents == 66
         done(tmp_path, "passages", "check", "--full", "--root", "disk/index")
 
 
@@ -128,7 +131,7 @@ def test_a_disk_without_any_room_still_answers(tmp_path: Path) -> None:
         assert answers(tmp_path, "disk/index") == before
         for words in (
             (*APPEND, "disk/index"),
-            ("passages", "delete", "https://full.example/1", "--root", "disk/index"),
+            ("passages", "delete", "https://full1.example/", "--root", "disk/index"),
             ("passages", "compact", "--root", "disk/index"),
         ):
             called = call(tmp_path, *words)
@@ -136,7 +139,7 @@ def test_a_disk_without_any_room_still_answers(tmp_path: Path) -> None:
                 assert_refused(called, "disk/index")
             assert answers(tmp_path, "disk/index") == before
         (disk / "filler").unlink()
-        done(tmp_path, "passages", "delete", "https://full.example/1", "--root", "disk/index")
+        done(tmp_path, "passages", "delete", "https://full1.example/", "--root", "disk/index")
         assert answers(tmp_path, "disk/index") != before
 
 
@@ -173,7 +176,7 @@ def test_an_extraction_that_finds_no_room_for_its_notes_says_so(tmp_path: Path) 
 
 IN_PROCESS = f"""
 import resource, signal, sys
-from scrapy_dedupe.errors import StoreError
+from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.passages import PassageIndex
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

@@ -15,12 +15,9 @@ def outline(tokens: list[int], starts: list[int], ends: list[int]) -> Outline:
 
 def test_the_bytes_of_an_outline() -> None:
     data = encode_outline(outline([0, 4, 300], [2, 30, 2000], [40, 70, 2045]))
-    assert data == bytes(
-        [3]  # blots
-        + [0, 4, 0xA8, 0x02]  # 0, + 4, + 296
-        + [2, 28, 0xB2, 0x0F]  # 2, + 28, + 1970
-        + [38, 40, 45]  # lengths
-    )
+    count, tokens = [3], [0, 4, 0xA8, 0x02]  # 0, + 4, + 296
+    starts, lengths = [2, 28, 0xB2, 0x0F], [38, 40, 45]  # 2, + 28, + 1970
+    assert data == bytes([*count, *tokens, *starts, *lengths])
 
 
 def test_a_text_without_blots_has_an_outline_of_one_byte() -> None:

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages.packing import MAX_WIDTH, PackedArray, gather, pack, pack_words, packed_size, unpack_range
+from scrapy_dedupe.passages.packing import (
+    MAX_WIDTH,
+    PackedArray,
+    gather,
+    pack,
+    pack_words,
+    packed_size,
+    unpack_range,
+)
 
 
 def numbers(width: int) -> st.SearchStrategy[list[int]]:
@@ -33,7 +41,10 @@ def test_a_range_is_what_was_packed(case: tuple[int, list[int]], data: st.DataOb
     width, values = case
     start = data.draw(st.integers(0, len(values)))
     stop = data.draw(st.integers(start, len(values)))
-    assert unpack_range(pack(np.array(values, np.uint64), width), width, start, stop).tolist() == values[start:stop]
+    assert (
+        unpack_range(pack(np.array(values, np.uint64), width), width, start, stop).tolist()
+        == values[start:stop]
+    )
 
 
 @pytest.mark.parametrize("width", range(MAX_WIDTH + 1))
@@ -46,7 +57,9 @@ def test_long_ranges_are_read_from_any_place(width: int, start: int) -> None:
 
 
 @given(packed_numbers.filter(lambda case: bool(case[1])), st.data())
-def test_gathered_numbers_come_in_the_order_asked_for(case: tuple[int, list[int]], data: st.DataObject) -> None:
+def test_gathered_numbers_come_in_the_order_asked_for(
+    case: tuple[int, list[int]], data: st.DataObject
+) -> None:
     width, values = case
     positions = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=50))
     found = gather(pack(np.array(values, np.uint64), width), width, np.array(positions, np.int64))
@@ -56,7 +69,11 @@ def test_gathered_numbers_come_in_the_order_asked_for(case: tuple[int, list[int]
 @pytest.mark.parametrize("width", [1, 13, 36, 57])
 def test_multiples_of_64_numbers_can_be_packed_by_pieces(width: int) -> None:
     values = np.random.default_rng(1).integers(0, 1 << width, 1000, dtype=np.uint64)
-    pieces = [pack_words(values[:64], width), pack_words(values[64:640], width), pack_words(values[640:], width)]
+    pieces = [
+        pack_words(values[:64], width),
+        pack_words(values[64:640], width),
+        pack_words(values[640:], width),
+    ]
     assert b"".join([*pieces, bytes(8)]) == pack(values, width)
 
 

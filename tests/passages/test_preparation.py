@@ -26,7 +26,8 @@ def parameters(blotter: Any = "rolling", tokeniser: str = "words/1", *, has_text
 def blob(prepared: Prepared, text: int) -> bytes:
     data = prepared.blobs[prepared.blob_bounds[text] : prepared.blob_bounds[text + 1]]
     raw = zlib.decompress(data, -15)
-    assert len(raw) == prepared.blob_sizes[text]
+    assert len(raw) == prepared.raw_sizes[text]
+    assert zlib.crc32(data) == prepared.blob_checksums[text]
     return raw
 
 
@@ -47,7 +48,9 @@ words = st.text("abc \n", max_size=200)
 
 
 @given(st.lists(words, max_size=8), st.sampled_from(["rolling", "xor", "interleaved"]), st.booleans())
-def test_texts_prepared_together_are_as_each_one_alone(texts: list[str], blotter: str, has_texts: bool) -> None:
+def test_texts_prepared_together_are_as_each_one_alone(
+    texts: list[str], blotter: str, has_texts: bool
+) -> None:
     how = parameters(blotter, has_texts=has_texts)
     prepared = prepare([(f"d{number}", "h", text) for number, text in enumerate(texts)], how)
     assert len(prepared.digests) == len(set(texts))

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +97,15 @@ def test_a_host_is_given_to_all(here: Path) -> None:
     assert [document.host for document in Found(".", host="me").documents] == ["me", "me"]
 
 
-def test_binary_files_in_a_folder_are_counted_and_one_that_is_named_is_a_fault(here: Path) -> None:
+def test_binary_files_in_a_folder_are_counted_and_one_that_is_named_is_told(here: Path) -> None:
     write("docs/a.png", b"\x89PNG\0")
     write("docs/late", b"a" * 100_000 + b"\0")
     found = Found("docs")
     assert (found.ids, found.skipped.counts, found.faults.count) == ([], {"binary": 2}, 0)
-    assert "it is no text" in Found("docs/a.png").told
+    assert not found.skipped.loud
+    found = Found("docs/a.png")
+    assert found.skipped.loud == 1
+    assert str(found.skipped.named[0]).startswith("docs/a.png: it is no text")
 
 
 def test_a_loop_of_links_ends(here: Path) -> None:
@@ -123,7 +127,8 @@ def test_pipes_and_sockets_are_never_opened(here: Path) -> None:
         found = Found("docs")
     assert (found.ids, found.skipped.counts) == (["docs/a.txt"], {"special": 2})
     assert [fault.place for fault in found.skipped.named] == ["docs/pipe", "docs/socket"]
-    assert "Copy what it gives into a file" in Found("docs/pipe").told
+    assert not found.skipped.loud
+    assert Found("docs/pipe").skipped.loud == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -359,6 +364,25 @@ def test_a_page_whose_url_is_no_name_is_a_fault(here: Path) -> None:
     write("a.warc", response("http://a/" + "a" * 9_000, b"a") + response("", b"a"))
     found = Found("a.warc")
     assert (found.ids, found.faults.count) == ([], 2)
+
+
+def test_a_wacz_stands_for_the_pages_in_it(here: Path) -> None:
+    with zipfile.ZipFile("a.wacz", "w") as file:
+        file.writestr("datapackage.json", "{}")
+        file.writestr("archive/b.warc.gz", response("http://b/", b"<p>b", gzipped=True))
+        file.writestr("archive/a.warc", response("http://a/", b"<p>a"))
+    found = Found(".")
+    assert found.ids == ["http://a/", "http://b/"]
+    assert "a.wacz/archive/a.warc, offset 0" in found.documents[0].place
+
+
+def test_an_arc_file_stands_for_the_pages_in_it(here: Path) -> None:
+    page = b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n<p>old"
+    version = b"1 0 x\nURL IP-address Archive-date Content-type Archive-length\n"
+    data = b"filedesc://a.arc 0.0.0.0 20010101000000 text/plain %d\n%s\n" % (len(version), version)
+    write("a.arc", data + b"http://a/ 1.2.3.4 20010101000000 text/html %d\n%s\n" % (len(page), page))
+    found = Found("a.arc")
+    assert [(document.doc_id, document.data) for document in found.documents] == [("http://a/", b"<p>old")]
 
 
 def test_a_file_that_is_no_container_is_named(here: Path) -> None:

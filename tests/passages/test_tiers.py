@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages.tiers import FAN_IN, LOWEST, next_merge
+from scrapy_dedupe.passages.tiers import FAN_IN, LARGEST, LOWEST, fewest, next_merge
 
 
 def grown(additions: list[int]) -> tuple[list[int], int, int]:
@@ -63,3 +63,20 @@ def test_a_merge_takes_eight_neighbours(sizes: list[int]) -> None:
     merge = next_merge(sizes)
     if merge is not None:
         assert len(sizes[merge]) == FAN_IN
+
+
+def test_nothing_is_merged_that_would_be_too_large() -> None:
+    assert next_merge([LARGEST // 2] * FAN_IN) is None
+    assert next_merge([*[LARGEST // 2] * FAN_IN, *[1] * FAN_IN]) == slice(FAN_IN, 2 * FAN_IN)
+
+
+@given(st.lists(st.integers(0, LARGEST), max_size=30))
+def test_the_fewest_segments_are_all_and_none_too_large(sizes: list[int]) -> None:
+    groups = fewest(sizes)
+    assert [size for group in groups for size in sizes[group]] == sizes
+    totals = [sum(sizes[group]) for group in groups]
+    assert all(total <= LARGEST for total in totals)
+    assert all(
+        first + then > LARGEST
+        for first, then in zip(totals, [sizes[group][0] for group in groups[1:]], strict=False)
+    )

@@ -71,7 +71,7 @@ def plainly(name: str, text: str) -> list[tuple[str, int, int]]:
         for first in range(0, len(kept), LONGEST):
             part = kept[first : first + LONGEST]
             word = "".join(text[place] if name == "code/1" else folded(text[place]) for place in part)
-            result.append((word.replace("\ud800", "\ufffd"), part[0], part[-1] + 1))
+            result.append((re.sub("[\ud800-\udfff]", "\ufffd", word), part[0], part[-1] + 1))
     return result
 
 

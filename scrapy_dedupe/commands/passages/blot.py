@@ -51,9 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_root(parser)
     parser.add_argument(
-        "--offsets", action="store_true", help="show which tokens and characters each is made of, and the words"
+        "--offsets",
+        action="store_true",
+        help="show which tokens and characters each is made of, and the words",
     )
-    parser.add_argument("--all", action="store_true", help="show those of all windows, not only those that are kept")
+    parser.add_argument(
+        "--all", action="store_true", help="show those of all windows, not only those that are kept"
+    )
 
 
 def run(place: Place, opts: argparse.Namespace) -> Blotted:

@@ -1,4 +1,4 @@
-"""``passages compact``: makes the index one segment, without what is deleted."""
+"""``passages compact``: merges the segments of the index, without what is deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.place import Place
 
 HELP = (
-    "Make all segments of the index one, and give back the room of deleted documents. As long as it works it takes as much"
+    "Merge the segments of the index, and give back the room of deleted documents. As long as it works it takes as much"
     " room again. Others can read meanwhile; if it is cut, the index is as it was before."
 )
 
@@ -64,8 +64,11 @@ def _size(root: Path) -> tuple[int, int]:
 def text(result: Compacted) -> str:
     if not result.was_done:
         return f"{result.root} is compact already."
-    before = "1 segment" if result.segments_before == 1 else f"{number_text(result.segments_before)} segments"
     return (
-        f"{result.root}: {before} with {size_text(result.bytes_before)} became"
-        f" {'one' if result.segments else 'none'} with {size_text(result.size_bytes)}, in {result.seconds:.1f} s."
+        f"{result.root}: {_counted(result.segments_before)} with {size_text(result.bytes_before)} became"
+        f" {_counted(result.segments)} with {size_text(result.size_bytes)}, in {result.seconds:.1f} s."
     )
+
+
+def _counted(segments: int) -> str:
+    return "1 segment" if segments == 1 else f"{number_text(segments)} segments"

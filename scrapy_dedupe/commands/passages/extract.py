@@ -1,28 +1,134 @@
-"""``passages extract``."""
+"""``passages extract``: the passages that stand in several documents, as text, JSON lines or CSV."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.passages.extraction import extract
+from scrapy_dedupe.passages.snapshot import Snapshot
+from scrapy_dedupe.tasks.state import writing
 
-from .roots import add_root
+from .given_texts import given_text
+from .like import add_exclusions
+from .passage_output import WRITERS
+from .roots import add_root, root_of
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from scrapy_dedupe.commands.place import Place
 
-HELP = "List the passages that stand in several documents."
+HELP = "List the passages that stand in several documents, those first that it would save most to have once."
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """How many *passages* were written to *output* ("-" is standard output), and at how many *places* they stand."""
+
+    root: str
+    output: str
+    passages: int
+    places: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_root(parser)
+    parser.add_argument(
+        "-o", "--output", default="-", metavar="FILE", help="where to (default: standard output)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace what is there already")
+    parser.add_argument(
+        "--format",
+        choices=tuple(WRITERS),
+        default="text",
+        help="text; jsonl: a JSON object for each passage; csv: a line for each place (default: text)",
+    )
+    parser.add_argument(
+        "--min-docs",
+        type=int,
+        default=2,
+        metavar="N",
+        help="passages in at least so many documents (default: 2)",
+    )
+    parser.add_argument("--max-docs", type=int, metavar="N", help="passages in at most so many documents")
+    parser.add_argument(
+        "--min-tokens",
+        type=int,
+        metavar="N",
+        help="passages of at least so many tokens (default: what the index is sure to find, 15 unless it was made with"
+        " another --k or --window)",
+    )
+    parser.add_argument(
+        "--sigma",
+        type=float,
+        metavar="X",
+        help="leave out what stands in fewer documents than the mean and X standard deviations over all blots",
+    )
+    parser.add_argument("--top", type=int, metavar="N", help="the best so many passages (default: all)")
+    parser.add_argument("--nested", action="store_true", help="also those that better ones cover")
+    parser.add_argument(
+        "--skip-copies",
+        action="store_true",
+        help="count documents with the same text once, under the first name",
+    )
+    add_exclusions(parser)
 
 
-def run(place: Place, opts: argparse.Namespace) -> Any:
-    raise UsageError("passages extract is not there yet.")
+def run(place: Place, opts: argparse.Namespace) -> Extracted:
+    if opts.output == "-" and opts.json:
+        raise UsageError(
+            "Standard output takes the passages; --json needs -o FILE. As JSON they are written by --format jsonl."
+        )
+    root = root_of(place, opts)
+    taboo = [given_text(name) for name in opts.taboo]
+    passages = places = 0
+    with Snapshot.open(root) as snapshot, Bars(opts) as bars, _output(opts) as file:
+        writer = WRITERS[opts.format](file)
+        for passage in extract(
+            snapshot,
+            min_docs=opts.min_docs,
+            max_docs=opts.max_docs,
+            min_tokens=opts.min_tokens,
+            sigma=opts.sigma,
+            top=opts.top,
+            taboo=taboo,
+            boilerplate_share=None if opts.keep_boilerplate else opts.boilerplate_share,
+            nested=opts.nested,
+            skip_copies=opts.skip_copies,
+            watch=bars,
+        ):
+            writer.write(passage)
+            passages += 1
+            places += len(passage.places)
+    return Extracted(str(root), opts.output, passages, places)
 
 
-def text(result: Any) -> str:
-    return ""
+@contextmanager
+def _output(opts: argparse.Namespace) -> Iterator[IO[str]]:
+    """Standard output, or a file that has its name only when it is whole."""
+    if opts.output == "-":
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    path = Path(opts.output)
+    if path.exists() and not opts.force:
+        raise UsageError(f"{path} is there already. Choose another file, or replace it with --force.")
+    temporary = path.with_name(f"{path.name}.new")
+    with writing(path, temporary):
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            yield file
+        temporary.replace(path)
+
+
+def text(result: Extracted) -> str:
+    if result.output == "-":
+        return "" if result.passages else f"No passage in {result.root} stands in several documents."
+    return f"{number_text(result.passages)} passages at {number_text(result.places)} places: {result.output}"

@@ -29,7 +29,9 @@ def given_text(name: str) -> str:
     data = _data(name, shown)
     form = form_of(name, data[:START_BYTES])
     if form in (ARCHIVE, OPEN, LINES):
-        raise UsageError(f"{shown} holds many documents, not one text. Name one of them by its URL once it is indexed.")
+        raise UsageError(
+            f"{shown} holds many documents, not one text. Name one of them by its URL once it is indexed."
+        )
     if form == BINARY:
         raise UsageError(f"{shown} holds no text. Give a file of text or HTML.")
     text, _ = decoded(data, form)

@@ -254,10 +254,11 @@ def text(result: Indexed) -> str:
         lines += [f"{fault['place']}: {fault['reason']}" for fault in found[:_SHOWN]]
         if count > _SHOWN:
             lines.append(f"... and {number_text(count - _SHOWN)} more, of which --json lists a thousand.")
+    replaced = f", {number_text(result.replaced)} in place of an older one" if result.replaced else ""
+    unchanged = f"; {number_text(result.unchanged)} unchanged" if result.unchanged else ""
+    copies = f", {number_text(result.copies)} with a text that is stored already" if result.copies else ""
     lines.append(
-        f"{result.root}: {_counted(result.documents, 'document')} added, {number_text(result.replaced)} of them in place of"
-        f" an older one; {number_text(result.unchanged)} unchanged. {_counted(result.texts, 'text')} stored"
-        f" ({number_text(result.copies)} documents have a text that is stored already)."
+        f"{result.root}: {_counted(result.documents, 'document')} added{replaced}{copies}{unchanged}."
     )
     lines.append(
         f"{size_text(result.text_bytes)} of text, {number_text(result.tokens)} tokens and {number_text(result.posts)} posts in"
@@ -268,12 +269,9 @@ def text(result: Indexed) -> str:
         counts = (f"{number_text(count)} {words[reason]}" for reason, count in sorted(result.skipped.items()))
         lines.append(f"Passed over: {', '.join(counts)}.")
     if result.undecodable:
-        were = (
-            "1 document was"
-            if result.undecodable == 1
-            else f"{number_text(result.undecodable)} documents were"
+        lines.append(
+            f"{_counted(result.undecodable, 'document')} had bytes that are wrong in the encoding, and are U+FFFD now."
         )
-        lines.append(f"{were} not sound in their encoding; what is wrong there is U+FFFD now.")
     return "\n".join(lines)
 
 

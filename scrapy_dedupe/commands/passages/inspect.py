@@ -52,12 +52,11 @@ def run(place: Place, opts: argparse.Namespace) -> InspectedIndex:
 
 
 def text(result: InspectedIndex) -> str:
-    lines = list(_lines(result.index))
-    for document in result.documents or ():
-        lines.append(
-            f"{number_text(document.tokens)} tokens, {number_text(document.characters)} characters  {document.doc_id}"
-        )
-    return "\n".join([result.root, *lines])
+    documents = [
+        f"{number_text(document.tokens)} tokens, {number_text(document.characters)} characters  {document.doc_id}"
+        for document in result.documents or ()
+    ]
+    return "\n".join([result.root, *_lines(result.index), *documents])
 
 
 def _lines(index: Inspected) -> Iterator[str]:
@@ -84,7 +83,9 @@ def _lines(index: Inspected) -> Iterator[str]:
         f"boilerplate {number_text(index.boilerplate_keys)} keys, {number_text(index.boilerplate_posts)} posts"
     )
     parts = "texts" if index.parameters["has_texts"] else "outlines"
-    share = "" if index.share_of_text is None else f"; without texts {index.share_of_text:.1%} of the characters"
+    share = (
+        "" if index.share_of_text is None else f"; without texts {index.share_of_text:.1%} of the characters"
+    )
     yield (
         f"size        {size_text(index.posts_bytes)} of posts, {size_text(index.texts_bytes)} of {parts}{share}"
     )

@@ -56,7 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_exclusions(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what counts for nothing."""
     parser.add_argument(
-        "--taboo", nargs="+", action="extend", default=[], metavar="FILE", help="what these texts say is no passage"
+        "--taboo",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="what these texts say is no passage",
     )
     group = parser.add_mutually_exclusive_group()
     group.add_argument(

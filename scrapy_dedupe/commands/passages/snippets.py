@@ -14,7 +14,7 @@ def snippet(text: str, longest: int = _LONGEST) -> str:
     r"""A text in one line of about so many characters; of a longer one the beginning and the end.
 
     >>> snippet("one\n two"), snippet("The quick brown fox jumps over the lazy dog", 30)
-    ('one two', 'The quick brown … the lazy dog')
+    ('one two', 'The quick … the lazy dog')
     """
     if len(text) <= 4 * longest:
         line = _line(text)
@@ -43,6 +43,4 @@ def place_text(place: Place) -> str:
     >>> place_text(Place("a", 0, 15, 3, 90))
     'tokens 0-15, characters 3-90'
     """
-    return (
-        f"tokens {place.token_start}-{place.token_end}, characters {place.char_start}-{place.char_end}"
-    )
+    return f"tokens {place.token_start}-{place.token_end}, characters {place.char_start}-{place.char_end}"

@@ -85,7 +85,9 @@ def _number(word: str) -> int:
     try:
         return int(word, 16)
     except ValueError:
-        raise UsageError(f"{word!r} is no blot. Give it in hexadecimal digits, as passages blot shows it.") from None
+        raise UsageError(
+            f"{word!r} is no blot. Give it in hexadecimal digits, as passages blot shows it."
+        ) from None
 
 
 def text(result: UnblottedBlots) -> str:

@@ -1,0 +1,100 @@
+"""The forms in which passages are written.
+
+``text``: for a reader. ``jsonl``: one object a line with ``rank``, ``score``, ``tokens``, ``documents``, ``text`` (null if
+the index keeps none) and ``places``, a list of objects with ``doc_id``, ``token_start``, ``token_end``, ``char_start``
+and ``char_end``. ``csv``: a line with the names of the columns, then one for each place: rank, score, tokens, documents,
+the fields of the place, and the text, as RFC 4180 quotes it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict, astuple, fields
+from typing import IO, TYPE_CHECKING, Final, Protocol
+
+from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.passages.values import Place
+
+from .snippets import place_text, snippet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy_dedupe.passages.values import Passage
+
+
+class Writer(Protocol):
+    """Writes one passage after the other."""
+
+    def write(self, passage: Passage) -> None: ...
+
+
+class TextWriter:
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._coding = file.encoding or "utf-8"
+        self._rank = 0
+
+    def write(self, passage: Passage) -> None:
+        self._rank += 1
+        head = (
+            f"{number_text(self._rank)}. {number_text(passage.tokens)} tokens in {number_text(passage.documents)}"
+            f" documents, score {number_text(passage.score)}"
+        )
+        lines = [head if passage.text is None else f"{head}: {snippet(passage.text)}"]
+        lines += [f"     {_printable(place.doc_id)}: {place_text(place)}" for place in passage.places]
+        written = "\n".join(lines) + "\n"
+        self._file.write(written.encode(self._coding, "backslashreplace").decode(self._coding))
+
+
+def _printable(doc_id: str) -> str:
+    # What moves the cursor must not reach the terminal.
+    return "".join(char if char.isprintable() else "\ufffd" for char in doc_id)
+
+
+class JsonLinesWriter:
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._rank = 0
+
+    def write(self, passage: Passage) -> None:
+        self._rank += 1
+        row = {
+            "rank": self._rank,
+            "score": passage.score,
+            "tokens": passage.tokens,
+            "documents": passage.documents,
+            "text": passage.text,
+            "places": [asdict(place) for place in passage.places],
+        }
+        # ASCII alone can be written whatever the coding, and it keeps characters that end lines in one.
+        self._file.write(json.dumps(row) + "\n")
+
+
+class CsvWriter:
+    def __init__(self, file: IO[str]) -> None:
+        self._coding = file.encoding or "utf-8"
+        self._rows = csv.writer(file)
+        self._rank = 0
+        names = [field.name for field in fields(Place)]
+        self._rows.writerow(["rank", "score", "tokens", "documents", *names, "text"])
+
+    def write(self, passage: Passage) -> None:
+        self._rank += 1
+        head = (self._rank, passage.score, passage.tokens, passage.documents)
+        written = self._encodable(passage.text or "")
+        for place in passage.places:
+            doc_id, *numbers = astuple(place)
+            self._rows.writerow([*head, self._encodable(doc_id), *numbers, written])
+
+    def _encodable(self, text: str) -> str:
+        return text.encode(self._coding, "backslashreplace").decode(self._coding)
+
+
+WRITERS: Final[dict[str, Callable[[IO[str]], Writer]]] = {
+    "text": TextWriter,
+    "jsonl": JsonLinesWriter,
+    "csv": CsvWriter,
+}
+"""All of them, by name."""

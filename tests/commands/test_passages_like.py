@@ -1,0 +1,129 @@
+"""``passages like`` through the command line."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scrapy_dedupe.passages.index import PassageIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from commands.conftest import Called
+
+SHARED = " ".join(f"word{number}" for number in range(40))
+OWN = " ".join(f"own{number}" for number in range(40))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    path = tmp_path / "index"
+    with PassageIndex(path) as index:
+        index.add("https://a.example/", f"{SHARED} and something else")
+        index.add("https://b.example/", f"First. {SHARED.upper()} And last.")
+        index.add("notes/c.txt", "nothing of it")
+    return str(path)
+
+
+def test_the_passages_of_a_file_are_shown(call: Callable[..., Called], root: str) -> None:
+    Path("page.txt").write_text(f"{OWN}\n\n{SHARED}", encoding="utf-8")
+    called = call("passages", "like", "page.txt", "--root", root)
+    start = len(OWN) + 2
+    end = start + len(SHARED)
+    assert (called.code, called.err) == (0, "")
+    lines = called.out.splitlines()
+    assert lines[0] == "  50%  https://a.example/"
+    assert lines[1].startswith("       40 tokens: word0 word1 word2")
+    assert lines[1].endswith("word39")
+    assert " … " in lines[1]
+    assert lines[2] == f"         here   tokens 40-80, characters {start}-{end}"
+    assert lines[3] == f"         there  tokens 0-40, characters 0-{len(SHARED)}"
+    assert lines[4] == "  50%  https://b.example/"
+    assert lines[5].startswith("       40 tokens: WORD0")
+
+
+def test_an_indexed_document_is_no_hit_itself(call: Callable[..., Called], root: str) -> None:
+    called = call("passages", "like", "https://a.example/", "--root", root, "--json")
+    assert called.code == 0
+    (hit,) = called.json["hits"]
+    assert hit["doc_id"] == "https://b.example/"
+    assert hit["passages"][0]["places"][0]["token_start"] == 1
+    assert hit["passages"][0]["asked"]["doc_id"] == ""
+    assert call("passages", "like", "notes/c.txt", "--root", root).out.startswith("No document in")
+
+
+def test_a_url_that_is_not_indexed_is_refused_with_what_to_do(call: Callable[..., Called], root: str) -> None:
+    called = call("passages", "like", "https://c.example/", "--root", root)
+    assert called.code == 2
+    assert "https://c.example/ is in the index" in called.err
+    assert "pipe it in" in called.err
+
+
+def test_standard_input_is_asked_about(
+    call: Callable[..., Called], root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = f"<html><title>T</title><script>no()</script><p>{SHARED.replace(' ', ' <b>', 1)}</b>"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(page.encode())))
+    called = call("passages", "like", "-", "--root", root, "--json", "--top", "1")
+    (hit,) = called.json["hits"]
+    assert hit["score"] == 40 / 41
+
+
+def test_min_tokens_and_taboo_leave_out_what_they_say(call: Callable[..., Called], root: str) -> None:
+    Path("page.txt").write_text(SHARED, encoding="utf-8")
+    assert (
+        call("passages", "like", "page.txt", "--root", root, "--min-tokens", "41", "--json").json["hits"]
+        == []
+    )
+    assert (
+        call("passages", "like", "page.txt", "--root", root, "--taboo", "page.txt", "--json").json["hits"]
+        == []
+    )
+
+
+def test_boilerplate_can_be_kept(call: Callable[..., Called], root: str) -> None:
+    with PassageIndex(root) as index:
+        for number in range(12):
+            index.add(f"https://menu.example/{number}", f"{OWN} page{number}")
+    Path("page.txt").write_text(OWN, encoding="utf-8")
+    asked = ("passages", "like", "page.txt", "--root", root, "--json")
+    assert call(*asked).json["hits"] == []
+    assert len(call(*asked, "--keep-boilerplate").json["hits"]) == 10
+    assert len(call(*asked, "--boilerplate-share", "1", "--top", "20").json["hits"]) == 12
+    assert call(*asked, "--boilerplate-share", "7").code == 2
+
+
+@pytest.mark.parametrize("name", ["absent.txt", "picture.png", "many.jsonl", "archive.warc"])
+def test_what_is_no_single_text_is_refused_in_one_sentence(
+    call: Callable[..., Called], root: str, name: str
+) -> None:
+    Path("picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
+    Path("many.jsonl").write_text('{"url": "a", "text": "b"}\n', encoding="utf-8")
+    Path("archive.warc").write_bytes(b"WARC/1.0\r\n\r\n")
+    called = call("passages", "like", name, "--root", root)
+    assert called.code == (3 if name == "absent.txt" else 2)
+    assert name in called.err
+    assert called.err.count("\n") == 1
+
+
+def test_an_index_that_is_not_there_is_refused(call: Callable[..., Called]) -> None:
+    Path("page.txt").write_text(SHARED, encoding="utf-8")
+    called = call("passages", "like", "page.txt", "--root", "nowhere")
+    assert called.code == 3
+    assert "nowhere" in called.err
+    assert not Path("nowhere").exists()
+
+
+def test_what_moves_the_cursor_does_not_reach_the_terminal(call: Callable[..., Called], root: str) -> None:
+    with PassageIndex(root) as index:
+        index.add("evil", OWN.replace(" ", " \x1b[2J\u202e", 3))
+    Path("page.txt").write_text(OWN, encoding="utf-8")
+    called = call("passages", "like", "page.txt", "--root", root, "--min-tokens", "8")
+    assert "evil" in called.out
+    assert "\x1b" not in called.out
+    assert "\u202e" not in called.out

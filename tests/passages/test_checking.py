@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from deflate import deflate_compress
+from passages.small_segments import WITH_TEXTS, digest_of, write_index, write_segment
+
+from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.passages.catalogue import MANIFEST, begin, write_deleted
+from scrapy_dedupe.passages.checking import check
+from scrapy_dedupe.passages.preparation import prepare
+from scrapy_dedupe.passages.segment_writing import SegmentWriter
+from scrapy_dedupe.passages.values import Parameters
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy_dedupe.passages.segment_layout import SegmentEntry
+
+WORDS = [f"word{number}" for number in range(40)]
+TEXTS = [" ".join(WORDS), " ".join(WORDS[5:] * 3), "", "short", " ".join(reversed(WORDS))]
+
+
+def write_real(folder: Path, parameters: Parameters, *, shift: int = 0, tokens: int = 0) -> SegmentEntry:
+    """A segment of TEXTS, the posts of which have keys that are *shift* too large; *tokens* are told too many."""
+    prepared = prepare([(f"d{number}", "", text) for number, text in enumerate(TEXTS)], parameters)
+    with SegmentWriter(folder, "s", parameters) as writer:
+        for number, digest in enumerate(prepared.digests):
+            start, stop = prepared.blob_bounds[number : number + 2].tolist()
+            writer.add_text(
+                digest.tobytes(),
+                int(prepared.token_counts[number]) + tokens,
+                int(prepared.char_counts[number]),
+                int(prepared.post_counts[number]),
+                prepared.blobs[start:stop],
+                int(prepared.raw_sizes[number]),
+            )
+        texts = np.repeat(np.arange(len(TEXTS)), prepared.post_counts)
+        writer.add_posts(prepared.keys ^ np.uint64(shift), texts)
+        for number in range(len(TEXTS)):
+            writer.add_document(f"d{number}", "", number)
+        return writer.close()
+
+
+@pytest.mark.parametrize("has_texts", [True, False])
+def test_a_sound_index_has_no_problems(tmp_path: Path, has_texts: bool) -> None:
+    parameters = Parameters("words/1", {"name": "rolling/1", "k": 8, "window": 8}, has_texts)
+    entry = write_real(tmp_path, parameters)
+    write_index(tmp_path, parameters, [entry], {"s": write_deleted(tmp_path, "s", 1, np.array([1]))})
+    for full in (False, True):
+        checked = check(tmp_path, full)
+        assert checked.problems == ()
+        assert (checked.segments, checked.documents, checked.texts) == (1, len(TEXTS) - 1, len(TEXTS))
+        assert checked.posts == entry.posts > 20
+        assert checked.orphans == ()
+
+
+def test_an_empty_index_is_sound(tmp_path: Path) -> None:
+    begin(tmp_path, WITH_TEXTS)
+    assert check(tmp_path, full=True).problems == ()
+
+
+def test_where_there_is_no_sound_manifest_nothing_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused, match="There is no passage index"):
+        check(tmp_path)
+    (tmp_path / MANIFEST).write_text("{")
+    with pytest.raises(StoreRefused, match="damaged"):
+        check(tmp_path)
+
+
+def test_posts_of_other_blots_are_found_in_full_alone(tmp_path: Path) -> None:
+    write_index(tmp_path, WITH_TEXTS, [write_real(tmp_path, WITH_TEXTS, shift=1)])
+    assert check(tmp_path).problems == ()
+    problems = check(tmp_path, full=True).problems
+    assert len(problems) == 3
+    assert problems[0].startswith("s, text 0: its posts are not those of its blots")
+
+
+def test_a_wrong_count_of_tokens_is_found_in_full(tmp_path: Path) -> None:
+    write_index(tmp_path, WITH_TEXTS, [write_real(tmp_path, WITH_TEXTS, tokens=1)])
+    problems = check(tmp_path, full=True).problems
+    assert "s, text 3: it has 1 tokens and not 2" in problems
+    assert len(problems) == len(TEXTS)
+
+
+@pytest.mark.parametrize("suffix", ["posts", "blobs", "deleted-1"])
+def test_a_damaged_file_is_a_problem_that_names_it(tmp_path: Path, suffix: str) -> None:
+    entry = write_real(tmp_path, WITH_TEXTS)
+    write_index(tmp_path, WITH_TEXTS, [entry], {"s": write_deleted(tmp_path, "s", 1, np.array([1]))})
+    path = tmp_path / f"s.{suffix}"
+    data = path.read_bytes()
+    spoilt = {
+        "flipped": data[:-3] + bytes([data[-3] ^ 4]) + data[-2:],
+        "cut": data[: len(data) // 2],
+        "empty": b"",
+        "missing": None,
+    }
+    for how, content in spoilt.items():
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        problems = check(tmp_path).problems
+        assert problems, how
+        assert path.name in problems[0], how
+        path.write_bytes(data)
+    assert check(tmp_path).problems == ()
+
+
+def test_a_document_without_a_text_is_a_problem(tmp_path: Path) -> None:
+    entry = write_segment(tmp_path, "s", WITH_TEXTS, ["abc"], [("a", "", "abc"), ("b", "", "lost")])
+    write_index(tmp_path, WITH_TEXTS, [entry])
+    (problem,) = check(tmp_path).problems
+    assert "holds no text for document 1 of the segment s" in problem
+
+
+def test_a_name_that_is_there_twice_is_a_problem_unless_one_is_deleted(tmp_path: Path) -> None:
+    first = write_segment(tmp_path, "s", WITH_TEXTS, ["abc"], [("a", "", "abc"), ("b", "", "abc")])
+    second = write_segment(tmp_path, "t", WITH_TEXTS, ["de"], [("a", "", "de")])
+    write_index(tmp_path, WITH_TEXTS, [first, second])
+    (problem,) = check(tmp_path).problems
+    assert problem.endswith("the document 'a' is there more than once")
+    write_index(tmp_path, WITH_TEXTS, [first, second], {"s": write_deleted(tmp_path, "s", 2, np.array([0]))})
+    assert check(tmp_path).problems == ()
+
+
+def test_a_text_that_is_not_that_of_its_digest_is_a_problem(tmp_path: Path) -> None:
+    with SegmentWriter(tmp_path, "s", WITH_TEXTS) as writer:
+        writer.add_text(digest_of("other"), 0, 3, 0, deflate_compress(b"abc", 1), 3)
+        writer.add_document("a", "", 0)
+        entry = writer.close()
+    write_index(tmp_path, WITH_TEXTS, [entry])
+    assert check(tmp_path).problems
+
+
+def test_what_a_killed_writer_left_is_told_and_is_no_problem(tmp_path: Path) -> None:
+    begin(tmp_path, WITH_TEXTS)
+    (tmp_path / "00000009.posts.new").touch()
+    checked = check(tmp_path)
+    assert checked.problems == ()
+    assert checked.orphans == ("00000009.posts.new",)

@@ -1,0 +1,300 @@
+"""What `extract` gives is what plain Python finds by trying everything."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_dedupe.errors import SettingError, StoreUnavailable
+from scrapy_dedupe.passages import repeats
+from scrapy_dedupe.passages.index import PassageIndex
+from scrapy_dedupe.passages.work_files import WrittenTexts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scrapy_dedupe.passages.values import Passage
+
+Found = set[tuple[tuple[str, ...], tuple[tuple[str, int], ...]]]
+
+LEAST = 3
+LINE = "one line of ten words that comes again and again "
+BLOTTER = {"name": "rolling/1", "k": 2, "window": 2}
+
+
+def all_repeats(texts: dict[str, list[str]], least: int, min_docs: int = 2) -> Found:
+    """All maximal repeats, by their definition."""
+    found: Found = set()
+    longest = max(map(len, texts.values()), default=0)
+    for length in range(least, longest + 1):
+        occurrences = defaultdict(list)
+        for name, words in texts.items():
+            for start in range(len(words) - length + 1):
+                occurrences[tuple(words[start : start + length])].append((name, start))
+        for run, at in occurrences.items():
+            # One that overlaps the one before is not counted.
+            places = [
+                (name, start)
+                for number, (name, start) in enumerate(at)
+                if not number or at[number - 1][0] != name or start - at[number - 1][1] >= length
+            ]
+            if len({name for name, _ in places}) < min_docs:
+                continue
+            befores = [texts[name][start - 1] if start else object() for name, start in places]
+            behinds = [
+                texts[name][start + length] if start + length < len(texts[name]) else object()
+                for name, start in places
+            ]
+            if len(set(befores)) > 1 and len(set(behinds)) > 1:
+                found.add((run, tuple(places)))
+    return found
+
+
+def made(path: Path, texts: dict[str, list[str]], **options: object) -> PassageIndex:
+    index = PassageIndex(path, blotter=BLOTTER, **options)  # type: ignore[arg-type]
+    index.add_all((name, None, " ".join(words)) for name, words in texts.items())
+    return index
+
+
+def as_found(passages: Iterator[Passage], texts: dict[str, list[str]]) -> Found:
+    found: Found = set()
+    for passage in passages:
+        places = tuple((place.doc_id, place.token_start) for place in passage.places)
+        for place in passage.places:
+            assert place.token_end - place.token_start == passage.tokens
+            written = " ".join(texts[place.doc_id])[place.char_start : place.char_end]
+            assert written.split() == texts[place.doc_id][place.token_start : place.token_end]
+        assert passage.text is not None
+        item = (tuple(passage.text.split()), places)
+        assert item not in found
+        found.add(item)
+    return found
+
+
+few_words = st.lists(st.sampled_from("abc"), max_size=14)
+periodic = st.builds(
+    lambda head, part, times, tail: head + part * times + tail,
+    few_words,
+    st.lists(st.sampled_from("ab"), min_size=1, max_size=3),
+    st.integers(1, 12),
+    few_words,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    parts=st.lists(few_words | periodic, min_size=1, max_size=5),
+    stretch=st.sampled_from([1, 2, 1000]),
+    has_copy=st.booleans(),
+)
+def test_extract_gives_all_maximal_repeats(
+    parts: list[list[str]], stretch: int, has_copy: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    # The last one has the text of the first.
+    texts = {f"d{number}": words for number, words in enumerate([*parts, parts[0]][: len(parts) + has_copy])}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repeats.Repeats.__init__, "__defaults__", (2, None, stretch))
+        with made(tmp_path_factory.mktemp("index"), texts) as index:
+            assert as_found(index.extract(nested=True), texts) == all_repeats(texts, LEAST)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    parts=st.lists(few_words, min_size=3, max_size=6),
+    min_docs=st.integers(2, 4),
+    min_tokens=st.integers(3, 6),
+)
+def test_limits_are_kept(
+    parts: list[list[str]], min_docs: int, min_tokens: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    texts = {f"d{number}": words for number, words in enumerate(parts)}
+    with made(tmp_path_factory.mktemp("index"), texts) as index:
+        found = as_found(index.extract(nested=True, min_docs=min_docs, min_tokens=min_tokens), texts)
+        assert found == all_repeats(texts, min_tokens, min_docs)
+        most = as_found(index.extract(nested=True, max_docs=min_docs, min_tokens=min_tokens), texts)
+        assert most == {
+            item for item in all_repeats(texts, min_tokens) if len({name for name, _ in item[1]}) <= min_docs
+        }
+
+
+def words(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[PassageIndex]:
+    with PassageIndex(tmp_path / "index") as made:
+        yield made
+
+
+@pytest.mark.parametrize("count", [15, 25, 50])
+def test_a_passage_is_found_whole_however_it_is_written(index: PassageIndex, count: int) -> None:
+    passage = words("p", count)
+    index.add("one", " ".join([*words("a", 40), *passage, *words("b", 40)]))
+    index.add("two", "; ".join([*words("c", 9), *passage, *words("d", 3)]).upper())
+    (found,) = index.extract()
+    assert found.text == " ".join(passage)
+    assert [(place.doc_id, place.token_start, place.token_end) for place in found.places] == [
+        ("one", 40, 40 + count),
+        ("two", 9, 9 + count),
+    ]
+    assert (found.documents, found.score) == (2, count)
+
+
+def test_a_run_whose_parts_stand_elsewhere_is_one_passage(index: PassageIndex) -> None:
+    run = words("p", 50)
+    for name, part in {"one": run, "two": run, "first": run[:30], "last": run[20:]}.items():
+        index.add(name, " ".join([*words(f"{name}x", 20), *part, *words(f"{name}y", 20)]))
+    found = {(passage.tokens, tuple(place.doc_id for place in passage.places)) for passage in index.extract()}
+    assert found == {(50, ("one", "two")), (30, ("one", "two", "first")), (30, ("one", "two", "last"))}
+
+
+def test_a_text_with_two_names_is_a_passage_unless_copies_are_skipped(index: PassageIndex) -> None:
+    for name in ("one", "two", "other"):
+        index.add(name, " ".join(words("p" if name != "other" else "q", 20)))
+    (found,) = index.extract()
+    assert [(place.doc_id, place.token_start, place.token_end) for place in found.places] == [
+        ("one", 0, 20),
+        ("two", 0, 20),
+    ]
+    assert not list(index.extract(skip_copies=True))
+
+
+def test_what_better_passages_cover_is_left_out_unless_nested(index: PassageIndex) -> None:
+    run = words("p", 40)
+    for number in range(4):
+        # In two of them the passage goes on by a few words.
+        more = words("more", 3) if number < 2 else []
+        index.add(f"d{number}", " ".join([*words(f"x{number}", 5), *run, *more, *words(f"y{number}", 5)]))
+    assert [passage.tokens for passage in index.extract()] == [40]
+    assert [passage.tokens for passage in index.extract(nested=True)] == [40, 43]
+
+
+def test_no_passage_goes_through_taboo_text(index: PassageIndex) -> None:
+    notice = words("notice", 20)
+    for name in ("one", "two"):
+        index.add(
+            name,
+            " ".join([*words(name, 3), *words("p", 30), *notice, *words("q", 30), *words(f"{name}z", 3)]),
+        )
+    assert [passage.tokens for passage in index.extract()] == [80]
+    assert [passage.text for passage in index.extract(taboo=[" ".join(notice)])] == [
+        " ".join(words("p", 30)),
+        " ".join(words("q", 30)),
+    ]
+
+
+def test_boilerplate_of_a_host_is_no_passage(index: PassageIndex) -> None:
+    menu, story = words("menu", 30), words("story", 30)
+    for number in range(12):
+        page = [*menu, *words(f"p{number}x", 10), *(story if number < 2 else []), *words(f"q{number}x", 5)]
+        index.add(f"https://example.com/{number}", " ".join(page))
+    assert [passage.text for passage in index.extract()] == [" ".join(story)]
+    kept = [passage.text for passage in index.extract(boilerplate_share=None)]
+    assert kept == [" ".join(menu), " ".join(story)]
+
+
+def test_sigma_leaves_out_what_is_not_frequent(index: PassageIndex) -> None:
+    for number in range(20):
+        rare = words(f"rare{number // 2}x", 30)
+        index.add(f"d{number}", " ".join([*words("often", 20), *words(f"own{number}x", 30), *rare]))
+    assert len(list(index.extract())) == 11
+    assert [passage.documents for passage in index.extract(sigma=2)] == [20]
+
+
+def test_without_texts_passages_are_told_by_position(tmp_path: Path) -> None:
+    run = words("p", 60)
+    with PassageIndex(tmp_path / "index", store_text=False) as index:
+        index.add("one", " ".join([*words("a", 40), *run, *words("b", 40)]))
+        index.add("two", " ".join([*words("c", 9), *run, *words("d", 3)]))
+        (found,) = index.extract()
+    assert found.text is None
+    one, two = found.places
+    assert 60 - 2 * 7 <= found.tokens <= 60
+    assert 40 <= one.token_start < one.token_end <= 100
+    assert (one.token_start - two.token_start, one.token_end - two.token_end) == (31, 31)
+    text = " ".join([*words("a", 40), *run, *words("b", 40)])
+    assert text[one.char_start : one.char_end].split() == text.split()[one.token_start : one.token_end]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["a " * 60_000, "b " + "a " * 50_000],
+        [LINE * 6_000 + "end", "start " + LINE * 5_000 + LINE[:20]],
+        [f"x{number} " * 20 + "a b " * (number + 20) + f"y{number} " * 20 for number in range(400)],
+        [" ".join(words("page", 2_000)) + f" {number}" for number in range(300)],
+    ],
+    ids=["one word", "one line", "many lengths", "copies"],
+)
+def test_repetition_costs_no_more_than_its_length(
+    index: PassageIndex, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+    agreement = repeats.Repeats._agreement
+
+    def counted(self: repeats.Repeats, ours: Any, others: Any, width: int) -> Any:
+        nonlocal compared
+        compared += len(ours) * width
+        return agreement(self, ours, others, width)
+
+    monkeypatch.setattr(repeats.Repeats, "_agreement", counted)
+    for number, text in enumerate(texts):
+        index.add(f"d{number}", text)
+    tokens = sum(len(text.split()) for text in texts)
+    places = sum(len(passage.places) for passage in index.extract(nested=True))
+    assert 2 <= places <= tokens
+    assert compared <= 50 * tokens
+
+
+def test_the_work_folder_is_removed_whatever_happens(index: PassageIndex, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        index.add(name, " ".join([name, *words("p", 30), *words("q", 30)]))
+    work = tmp_path / "work"
+    work.mkdir()
+    passages = index.extract(work=work)
+    next(passages)
+    assert len(list(work.iterdir())) == 1
+    passages.close()  # type: ignore[attr-defined]
+    assert not list(work.iterdir())
+
+
+def test_a_work_folder_that_is_not_there_is_named(index: PassageIndex, tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="nowhere"):
+        list(index.extract(work=tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_docs": 1},
+        {"min_docs": 3, "max_docs": 2},
+        {"min_tokens": 0},
+        {"top": -1},
+        {"sigma": float("nan")},
+    ],
+)
+def test_numbers_without_sense_are_refused(index: PassageIndex, options: dict[str, float]) -> None:
+    index.add("one", " ".join(words("p", 20)))
+    with pytest.raises(SettingError):
+        index.extract(**options)
+
+
+@given(
+    texts=st.lists(st.text(max_size=8) | st.text("aé", max_size=8) | st.text("aあ", max_size=8), min_size=1)
+)
+def test_parts_of_written_texts_are_read_back(
+    texts: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    written = WrittenTexts(tmp_path_factory.mktemp("work") / "texts")
+    written.add(texts)
+    written.finish()
+    for number, text in enumerate(texts):
+        for start in range(len(text) + 1):
+            assert written.slice(number, start, len(text)) == text[start:]
+    written.close()
