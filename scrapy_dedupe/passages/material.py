@@ -18,7 +18,7 @@ the sequence; ``bucket-N``, pairs of uint64: the hash of what stands at a positi
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -194,7 +194,8 @@ class TokenMaterial(_Sequence):
         found, _ = self._seeds.keys.find(wanted)
         at = np.arange(len(values)) + owners + 1
         laid = np.zeros(len(values) + len(texts), np.uint32)
-        for file, items in zip(outputs, (values, tokens.starts, tokens.ends), strict=True):
+        arrays: tuple[NDArray[Any], ...] = (values, tokens.starts, tokens.ends)
+        for file, items in zip(outputs, arrays, strict=True):
             laid[at] = items
             file.write(laid.tobytes())
         laid[at] = values

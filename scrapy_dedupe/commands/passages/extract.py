@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
@@ -112,7 +112,7 @@ def run(place: Place, opts: argparse.Namespace) -> Extracted:
 
 
 @contextmanager
-def _output(opts: argparse.Namespace) -> Iterator[IO[str]]:
+def _output(opts: argparse.Namespace) -> Iterator[TextIO]:
     """Standard output, or a file that has its name only when it is whole."""
     if opts.output == "-":
         yield sys.stdout
@@ -124,7 +124,7 @@ def _output(opts: argparse.Namespace) -> Iterator[IO[str]]:
     temporary = path.with_name(f"{path.name}.new")
     with writing(path, temporary):
         with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            yield file
+            yield cast("TextIO", file)
         temporary.replace(path)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import asdict, astuple, fields
-from typing import IO, TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.passages.values import Place
@@ -31,7 +31,7 @@ class Writer(Protocol):
 
 
 class TextWriter:
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: TextIO) -> None:
         self._file = file
         self._coding = file.encoding or "utf-8"
         self._rank = 0
@@ -54,7 +54,7 @@ def _printable(doc_id: str) -> str:
 
 
 class JsonLinesWriter:
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: TextIO) -> None:
         self._file = file
         self._rank = 0
 
@@ -73,7 +73,7 @@ class JsonLinesWriter:
 
 
 class CsvWriter:
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: TextIO) -> None:
         self._coding = file.encoding or "utf-8"
         self._rows = csv.writer(file)
         self._rank = 0
@@ -92,7 +92,7 @@ class CsvWriter:
         return text.encode(self._coding, "backslashreplace").decode(self._coding)
 
 
-WRITERS: Final[dict[str, Callable[[IO[str]], Writer]]] = {
+WRITERS: Final[dict[str, Callable[[TextIO], Writer]]] = {
     "text": TextWriter,
     "jsonl": JsonLinesWriter,
     "csv": CsvWriter,
