@@ -89,9 +89,11 @@ def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return result
 
 
-def code_points(text: str) -> NDArray[np.uint32]:
-    """The code points of *text*; lone surrogates stay what they are."""
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+def code_points(text: str) -> NDArray[np.intp]:
+    """The code points of *text*, as the tables are indexed; lone surrogates stay what they are."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    # Other types would be turned into this one at each look-up.
+    return points.astype(np.intp)
 
 
 @cache

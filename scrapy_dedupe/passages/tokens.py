@@ -45,6 +45,10 @@ LONGEST: Final = 1 << 16
 
 # So many characters that the arrays of a piece stay in the processor's cache; more than a token has.
 _PIECE: Final = 1 << 17
+
+# From so many characters on there is no room for the tokens twice; below that, new memory costs more than a copy.
+_LARGE: Final = 1 << 23
+
 _B: Final = 0x9E3779B97F4A7C15
 
 
@@ -85,6 +89,8 @@ class _Characters:
     def tokens(self, text: str) -> Tokens:
         if len(text) <= _PIECE:
             return self._cut(text)
+        if len(text) <= _LARGE:
+            return _together(list(self._pieces(text)))
         # As many as there can be; what is not written takes no memory.
         hashes = np.empty(len(text), dtype=np.uint64)
         starts, ends = np.empty(len(text), dtype=np.int64), np.empty(len(text), dtype=np.int64)
@@ -123,7 +129,8 @@ class _Characters:
     def _cut(self, text: str) -> Tokens:
         """The tokens of a text that is worked on as a whole."""
         points = code_points(text)
-        kinds = self.kinds()[points]
+        # Code points are within bounds: "clip" leaves out what only makes sure of that.
+        kinds = self.kinds().take(points, mode="clip")
         seen = None
         if (kinds == PASSED).any():
             seen = np.flatnonzero(kinds != PASSED)
@@ -132,7 +139,7 @@ class _Characters:
         if not len(starts):
             return Tokens(np.zeros(0, dtype=np.uint64), starts, ends)
         powers, inverses = _powers(len(points))
-        terms = characters.values(self.is_folded)[points]
+        terms = characters.values(self.is_folded).take(points, mode="clip")
         terms *= powers[: len(terms)]
         sums = np.empty(len(terms) + 1, dtype=np.uint64)
         sums[0] = 0
