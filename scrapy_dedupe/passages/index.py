@@ -100,23 +100,24 @@ class PassageIndex:
         Its *host* is that of *doc_id*, if that is a web address, unless it is given. Raises SettingError for a name, a
         host or a text that cannot be one; StoreUnavailable if what is pending cannot be written.
         """
-        checked_name(doc_id)
-        if host is not None:
-            checked_host(host)
-        if not isinstance(text, str):
-            raise SettingError(f"The text of {doc_id!r} is {type(text).__name__}, not str. Decode it.")
-        self._batch.append((doc_id, host, text))
+        self._batch.append(_named(doc_id, text, host))
         self._batch_characters += len(text)
         if self._batch_characters >= BATCH_CHARACTERS or len(self._batch) >= BATCH_DOCUMENTS:
             self._prepare_batch()
             self._flush_if_much()
 
-    def add_all(self, documents: Iterable[Named], jobs: int | None = None) -> None:
-        """Add documents, each as (name, host or None, text), with the work done in several processes. As `add`."""
+    def add_all(
+        self, documents: Iterable[tuple[str, str] | tuple[str, str, str | None]], jobs: int | None = None
+    ) -> None:
+        """Add documents, each given by the arguments of `add`, with the work done in several processes."""
         self._prepare_batch()
         prepare_one = partial(prepare, parameters=self.parameters)
         with contextlib.closing(
-            run_in_order(prepare_one, _batches(documents), self.jobs if jobs is None else jobs)
+            run_in_order(
+                prepare_one,
+                _batches(_named(*document) for document in documents),
+                self.jobs if jobs is None else jobs,
+            )
         ) as all_prepared:
             for prepared in all_prepared:
                 self.add_prepared(prepared)
@@ -328,6 +329,16 @@ def _parameters_of(
     )
     refuse_other_parameters(path, has, asked)
     return has
+
+
+def _named(doc_id: str, text: str, host: str | None = None) -> Named:
+    """A document as it is prepared. Raises SettingError for what cannot be one."""
+    checked_name(doc_id)
+    if host is not None:
+        checked_host(host)
+    if not isinstance(text, str):
+        raise SettingError(f"The text of {doc_id!r} is {type(text).__name__}, not str. Decode it.")
+    return doc_id, host, text
 
 
 def _batches(documents: Iterable[Named]) -> Iterator[list[Named]]:

@@ -106,8 +106,8 @@ class Garden:
 
     @property
     def documents(self) -> list[tuple[str, str, str]]:
-        """Id, host and text of each."""
-        return [(page.doc_id, page.host, page.text) for page in self.pages]
+        """Id, text and host of each."""
+        return [(page.doc_id, page.text, page.host) for page in self.pages]
 
     @property
     def texts(self) -> dict[str, str]:

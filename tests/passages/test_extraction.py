@@ -57,7 +57,7 @@ def all_repeats(texts: dict[str, list[str]], least: int, min_docs: int = 2) -> F
 
 def made(path: Path, texts: dict[str, list[str]], **options: object) -> PassageIndex:
     index = PassageIndex(path, blotter=BLOTTER, **options)  # type: ignore[arg-type]
-    index.add_all((name, None, " ".join(words)) for name, words in texts.items())
+    index.add_all((name, " ".join(words)) for name, words in texts.items())
     return index
 
 

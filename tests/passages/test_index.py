@@ -216,7 +216,7 @@ def test_what_cannot_be_a_name_is_refused_at_once(tmp_path: Path, name: Any) -> 
         with pytest.raises(SettingError):
             index.add(name, "text")
         with pytest.raises(SettingError):
-            index.add_all([(name, None, "text")])
+            index.add_all([(name, "text")])
         with pytest.raises(SettingError, match="Decode"):
             index.add("a", b"text")  # type: ignore[arg-type]
         assert list(index.documents) == []
@@ -339,7 +339,7 @@ def test_much_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.Monk
     index = PassageIndex(tmp_path)
     most = 0
     for number in range(100):
-        index.add_all([(f"d{number}", None, words(number))])
+        index.add_all([(f"d{number}", words(number))])
         most = max(most, index.pending_bytes)
     assert most < 10_000
     assert segments(tmp_path) > 1
@@ -349,9 +349,9 @@ def test_much_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("store_text", [True, False])
 def test_several_processes_make_the_same_index(tmp_path: Path, store_text: bool) -> None:
-    documents = [(f"https://a.example/{number}", None, words(number, 2_000)) for number in range(200)]
-    documents[100] = ("again", None, documents[3][2])
-    documents[150] = (documents[7][0], None, "another text")
+    documents = [(f"https://a.example/{number}", words(number, 2_000)) for number in range(200)]
+    documents[100] = ("again", documents[3][1])
+    documents[150] = (documents[7][0], "another text")
     with PassageIndex(tmp_path / "one", store_text=store_text) as one:
         one.add_all(documents)
     with PassageIndex(tmp_path / "two", store_text=store_text, jobs=2) as two:
@@ -361,8 +361,8 @@ def test_several_processes_make_the_same_index(tmp_path: Path, store_text: bool)
 
 
 def test_an_error_of_the_documents_leaves_the_index_as_it_was(tmp_path: Path) -> None:
-    def documents() -> Iterator[tuple[str, None, str]]:
-        yield "a", None, COPIED
+    def documents() -> Iterator[tuple[str, str]]:
+        yield "a", COPIED
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError), PassageIndex(tmp_path) as index:

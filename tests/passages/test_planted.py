@@ -41,7 +41,7 @@ def index(
         tmp_path_factory.mktemp("planted") / "index", store_text=request.param == "with texts"
     )
     for start in range(0, len(planting.pages), 30):
-        for doc_id, host, text in planting.documents[start : start + 30]:
+        for doc_id, text, host in planting.documents[start : start + 30]:
             index.add(doc_id, text, host)
         index.flush()
     return index
@@ -198,7 +198,7 @@ def test_what_was_planted_is_gone_with_its_document_and_the_rest_stays(
 def test_the_index_is_the_same_however_it_was_added(planting: Garden, tmp_path: Path, jobs: int) -> None:
     with PassageIndex(tmp_path / "one") as one, PassageIndex(tmp_path / "other") as other:
         one.add_all(planting.documents, jobs=jobs)
-        for number, (doc_id, host, text) in enumerate(planting.documents):
+        for number, (doc_id, text, host) in enumerate(planting.documents):
             other.add(doc_id, text, host)
             if number % 7 == 0:
                 other.flush()
