@@ -175,6 +175,28 @@ def test_what_better_passages_cover_is_left_out_unless_nested(index: PassageInde
     assert [passage.tokens for passage in index.extract(nested=True)] == [40, 43]
 
 
+@pytest.mark.parametrize(("wholes", "expected"), [(4, [20, 20, 40]), (12, [20, 20])])
+def test_a_menu_in_many_places_is_told_by_its_parts(
+    index: PassageIndex, wholes: int, expected: list[int]
+) -> None:
+    menu = words("p", 40)
+    for kind, part, count in (("whole", menu, wholes), ("first", menu[:20], 60), ("last", menu[20:], 60)):
+        for number in range(count):
+            page = f"{kind}{number}"
+            index.add(page, " ".join([*words(f"{page}x", 5), *part, *words(f"{page}y", 5)]))
+    assert [passage.tokens for passage in index.extract()] == expected
+    assert [passage.tokens for passage in index.extract(nested=True)] == [20, 20, 40]
+
+
+def test_a_passage_in_many_places_of_which_few_are_new_is_left_out(index: PassageIndex) -> None:
+    run = words("p", 40)
+    for number in range(32):
+        part = run if number < 30 else run[:30]
+        index.add(f"d{number}", " ".join([*words(f"x{number}", 5), *part, *words(f"y{number}", 5)]))
+    assert [(passage.tokens, passage.documents) for passage in index.extract()] == [(40, 30)]
+    assert {passage.tokens for passage in index.extract(nested=True)} == {40, 30}
+
+
 def test_no_passage_goes_through_taboo_text(index: PassageIndex) -> None:
     notice = words("notice", 20)
     for name in ("one", "two"):
