@@ -121,6 +121,19 @@ def begin(folder: Path, parameters: Parameters) -> Manifest:
     return manifest
 
 
+def manifest_stamp(folder: Path) -> tuple[object, ...]:
+    """Something that is another one after every change of the index in *folder*.
+
+    Raises FileNotFoundError if there is no manifest, StoreUnavailable and StoreRefused as `read_manifest` does.
+    """
+    path = folder / MANIFEST
+    with reading(path):
+        found = path.stat()
+    # Two replacements in a row may get the same number, time and size; the generation is in the content. What the
+    # file says does not tell an index that was removed and made again from the one before.
+    return found.st_dev, found.st_ino, found.st_mtime_ns, read_file(path, _MOST_MANIFEST_BYTES)
+
+
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of the index in *folder*; None if there is no index, since the folder is not there or is empty.
 
@@ -175,20 +188,22 @@ def refuse_other_parameters(folder: Path, has: Parameters, asked: Parameters) ->
     )
 
 
-def orphans(folder: Path, manifest: Manifest) -> list[str]:
-    """The names of the files in the folder that have names as ours have, and do not belong to the index."""
-    belonging = manifest.files
+def orphans(folder: Path, *manifests: Manifest) -> list[str]:
+    """The names of the files in the folder that have names as ours have, and that no manifest names."""
+    belonging = frozenset().union(*(manifest.files for manifest in manifests))
     with reading(folder):
         return sorted(name for name in _names(folder) if _OURS.fullmatch(name) and name not in belonging)
 
 
-def remove_orphans(folder: Path, manifest: Manifest) -> list[str]:
-    """Remove what earlier writers have left, and return the names. To be called by the writer, who has the lock.
+def remove_orphans(folder: Path, *manifests: Manifest) -> list[str]:
+    """Remove what no manifest names, and return the names. To be called by the writer, who has the lock.
 
-    What cannot be removed is left for the next one.
+    Of *manifests*, one has to be that on the disk. What cannot be removed is left for the next writer.
     """
+    if not manifests:
+        raise ValueError("without a manifest nobody knows which files are needed")
     removed = []
-    for name in orphans(folder, manifest):
+    for name in orphans(folder, *manifests):
         with contextlib.suppress(OSError):
             (folder / name).unlink()
             removed.append(name)

@@ -6,7 +6,7 @@ What is looked at:
 - each segment by itself: its checksums, its order, and whether its texts have their digests;
 - the deleted documents: whether their segments have them;
 - the documents: whether each has a text that some segment holds, and whether each name is there once;
-- in full, the posts: the blots of every text are made again, and compared with what stands under its number. In an index
+- in full, the posts: the blots of every text are made again, and compared with what stands under its number: keys and spots. In an index
   without texts only their count and their numbering can be compared with the outlines.
 
 Posts are compared by their count and by the sum, modulo 2^64, of what splitmix64 (Steele, Lea, Flood 2014) makes of each:
@@ -30,6 +30,7 @@ from .folder_files import damaged
 from .preparation import prepare
 from .segments import Segment
 from .snapshot import Snapshot, no_index
+from .spots import SPOT_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +154,8 @@ def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest) -> I
     for low, high in pairwise(bounds):
         posts = segment.posts_between(low, high)
         counts += np.bincount(posts.texts, minlength=len(counts))
-        np.add.at(sums, posts.texts, _mixed(posts.keys if has_texts else posts.ordinals.astype(np.uint64)))
+        where = posts.where.astype(np.uint64)
+        np.add.at(sums, posts.texts, _mixed(_joined(posts.keys, where) if has_texts else where))
     expected = _expected_of_texts(segment, manifest) if has_texts else _expected_of_outlines(segment)
     for text, count, total, tokens in expected:
         name = f"{entry.name}, text {text}"
@@ -171,8 +173,9 @@ def _expected_of_texts(segment: Segment, manifest: Manifest) -> Iterator[tuple[i
         ends = np.cumsum(prepared.post_counts)
         for number, text in zip(numbers, prepared.texts.tolist(), strict=True):
             count = int(prepared.post_counts[text])
-            own = prepared.keys[ends[text] - count : ends[text]]
-            yield number, count, int(_mixed(own).sum(dtype=np.uint64)), int(prepared.token_counts[text])
+            own = slice(int(ends[text]) - count, int(ends[text]))
+            posts = _joined(prepared.keys[own], prepared.spots[own])
+            yield number, count, int(_mixed(posts).sum(dtype=np.uint64)), int(prepared.token_counts[text])
 
 
 def _expected_of_outlines(segment: Segment) -> Iterator[tuple[int, int, int, int | None]]:
@@ -193,6 +196,11 @@ def _batches(segment: Segment) -> Iterator[list[int]]:
         size += characters
     if batch:
         yield batch
+
+
+def _joined(keys: NDArray[np.uint64], spots: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """Of each post one number that has its key and its spot."""
+    return (keys << np.uint64(SPOT_BITS)) | spots.astype(np.uint64)
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

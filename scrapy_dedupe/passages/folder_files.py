@@ -44,7 +44,10 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file as one change that outlives a crash. Raises StoreUnavailable."""
+    """Write a file as one change that outlives a crash.
+
+    Raises StoreUnavailable, which says whether the file is as it was: an error may come after it was replaced.
+    """
     temporary = path.with_name(path.name + NEW_SUFFIX)
     try:
         with temporary.open("wb") as file:
@@ -52,13 +55,21 @@ def write_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError):
+            raise StoreUnavailable(
+                f"{path} cannot be written: {error.strerror or error}. See to the space and the permissions; the index"
+                " is as it was."
+            ) from error
+        raise
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
         raise StoreUnavailable(
-            f"{path} cannot be written: {error.strerror or error}. See to the space and the permissions; the index is"
-            " as it was."
+            f"{path} is written, but the system cannot make sure that it outlives a power cut:"
+            f" {error.strerror or error}. See to the disk."
         ) from error
 
 

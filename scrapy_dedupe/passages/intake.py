@@ -5,17 +5,22 @@ says is told by a function that the caller passes in, because the rooms of this 
 
 Encodings. A byte order mark decides; then, for markup, the charset that is declared (by HTTP, else in the document);
 then UTF-8. A page of an archive that declares nothing and is no UTF-8 is read as Windows-1252, as Scrapy reads it. What
-is wrong in an encoding becomes U+FFFD, and such documents are counted.
+is declared and is no charset counts for nothing. What is wrong in an encoding becomes U+FFFD, and such documents are
+counted.
+
+Memory. A batch is prepared in pieces as it is read, since a small body may swell to a large one.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from w3lib.encoding import html_to_unicode, read_bom
 
 from scrapy_dedupe.tasks.faults import Fault
+from scrapy_dedupe.warc.charsets import declared_encodings, is_charset
 from scrapy_dedupe.warc.codings import Undecodable, decoded_body
 
 from .forms import PLAIN, has_nul, is_binary
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
 
     from .preparation import Prepared
     from .values import Parameters
+
+    Text = tuple[str, str | None, str]
 
 QUIET: Final[dict[str, str]] = {
     "binary": "binary files",
@@ -50,6 +57,8 @@ LOUD: Final[dict[str, str]] = {
 _KEPT: Final = 1_000
 _BATCH_BYTES: Final = 2 << 20
 _BATCH_DOCUMENTS: Final = 1_000
+# Characters of texts that are prepared at once.
+_PIECE: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +121,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a batch: what the index takes, and what was passed over.
+    """What became of a batch: what the index takes, in pieces, and what was passed over.
 
     *text_bytes* counts the texts as UTF-8, *read_bytes* the batch as it was read.
     """
 
-    prepared: Prepared
+    prepared: tuple[Prepared, ...]
     skipped: Skipped
     text_bytes: int
     read_bytes: int
@@ -137,29 +146,42 @@ def batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
         yield batch
 
 
+def weight_of(batch: Sequence[RawDocument]) -> int:
+    """How many bytes of memory the documents of a batch take."""
+    return sum(sys.getsizeof(document.data) for document in batch)
+
+
 def take(batch: Sequence[RawDocument], reading: Reading, parameters: Parameters) -> Taken:
     """Read a batch and prepare it for an index with *parameters*."""
-    texts, skipped = texts_of(batch, reading)
-    prepared = prepare(texts, parameters)
+    skipped = Skipped()
+    prepared = tuple(prepare(piece, parameters) for piece in _pieces(texts_of(batch, reading, skipped)))
     return Taken(
         prepared,
         skipped,
-        int(prepared.byte_counts[prepared.texts].sum()),
+        sum(int(piece.byte_counts[piece.texts].sum()) for piece in prepared),
         sum(len(document.data) for document in batch),
     )
 
 
-def texts_of(
-    batch: Sequence[RawDocument], reading: Reading
-) -> tuple[list[tuple[str, str | None, str]], Skipped]:
-    """The documents of a batch as (doc_id, host, text), in their order, and what was passed over."""
-    texts: list[tuple[str, str | None, str]] = []
-    skipped = Skipped()
+def texts_of(batch: Iterable[RawDocument], reading: Reading, skipped: Skipped) -> Iterator[Text]:
+    """Yield the documents of a batch as (doc_id, host, text), in their order, and count what is passed over."""
     for document in batch:
         text = _text_of(document, reading, skipped)
         if text is not None:
-            texts.append((document.doc_id, document.host, text))
-    return texts, skipped
+            yield document.doc_id, document.host, text
+
+
+def _pieces(texts: Iterable[Text]) -> Iterator[list[Text]]:
+    piece: list[Text] = []
+    size = 0
+    for text in texts:
+        piece.append(text)
+        size += len(text[2])
+        if size >= _PIECE:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def _text_of(document: RawDocument, reading: Reading, skipped: Skipped) -> str | None:
@@ -203,13 +225,9 @@ def decoded(data: bytes, kind: str, content_type: str | None = None) -> tuple[st
     elif kind == PLAIN:
         encoding, text = "utf-8", data.decode("utf-8", "replace")
     else:
-        guess = None if content_type is None else _detected
-        try:
-            encoding, text = html_to_unicode(content_type, data, "utf-8", guess)
-        except (LookupError, UnicodeError):
-            # Some names of charsets are those of Python codecs which are none.
-            encoding = (guess and guess(data)) or "utf-8"
-            text = data.decode(encoding, "replace")
+        declared = next(filter(is_charset, declared_encodings(content_type, data)), None)
+        guessed = None if declared or content_type is None else _detected(data)
+        encoding, text = html_to_unicode(f"charset={declared or guessed or 'utf-8'}", data)
     return text, "\ufffd" in text and not _is_sound(data, encoding)
 
 

@@ -1,13 +1,17 @@
 """Documents in JSON lines: one object a line, with a field for the id and one for the text.
 
 Blank lines are passed over. A line that is no JSON object, lacks a field, or has something else than a text in one, is a
-fault that names the line. No more of a line is held than the limit.
+fault that names the line. NaN and infinite numbers are let pass, as Python writes them.
+
+No more of a line is held than the limit. What stands in it beside texts is made Python objects that take up to thirty
+times its room, so that has a limit of its own, and is measured before it is parsed.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
 
 _BOM: Final = b"\xef\xbb\xbf"
 _PIECE: Final = 1 << 20
+_MOST_BESIDE_TEXTS: Final = 4 << 20
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+# Numbers are of no interest, and Python refuses to make an int of thousands of digits.
+_DECODER: Final = json.JSONDecoder(parse_int=float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +73,18 @@ def documents_in(
             line = line.removeprefix(_BOM)
         if line.isspace() or not line:
             continue
+        if not _has_little_beside_texts(line):
+            skipped.add("large", where, f"the line has more than {_MOST_BESIDE_TEXTS} bytes beside its texts")
+            continue
         try:
             value, is_replaced = _parsed(line)
             doc_id, text = _values(value, fields)
         except ValueError as error:
             faults.add(where, str(error))
             continue
+        # Only an escape can give one.
+        if b"\\u" in line and _LONE_SURROGATE.search(text):
+            text, is_replaced = _LONE_SURROGATE.sub("\ufffd", text), True
         skipped.replaced += is_replaced
         yield RawDocument(doc_id, host, text, PLAIN, where)
 
@@ -86,6 +100,23 @@ def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
         yield None
 
 
+def _has_little_beside_texts(line: bytes) -> bool:
+    """Whether what stands outside of strings has at most the limit, when each string counts as two bytes."""
+    if len(line) <= _MOST_BESIDE_TEXTS:
+        return True
+    # Then every quote begins or ends a string. A regular expression for strings would take memory for each escape.
+    bare = line.replace(rb"\\", b"").replace(rb"\"", b"")
+    size = end = 0
+    while (start := bare.find(b'"', end)) >= 0:
+        size += start - end + 2
+        if size > _MOST_BESIDE_TEXTS:
+            return False
+        end = bare.find(b'"', start + 1) + 1
+        if not end:
+            return True  # which is no JSON
+    return size + len(bare) - end <= _MOST_BESIDE_TEXTS
+
+
 def _parsed(line: bytes) -> tuple[Any, bool]:
     """The value of a line, and whether something was wrong in its encoding. Raises ValueError with the reason."""
     try:
@@ -93,8 +124,10 @@ def _parsed(line: bytes) -> tuple[Any, bool]:
     except UnicodeDecodeError:
         text, is_replaced = line.decode("utf-8", "replace"), True
     try:
-        return json.loads(text), is_replaced
-    except (ValueError, RecursionError) as error:
+        return _DECODER.decode(text), is_replaced
+    except RecursionError as error:
+        raise ValueError("it is no JSON that can be read: it is nested too deeply") from error
+    except ValueError as error:
         raise ValueError(f"it is no JSON ({error})") from error
 
 

@@ -1,7 +1,8 @@
 """The lock of an index folder: one process writes at a time, and whoever is refused is told which one that is.
 
 The file ``lock`` in the folder is held with an exclusive `flock` and never removed, so the lock ends with the process
-that has it, however that ends. What stands in the file only says who has it: a JSON object of ``pid``, ``host``,
+that has it, however that ends; a copy of the process (`os.fork`) does not have it, and does not keep it when the process
+gives it back. What stands in the file only says who has it: a JSON object of ``pid``, ``host``,
 ``since`` (UTC) and ``command`` in one line; empty when nobody has it. Where a file system has no such locks, nothing
 guards the folder. Readers need no lock.
 """
@@ -9,6 +10,7 @@ guards the folder. Readers need no lock.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -18,7 +20,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
-from scrapy_dedupe.warc.files import lock
+from scrapy_dedupe.warc.files import is_same_file
+
+try:
+    import fcntl
+except ImportError:  # no POSIX locks on this system
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +38,9 @@ LOCK = "lock"
 _POLL_S = 0.02
 _MOST_BYTES = 4096  # of what stands in the file
 _MOST_CHARACTERS = 200  # of each thing that is shown of it
+_HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
+# ENOLCK is not among them: it is said as well where there are locks, but no room or no service for one more.
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
 class WriterLock:
@@ -46,30 +56,21 @@ class WriterLock:
         self.command = command
         self.timeout_s = timeout_s
         self._fd = -1
+        self._pid = 0
 
     @property
     def is_held(self) -> bool:
-        """Whether this object has the lock now."""
-        return self._fd >= 0
+        """Whether this object has the lock now, in this process."""
+        return self._fd >= 0 and self._pid == os.getpid()
 
     def __enter__(self) -> Self:
-        if self.is_held:
+        if self._fd >= 0:
             raise RuntimeError(f"The lock of {self.folder} is held by this object already.")
         deadline = time.monotonic() + self.timeout_s
-        fd = self._open()
-        try:
-            while not lock(fd):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise StoreUnavailable(self._refusal(fd))
-                time.sleep(min(_POLL_S, left))
-            # Names only: the lock is had even where a full disk has no room for them.
-            with contextlib.suppress(OSError):
-                self._write_holder(fd)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._fd = fd
+        fd = self._locked(deadline)
+        while fd is None:  # another file has come in the place of the one that was opened
+            fd = self._locked(deadline)
+        self._fd, self._pid = fd, os.getpid()
         return self
 
     def __exit__(
@@ -77,8 +78,61 @@ class WriterLock:
     ) -> None:
         fd, self._fd = self._fd, -1
         with contextlib.suppress(OSError):
-            os.ftruncate(fd, 0)  # so that nobody is named who has gone
-        os.close(fd)
+            if self._pid == os.getpid():
+                os.ftruncate(fd, 0)  # so that nobody is named who has gone
+                if fcntl is not None:
+                    # Closing is not enough where a child has the descriptor too.
+                    fcntl.flock(fd, fcntl.LOCK_UN)
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+    def _locked(self, deadline: float) -> int | None:
+        """The descriptor of the file once it is locked; None if it is no longer the one in the folder."""
+        fd = self._open()
+        try:
+            while not self._is_free(fd):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise StoreUnavailable(self._refusal(fd))
+                time.sleep(min(_POLL_S, left))
+                if not self._is_in_place(fd):
+                    os.close(fd)
+                    return None
+            # A lock on a file that was removed meanwhile keeps nobody out.
+            if not self._is_in_place(fd):
+                os.close(fd)
+                return None
+            # Names only: the lock is had even where a full disk has no room for them.
+            with contextlib.suppress(OSError):
+                self._write_holder(fd)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+            raise
+        return fd
+
+    def _is_free(self, fd: int) -> bool:
+        """Lock the file, without waiting; False if another process holds it."""
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _HELD:
+                return False
+            if error.errno in _NO_LOCKS:
+                return True
+            raise StoreUnavailable(
+                f"{self.folder / LOCK} cannot be locked: {error.strerror or error}. See to the locks of the file"
+                " system (on a network, to its lock service), or name another folder with --root."
+            ) from error
+        return True
+
+    def _is_in_place(self, fd: int) -> bool:
+        try:
+            return is_same_file(fd, self.folder / LOCK)
+        except OSError as error:
+            raise self._unavailable(error) from error
 
     def _open(self) -> int:
         path = self.folder / LOCK
@@ -93,14 +147,17 @@ class WriterLock:
         except IsADirectoryError as error:
             raise _not_a_lock(path) from error
         except OSError as error:
-            raise StoreUnavailable(
-                f"The passage index {self.folder} cannot be written: {error.strerror or error}. See to the space and"
-                " the permissions, or name another folder with --root."
-            ) from error
+            raise self._unavailable(error) from error
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise _not_a_lock(path)
         return fd
+
+    def _unavailable(self, error: OSError) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"The passage index {self.folder} cannot be written: {error.strerror or error}. See to the space and the"
+            " permissions, or name another folder with --root."
+        )
 
     def _write_holder(self, fd: int) -> None:
         holder = {

@@ -296,7 +296,7 @@ class BlotMaterial(_Sequence):
             seed = seed + 1
             seed[hidden] = 0
             # One item stands before the first blot, and one behind the last.
-            numbers[places[texts] + posts.ordinals[which] + 1] = seed
+            numbers[places[texts] + posts.where[which] + 1] = seed
         return numbers.view(np.ndarray)
 
     def _add(

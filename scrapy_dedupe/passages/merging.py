@@ -15,6 +15,7 @@ import numpy as np
 from .segment_layout import DIGEST_SIZE, SegmentEntry
 from .segment_writing import SegmentWriter
 from .segments import Segment, key_bounds
+from .spots import SPOT_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -165,7 +166,7 @@ def _merge_posts(
     counts = [segment.post_counts[kept] for segment, kept in zip(segments, numbers.kept, strict=True)]
     first_ordinals = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]), dtype=np.int64)
     n_posts = int(first_ordinals[-1])
-    n_values = numbers.count if parameters.has_texts else n_posts
+    n_values = numbers.count << SPOT_BITS if parameters.has_texts else n_posts
     bounds = key_bounds(segments, _POSTS)
     for low_key, high_key in pairwise(bounds):
         keys, values = [], []
@@ -185,7 +186,7 @@ def _renumbered(
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     texts = source[posts.texts].astype(np.int64)
     stays = texts >= 0
-    keys, ordinals = posts.keys, posts.ordinals
+    keys, where = posts.keys, posts.where
     if not stays.all():
-        keys, texts, ordinals = keys[stays], texts[stays], ordinals[stays]
-    return keys, texts if first_ordinals is None else first_ordinals[texts] + ordinals
+        keys, texts, where = keys[stays], texts[stays], where[stays]
+    return keys, (texts << SPOT_BITS if first_ordinals is None else first_ordinals[texts]) + where

@@ -20,11 +20,18 @@ _BLOCK = 1 << 19  # posts packed at a time
 class PostStream:
     """Give *write* the packed posts of pieces with rising keys.
 
+    A post is told by its key and its value without the lowest *spot_bits*, which only say where.
+
     *size* and *checksum* are those of what was written, *bucket_counts* how many posts each bucket has.
     """
 
     def __init__(
-        self, write: Callable[[bytes], object], key_bits: int, bucket_bits: int, value_bits: int
+        self,
+        write: Callable[[bytes], object],
+        key_bits: int,
+        bucket_bits: int,
+        value_bits: int,
+        spot_bits: int = 0,
     ) -> None:
         self.bucket_bits = bucket_bits
         self.value_bits = value_bits
@@ -34,6 +41,7 @@ class PostStream:
         self.checksum = 0
         self._write = write
         self._key_bits = key_bits
+        self._spot_bits = np.uint64(spot_bits)
         self._low_bits = key_bits - bucket_bits
         self._rest = np.zeros(0, np.uint64)  # fewer than 64, which are packed with what follows
         self._last = (-1, -1)
@@ -48,17 +56,17 @@ class PostStream:
         least, most = int(keys.min()), int(keys.max())
         if most >> self._key_bits or int(values.max()) >> self.value_bits or int(values.min()) < 0:
             raise ValueError("a key or value is too large")
-        if (most - least).bit_length() + self.value_bits <= 64:
-            keys -= np.uint64(least)
-            keys <<= np.uint64(self.value_bits)
-            keys |= values.astype(np.uint64, copy=False)
-            keys.sort()
-            self._add_joined(keys, least)
+        if (most - least).bit_length() + self.value_bits > 64:
+            # By halves of the keys, until a key less the least of them and a value are one number.
+            is_low = keys < np.uint64((least + most + 1) // 2)
+            self.add(keys[is_low], values[is_low])
+            self.add(keys[~is_low], values[~is_low])
             return
-        order = np.lexsort((values, keys))
-        for start in range(0, len(keys), _BLOCK):
-            some = order[start : start + _BLOCK]
-            self._add_sorted(keys[some], values[some].astype(np.uint64, copy=False))
+        keys -= np.uint64(least)
+        keys <<= np.uint64(self.value_bits)
+        keys |= values.astype(np.uint64, copy=False)
+        keys.sort()
+        self._add_joined(keys, least)
 
     def finish(self) -> None:
         """Write what is left."""
@@ -74,10 +82,11 @@ class PostStream:
             self._add_sorted(keys, block & mask)
 
     def _add_sorted(self, keys: NDArray[np.uint64], values: NDArray[np.uint64]) -> None:
-        is_after = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (values[1:] > values[:-1]))
-        if (int(keys[0]), int(values[0])) <= self._last or not is_after.all():
+        owners = values >> self._spot_bits
+        is_after = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (owners[1:] > owners[:-1]))
+        if (int(keys[0]), int(owners[0])) <= self._last or not is_after.all():
             raise ValueError("a post is there twice, or is added after larger ones")
-        self._last = int(keys[-1]), int(values[-1])
+        self._last = int(keys[-1]), int(owners[-1])
         buckets = (keys >> np.uint64(self._low_bits)).astype(np.int64)
         first = int(buckets[0])
         counts = np.bincount(buckets - first)

@@ -24,6 +24,7 @@ from scrapy_dedupe.errors import SettingError
 
 from .blots import blotter_of, keys
 from .outlines import encode_outline
+from .spots import PART_BITS, parts_of, spots_between
 from .tokens import tokeniser_named, tokens_of_all
 from .values import Outline
 
@@ -45,6 +46,9 @@ LONGEST_NAME = 8_192
 LARGEST_TEXT = (1 << 32) - 1
 """Bytes of UTF-8 that a text has at most."""
 
+SORTED_BITS = 64
+"""Bits of the numbers that keys are sorted as."""
+
 # Level 1 costs 8 ns a byte here; level 6 takes twice the time for a sixteenth less space.
 _LEVEL = 1
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -58,8 +62,9 @@ class Prepared:
 
     For each document: *doc_ids*, *hosts* and *texts* (int64). For each text: *digests* (n x 16 uint8), *token_counts*,
     *char_counts*, *byte_counts* (of the UTF-8), *post_counts*, *raw_sizes* (of the blob before compression),
-    *blob_checksums* (its CRC-32) and, of n + 1 elements, *blob_bounds* in *blobs* (all int64). *keys* (uint64) are those of all texts, one text after another: sorted and each
-    once, or in an index without texts all of them in the order of the text.
+    *blob_checksums* (its CRC-32) and, of n + 1 elements, *blob_bounds* in *blobs* (all int64). *keys* (uint64) are those
+    of all texts, one text after another: sorted and each once, with *spots* (uint8); or in an index without texts all of
+    them in the order of the text, without spots.
     """
 
     doc_ids: tuple[str, ...]
@@ -74,12 +79,13 @@ class Prepared:
     blob_checksums: NDArray[np.int64]
     blob_bounds: NDArray[np.int64]
     keys: NDArray[np.uint64]
+    spots: NDArray[np.uint8]
     blobs: bytes
 
     @property
     def size_bytes(self) -> int:
         """How much memory it takes, but for the names."""
-        return len(self.blobs) + self.keys.nbytes + 9 * DIGEST_SIZE * len(self.digests)
+        return len(self.blobs) + self.keys.nbytes + self.spots.nbytes + 9 * DIGEST_SIZE * len(self.digests)
 
 
 def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters) -> Prepared:
@@ -109,8 +115,11 @@ def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters
     stored = keys(blots.values, blotter)
     first_blots = np.searchsorted(blots.starts, bounds)
     post_counts = np.diff(first_blots)
+    char_counts = np.array([len(text) for text in texts], np.int64)
+    spots = np.zeros(0, np.uint8)
     if parameters.has_texts:
-        stored, post_counts = _each_once(stored, post_counts, parameters.key_bits)
+        parts = parts_of(tokens.starts[blots.starts], np.repeat(char_counts, post_counts))
+        stored, spots, post_counts = _each_once(stored, parts, post_counts, parameters.key_bits)
         raw = encoded
     else:
         raw = _outlines(tokens, bounds, blots, first_blots, blotter)
@@ -121,13 +130,14 @@ def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters
         np.array(of_documents, np.int64),
         np.frombuffer(b"".join(numbers), np.uint8).reshape(-1, DIGEST_SIZE),
         np.diff(bounds),
-        np.array([len(text) for text in texts], np.int64),
+        char_counts,
         np.array([len(data) for data in encoded], np.int64),
         post_counts,
         np.array([len(data) for data in raw], np.int64),
         np.array([crc32(blob) for blob in blobs], np.int64),
         np.array([0, *accumulate(map(len, blobs))], np.int64),
         stored,
+        spots,
         b"".join(blobs),
     )
 
@@ -192,23 +202,34 @@ def _utf8(text: str) -> tuple[str, bytes]:
 
 
 def _each_once(
-    stored: NDArray[np.uint64], counts: NDArray[np.int64], key_bits: int
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Sort the keys of each text, and leave out what is there again."""
-    if len(counts) >= 1 << (64 - key_bits):  # far more than a batch has
-        raise SettingError(f"A batch cannot have {len(counts):,} texts. Give fewer at a time.")
+    stored: NDArray[np.uint64], parts: NDArray[np.int64], counts: NDArray[np.int64], key_bits: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]:
+    """Sort the keys of each text, each once, with the spot that has all *parts* of the text where it stands."""
+    # Text, key and part are sorted as one number, which has room for so many texts at a time.
+    most = 1 << (SORTED_BITS - PART_BITS - key_bits)
+    if len(counts) > most:
+        bounds = np.cumsum(np.append(0, counts))
+        pieces = []
+        for first in range(0, len(counts), most):
+            own = slice(bounds[first], bounds[min(first + most, len(counts))])
+            pieces.append(_each_once(stored[own], parts[own], counts[first : first + most], key_bits))
+        keys_, spots, kept = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        return keys_, spots, kept
     shift = np.uint64(key_bits)
     together = np.repeat(np.arange(len(counts), dtype=np.uint64) << shift, counts)
     together |= stored
+    together <<= np.uint64(PART_BITS)
+    together |= parts.view(np.uint64)
     together.sort()
-    if len(together):
-        is_new = np.empty(len(together), bool)
-        is_new[0] = True
-        np.not_equal(together[1:], together[:-1], out=is_new[1:])
-        together = together[is_new]
+    found = (together & np.uint64((1 << PART_BITS) - 1)).astype(np.uint8)
+    together >>= np.uint64(PART_BITS)
+    is_new = np.ones(len(together) + 1, bool)  # and one for the end
+    np.not_equal(together[1:], together[:-1], out=is_new[1:-1])
+    spots = spots_between(found[is_new[:-1]], found[is_new[1:]])
+    together = together[is_new[:-1]]
     firsts = np.searchsorted(together, np.arange(len(counts) + 1, dtype=np.uint64) << shift)
     together &= np.uint64((1 << key_bits) - 1)
-    return together, np.diff(firsts)
+    return together, spots, np.diff(firsts)
 
 
 def _outlines(

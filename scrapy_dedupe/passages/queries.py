@@ -21,6 +21,7 @@ from .alignment import Occurrences
 from .blots import blotter_of, keys
 from .boilerplate import SHARE
 from .shared import AskedText, Share, shares_in_outline, shares_in_texts
+from .stretches import tokens_before
 from .templates import templates_of
 from .tokens import tokeniser_named
 from .values import Hit, Passage, Place
@@ -98,17 +99,18 @@ class _Search:
         self._snapshot = snapshot
         self._asked = asked
         self._hidden: dict[int, NDArray[np.bool_]] = {}
+        self._numbers = np.zeros(snapshot.text_count, np.int32)
         self._keys_of_text, self._key_of_blot = np.unique(
             keys(asked.blots, asked.blotter), return_inverse=True
         )
         self._occurrences = Occurrences(self._key_of_blot.astype(np.uint64))
         if boilerplate_share is None:
-            self._keys, self._texts, self._ordinals = snapshot.find(self._keys_of_text)
+            self._keys, self._texts, self._where = snapshot.find(self._keys_of_text)
             self._templates: dict[int, list[int]] = {}
         else:
             templates = templates_of(snapshot, boilerplate_share)
             found = templates.find(snapshot, self._keys_of_text)
-            self._keys, self._texts, self._ordinals = found.posts
+            self._keys, self._texts, self._where = found.posts
             self._templates = found.keys_of_hosts
 
     def hits(self, top: int, left_out: Container[str]) -> list[Hit]:
@@ -182,7 +184,9 @@ class _Search:
             for text in texts:
                 alike.setdefault(hidden[text].tobytes(), []).append(text)
             for group in alike.values():
-                shares = shares_in_texts(self._asked, self._snapshot.texts(group), hidden[group[0]])
+                shares = shares_in_texts(
+                    self._asked, self._snapshot.texts(group), hidden[group[0]], self._spots_in(group)
+                )
                 yield from zip(group, shares, strict=True)
             return
         for text in texts:
@@ -191,18 +195,36 @@ class _Search:
             outline = self._snapshot.outline(text)
             yield (
                 text,
-                shares_in_outline(self._asked, outline, blots, self._ordinals[own[posts]], hidden[text]),
+                shares_in_outline(self._asked, outline, blots, self._where[own[posts]], hidden[text]),
             )
 
-    @staticmethod
-    def _told(found: list[tuple[float, int, list[Share], list[str]]], top: int) -> Iterator[Hit]:
+    def _spots_in(self, texts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Where the blots stand in some texts, told by their numbers in *texts*; None if that says too little."""
+        if self._asked.min_tokens < self._asked.blotter.guarantee:
+            return None  # a run may be so short that the index has none of its blots
+        self._numbers[texts] = np.arange(1, len(texts) + 1)
+        numbers = self._numbers[self._texts]
+        self._numbers[texts] = 0
+        own = np.flatnonzero(numbers)
+        return numbers[own].astype(np.int64) - 1, self._where[own]
+
+    def _told(self, found: list[tuple[float, int, list[Share], list[str]]], top: int) -> Iterator[Hit]:
         left = top
-        for score, _, shares, names in found:
+        for score, text, read, names in found:
+            shares = self._counted(text, read)
             for name in names[:left]:
                 yield Hit(name, score, tuple(share.passage_in(name) for share in shares))
             left -= len(names[:left])
             if not left:
                 return
+
+    def _counted(self, text: int, shares: list[Share]) -> list[Share]:
+        """With the numbers that their tokens have in the text."""
+        anchors = {anchor for share in shares for anchor in share.anchors}
+        before = {0: 0}
+        if anchors - {0}:
+            before = tokens_before(self._snapshot.text(text), anchors, self._asked.tokeniser)
+        return [share.counted(before) if share.anchors else share for share in shares]
 
 
 def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[BlotRow]:
@@ -229,11 +251,11 @@ def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
     asked = list(dict.fromkeys(blots))
     values = np.array(asked, np.uint64)
     wanted, key_of_blot = np.unique(keys(values, blotter), return_inverse=True)
-    key_numbers, texts, ordinals = snapshot.find(wanted)
+    key_numbers, texts, where = snapshot.find(wanted)
     places: dict[int, list[Place]] = {blot: [] for blot in asked}
     written: dict[int, str] = {}
-    order = np.lexsort((ordinals, key_numbers, texts))
-    key_numbers, texts, ordinals = key_numbers[order], texts[order], ordinals[order]
+    order = np.lexsort((where, key_numbers, texts))
+    key_numbers, texts, where = key_numbers[order], texts[order], where[order]
     for text in sorted(set(texts.tolist())):
         names = [document.doc_id for document in snapshot.documents_of(text)]
         if snapshot.parameters.has_texts:
@@ -246,7 +268,7 @@ def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
             begin, end = np.searchsorted(texts, (text, text + 1))
             spans = [
                 (asked[number], _span_in_outline(outline, int(ordinal), blotter.span))
-                for key, ordinal in zip(key_numbers[begin:end], ordinals[begin:end], strict=True)
+                for key, ordinal in zip(key_numbers[begin:end], where[begin:end], strict=True)
                 for number in np.flatnonzero(key_of_blot == key)
             ]
         for name in names:

@@ -49,17 +49,24 @@ def _check_posts(segment: Segment) -> Iterator[str]:
     for low_key, high_key in pairwise(bounds):
         posts = segment.posts_between(low_key, high_key)
         total += len(posts.keys)
-        keys, texts, ordinals = posts.keys, posts.texts, posts.ordinals
+        keys, texts, where = posts.keys, posts.texts, posts.where
         # A chunk holds all posts of its keys, so that order within chunks is order throughout.
-        is_after = (keys[1:] > keys[:-1]) | (
-            (keys[1:] == keys[:-1])
-            & ((texts[1:] > texts[:-1]) | ((texts[1:] == texts[:-1]) & (ordinals[1:] > ordinals[:-1])))
+        is_after = (
+            (keys[1:] > keys[:-1])
+            | (
+                (keys[1:] == keys[:-1])
+                & (
+                    (texts[1:] > texts[:-1])
+                    # A text has one post of a key, wherever it stands, unless blots are told by their ordinals.
+                    | ((seen is not None) & (texts[1:] == texts[:-1]) & (where[1:] > where[:-1]))
+                )
+            )
         )
         if not is_after.all():
             yield f"{segment.path}: the posts of keys from {low_key} to {high_key} are out of order."
         counts += np.bincount(texts, minlength=segment.text_count)
         if seen is not None:
-            seen[segment.first_ordinals[texts] + ordinals] = True
+            seen[segment.first_ordinals[texts] + where] = True
     if total != segment.post_count:
         yield f"{segment.path}: {total} of {segment.post_count} posts can be reached."
     wrong = np.flatnonzero(counts != segment.post_counts)

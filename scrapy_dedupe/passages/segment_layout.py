@@ -21,8 +21,9 @@ NAME.posts::
     sections             wherever the header says, at multiples of 8, with zeros between them
       posts              sorted by key, then by value, no two equal: each the key without its bucket bits, times
                          2 ^ value bits, plus the value; packed (see the module `packing`). The value is the number
-                         of the text; if there are outlines, it is the number of the blot among all blots of the
-                         segment, in the order of the texts
+                         of the text times 256, plus the spot of the key in it (see the module `spots`), and a text
+                         has one post of a key; if there are outlines, the value is the number of the blot among all
+                         blots of the segment, in the order of the texts
       bases              8 bytes   of each 256th bucket the number of its first post
       buckets            2 or 4 bytes   of each bucket the number of its first post, less the base of its 256;
                          and one item more, for the end of the last

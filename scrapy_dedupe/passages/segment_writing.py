@@ -1,6 +1,6 @@
 """How a segment is written: under other names, synced, and renamed when it is whole.
 
-Blobs go to the disk as they come. Posts are kept, 12 bytes each, until the segment is closed, because they are sorted
+Blobs go to the disk as they come. Posts are kept, 13 bytes each, until the segment is closed, because they are sorted
 then; who has them sorted already gives them by pieces with `SegmentWriter.add_sorted_posts`, and no more than a piece
 is kept.
 """
@@ -35,6 +35,7 @@ from .segment_layout import (
     name_head,
     posts_name,
 )
+from .spots import SPOT_BITS, WHOLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,8 @@ class SegmentWriter:
         self._foreign: dict[bytes, int] = {}
         self._names = _Names()
         self._keys: list[NDArray[np.uint64]] = []
-        self._values: list[NDArray[np.uint32]] = []
+        self._texts: list[NDArray[np.uint32]] = []
+        self._spots: list[NDArray[np.uint8]] = []
         self._pending = 0
         self._counted = np.zeros(0, np.int64)
         self._last_text = 0
@@ -158,14 +160,16 @@ class SegmentWriter:
         self._document_hosts.append(self._hosts.setdefault(host, len(self._hosts)))
         return len(self._document_texts) - 1
 
-    def add_posts(self, keys: NDArray[np.uint64], texts: NDArray[np.int64]) -> None:
-        """Add posts; *texts* are the numbers of own texts.
+    def add_posts(
+        self, keys: NDArray[np.uint64], texts: NDArray[np.int64], spots: NDArray[np.uint8] | None = None
+    ) -> None:
+        """Add posts; *texts* are the numbers of own texts, *spots* where in them the keys are (None: anywhere).
 
         In any order, each key once a text. If the index keeps no texts: text by text as these were added, of each one
-        all in the order of their ordinals.
+        all in the order of their ordinals, without spots.
         """
-        if len(keys) != len(texts):
-            raise ValueError("as many keys as texts are needed")
+        if len(keys) != len(texts) or (spots is not None and len(spots) != len(keys)):
+            raise ValueError("as many keys as texts and spots are needed")
         if not len(keys):
             return
         if self._pending + len(keys) > _MOST:
@@ -173,7 +177,14 @@ class SegmentWriter:
         if int(texts.min()) < 0 or int(texts.max()) >= self.text_count:
             raise ValueError("posts of a text that was not added")
         if self._parameters.has_texts:
-            self._values.append(texts.astype(np.uint32))
+            if spots is None:
+                spots = np.full(len(keys), WHOLE, np.uint8)
+            elif not spots.all():
+                raise ValueError("0 is no spot")
+            self._texts.append(texts.astype(np.uint32))
+            self._spots.append(np.array(spots, np.uint8))
+        elif spots is not None:
+            raise ValueError("an index without texts has no spots")
         else:
             if texts[0] < self._last_text or np.any(texts[1:] < texts[:-1]):
                 raise ValueError("posts of an earlier text")
@@ -187,13 +198,11 @@ class SegmentWriter:
     ) -> None:
         """Add a piece of the posts; all keys are larger than those of the piece before.
 
-        *values* are numbers of texts, or of blots in the segment. *n_posts* is how many posts the segment will have,
-        *n_values* how many texts, or blots: they are the same for every piece.
+        *values* are as in the layout: numbers of texts x 256 + spots, or numbers of blots in the segment. *n_posts* is
+        how many posts the segment will have, *n_values* how many values there may be: they are the same for every piece.
         """
         if self._stream is None:
-            self._stream = PostStream(
-                self._posts.write, self._parameters.key_bits, *self._bits(n_posts, n_values)
-            )
+            self._stream = self._stream_for(n_posts, n_values)
         self._stream.add(np.array(keys, np.uint64), values)
 
     def close(self) -> SegmentEntry:
@@ -210,9 +219,12 @@ class SegmentWriter:
             if file is not None:
                 file.remove()
 
-    def _bits(self, n_posts: int, n_values: int) -> tuple[int, int]:
+    def _stream_for(self, n_posts: int, n_values: int) -> PostStream:
+        key_bits = self._parameters.key_bits
         value_bits = max(0, n_values - 1).bit_length()
-        return bucket_bits_for(n_posts, self._parameters.key_bits, value_bits), value_bits
+        bucket_bits = bucket_bits_for(n_posts, key_bits, value_bits)
+        spot_bits = SPOT_BITS if self._parameters.has_texts else 0
+        return PostStream(self._posts.write, key_bits, bucket_bits, value_bits, spot_bits)
 
     def _check_counts(self, texts: NDArray[np.int64]) -> None:
         """Posts without texts are told by their place alone, so none may be missing."""
@@ -267,31 +279,35 @@ class SegmentWriter:
         stream = self._stream
         said = sum(self._post_counts)
         if stream is None:
-            n_values = self.text_count if self._parameters.has_texts else self._pending
-            bucket_bits, value_bits = self._bits(self._pending, n_values)
-            stream = PostStream(self._posts.write, self._parameters.key_bits, bucket_bits, value_bits)
+            n_values = self.text_count << SPOT_BITS if self._parameters.has_texts else self._pending
+            stream = self._stream_for(self._pending, n_values)
             counts = self._count_pending()
             if not np.array_equal(counts, np.array(self._post_counts, np.int64)):
                 raise ValueError("a text has other posts than it was said to have")
             keys = np.concatenate([np.zeros(0, np.uint64), *self._keys])
             self._keys.clear()
-            if self._parameters.has_texts:
-                values = np.concatenate([np.zeros(0, np.uint32), *self._values])
-                self._values.clear()
-            else:
-                values = np.arange(self._pending, dtype=np.uint32)
-            stream.add(keys, values)
+            stream.add(keys, self._pending_values())
         stream.finish()
         if stream.count != said:
             raise ValueError(f"{stream.count} posts were added where the texts were said to have {said}")
         return stream
 
+    def _pending_values(self) -> NDArray[np.uint64]:
+        if not self._parameters.has_texts:
+            return np.arange(self._pending, dtype=np.uint64)
+        values = np.concatenate([np.zeros(0, np.uint32), *self._texts]).astype(np.uint64)
+        values <<= np.uint64(SPOT_BITS)
+        values |= np.concatenate([np.zeros(0, np.uint8), *self._spots])
+        self._texts.clear()
+        self._spots.clear()
+        return values
+
     def _count_pending(self) -> NDArray[np.int64]:
         counts = np.zeros(self.text_count, np.int64)
         if self._parameters.has_texts:
-            for values in self._values:
-                least = int(values.min())
-                some = np.bincount((values - np.uint32(least)).astype(np.int64))
+            for texts in self._texts:
+                least = int(texts.min())
+                some = np.bincount((texts - np.uint32(least)).astype(np.int64))
                 counts[least : least + len(some)] += some
         elif self._pending:
             some = self._counted[: self.text_count]

@@ -21,6 +21,7 @@ from .segment_checking import check_segment
 from .segment_files import PostsFile
 from .segment_layout import DIGEST_SIZE, GROUP_BITS, Section, SegmentEntry
 from .segment_names import Digests, Names
+from .spots import SPOT_BITS
 from .values import Outline, Parameters, Posts
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Segment:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the posts of *keys*, which are sorted and different.
 
-        Of each post the number of its key in *keys*, of its text, and its ordinal (see `Posts`), in this order.
+        Of each post the number of its key in *keys*, of its text, and where in it (see `Posts`), in this order.
         """
         if not len(keys) or not self.post_count:
             return _NOTHING, _NOTHING, _NOTHING
@@ -126,10 +127,10 @@ class Segment:
         numbers = np.repeat(np.arange(len(keys)), sizes)
         found = np.flatnonzero(posts >> self._value_bits == low_keys[numbers])
         values = (posts[found] & self._value_mask).view(np.int64)
-        return numbers[found], *self._texts_and_ordinals(values)
+        return numbers[found], *self._texts_and_where(values)
 
     def posts_between(self, low_key: int, high_key: int) -> Posts:
-        """Return the posts with keys from *low_key* to before *high_key*, sorted by key, then text, then ordinal."""
+        """Return the posts with keys from *low_key* to before *high_key*, sorted by key, then text, then where in it."""
         low_key, high_key = max(low_key, 0), min(high_key, 1 << self.key_bits)
         if low_key >= high_key or not self.post_count:
             return Posts(np.zeros(0, np.uint64), _NOTHING, _NOTHING)
@@ -145,7 +146,7 @@ class Segment:
         bounds = np.searchsorted(keys, np.array([low_key, high_key], np.uint64))
         inside = slice(int(bounds[0]), int(bounds[1]))
         values = (posts[inside] & self._value_mask).view(np.int64)
-        return Posts(keys[inside], *self._texts_and_ordinals(values))
+        return Posts(keys[inside], *self._texts_and_where(values))
 
     def key_chunks(self, most_posts: int) -> list[int]:
         """Return bounds of keys, as `key_bounds` does for several segments."""
@@ -294,12 +295,15 @@ class Segment:
             high = np.where(is_smaller, high, middle)
         return low
 
-    def _texts_and_ordinals(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        most = self.text_count if self.has_texts else int(self.first_ordinals[-1])
+    def _texts_and_where(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        most = self.text_count << SPOT_BITS if self.has_texts else int(self.first_ordinals[-1])
         if len(values) and int(values.max()) >= most:
             self._file.refuse_section(Section.POSTS)
         if self.has_texts:
-            return values, np.full(len(values), -1, np.int64)
+            spots = values & ((1 << SPOT_BITS) - 1)
+            if not spots.all():
+                self._file.refuse_section(Section.POSTS)
+            return values >> SPOT_BITS, spots
         texts = np.searchsorted(self.first_ordinals, values, side="right") - 1
         return texts, values - self.first_ordinals[texts]
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .alignment import Runs, Windows, outermost
-from .tokens import Tokens, tokens_of_all
+from .stretches import ReadStretches, Stretches
 from .values import Passage, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from .blots import Blotter
-    from .tokens import Tokeniser
+    from .tokens import Tokeniser, Tokens
     from .values import Outline
 
     Mask = NDArray[np.bool_]
@@ -32,22 +32,35 @@ if TYPE_CHECKING:
 Span = tuple[int, int, int, int]
 """First token, token behind the last, and the same of characters."""
 
-_BARRIER = np.uint64(0xA24BAED4963EE407)
 _STRETCH = 32
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A passage of the text that is asked about, and where it stands in one indexed text, as *text* writes it first."""
+    """A passage of the text that is asked about, and where it stands in one indexed text, as *text* writes it first.
+
+    The tokens of each of *spans* are counted from the character that *anchors* has in its place: of a long text not all
+    is read. There are none if all are counted from the beginning.
+    """
 
     asked: Place
     text: str | None
     spans: tuple[Span, ...]
+    anchors: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
         return self.asked.token_end - self.asked.token_start
+
+    def counted(self, tokens_before: Mapping[int, int]) -> Share:
+        """With all tokens counted from the beginning, if so many stand before each anchor."""
+        before = [tokens_before[anchor] for anchor in self.anchors]
+        spans = [
+            (start + count, end + count, char_start, char_end)
+            for (start, end, char_start, char_end), count in zip(self.spans, before, strict=True)
+        ]
+        return Share(self.asked, self.text, tuple(spans))
 
     def passage_in(self, doc_id: str) -> Passage:
         """The passage in a document that has the text."""
@@ -135,44 +148,63 @@ class AskedText:
         return int(np.count_nonzero(np.cumsum(steps))) / len(self.tokens.hashes)
 
 
-def shares_in_texts(asked: AskedText, texts: Sequence[str], hidden: Mask) -> list[list[Share]]:
+def shares_in_texts(
+    asked: AskedText, texts: Sequence[str], hidden: Mask, spots: tuple[Numbers, Numbers] | None = None
+) -> list[list[Share]]:
     """What each of some indexed texts shares with the one that is asked about, the longest passages first.
+
+    *spots* are where shared blots stand: numbers in *texts*, and the spots in them. If every run of `min_tokens` tokens
+    goes through such a blot, no more than what is around them has to be read of long texts; None: all is read.
 
     All at once, because what is done for each text alone would cost more than the texts themselves.
     """
-    tokens, bounds = tokens_of_all(texts, asked.tokeniser)
-    # Between two texts stands a number that no other token has, but for a chance of 2^-64.
-    hashes = np.insert(tokens.hashes, bounds[1:-1], _BARRIER)
-    groups = np.repeat(np.arange(len(texts)), np.diff(bounds) + 1)[: len(hashes)]
-    runs = asked.windows(hidden).runs_in(hashes, groups)
-    of_text = groups[runs.b_starts]
-    order = np.argsort(of_text, kind="stable")
-    ends = np.searchsorted(of_text[order], np.arange(len(texts) + 1))
-    result = []
-    for number, text in enumerate(texts):
-        own = runs.picked(order[ends[number] : ends[number + 1]])
-        first, last = bounds[number : number + 2]
-        result.append(
-            _shares_in(
-                asked,
-                text,
-                Tokens(tokens.hashes[first:last], tokens.starts[first:last], tokens.ends[first:last]),
-                outermost(Runs(own.a_starts, own.b_starts - first - number, own.lengths)),
-            )
-            if len(own)
-            else []
-        )
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    result: list[list[Share]] = [[] for _ in texts]
+    if spots is None:
+        stretches = Stretches.whole(lengths)
+    else:
+        stretches = Stretches.around(lengths, *spots, asked.min_tokens)
+    windows = asked.windows(hidden)
+    while len(stretches):
+        read = ReadStretches(texts, lengths, stretches, asked.tokeniser)
+        runs = windows.runs_in(read.hashes, read.groups)
+        wider = read.wider(runs, asked.min_tokens)
+        own = read.stretches_of(runs.b_starts)
+        of_text = stretches.texts[own]
+        runs = Runs(runs.a_starts, runs.b_starts - own, runs.lengths)
+        order = np.argsort(of_text, kind="stable")
+        found, firsts = np.unique(of_text[order], return_index=True)
+        again = set() if wider is None else set(wider.texts.tolist())
+        for text, begin, end in zip(found.tolist(), firsts, np.append(firsts[1:], len(order)), strict=False):
+            if text not in again:
+                some = runs.picked(order[begin:end])
+                result[text] = _shares_in(asked, texts[text], read, outermost(some))
+        if wider is None:
+            break
+        stretches = wider
     return result
 
 
-def _shares_in(asked: AskedText, text: str, tokens: Tokens, runs: Runs) -> list[Share]:
+def _shares_in(asked: AskedText, text: str, read: ReadStretches, runs: Runs) -> list[Share]:
+    tokens = read.tokens
     spans: dict[tuple[int, int], list[Span]] = {}
     for a, b, length in _compared(asked, text, tokens, runs):
         spans.setdefault((a, a + length), []).append(_span(tokens, b, b + length))
     return _longest_first(
-        Share(asked.place(*place), text[there[0][2] : there[0][3]], tuple(sorted(there)))
+        _share(asked.place(*place), text[there[0][2] : there[0][3]], sorted(there), read)
         for place, there in spans.items()
     )
+
+
+def _share(asked: Place, text: str, spans: Sequence[Span], read: ReadStretches) -> Share:
+    """A share whose spans are told by the tokens that were read."""
+    starts = np.array([span[0] for span in spans], np.int64)
+    counted, anchors = [], []
+    for span, stretch in zip(spans, np.searchsorted(read.bounds, starts, "right").tolist(), strict=True):
+        first, anchor = read.anchor(stretch - 1)
+        counted.append((span[0] - first, span[1] - first, span[2], span[3]))
+        anchors.append(anchor)
+    return Share(asked, text, tuple(counted), tuple(anchors))
 
 
 def shares_in_outline(

@@ -254,25 +254,25 @@ class Snapshot:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Where these *keys*, sorted and each once, stand in texts that are alive.
 
-        Gives three arrays of the same length: numbers of keys (their place in *keys*), texts, ordinals as in `Posts`;
+        Gives three arrays of the same length: numbers of keys (their place in *keys*), texts, where in them as in `Posts`;
         sorted by key, then by text.
         """
         parts = []
         for base, segment, has_dead, span in zip(
             self._bases, self.segments, self._has_dead, self._spans, strict=False
         ):
-            numbers, texts, ordinals = segment.find(keys)
+            numbers, texts, where = segment.find(keys)
             if has_dead and len(texts):
                 living = self.is_alive[span][texts]
-                numbers, texts, ordinals = numbers[living], texts[living], ordinals[living]
+                numbers, texts, where = numbers[living], texts[living], where[living]
             if len(texts):
-                parts.append((numbers, texts + base, ordinals))
+                parts.append((numbers, texts + base, where))
         if len(parts) == 1:
             return parts[0]
-        numbers, texts, ordinals = (_joined([part[i] for part in parts], np.int64) for i in range(3))
+        numbers, texts, where = (_joined([part[i] for part in parts], np.int64) for i in range(3))
         # Segments come in the order of the numbers of their texts.
         order = np.argsort(numbers, kind="stable")
-        return numbers[order], texts[order], ordinals[order]
+        return numbers[order], texts[order], where[order]
 
     def scan(self, most_posts: int = MOST_POSTS) -> Iterator[Posts]:
         """All posts of texts that are alive, in pieces: sorted by key, then by text, over all segments.
@@ -305,14 +305,14 @@ class Snapshot:
             posts = segment.posts_between(low, high)
             if has_dead and len(posts.keys):
                 living = self.is_alive[span][posts.texts]
-                posts = Posts(posts.keys[living], posts.texts[living], posts.ordinals[living])
+                posts = Posts(posts.keys[living], posts.texts[living], posts.where[living])
             if len(posts.keys):
-                parts.append(Posts(posts.keys, posts.texts + base, posts.ordinals))
+                parts.append(Posts(posts.keys, posts.texts + base, posts.where))
         if len(parts) == 1:
             return parts[0]
         posts = _one_after_another(parts)
         order = np.argsort(posts.keys, kind="stable")
-        return Posts(posts.keys[order], posts.texts[order], posts.ordinals[order])
+        return Posts(posts.keys[order], posts.texts[order], posts.where[order])
 
     def _opened(self, entry: SegmentEntry) -> Segment:
         refuse_other_files(self.folder, entry)
@@ -418,5 +418,5 @@ def _one_after_another(parts: Sequence[Posts]) -> Posts:
     return Posts(
         _joined([part.keys for part in parts], np.uint64),
         _joined([part.texts for part in parts], np.int64),
-        _joined([part.ordinals for part in parts], np.int64),
+        _joined([part.where for part in parts], np.int64),
     )

@@ -221,8 +221,17 @@ class Sources:
                 raise UsageError(
                     f"{place} is not below {self._options.base}. Give --base a folder that all files are below."
                 ) from None
-        # A name that is no UTF-8 has surrogates for its bytes, which no text can have.
-        return os.fsencode(place).decode("utf-8", "backslashreplace")
+        return id_of_name(place)
+
+
+def id_of_name(name: str) -> str:
+    r"""What the id of a document can be of the name of a file, or of a word of a call, that has bytes which are no UTF-8.
+
+    >>> id_of_name("caf\udce9.txt")
+    'caf\\xe9.txt'
+    """
+    # Such a name has surrogates for these bytes, which no text can have.
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _places_of(word: str) -> list[str]:

@@ -29,7 +29,7 @@ _kept: WeakKeyDictionary[Snapshot, dict[float, Templates]] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class FoundPosts:
-    """*posts* are those that are no boilerplate: numbers of keys, texts, ordinals, as `Snapshot.find` gives them.
+    """*posts* are those that are no boilerplate: numbers of keys, texts, where in them, as `Snapshot.find` gives them.
 
     *keys_of_hosts* tells by the number of a host which keys, as numbers, are boilerplate there.
     """
@@ -56,7 +56,7 @@ class Templates:
                 for host in hosts:
                     keys_of_hosts.setdefault(host, []).append(number)
         wanted = np.flatnonzero(is_new)
-        numbers, texts, ordinals = snapshot.find(keys[wanted])
+        numbers, texts, where = snapshot.find(keys[wanted])
         is_template = self.boilerplate.is_boilerplate(numbers, texts)
         if is_template.any():
             hosts_of_wanted = self._hosts(snapshot, numbers[is_template], texts[is_template])
@@ -69,8 +69,8 @@ class Templates:
                     keys_of_hosts.setdefault(host, []).append(int(wanted[number]))
                 if not left[number] and times[number] >= _MANY:
                     self._hosts_of_keys[int(keys[wanted[number]])] = its_hosts
-            numbers, texts, ordinals = numbers[~is_template], texts[~is_template], ordinals[~is_template]
-        return FoundPosts((wanted[numbers], texts, ordinals), keys_of_hosts)
+            numbers, texts, where = numbers[~is_template], texts[~is_template], where[~is_template]
+        return FoundPosts((wanted[numbers], texts, where), keys_of_hosts)
 
     @staticmethod
     def _hosts(snapshot: Snapshot, numbers: Numbers, texts: Numbers) -> dict[int, list[int]]:

@@ -4,8 +4,8 @@ A segment belongs to a tier by its size: the lowest has those below 65,536, each
 more. Eight neighbours of about one size become one, so whatever is written is written again once a tier, and there are
 at most seven segments a tier. Only neighbours are merged, since their order is that in which documents were added;
 smaller ones between two of a tier count as of that tier, or they could pile up there. No segment gets larger than one
-can be. This is the logarithmic merge
-policy of Lucene (LogMergePolicy), which among the choices it has takes the cheapest.
+can be. This is the logarithmic merge policy of Lucene (LogMergePolicy), which among the choices it has takes the
+cheapest.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ FAN_IN = 8
 LOWEST = 65_536
 """Segments of fewer posts and documents than this are in the lowest tier."""
 
-
 LARGEST = 1 << 31
 """What is merged has at most so many posts and documents, which are numbered with 32 bits in a segment."""
 
 
-def next_merge(sizes: Sequence[int]) -> slice | None:
+def next_merge(sizes: Sequence[int], largest: int = LARGEST) -> slice | None:
     """Which segments to merge first, by their sizes in posts and documents; None if there are few enough.
+
+    What is merged has at most *largest* of them.
 
     >>> next_merge([500_000, 9, 9, 9, 9, 9, 9, 9, 9])
     slice(1, 9, None)
@@ -43,7 +44,7 @@ def next_merge(sizes: Sequence[int]) -> slice | None:
         merges += [slice(start, start + FAN_IN) for start in range(begin, end - FAN_IN + 1)]
         begin = end
     totals = [sum(sizes[merge]) for merge in merges]
-    if not totals or min(totals) > LARGEST:
+    if not totals or min(totals) > min(largest, LARGEST):
         return None
     return merges[totals.index(min(totals))]
 

@@ -95,13 +95,14 @@ class Parameters:
 class Posts:
     """Which keys stand in which texts: three arrays of the same length.
 
-    *keys* are uint64; *texts* int64 numbers of texts; *ordinals* int64, the number of the blot among all blots of its
-    text, in the order of the text, or -1 where the index keeps texts, which are looked into instead.
+    *keys* are uint64; *texts* int64 numbers of texts; *where* int64. Where the index keeps texts, a text has one post
+    of a key, and *where* is its spot (see the module `spots`). Else it has one of each blot, and *where* is the ordinal:
+    the number of the blot among all blots of its text, in the order of the text.
     """
 
     keys: NDArray[np.uint64]
     texts: NDArray[np.int64]
-    ordinals: NDArray[np.int64]
+    where: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

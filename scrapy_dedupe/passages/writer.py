@@ -1,7 +1,9 @@
 """The one who writes an index: adds segments, deletes documents, merges segments.
 
 Whatever is done becomes the index's at once, by the manifest that names it, and is on the disk then; a writer that is
-killed before leaves files behind that the next one removes. The new manifest is written last.
+killed before leaves files behind that the next one removes. The new manifest is written last. An error may come after
+it was replaced, so what the index consists of is what the manifest on the disk says, and no file is removed that it
+names.
 
 A document that is added under a name that another text has replaces it: the same manifest brings the new document and
 deletes the old one. A text that the index holds is not stored again, whoever has it.
@@ -9,10 +11,14 @@ deletes the old one. A text that the index holds is not stored again, whoever ha
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from scrapy_dedupe.errors import StoreError, StoreUnavailable
 
 from . import catalogue
 from .catalogue import Manifest, segment_name
@@ -20,10 +26,10 @@ from .merging import merge
 from .preparation import DIGEST_SIZE
 from .segment_writing import SegmentWriter
 from .segments import Segment
-from .tiers import fewest, next_merge
+from .tiers import LARGEST, fewest, next_merge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -64,22 +70,30 @@ class _Named:
 class IndexWriter:
     """Writes the index in *folder*, whose lock the caller has; it is begun if there is none.
 
-    With *at_once* nothing becomes the index's before `commit`. Raises StoreRefused and StoreUnavailable as
-    `catalogue.begin` does.
+    With *at_once* nothing becomes the index's before `commit`. After an error the writer can be used again; what did not
+    become the index's is as if it had not been asked for. Raises StoreRefused and StoreUnavailable as `catalogue.begin`
+    does. Every method raises StoreUnavailable in a copy of the process that made the writer, which has no lock.
     """
 
     def __init__(self, folder: Path, parameters: Parameters, *, at_once: bool = False) -> None:
         self.folder = folder
         self.parameters = parameters
         self.manifest = catalogue.begin(folder, parameters)
+        self._pid = os.getpid()
         self._at_once = at_once
         self._committed = self.manifest
+        self._is_doubtful = False
+        self._has_leftovers = False
         self._number = 0
         self._segments: dict[str, Segment] = {}
         self._living: dict[str, NDArray[np.bool_]] = {}
 
-    def add(self, batches: Sequence[Prepared]) -> Added:
-        """Add documents, as one new segment. Raises StoreUnavailable if that cannot be written."""
+    def add(self, batches: Sequence[Prepared], then: Callable[[Added], object]) -> None:
+        """Add documents, as one new segment. Raises StoreUnavailable if that cannot be written.
+
+        *then* is called as soon as the index has them, which may be before an error is raised.
+        """
+        self._refuse_writing()
         named, given = _last_of_each_name(batches)
         replaced: dict[str, list[int]] = {}
         for doc_id, found in self._find_all(named).items():
@@ -89,18 +103,20 @@ class IndexWriter:
             else:
                 replaced.setdefault(segment.name, []).append(number)
         if not named:
-            return Added(unchanged=given)
+            then(Added(unchanged=given))
+            return
         entry, added = self._written(batches, named)
-        self._change((*self.manifest.segments, entry), replaced)
-        return replace(
+        added = replace(
             added,
             documents=len(named),
             replaced=sum(map(len, replaced.values())),
             unchanged=given - len(named),
         )
+        self._change((*self.manifest.segments, entry), replaced, lambda: then(added))
 
     def delete(self, doc_ids: Iterable[str]) -> list[bool]:
         """Delete documents, and tell of each whether it was there. Raises StoreUnavailable."""
+        self._refuse_writing()
         asked = list(doc_ids)
         found = self._find_all(dict.fromkeys(asked))
         numbers: dict[str, list[int]] = {}
@@ -111,15 +127,17 @@ class IndexWriter:
         # A name that is given twice is deleted once.
         return [found.pop(doc_id, None) is not None for doc_id in asked]
 
-    def tidy(self) -> None:
+    def tidy(self, largest: int = LARGEST) -> None:
         """Leave out segments of which nothing is needed, and merge some as long as there are too many of one size.
 
-        Raises StoreUnavailable, and StoreRefused for a segment that is damaged.
+        What is merged has at most *largest* posts and documents. Raises StoreUnavailable, and StoreRefused for a segment
+        that is damaged; the index has all the same what it had before.
         """
+        self._refuse_writing()
         needed = tuple(entry for entry in self.manifest.segments if self._is_needed(entry))
         if len(needed) < len(self.manifest.segments):
             self._become(needed, dict(self.manifest.deleted))
-        while (chosen := next_merge(self._sizes())) is not None:
+        while (chosen := next_merge(self._sizes(), largest)) is not None:
             self._merge(chosen)
 
     def compact(self) -> bool:
@@ -127,6 +145,7 @@ class IndexWriter:
 
         Raises as `tidy` does.
         """
+        self._refuse_writing()
         is_changed = False
         for chosen in reversed(fewest(self._sizes())):
             entries = self.manifest.segments[chosen]
@@ -137,19 +156,55 @@ class IndexWriter:
 
     def commit(self) -> None:
         """Make what was done the index's, and remove the files that it no longer needs. Raises StoreUnavailable."""
+        self._refuse_writing()
         if self.manifest != self._committed:
-            catalogue.replace_manifest(self.folder, self.manifest)
-            self._committed = self.manifest
-            catalogue.remove_orphans(self.folder, self.manifest)
+            self._replace(self.manifest)
+            self._remove_leftovers()
 
     def close(self) -> None:
-        """Close the files, and remove what was not committed."""
+        """Close the files, and remove what was not committed. Raises nothing that the system says."""
         for segment in self._segments.values():
             segment.close()
         self._segments.clear()
-        if self.manifest != self._committed:
+        if self._has_leftovers and self._pid == os.getpid():
             self.manifest = self._committed
-            catalogue.remove_orphans(self.folder, self._committed)
+            self._remove_leftovers()
+
+    def _refuse_writing(self) -> None:
+        if self._pid != os.getpid():
+            raise StoreUnavailable(
+                f"The index {self.folder} is being written by process {self._pid}, of which this one is a copy. Open"
+                " the index in this process, after the end of that."
+            )
+        if self._is_doubtful:
+            raise StoreUnavailable(
+                f"The manifest of the index {self.folder} could not be replaced and cannot be read, so nobody knows what"
+                " it says. See to the disk, and open the index again."
+            )
+
+    def _replace(self, manifest: Manifest) -> None:
+        """Make *manifest* that of the index. Its files belong to the index also if an error is raised afterwards."""
+        try:
+            catalogue.replace_manifest(self.folder, manifest)
+        except BaseException:
+            try:
+                found = catalogue.read_manifest(self.folder)
+            except StoreError:
+                self._is_doubtful = True
+            else:
+                if found == manifest:
+                    self._committed = manifest
+            raise
+        self._committed = manifest
+
+    def _remove_leftovers(self) -> None:
+        """Remove files that belong neither to the index nor to what is to become of it. What stays is for the next one."""
+        # Without a manifest that can be read nobody knows what is needed.
+        with contextlib.suppress(StoreError, OSError):
+            found = catalogue.read_manifest(self.folder)
+            if found is not None:
+                catalogue.remove_orphans(self.folder, found, self._committed, self.manifest)
+                self._has_leftovers = self.manifest != self._committed
 
     def _segment(self, entry: SegmentEntry) -> Segment:
         segment = self._segments.get(entry.name)
@@ -218,32 +273,54 @@ class IndexWriter:
             is_held |= segment.texts_of_digests(array) >= 0
         return {digests[number] for number in np.flatnonzero(is_held)}
 
-    def _change(self, segments: tuple[SegmentEntry, ...], deleted: dict[str, list[int]]) -> None:
+    def _change(
+        self,
+        segments: tuple[SegmentEntry, ...],
+        deleted: dict[str, list[int]],
+        then: Callable[[], object] = lambda: None,
+    ) -> None:
         """Make the next manifest: of these segments, and with more documents deleted of some of them."""
         generation = self.manifest.generation + 1
         files = dict(self.manifest.deleted)
+        changed: dict[str, NDArray[np.bool_]] = {}
         for entry in self.manifest.segments:
             numbers = deleted.get(entry.name)
             if numbers:
                 living = self._living_documents(self._segment(entry)).copy()
                 living[numbers] = False
+                self._has_leftovers = True
                 files[entry.name] = catalogue.write_deleted(
                     self.folder, entry.name, generation, np.flatnonzero(~living)
                 )
-                self._living[entry.name] = living
-        self._become(segments, files)
+                changed[entry.name] = living
+        self._become(segments, files, changed, then)
 
-    def _become(self, segments: tuple[SegmentEntry, ...], files: dict[str, str]) -> None:
+    def _become(
+        self,
+        segments: tuple[SegmentEntry, ...],
+        files: dict[str, str],
+        changed: dict[str, NDArray[np.bool_]] | None = None,
+        then: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Go over to these segments; *changed* tells which of their documents are alive, where that is not as before."""
         names = {entry.name for entry in segments}
-        for name in self._segments.keys() - names:
-            self._segments.pop(name).close()
-        for name in self._living.keys() - names:
-            del self._living[name]
         kept = {name: file for name, file in files.items() if name in names}
-        self.manifest = Manifest(self.manifest.generation + 1, self.parameters, segments, kept)
-        self._number = 0
-        if not self._at_once:
-            self.commit()
+        manifest = Manifest(self.manifest.generation + 1, self.parameters, segments, kept)
+        try:
+            if not self._at_once:
+                self._replace(manifest)
+        finally:
+            if self._at_once or self._committed is manifest:
+                self.manifest = manifest
+                self._number = 0
+                self._living.update(changed or {})
+                for name in self._segments.keys() - names:
+                    self._segments.pop(name).close()
+                for name in self._living.keys() - names:
+                    del self._living[name]
+                then()
+            # Of a change that failed, or of segments that were merged before they ever belonged to the index.
+            self._remove_leftovers()
 
     def _merge(self, chosen: slice) -> None:
         entries = self.manifest.segments
@@ -290,6 +367,7 @@ class IndexWriter:
         """A name for a segment that the next manifest brings."""
         name = segment_name(self.manifest.generation + 1, self._number)
         self._number += 1
+        self._has_leftovers = True
         return name
 
 
@@ -326,10 +404,11 @@ def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: NDArray[np.int64]
     of_texts = np.full(len(sizes), -1, np.int64)
     of_texts[chosen] = first + np.arange(len(chosen))
     of_posts = np.repeat(of_texts, batch.post_counts)
-    keys, blobs = batch.keys, batch.blobs
+    keys, spots, blobs = batch.keys, batch.spots, batch.blobs
     if len(chosen) < len(sizes):
         is_chosen = of_posts >= 0
         of_posts, keys = of_posts[is_chosen], keys[is_chosen]
+        spots = spots[is_chosen] if len(spots) else spots
         blobs = b"".join(blobs[batch.blob_bounds[text] : batch.blob_bounds[text + 1]] for text in chosen)
     writer.add_stored_texts(
         batch.digests[chosen],
@@ -339,6 +418,6 @@ def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: NDArray[np.int64]
         batch.raw_sizes[chosen].astype(np.uint32),
         batch.blob_checksums[chosen].astype(np.uint32),
     )
-    writer.add_posts(keys, of_posts)
+    writer.add_posts(keys, of_posts, spots if len(spots) else None)
     tokens, characters, posts = (int(column.sum()) for column in counts)
     return Added(texts=len(chosen), tokens=tokens, characters=characters, posts=posts)

@@ -52,12 +52,18 @@ def run_jobs(
         yield from _in_processes(function, tasks, count)
 
 
-def run_in_order(function: Callable[[Task], Result], tasks: Iterable[Task], jobs: int) -> Generator[Result]:
+def run_in_order(
+    function: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    jobs: int,
+    weight: Callable[[Task], int] | None = None,
+    most: int = 0,
+) -> Generator[Result]:
     """Yield what *function* gives for each task, in the order of the tasks.
 
     Tasks are taken as they are needed, in this process, so they may be as many as they like: at most eight a job are
     taken before their results are. So the processes have something to do also while the caller is busy with a result.
-    With one job, or one task, all is done in this process. Raises as `run_jobs` does, and what *tasks* raises.
+    Given a *weight*, those that are handed over weigh *most* together; a heavier one is handed over alone. With one job, or one task, all is done in this process. Raises as `run_jobs` does, and what *tasks* raises.
     """
     left = iter(tasks)
     count = job_count(jobs)
@@ -66,7 +72,7 @@ def run_in_order(function: Callable[[Task], Result], tasks: Iterable[Task], jobs
         for task in chain(first, left):
             yield function(task)
     else:
-        yield from _in_order(function, chain(first, left), count)
+        yield from _in_order(function, chain(first, left), count, weight or (lambda task: 0), most)
 
 
 def job_count(jobs: int) -> int:
@@ -98,15 +104,36 @@ def _in_processes(
                 yield task, result
 
 
-def _in_order(function: Callable[[Task], Result], tasks: Iterator[Task], count: int) -> Generator[Result]:
+def _in_order(
+    function: Callable[[Task], Result],
+    tasks: Iterator[Task],
+    count: int,
+    weight: Callable[[Task], int],
+    most: int,
+) -> Generator[Result]:
     with _pool_of(count) as pool:
-        waiting: deque[Future[Result]] = deque()
+        waiting: deque[tuple[Future[Result], int]] = deque()
+        heavy = 0
+
+        def first() -> Result:
+            nonlocal heavy
+            future, weighing = waiting.popleft()
+            result = future.result()
+            heavy -= weighing
+            return result
+
         for task in tasks:
-            waiting.append(_submit(pool, function, task))
-            if waiting[0].done() or len(waiting) >= _AHEAD_PER_JOB * count:
-                yield waiting.popleft().result()
+            weighing = weight(task)
+            while waiting and heavy + weighing > most:
+                yield first()
+            waiting.append((_submit(pool, function, task), weighing))
+            heavy += weighing
+            # Else it would be held here until the next one comes, besides that.
+            del task
+            if waiting[0][0].done() or len(waiting) >= _AHEAD_PER_JOB * count:
+                yield first()
         while waiting:
-            yield waiting.popleft().result()
+            yield first()
 
 
 @contextmanager

@@ -52,14 +52,21 @@ class Case:
     documents: tuple[Name, ...]
 
     def posts(self, *, has_texts: bool) -> list[tuple[int, int, int]]:
-        """Key, text and ordinal of all posts, sorted."""
+        """Key, text and spot or ordinal of all posts, sorted."""
         if has_texts:
-            return sorted({(key, number, -1) for number, text in enumerate(self.texts) for key in text.keys})
+            return sorted(
+                {(key, number, spot_of(key)) for number, text in enumerate(self.texts) for key in text.keys}
+            )
         return sorted(
             (key, number, ordinal)
             for number, text in enumerate(self.texts)
             for ordinal, key in enumerate(text.keys)
         )
+
+
+def spot_of(key: int) -> int:
+    """The made-up spot of a key."""
+    return 1 + key % 255
 
 
 def parameters(*, has_texts: bool, key_bits: int = KEY_BITS) -> Parameters:
@@ -80,7 +87,8 @@ def write(folder: Path, name: str, case: Case, *, has_texts: bool) -> SegmentEnt
                 text.digest, 3 * len(text.text), len(text.text), len(keys), deflate_compress(raw), len(raw)
             )
             assert added == number
-            writer.add_posts(keys, np.full(len(keys), number))
+            spots = np.array([spot_of(int(key)) for key in keys], np.uint8)
+            writer.add_posts(keys, np.full(len(keys), number), spots if has_texts else None)
         for document in case.documents:
             writer.add_document(document.doc_id, document.host, document.text)
         return writer.close()
@@ -91,9 +99,9 @@ def written(folder: Path, case: Case, *, has_texts: bool, name: str = "one") -> 
 
 
 def posts_of(
-    keys: NDArray[np.uint64], texts: NDArray[np.int64], ordinals: NDArray[np.int64]
+    keys: NDArray[np.uint64], texts: NDArray[np.int64], where: NDArray[np.int64]
 ) -> list[tuple[int, int, int]]:
-    return list(zip(keys.tolist(), texts.tolist(), ordinals.tolist(), strict=True))
+    return list(zip(keys.tolist(), texts.tolist(), where.tolist(), strict=True))
 
 
 def _keys_of(text: Text, *, has_texts: bool) -> NDArray[np.uint64]:

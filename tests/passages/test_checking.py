@@ -23,8 +23,13 @@ WORDS = [f"word{number}" for number in range(40)]
 TEXTS = [" ".join(WORDS), " ".join(WORDS[5:] * 3), "", "short", " ".join(reversed(WORDS))]
 
 
-def write_real(folder: Path, parameters: Parameters, *, shift: int = 0, tokens: int = 0) -> SegmentEntry:
-    """A segment of TEXTS, the posts of which have keys that are *shift* too large; *tokens* are told too many."""
+def write_real(
+    folder: Path, parameters: Parameters, *, shift: int = 0, tokens: int = 0, spot: int = 0
+) -> SegmentEntry:
+    """A segment of TEXTS, the posts of which have keys that are *shift* too large; *tokens* are told too many.
+
+    All keys are said to stand at *spot*, if that is given.
+    """
     prepared = prepare([(f"d{number}", "", text) for number, text in enumerate(TEXTS)], parameters)
     with SegmentWriter(folder, "s", parameters) as writer:
         for number, digest in enumerate(prepared.digests):
@@ -38,7 +43,8 @@ def write_real(folder: Path, parameters: Parameters, *, shift: int = 0, tokens: 
                 int(prepared.raw_sizes[number]),
             )
         texts = np.repeat(np.arange(len(TEXTS)), prepared.post_counts)
-        writer.add_posts(prepared.keys ^ np.uint64(shift), texts)
+        spots = np.full(len(texts), spot, np.uint8) if spot else prepared.spots
+        writer.add_posts(prepared.keys ^ np.uint64(shift), texts, spots if parameters.has_texts else None)
         for number in range(len(TEXTS)):
             writer.add_document(f"d{number}", "", number)
         return writer.close()
@@ -72,6 +78,14 @@ def test_where_there_is_no_sound_manifest_nothing_is_checked(tmp_path: Path) -> 
 
 def test_posts_of_other_blots_are_found_in_full_alone(tmp_path: Path) -> None:
     write_index(tmp_path, WITH_TEXTS, [write_real(tmp_path, WITH_TEXTS, shift=1)])
+    assert check(tmp_path).problems == ()
+    problems = check(tmp_path, full=True).problems
+    assert len(problems) == 3
+    assert problems[0].startswith("s, text 0: its posts are not those of its blots")
+
+
+def test_posts_with_other_spots_are_found_in_full_alone(tmp_path: Path) -> None:
+    write_index(tmp_path, WITH_TEXTS, [write_real(tmp_path, WITH_TEXTS, spot=200)])
     assert check(tmp_path).problems == ()
     problems = check(tmp_path, full=True).problems
     assert len(problems) == 3

@@ -46,7 +46,7 @@ def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("sound") / "index"
     with PassageIndex(folder, store_text=request.param == "with texts") as index:
         for start in range(0, len(GARDEN.pages), 15):
-            for doc_id, host, text in GARDEN.documents[start : start + 15]:
+            for doc_id, text, host in GARDEN.documents[start : start + 15]:
                 index.add(doc_id, text, host)
             index.flush()
         assert index.delete_many(DELETED)

@@ -126,7 +126,7 @@ def test_a_text_that_only_another_segment_names_stays(tmp_path: Path) -> None:
     segment = merged(tmp_path, [part], has_texts=True)
     assert (segment.text_count, segment.document_count) == (1, 0)
     found = segment.posts_between(0, 4096)
-    assert posts_of(found.keys, found.texts, found.ordinals) == [(1, 0, -1), (2, 0, -1)]
+    assert posts_of(found.keys, found.texts, found.where) == [(1, 0, 2), (2, 0, 3)]
 
 
 def test_a_name_finds_the_copy_of_its_text_that_is_alive(tmp_path: Path) -> None:

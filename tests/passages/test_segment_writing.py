@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from deflate import deflate_compress
-from passages.segment_cases import Case, Name, Text, parameters, posts_of, write
+from passages.segment_cases import Case, Name, Text, parameters, posts_of, spot_of, write
 
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.passages.post_stream import PostStream
@@ -50,8 +50,9 @@ def test_the_same_is_written_in_whatever_order_posts_come(tmp_path: Path) -> Non
             writer.add_text(text.digest, 9, 3, count, b"", 3)
         for document in CASE.documents:
             writer.add_document(document.doc_id, document.host, document.text)
-        writer.add_posts(np.array([3, 5], np.uint64), np.array([1, 0]))
-        writer.add_posts(np.array([3], np.uint64), np.array([0]))
+        spots = np.array([spot_of(3), spot_of(5)], np.uint8)
+        writer.add_posts(np.array([3, 5], np.uint64), np.array([1, 0]), spots)
+        writer.add_posts(np.array([3], np.uint64), np.array([0]), spots[:1])
         other = writer.close()
     assert (tmp_path / "other.posts").read_bytes() == wanted
     assert (other.posts, other.posts_checksum) == (entry.posts, entry.posts_checksum)
@@ -75,13 +76,36 @@ def test_posts_of_a_text_without_texts_may_come_in_pieces(tmp_path: Path) -> Non
         writer.add_posts(np.array([5, 7, 9], np.uint64), np.array([0, 2, 2]))
         segment = Segment(tmp_path, writer.close(), given_parameters)
     found = segment.posts_between(0, 4096)
-    assert posts_of(found.keys, found.texts, found.ordinals) == [
+    assert posts_of(found.keys, found.texts, found.where) == [
         (5, 0, 1),
         (5, 0, 2),
         (7, 2, 0),
         (9, 0, 0),
         (9, 2, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("has_texts", "spots", "reason"),
+    [
+        (True, [2, 3], "a post is there twice"),
+        (True, [2, 0], "0 is no spot"),
+        (True, [2], "as many keys as texts and spots"),
+        (False, [2, 3], "has no spots"),
+    ],
+)
+def test_spots_that_cannot_be_are_refused(
+    tmp_path: Path, has_texts: bool, spots: list[int], reason: str
+) -> None:
+    def write_them() -> None:
+        with SegmentWriter(tmp_path, "one", parameters(has_texts=has_texts)) as writer:
+            writer.add_text(bytes(16), 1, 1, 2, b"", 0)
+            writer.add_posts(np.array([7, 7], np.uint64), np.zeros(2, np.int64), np.array(spots, np.uint8))
+            writer.close()
+
+    with pytest.raises(ValueError, match=reason):
+        write_them()
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,9 @@ def write_golden(folder: Path, *, has_texts: bool) -> None:
         writer.add_document("http://a/1", "a", 0)
         writer.add_document("http://b/2", "b", 1)
         writer.add_document("http://a/3", "a", D3)
-        writer.add_posts(np.array([0x80, 3], np.uint64), np.array([0, 0]))
-        writer.add_posts(np.array([0xFF, 3, 4], np.uint64), np.array([1, 1, 1]))
+        one, other = (np.array(spots, np.uint8) if has_texts else None for spots in ((1, 2), (3, 255, 128)))
+        writer.add_posts(np.array([0x80, 3], np.uint64), np.array([0, 0]), one)
+        writer.add_posts(np.array([0xFF, 3, 4], np.uint64), np.array([1, 1, 1]), other)
         writer.close()
 
 
@@ -64,19 +65,23 @@ def test_the_bytes_of_a_segment_with_texts(tmp_path: Path) -> None:
     data = (tmp_path / "g.posts").read_bytes()
     assert data[:8] == b"sd-posts"
     #                                                version, texts, key, bucket, value bits, bucket item
-    assert struct.unpack_from("<6I", data, 8) == (1, 1, 8, 0, 1, 2)
+    assert struct.unpack_from("<6I", data, 8) == (1, 1, 8, 0, 9, 2)
     #                                                 posts, texts, documents, hosts, foreign digests
     assert struct.unpack_from("<5Q", data, 32) == (5, 2, 3, 2, 1)
     assert data[504:508] == bytes(4)
     assert struct.unpack_from("<I", data, 508) == (zlib.crc32(data[:508]),)
-    # 9 bits each: (3, 0), (3, 1), (4, 1), (128, 0), (255, 1)
-    posts = 0b111111111_100000000_000001001_000000111_000000110
+    # 17 bits each: key, text, spot
+    posts = 0
+    for place, (key, text, spot) in enumerate(
+        [(3, 0, 2), (3, 1, 255), (4, 1, 128), (128, 0, 1), (255, 1, 3)]
+    ):
+        posts |= (key << 9 | text << 8 | spot) << (17 * place)
     names = b"http://a/1\0http://b/2\0http://a/3\0"
     sections = sections_of(data)
     stream = sections.pop(Section.NAMES)
     assert zlib.decompress(stream, -15) == names
     assert sections == [
-        posts.to_bytes(8, "little") + bytes(8),
+        posts.to_bytes(16, "little") + bytes(8),
         bytes(8),  # the base of the only bucket
         b"\0\0\5\0",  # its first post, and its end
         D1 + D2,
@@ -131,7 +136,7 @@ def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> Non
         keys = np.arange(1 << KEY_BITS, dtype=np.uint64)
         assert posts_of(*segment.find(keys)) == posts
         found = segment.posts_between(0, 1 << KEY_BITS)
-        assert posts_of(found.keys, found.texts, found.ordinals) == posts
+        assert posts_of(found.keys, found.texts, found.where) == posts
         assert (segment.post_count, segment.text_count, segment.document_count) == (
             len(posts),
             len(case.texts),
@@ -166,8 +171,8 @@ def test_only_the_keys_that_are_asked_for_are_found(case: Case, has_texts: bool,
     with tempfile.TemporaryDirectory() as folder:
         segment = written(Path(folder), case, has_texts=has_texts)
         keys = np.array(sorted(asked), np.uint64)
-        numbers, texts, ordinals = segment.find(keys)
-        assert posts_of(keys[numbers], texts, ordinals) == [
+        numbers, texts, where = segment.find(keys)
+        assert posts_of(keys[numbers], texts, where) == [
             post for post in case.posts(has_texts=has_texts) if post[0] in asked
         ]
         segment.close()
@@ -180,16 +185,14 @@ def test_ranges_of_keys_are_cut_where_they_are_asked_for(case: Case, low: int, h
         segment = written(Path(folder), case, has_texts=False)
         posts = case.posts(has_texts=False)
         found = segment.posts_between(low, high)
-        assert posts_of(found.keys, found.texts, found.ordinals) == [
+        assert posts_of(found.keys, found.texts, found.where) == [
             post for post in posts if low <= post[0] < high
         ]
         bounds = segment.key_chunks(most)
         assert (bounds[0], bounds[-1]) == (0, 1 << KEY_BITS)
         assert sorted(set(bounds)) == bounds
         chunks = [segment.posts_between(*pair) for pair in pairwise(bounds)]
-        assert [
-            post for chunk in chunks for post in posts_of(chunk.keys, chunk.texts, chunk.ordinals)
-        ] == posts
+        assert [post for chunk in chunks for post in posts_of(chunk.keys, chunk.texts, chunk.where)] == posts
         segment.close()
 
 
@@ -210,20 +213,18 @@ def many_posts(folder: Path, *, has_texts: bool) -> tuple[Segment, list[tuple[in
         for start in range(0, len(keys), 7_777):
             writer.add_posts(keys[start : start + 7_777], texts[start : start + 7_777])
         segment = Segment(folder, writer.close(), given_parameters)
-    ordinals = (
-        np.arange(len(keys)) - (np.cumsum(counts) - counts)[texts]
-        if not has_texts
-        else np.full(len(keys), -1)
+    where = (
+        np.arange(len(keys)) - (np.cumsum(counts) - counts)[texts] if not has_texts else np.full(len(keys), 1)
     )
-    return segment, sorted(posts_of(keys, texts, ordinals))
+    return segment, sorted(posts_of(keys, texts, where))
 
 
 @pytest.mark.parametrize("has_texts", [True, False])
 def test_a_key_with_very_many_posts_hides_no_other(tmp_path: Path, has_texts: bool) -> None:
     segment, posts = many_posts(tmp_path, has_texts=has_texts)
     keys = np.unique(np.array([key for key, _, _ in posts] + [0, 999, 1003, (1 << 40) - 1], np.uint64))
-    numbers, texts, ordinals = segment.find(keys)
-    assert posts_of(keys[numbers], texts, ordinals) == posts
+    numbers, texts, where = segment.find(keys)
+    assert posts_of(keys[numbers], texts, where) == posts
     single = [
         posts_of(key + segment.find(key)[0].astype(np.uint64), *segment.find(key)[1:])
         for key in keys[:5, None]

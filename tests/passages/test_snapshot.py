@@ -152,17 +152,17 @@ def assert_same_posts(snapshot: Snapshot, model: Model, alive: dict[str, int]) -
     expected = []
     for text, number in alive.items():
         for ordinal, key in enumerate(stored_keys(text, model.parameters)):
-            expected.append((key, number, -1 if model.parameters.has_texts else ordinal))
+            expected.append((key, number, 1 if model.parameters.has_texts else ordinal))
     expected.sort()
     wanted = np.unique(np.array([*keys_of(ALL_CHARACTERS), 3, (1 << 40) - 1], np.uint64))
-    keys, texts, ordinals = snapshot.find(wanted)
-    found = list(zip(wanted[keys].tolist(), texts.tolist(), ordinals.tolist(), strict=True))
+    keys, texts, where = snapshot.find(wanted)
+    found = list(zip(wanted[keys].tolist(), texts.tolist(), where.tolist(), strict=True))
     assert found == expected
     for most in (1, 100_000):
         scanned = []
         last = -1
         for posts in snapshot.scan(most):
-            piece = list(zip(posts.keys.tolist(), posts.texts.tolist(), posts.ordinals.tolist(), strict=True))
+            piece = list(zip(posts.keys.tolist(), posts.texts.tolist(), posts.where.tolist(), strict=True))
             assert piece[0][0] > last
             last = piece[-1][0]
             scanned += piece

@@ -37,6 +37,8 @@ TOKENISERS: Final = ("words", "cjk", "code")
 BLOTTERS: Final = ("rolling", "xor", "interleaved")
 _MAX_BYTES: Final = 64_000_000
 _SHOWN: Final = 20
+# What is read and not yet prepared: a few batches for each of many processes, or one large document.
+_MOST_AHEAD: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
     from scrapy_dedupe.content.canonical import canonical
     from scrapy_dedupe.content.markup import HostileMarkup
     from scrapy_dedupe.passages import PassageIndex
-    from scrapy_dedupe.passages.intake import Reading, Skipped, batches, take
+    from scrapy_dedupe.passages.intake import Reading, Skipped, batches, take, weight_of
     from scrapy_dedupe.passages.preparation import checked_host
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import run_in_order
@@ -174,10 +176,13 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
             partial(take, reading=reading, parameters=index.parameters),
             batches(sources.documents()),
             opts.jobs,
+            weight_of,
+            _MOST_AHEAD,
         )
         with closing(prepared) as batches_taken:
             for taken in batches_taken:
-                index.add_prepared(taken.prepared)
+                for piece in taken.prepared:
+                    index.add_prepared(piece)
                 skipped.take(taken.skipped)
                 text_bytes += taken.text_bytes
                 watch.advance(taken.read_bytes)
@@ -241,6 +246,12 @@ def _result(
         fault_count=faults.count,
         faults=[{"place": fault.place, "reason": fault.reason} for fault in faults.first],
     )
+
+
+def stopped(opts: argparse.Namespace) -> str:
+    if opts.keep_going:
+        return "what was written until then is in the index, and --append adds the rest"
+    return "the index is as it was before"
 
 
 def text(result: Indexed) -> str:
