@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy.http import HtmlResponse, TextResponse, XmlResponse
 
 from .content.canonical import kind_of
+from .warc.charsets import declared_encodings, is_charset
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -51,4 +52,16 @@ def reason_to_skip(request: Request, response: Response, kind: str | None, max_b
         return "truncated"
     if len(response.body) > max_bytes:
         return "size"
+    if not has_charset(response):
+        return "encoding"  # decoding it can take for ever
     return None
+
+
+def has_charset(response: TextResponse) -> bool:
+    """Whether the encoding of a page is a charset of pages, as far as that can be told without decoding it."""
+    content_type = response.headers.get(b"Content-Type")
+    declared = declared_encodings(
+        None if content_type is None else content_type.decode("latin-1"), response.body
+    )
+    # Scrapy gives one that is declared as it is, and decodes the page to guess one otherwise.
+    return next(declared, None) is None or is_charset(response.encoding)

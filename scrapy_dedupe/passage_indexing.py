@@ -45,8 +45,13 @@ _RETRY_S: Final = 2.0
 _PATIENCE_S: Final = 10.0
 # How long the end of the crawl waits for another process.
 _LAST_WAIT_S: Final = 5.0
+# A merge of so many posts takes a second, in which the worker does nothing else. Larger ones are left to `passages
+# compact` and `passages index`.
+_LARGEST_MERGE_POSTS: Final = 4_000_000
 
 _KEPT: Final = "The crawl goes on; what could not be written is kept and tried again."
+_ALL_IN: Final = "All pages of this crawl are in the index."
+_NOT_MERGED: Final = "The pages are in the index; its small segments are merged another time."
 _PASSED_BY: Final = "The page was not added to the passage index."
 
 
@@ -58,10 +63,10 @@ class PassageExtension:
         self._crawler = crawler
         self._max_bytes = session.settings.content.max_bytes
         self._root = session.settings.passages.root
-        self._waiting_pages = 0
         self._waiting_bytes = 0
         self._written_bytes = 0
         self._failing_since: float | None = None
+        self._merge_error: Exception | None = None
         self._retry_at = 0.0
         index = session.at_start(self._opened)
         if index is None:
@@ -85,6 +90,7 @@ class PassageExtension:
                 tokeniser=settings.tokeniser,
                 store_text=settings.store_text,
                 command=f"crawl of {self._crawler.spidercls.name}",
+                largest_merge_posts=_LARGEST_MERGE_POSTS,
             )
         except StoreUnavailable as error:
             self._session.error("passages", error, "The crawl goes on without a passage index.")
@@ -135,8 +141,8 @@ class PassageExtension:
                 self._index.add(response.url, text)
             except StoreError as error:
                 self._failed(error)  # the page itself was taken
-            self._waiting_pages += 1
-            self._waiting_bytes += len(text.encode())
+            self._waiting_bytes += len(text.encode(errors="surrogatepass"))
+            self._settle()
         except HostileMarkup:
             self._session.loop.call(self._skipped, "markup")
         except SettingError:
@@ -147,14 +153,13 @@ class PassageExtension:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._waiting_pages or time.monotonic() < self._retry_at:
+        if not self._index.pending_documents or time.monotonic() < self._retry_at:
             return
         try:
             self._index.flush()
         except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
             self._failed(error)
-        else:
-            self._written()
+        self._settle()
 
     def _failed(self, error: Exception) -> None:
         now = time.monotonic()
@@ -165,26 +170,40 @@ class PassageExtension:
         if not isinstance(error, StoreUnavailable) or now - self._failing_since >= _PATIENCE_S:
             self._session.error("passages", error, _KEPT)
 
-    def _written(self) -> None:
+    def _settle(self) -> None:
+        """See whether the index has written what waited: it does so of itself as well, and may fail after it."""
+        if self._index.pending_documents:
+            return
         self._failing_since = None
         self._retry_at = 0.0
         self._written_bytes += self._waiting_bytes
-        self._waiting_pages = self._waiting_bytes = 0
+        self._waiting_bytes = 0
+        error = self._index.merge_error
+        if error is not None and error is not self._merge_error:
+            self._session.error("passages", error, _NOT_MERGED)
+        self._merge_error = error
         self._tell()
 
     def _finish(self) -> None:
         self._index.lock_timeout_s = _LAST_WAIT_S
+        lost = 0
         try:
-            self._index.close()
+            # With an error it is closed without another try.
+            with self._index as index:
+                try:
+                    index.flush()
+                finally:
+                    lost = index.pending_documents
+                    self._settle()
         except Exception as error:  # noqa: BLE001 - the other layers have to be closed all the same
-            lost, self._waiting_pages = self._waiting_pages, 0
-            self._lose(lost)
             self._session.error(
-                "passages", error, f"{lost:,} pages of this crawl did not get into the index."
+                "passages",
+                error,
+                f"{lost:,} pages of this crawl did not get into the index." if lost else _ALL_IN,
             )
+            if lost:
+                self._lose(lost)
             self._tell()
-        else:
-            self._written()
 
     def _lose(self, pages: int) -> None:
         self._session.loop.call(self._session.inc, "dedupe/passages/lost", pages)

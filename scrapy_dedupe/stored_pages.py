@@ -16,6 +16,8 @@ from scrapy_dedupe.content import Page
 from scrapy_dedupe.content.canonical import kind_of
 from scrapy_dedupe.content.content_type import mime_of
 
+from .page_reasons import has_charset
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -56,6 +58,8 @@ class PageReader:
         kind = kind_of(declared)
         if kind is None or not isinstance(response, TextResponse):
             return "type"
+        if not has_charset(response):
+            return "encoding"
         try:
             text = response.text
         except (LookupError, UnicodeError):

@@ -21,10 +21,11 @@ from crawling import LinkSpider, collecting, crawl, crawl_test
 from webserver import Page
 
 from scrapy_dedupe import passage_indexing
-from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.passage_indexing import PassageExtension
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.lock import WriterLock
+from scrapy_dedupe.passages.writer import IndexWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -458,3 +459,77 @@ def test_a_crawl_that_is_killed_has_what_was_flushed(
     with indexed(tmp_path) as index:
         assert web.url("/") in index
         assert index.check(full=True).problems == ()
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna"])
+@crawl_test
+async def test_a_page_in_no_charset_is_passed_by_by_every_layer(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, charset: str
+) -> None:
+    long = "x" * 400_000 + "-" + "a" * 400_000
+    web.page("/meta", f"<meta charset={charset}>{long}", content_type="text/html")
+    web.page("/http", long, content_type=f"text/html; charset={charset}")
+    web.page("/good", html("Good", words("good")))
+
+    class Spider(LinkSpider):
+        async def start(self) -> Any:
+            for path in ("/meta", "/http", "/good"):
+                yield scrapy.Request(web.url(path))
+
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            return ()  # Scrapy itself would decode it to look for links
+
+    # A middleware of Scrapy decodes every page, too.
+    crawler = await crawl(Spider, {**settings, "METAREFRESH_ENABLED": False})
+    assert not errors_of(crawler)
+    assert stats_of(crawler)["skipped/encoding"] == 2
+    assert crawler.stats.get_value("dedupe/content/skipped/encoding") == 2
+    assert names(indexed(tmp_path), web) == ["/good"]
+
+
+@crawl_test
+async def test_pages_that_are_stored_are_not_lost_when_their_segments_cannot_be_merged(
+    web: WebServer,
+    settings: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(self: IndexWriter, *words: Any, **options: Any) -> None:
+        raise StoreUnavailable("There is no space for a merge.")
+
+    monkeypatch.setattr(IndexWriter, "tidy", fail)
+    site(web)
+    crawler = await crawl(LinkSpider, {**settings, **ALONE}, urls=web.url())
+    stats = stats_of(crawler)
+    assert (stats["documents"], stats.get("lost")) == (4, None)
+    assert errors_of(crawler) == {"dedupe/errors/passages": 1}
+    assert "There is no space for a merge." in caplog.text
+    assert "The pages are in the index; its small segments are merged another time." in caplog.text
+    assert names(indexed(tmp_path), web) == ["/", "/copy", "/one", "/two"]
+
+
+@crawl_test
+async def test_what_the_index_writes_of_itself_is_not_lost(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scrapy_dedupe.passages.index.BATCH_DOCUMENTS", 2)
+    monkeypatch.setattr("scrapy_dedupe.passages.index.MOST_DOCUMENTS", 2)
+    monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.0)
+    for number in range(5):
+        web.page(f"/{number}", html(f"Page {number}", words(number), links=f"/{number + 1}"))
+    lock = WriterLock(tmp_path / "passages", "passages compact")
+
+    class Spider(LinkSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            if response.url == web.url("/4"):
+                lock.__enter__()
+            return super().parse(response)
+
+    crawler = await crawl(Spider, {**settings, **ALONE}, urls=web.url("/0"))
+    lock.__exit__(None, None, None)
+    stats = stats_of(crawler)
+    assert (stats["documents"], stats["lost"]) == (4, 1)
+    with indexed(tmp_path) as index:
+        assert names(index, web) == ["/0", "/1", "/2", "/3"]
+        assert stats["bytes"] == sum(len(index.text(web.url(f"/{number}"))) for number in range(4))

@@ -4,8 +4,9 @@ A verb is a module of this package with ``HELP``, ``add_arguments(parser)``, ``r
 dataclass or a list of them, and ``text(result)``, which formats it. ``--json`` prints the result itself. A verb with
 sub-verbs is a package of such modules, with ``HELP`` and the names in ``VERBS``; if the package has ``run`` besides, it
 is a verb of its own when no sub-verb is named. A verb whose work can be done and still lack something has
-``caveat(result)``, which gives the sentence for exit code 4, or None. One of `RESUMED` may have
-``stopped(opts)``, half a sentence on how it is brought to its end, if that depends on the options.
+``caveat(result)``, which gives the sentence for exit code 4, or None. One that keeps or undoes what it has done when it
+is stopped may have ``stopped(opts)``, half a sentence on what became of it; one of `RESUMED` needs that only if it
+depends on the options. A package whose verbs ask no store has ``PLACE_OPTION``, what to name their place with instead.
 
 Exit codes: 0 done; 1 an unexpected error, a fault of this package; 2 wrong use; 3 a store, file or lock stands in
 the way; 4 done, but some input was damaged, skipped or different. Each but 0 with one sentence on stderr. At Ctrl-C or
@@ -25,7 +26,7 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.errors import DedupeError, UsageError
 
 from .place import Place
 from .signals import Stopped, end_by, stoppable
@@ -88,7 +89,13 @@ def add_verbs(
         for sub_name in sub_verbs:
             sub_verb = verb_named(f"{name} {sub_name}")
             sub_child = _add_parser(sub_choices, sub_name, sub_verb)
-            _add_arguments(sub_child, sub_verb, add_common, is_below=stands_alone)
+            _add_arguments(
+                sub_child,
+                sub_verb,
+                add_common,
+                is_below=stands_alone,
+                asks_store=not hasattr(verb, "PLACE_OPTION"),
+            )
 
 
 def _add_parser(choices: Any, name: str, verb: Verb) -> argparse.ArgumentParser:
@@ -109,6 +116,7 @@ def _add_arguments(
     add_common: Callable[[argparse.ArgumentParser], None] | None,
     *,
     is_below: bool = False,
+    asks_store: bool = True,
 ) -> None:
     # What stands before a sub-verb must not be undone by what is not given behind it.
     absent: Any = argparse.SUPPRESS if is_below else None
@@ -116,7 +124,10 @@ def _add_arguments(
         "--store",
         metavar="URL",
         default=absent,
-        help="the store, such as sqlite:///dedupe.sqlite or redis://localhost:6379/0 (default: the settings)",
+        # It is known all the same, so that whoever gives it is told what to give.
+        help="the store, such as sqlite:///dedupe.sqlite or redis://localhost:6379/0 (default: the settings)"
+        if asks_store
+        else argparse.SUPPRESS,
     )
     parser.add_argument(
         "--json", action="store_true", default=absent or False, help="print the result as JSON"
@@ -147,6 +158,7 @@ def run_verb(opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]
 
 def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]) -> int:
     verb = verb_named(words)
+    _refuse_store(opts)
     try:
         result = verb.run(Place(opts.store, load_settings), opts)
         shown = _json(result) if opts.json else verb.text(result)
@@ -162,14 +174,22 @@ def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callabl
     return 0
 
 
+def _refuse_store(opts: argparse.Namespace) -> None:
+    option = getattr(verb_named(opts.verb), "PLACE_OPTION", None)
+    if option is not None and opts.store is not None:
+        raise UsageError(
+            f"{opts.verb} asks no store, so --store has no meaning. Name its place with {option}."
+        )
+
+
 def _to_do(words: str, opts: argparse.Namespace) -> str:
-    """How a verb that was stopped is brought to its end, if it kept something."""
-    if words not in RESUMED or getattr(opts, "dry_run", False):
+    """What became of what a verb did that was stopped, or how it is brought to its end."""
+    if getattr(opts, "dry_run", False):
         return ""
     verb = verb_named(words)
     if hasattr(verb, "stopped"):
         return f"; {verb.stopped(opts)}"
-    return "; the same command goes on where it was"
+    return "; the same command goes on where it was" if words in RESUMED else ""
 
 
 def _told(name: str, error: Exception) -> int:

@@ -7,13 +7,16 @@ difference between the two places) runs do not touch.
 How far two places agree is found by bisection over sums of h_j x B^j modulo 2^64 (Karp and Rabin, "Efficient randomized
 pattern-matching algorithms", 1987), so a step costs the same however long the run is.
 
-Work is bounded. What stands p times in one text and q times in the other makes p x q pairs; if both are above `_MANY`,
-only the first and last few places in either text are paired with all of the other, so pairs grow with p + q.
+Work is bounded. What stands p times in one text and q times in the other makes p x q pairs; if these are more than
+`_MANY`, only the first and last few places in either text are paired with all of the other, so pairs grow with p + q. Of a
+run only the first pair is made where what stands before is the same at all places in the first text. Of very many runs that
+lie one over the other, as in a line that is repeated without end, so many are told as cover all that is shared (`thinned`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +29,10 @@ if TYPE_CHECKING:
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _INVERSE = pow(_MULTIPLIER, -1, 1 << 64)
-_MANY = 32
-_FEW = 4
+_MANY = 1 << 10
+_FEW = 1
 _LONGEST = 256
+_LAYERS = 8
 _BLOCK = 1 << 14
 _MOST_KEPT = 1 << 20
 _powers: dict[int, Hashes] = {}
@@ -62,10 +66,29 @@ class Occurrences:
         self._may_be_there = np.zeros(1 << (64 - int(self._shift)), np.bool_)
         self._may_be_there[values >> self._shift] = True
 
-    def pairs_with(self, values: Hashes, groups: Positions | None = None) -> tuple[Positions, Positions]:
+    @cached_property
+    def _before(self) -> Positions:
+        """For each value, at its first place in the order of values: where the one before it has its first place.
+
+        -1 if different ones stand before it, or none.
+        """
+        firsts = np.flatnonzero(np.append(True, self._values[1:] != self._values[:-1]))
+        first_of = np.repeat(firsts, np.diff(firsts, append=len(self._values)))
+        at = np.empty(len(self._places), np.int64)
+        at[self._places] = first_of
+        before = np.append(-1, at)[self._places]
+        before[firsts] = np.where(
+            np.minimum.reduceat(before, firsts) == np.maximum.reduceat(before, firsts), before[firsts], -1
+        )
+        return before
+
+    def pairs_with(
+        self, values: Hashes, groups: Positions | None = None, *, begins_only: bool = False
+    ) -> tuple[Positions, Positions]:
         """Pairs of places, here and in *values*, of equal values; of many, only some (see above).
 
         *groups* tells, ascending, to which text each of *values* belongs: it is for each text as if it were alone.
+        *begins_only* leaves out those that follow from the pair of the places before.
         """
         if not len(self._values):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -75,22 +98,39 @@ class Occurrences:
         low[low == len(self._values)] = 0
         there = self._values[low] == values
         low, values, found = low[there], values[there], found[there]
+        if not len(found):
+            return self._pairs(low, low, found)
         counts = np.searchsorted(self._values, values, side="right") - low
-        if not len(found) or int(counts.max()) <= _MANY:
-            return self._pairs(low, counts, found)
         # How often each value stands in the other text, and which of its places there this is.
-        values_there = low if groups is None else low + len(self._values) * groups[found]
-        order = np.argsort(values_there, kind="stable")
-        first = np.flatnonzero(np.diff(values_there[order], prepend=-1))
-        times = np.diff(first, append=len(order))
-        rank, total = np.empty_like(low), np.empty_like(low)
-        rank[order] = np.arange(len(order)) - np.repeat(first, times)
-        total[order] = np.repeat(times, times)
-        is_inner = (counts > _MANY) & (total > _MANY) & (rank >= _FEW) & (rank < total - _FEW)
-        inner = np.flatnonzero(is_inner)
+        rank, total = np.zeros_like(low), np.ones_like(low)
+        several = np.flatnonzero(counts > 2 * _FEW)
+        if len(several):
+            values_there = low[several]
+            if groups is not None:
+                values_there = values_there + len(self._values) * groups[found[several]]
+            order = np.argsort(values_there, kind="stable")
+            first = np.flatnonzero(np.diff(values_there[order], prepend=-1))
+            times = np.diff(first, append=len(order))
+            rank[several[order]] = np.arange(len(order)) - np.repeat(first, times)
+            total[several[order]] = np.repeat(times, times)
+        is_many = counts * total > _MANY
+        if begins_only:
+            follows = found[1:] == found[:-1] + 1
+            if groups is not None:
+                follows &= groups[found[1:]] == groups[found[:-1]]
+            follows &= self._before[low[1:]] == low[:-1]
+            # Of many not all pairs are made, so nothing follows from them, unless they are as many.
+            follows &= ~is_many[:-1] | ((counts[1:] == counts[:-1]) & (total[1:] == total[:-1]))
+            left = np.flatnonzero(np.append(True, ~follows))
+            low, counts, found = low[left], counts[left], found[left]
+            rank, total, is_many = rank[left], total[left], is_many[left]
+        is_inner = is_many & (rank >= _FEW) & (rank < total - _FEW)
+        if not is_inner.any():
+            return self._pairs(low, counts, found)
+        inner, whole = np.flatnonzero(is_inner), ~is_inner
         some = np.full(len(inner), _FEW)
         pairs = (
-            self._pairs(low[~is_inner], counts[~is_inner], found[~is_inner]),
+            self._pairs(low[whole], counts[whole], found[whole]),
             self._pairs(low[inner], some, found[inner]),
             self._pairs((low + counts)[inner] - _FEW, some, found[inner]),
         )
@@ -120,7 +160,9 @@ class Windows:
         """
         sums = _sums(other)
         values = _windows(sums, self.size)
-        seeds = self._occurrences.pairs_with(values, None if groups is None else groups[: len(values)])
+        seeds = self._occurrences.pairs_with(
+            values, None if groups is None else groups[: len(values)], begins_only=True
+        )
         return _runs(self.hashes, self._sums, other, sums, seeds, self.size)
 
 
@@ -132,6 +174,34 @@ def shared_runs(
     Seeds are pairs of places that may agree; those that do not are passed over. In the order of the first text.
     """
     return _runs(a_hashes, _sums(a_hashes), b_hashes, _sums(b_hashes), seeds, min_tokens)
+
+
+def thinned(runs: Runs) -> Runs:
+    """All runs, unless tokens are on average in very many of them: then those that cover the same in both texts.
+
+    In the order of the first text.
+    """
+    if len(runs) <= _LAYERS:
+        return runs
+    covers = [_cover(starts, runs.lengths) for starts in (runs.a_starts, runs.b_starts)]
+    if int(runs.lengths.sum()) <= _LAYERS * sum(int(runs.lengths[cover].sum()) for cover in covers):
+        return runs
+    return runs.picked(np.unique(np.concatenate(covers)))
+
+
+def _cover(starts: Positions, lengths: Positions) -> Positions:
+    """The numbers of some spans that together have all that any has; nothing is in three of them."""
+    order = np.lexsort((-lengths, starts))
+    ends = starts[order] + lengths[order]
+    # Each that is left reaches further than all that begin before.
+    order = order[np.append(True, ends[1:] > np.maximum.accumulate(ends)[:-1])]
+    firsts, ends = starts[order], starts[order] + lengths[order]
+    chosen, at = [], 0
+    while at < len(order):
+        chosen.append(at)
+        # The last that begins before this one ends, or the next there is.
+        at = max(at + 1, int(np.searchsorted(firsts, ends[at], "right")) - 1)
+    return order[chosen]
 
 
 def outermost(runs: Runs) -> Runs:

@@ -16,20 +16,20 @@ that takes 16 bytes a text however many posts there are, and does not depend on 
 from __future__ import annotations
 
 import hashlib
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 
 from .catalogue import orphans, read_deleted, read_manifest, refuse_other_files
 from .folder_files import damaged
 from .preparation import prepare
 from .segments import Segment
-from .snapshot import Snapshot, no_index
+from .snapshot import Snapshot, no_index, refuse_unknown_parameters
 from .spots import SPOT_BITS
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 MOST_PROBLEMS = 1_000
 """How many problems are told at most."""
 
+_TRIES = 50
 _MOST_POSTS = 1_000_000
 _MOST_CHARACTERS = 4_000_000
 
@@ -69,41 +70,93 @@ def check(folder: Path, full: bool = False) -> Checked:
     """Look at all of the index in *folder*; with *full*, at its posts too.
 
     Raises StoreRefused if there is no index, or one of another version, or if its manifest is damaged; StoreUnavailable
-    if it cannot be read.
+    if it cannot be read, or if it is written so often that its files are always gone before they can be opened.
     """
-    manifest = read_manifest(folder)
-    while manifest is not None:
-        checked = _checked(folder, manifest, full)
-        newer = read_manifest(folder) if checked.problems else manifest
-        # A writer may have removed files meanwhile that the manifest named when it was read.
-        if newer == manifest:
-            return checked
-        manifest = newer
-    raise no_index(folder)
+    for _ in range(_TRIES):
+        manifest = read_manifest(folder)
+        if manifest is None:
+            raise no_index(folder)
+        refuse_unknown_parameters(folder, manifest.parameters)
+        with ExitStack() as files:
+            opened = _opened(folder, manifest, files)
+            # All files are open from here on, and stay what they are, whatever a writer removes.
+            if opened is not None:
+                return _checked(folder, manifest, opened, full)
+    raise StoreUnavailable(
+        f"The passage index {folder} is written all the time, so that it cannot be checked. Check it again when nobody"
+        " writes."
+    )
 
 
-def _checked(folder: Path, manifest: Manifest, full: bool) -> Checked:
-    problems: list[str] = []
-    documents = texts = posts = 0
+@dataclass(slots=True)
+class _Opened:
+    """What could be opened of an index, what is wrong with the rest, and why it is no snapshot if it is none."""
+
+    snapshot: Snapshot | None
+    segments: list[tuple[SegmentEntry, Segment, int]]  # and how many of its documents are deleted
+    problems: list[str]
+    reason: str = ""
+
+
+def _opened(folder: Path, manifest: Manifest, files: ExitStack) -> _Opened | None:
+    """Open all files; None if some are gone or others since a writer has changed the index."""
+    try:
+        snapshot = files.enter_context(Snapshot(folder, manifest))
+    except (StoreRefused, FileNotFoundError) as error:
+        is_gone, reason = isinstance(error, FileNotFoundError), _sentence(folder, error)
+    else:
+        parts = zip(manifest.segments, snapshot.segments, strict=True)
+        return _Opened(
+            snapshot,
+            [(entry, segment, len(snapshot.deleted(i))) for i, (entry, segment) in enumerate(parts)],
+            [],
+        )
+    opened = _Opened(None, [], [], reason)
+    failed: list[SegmentEntry] = []
     for entry in manifest.segments:
         try:
             refuse_other_files(folder, entry)
-            with closing(Segment(folder, entry, manifest.parameters)) as segment:
-                texts += segment.text_count
-                posts += segment.post_count
-                documents += segment.document_count
-                deleted = manifest.deleted.get(entry.name)
-                if deleted is not None:
-                    documents -= len(read_deleted(folder, deleted, segment.document_count))
-                _add(problems, segment.check())
-                if full and not problems:
-                    _add(problems, _wrong_posts(segment, entry, manifest))
+            segment = files.enter_context(closing(Segment(folder, entry, manifest.parameters)))
+            deleted = manifest.deleted.get(entry.name)
+            gone = 0 if deleted is None else len(read_deleted(folder, deleted, segment.document_count))
+            opened.segments.append((entry, segment, gone))
+        except (StoreRefused, FileNotFoundError) as error:
+            failed.append(entry)
+            opened.problems.append(_sentence(folder, error))
+    newer = read_manifest(folder)
+    if newer != manifest:
+        # What is wrong with files that the index still has is wrong, whoever writes.
+        is_damage = newer is not None and any(
+            entry in newer.segments and newer.deleted.get(entry.name) == manifest.deleted.get(entry.name)
+            for entry in failed
+        )
+        if (failed or is_gone) and not is_damage:
+            return None
+    return opened
+
+
+def _sentence(folder: Path, error: StoreRefused | FileNotFoundError) -> str:
+    if isinstance(error, StoreRefused):
+        return str(error)
+    return str(damaged(folder, f"lacks the file {error.filename}"))
+
+
+def _checked(folder: Path, manifest: Manifest, opened: _Opened, full: bool) -> Checked:
+    problems: list[str] = []
+    _add(problems, opened.problems)
+    documents = texts = posts = 0
+    for entry, segment, deleted in opened.segments:
+        texts += segment.text_count
+        posts += segment.post_count
+        documents += segment.document_count - deleted
+        try:
+            _add(problems, segment.check())
+            if full and not problems:
+                _add(problems, _wrong_posts(segment, entry, manifest))
         except StoreRefused as error:
             _add(problems, [str(error)])
-        except FileNotFoundError as error:
-            _add(problems, [str(damaged(folder, f"lacks the file {error.filename}"))])
     if not problems:
-        _add(problems, _wrong_documents(folder, manifest))
+        _add(problems, [opened.reason] if opened.snapshot is None else _wrong_documents(opened.snapshot))
     return Checked(
         tuple(problems), len(manifest.segments), documents, texts, posts, tuple(orphans(folder, manifest))
     )
@@ -116,29 +169,23 @@ def _add(problems: list[str], found: Iterator[str] | list[str]) -> None:
         problems.append(problem)
 
 
-def _wrong_documents(folder: Path, manifest: Manifest) -> Iterator[str]:
+def _wrong_documents(snapshot: Snapshot) -> Iterator[str]:
     """What is wrong with the documents, seen over all segments."""
-    try:
-        snapshot = Snapshot(folder, manifest)
-    except (StoreRefused, FileNotFoundError) as error:
-        yield str(error)
+    hashes = np.fromiter(
+        (_hash(document.doc_id) for document in snapshot.iter_documents()),
+        np.uint64,
+        snapshot.document_count,
+    )
+    hashes.sort()
+    often = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    if not often:
         return
-    with snapshot:
-        hashes = np.fromiter(
-            (_hash(document.doc_id) for document in snapshot.iter_documents()),
-            np.uint64,
-            snapshot.document_count,
-        )
-        hashes.sort()
-        often = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
-        if not often:
-            return
-        seen = set()
-        for document in snapshot.iter_documents():
-            if _hash(document.doc_id) in often:
-                if document.doc_id in seen:
-                    yield f"{folder}: the document {document.doc_id!r} is there more than once"
-                seen.add(document.doc_id)
+    seen = set()
+    for document in snapshot.iter_documents():
+        if _hash(document.doc_id) in often:
+            if document.doc_id in seen:
+                yield f"{snapshot.folder}: the document {document.doc_id!r} is there more than once"
+            seen.add(document.doc_id)
 
 
 def _hash(doc_id: str) -> int:

@@ -9,11 +9,14 @@ What grows with the index is in files of a work folder that is removed in the en
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import tempfile
 from contextlib import closing, contextmanager
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -23,7 +26,7 @@ from scrapy_dedupe.tasks.watching import Unwatched
 from .blots import blotter_of
 from .boilerplate import SHARE
 from .material import BlotMaterial, TokenMaterial
-from .ranking import Ranking
+from .ranking import Ranking, Run
 from .repeats import Repeats
 from .seeds import SeedSearch, taboo_keys
 from .tokens import tokeniser_named
@@ -36,12 +39,17 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.tasks.watching import Watch
 
-    from .ranking import Run
     from .snapshot import Snapshot
 
     Numbers = NDArray[np.int64]
 
 _CACHED_NAMES: Final = 1 << 15
+
+# Runs of which the places are looked up together, and places.
+_MOST_RUNS: Final = 512
+_MOST_PLACES: Final = 1 << 16
+
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def extract(
@@ -118,7 +126,7 @@ def _extract(
     work: Path | None,
     watch: Watch,
 ) -> Iterator[Passage]:
-    with _work_folder(work) as folder:
+    with _work_folder(snapshot, work) as folder:
         weights = snapshot.document_counts
         if skip_copies:
             weights = np.minimum(weights, 1)
@@ -134,84 +142,183 @@ def _extract(
         else:
             material = BlotMaterial(snapshot, seeds, weights, folder, watch)
         del search, seeds
-        with closing(material):
-            ranking = Ranking(folder, Repeats(material, min_docs, max_docs), min_tokens, material.tokens_of)
+        with (
+            closing(material),
+            closing(
+                Ranking(folder, Repeats(material, min_docs, max_docs), min_tokens, material.tokens_of)
+            ) as ranking,
+        ):
             material.release()
             runs = ranking.best_first() if nested else ranking.telling(material.size, material.extra)
-            yield from _Teller(snapshot, material, min_docs, skip_copies).passages(runs, top)
+            yield from _Teller(snapshot, material, min_docs, min_tokens, skip_copies).passages(runs, top)
 
 
 @contextmanager
-def _work_folder(work: Path | None) -> Iterator[Path]:
-    """A folder that is removed at the end. Tells in one sentence if it cannot be written."""
+def _work_folder(snapshot: Snapshot, work: Path | None) -> Iterator[Path]:
+    """A folder that is removed at the end. Tells in one sentence if it cannot be written, or the index not be read."""
     parent = Path(tempfile.gettempdir()) if work is None else work
+    folder = None
     try:
         with tempfile.TemporaryDirectory(
             prefix="passages-", dir=parent, ignore_cleanup_errors=True
         ) as folder:
             yield Path(folder)
     except OSError as error:
+        named = str(error.filename or "")
+        if folder is None or named.startswith(folder) or error.errno in _NO_SPACE:
+            raise StoreUnavailable(
+                f"The files that extract needs meanwhile cannot be kept in {parent}: {error.strerror or error}. See to"
+                " the space and the permissions there, or name another folder in TMPDIR."
+            ) from error
         raise StoreUnavailable(
-            f"The files that extract needs meanwhile cannot be kept in {parent}: {error.strerror or error}. See to the"
-            " space and the permissions there, or name another folder in TMPDIR."
+            f"The index {snapshot.folder} cannot be read any more: {named or 'a file'}: {error.strerror or error}."
+            " See to its disk and the permissions there."
         ) from error
+
+
+class _Spot(NamedTuple):
+    """Where a run stands in a text of the material: the place of the sequence, tokens, characters."""
+
+    text: int
+    position: int
+    first: int
+    end: int
+    char_start: int
+    char_end: int
+
+
+class _Named(NamedTuple):
+    """A spot in a document; they are in order as its places are."""
+
+    document: tuple[int, int]
+    first: int
+    doc_id: str
+    spot: _Spot
 
 
 class _Teller:
     """Makes passages of runs."""
 
     def __init__(
-        self, snapshot: Snapshot, material: TokenMaterial | BlotMaterial, min_docs: int, skip_copies: bool
+        self,
+        snapshot: Snapshot,
+        material: TokenMaterial | BlotMaterial,
+        min_docs: int,
+        min_tokens: int,
+        skip_copies: bool,
     ) -> None:
         self._snapshot = snapshot
         self._material = material
         self._min_docs = min_docs
+        self._min_tokens = min_tokens
         self._skip_copies = skip_copies
         self._words = tokeniser_named(snapshot.parameters.tokeniser).words
         self._names = lru_cache(_CACHED_NAMES)(self._names_of)
 
     def passages(self, runs: Iterable[Run], top: int | None) -> Iterator[Passage]:
         left = top
-        for run in runs:
-            if left == 0:
-                return
-            passage = self._passage(run)
-            if passage is None:
-                continue
+        for group in _groups(runs):
+            for length, spots in zip([run.length for run in group], self._spots_of(group), strict=True):
+                for passage in self._compared(length, self._named(spots)):
+                    if left == 0:
+                        return
+                    yield passage
+                    if left is not None:
+                        left -= 1
+
+    def _spots_of(self, runs: Sequence[Run]) -> Iterator[list[_Spot]]:
+        """Where each run stands; read for all of them at once, because single numbers of a file take long."""
+        material = self._material
+        counts = [len(run.places) for run in runs]
+        positions = np.concatenate([run.places for run in runs])
+        lengths = np.repeat(np.array([run.length for run in runs], np.int64), counts)
+        owners = np.searchsorted(material.text_starts, positions, "right") - 1
+        firsts, ends = material.token_spans(positions, lengths, material.text_starts[owners])
+        char_starts, char_ends = material.char_spans(positions, lengths)
+        columns = (owners, positions, firsts, ends, char_starts, char_ends)
+        spots = list(map(_Spot, *(column.tolist() for column in columns)))
+        bounds = np.cumsum([0, *counts]).tolist()
+        for start, end in pairwise(bounds):
+            yield spots[start:end]
+
+    def _named(self, spots: Sequence[_Spot]) -> list[_Named]:
+        texts = self._material.texts
+        named = [
+            _Named(number, spot.first, name, spot)
+            for spot in spots
+            for number, name in self._names(int(texts[spot.text]))
+        ]
+        named.sort()
+        return named
+
+    def _compared(self, length: int, named: list[_Named]) -> Iterator[Passage]:
+        """The passages of a run: one, unless its words are not the same everywhere though their hashes are."""
+        groups = list(self._groups_of_words(named))
+        for group in groups:
+            yield from self._passage(group)
+        if len(groups) > 1:
+            yield from self._agreeing(length, named)
+
+    def _groups_of_words(self, named: Sequence[_Named]) -> Iterable[list[_Named]]:
+        """The places with the same words, each group in order; one text at a time is in memory, and the first."""
+        if not isinstance(self._material, TokenMaterial):
+            return [list(named)]
+        shown = self._written(named[0].spot)
+        words = ""
+        of_written: dict[bytes, str] = {}
+        groups: dict[str, list[_Named]] = {}
+        last, group = named[0].spot, ""
+        for item in named:
+            if item.spot is not last:
+                last = item.spot
+                written = self._written(last)
+                if written == shown or written.split() == shown.split():
+                    group = ""
+                else:
+                    words = words or self._digest(shown)
+                    key = hashlib.sha256(written.encode("utf-8", "surrogatepass")).digest()
+                    if key not in of_written:
+                        of_written[key] = self._digest(written)
+                    group = "" if of_written[key] == words else of_written[key]
+            groups.setdefault(group, []).append(item)
+        return groups.values()
+
+    def _agreeing(self, length: int, named: Sequence[_Named]) -> Iterator[Passage]:
+        """What is the same in all places of a run whose words are not."""
+        words = self._words(self._written(named[0].spot))
+        is_same = np.ones(length + 1, np.bool_)
+        is_same[length] = False
+        for item in named[1:]:
+            others = self._words(self._written(item.spot))
+            is_same[:length] &= np.fromiter(map(str.__eq__, words, others), np.bool_, length)
+        begin = 0
+        for end in np.flatnonzero(~is_same).tolist():
+            if end - begin >= self._min_tokens:
+                positions = np.unique([item.spot.position for item in named]) + begin
+                (spots,) = self._spots_of([Run(end - begin, positions)])
+                yield from self._passage(self._named(spots))
+            begin = end + 1
+
+    def _passage(self, named: Sequence[_Named]) -> Iterator[Passage]:
+        """The passage that stands there, if that is in enough documents."""
+        spot = named[0].spot
+        shown = self._written(spot) if isinstance(self._material, TokenMaterial) else None
+        places = tuple(
+            Place(item.doc_id, item.first, item.spot.end, item.spot.char_start, item.spot.char_end)
+            for item in named
+        )
+        passage = Passage(shown, spot.end - spot.first, places)
+        if passage.documents >= self._min_docs:
             yield passage
-            if left is not None:
-                left -= 1
 
-    def _passage(self, run: Run) -> Passage | None:
-        """The run with its places, None if it is in too few documents after its words have been compared."""
-        owners = np.searchsorted(self._material.text_starts, run.places, "right") - 1
-        texts = self._material.texts[owners].tolist()
-        spans = [self._material.char_span(place, run.length) for place in run.places.tolist()]
-        shown, is_same = None, [True] * len(texts)
-        if isinstance(self._material, TokenMaterial):
-            written = list(map(self._material.written, owners.tolist(), spans))
-            shown, is_same = written[0], self._compared(written)
-        found: list[tuple[tuple[int, int], Place]] = []
-        tokens = 0
-        starts = self._material.text_starts[owners].tolist()
-        for place, text, start, span, same in zip(
-            run.places.tolist(), texts, starts, spans, is_same, strict=True
-        ):
-            if same:
-                first, end = self._material.token_span(place, run.length, start)
-                tokens = tokens or end - first
-                found += ((number, Place(name, first, end, *span)) for number, name in self._names(text))
-        found.sort(key=lambda item: (item[0], item[1].token_start))
-        passage = Passage(shown, tokens, tuple(place for _, place in found))
-        return passage if passage.documents >= self._min_docs else None
+    def _written(self, spot: _Spot) -> str:
+        assert isinstance(self._material, TokenMaterial)
+        return self._material.written(spot.text, (spot.char_start, spot.char_end))
 
-    def _compared(self, written: Sequence[str]) -> list[bool]:
-        """Which of these have the same words as the first."""
-        known = dict.fromkeys(written, False)
-        words = self._words(written[0]) if len(known) > 1 else []
-        for text in known:
-            known[text] = text == written[0] or self._words(text) == words
-        return [known[text] for text in written]
+    def _digest(self, written: str) -> str:
+        """What tells the words of a text."""
+        words = "\0".join(self._words(written))
+        return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _names_of(self, text: int) -> list[tuple[tuple[int, int], str]]:
         """The documents of a text, with their numbers in the order of adding."""
@@ -222,3 +329,17 @@ class _Teller:
             (self._snapshot.document_number(document.doc_id) or (0, 0), document.doc_id)
             for document in documents
         ]
+
+
+def _groups(runs: Iterable[Run]) -> Iterator[list[Run]]:
+    """Runs in groups, which begin small, so that the first passages are there soon."""
+    group: list[Run] = []
+    places, most = 0, 1
+    for run in runs:
+        group.append(run)
+        places += len(run.places)
+        if len(group) >= min(most, _MOST_RUNS) or places >= _MOST_PLACES:
+            yield group
+            group, places, most = [], 0, 2 * most
+    if group:
+        yield group

@@ -4,6 +4,9 @@ What is added is kept in memory until it is written as a segment: by `PassageInd
 the context, or as soon as there are 64 MB of text or four million posts. Only while something is written is the index
 locked, so several processes can add to one index in turns; readers need no lock.
 
+Small segments are merged as they pile up, each time something was written. A merge that fails takes nothing from the
+index, so it is no error of what was written: it is kept in `PassageIndex.merge_error`, and tried again after a while.
+
 ::
 
     with PassageIndex("passages") as index:
@@ -15,28 +18,29 @@ locked, so several processes can add to one index in turns; readers need no lock
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.errors import SettingError, StoreRefused
+from scrapy_dedupe.errors import SettingError, StoreError
 from scrapy_dedupe.tasks.jobs import job_count, run_in_order
 
 from . import checking, inspection, queries
-from .blots import blotter_of, key_bits
-from .catalogue import MANIFEST, read_manifest, refuse_other_parameters
+from .catalogue import MANIFEST, manifest_stamp
+from .index_parameters import parameters_of
 from .lock import WriterLock
 from .preparation import checked_host, checked_name, prepare
 from .snapshot import Snapshot, no_index
-from .tokens import tokeniser_named
-from .values import Parameters
+from .tiers import LARGEST
 from .writer import Added, IndexWriter
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping
     from types import TracebackType
-    from typing import Self
+    from typing import Self, TypeVar
 
     from .checking import Checked
     from .inspection import Inspected
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from .values import Document, Hit, Passage
 
     Named = tuple[str, str | None, str]
+    Item = TypeVar("Item")
 
 MOST_BYTES = 64 << 20
 MOST_POSTS = 4_000_000
@@ -54,6 +59,10 @@ MOST_DOCUMENTS = 200_000
 BATCH_CHARACTERS = 1 << 19
 BATCH_DOCUMENTS = 1_000
 
+# A merge may read gigabytes before it fails, so it is not tried at every turn.
+FIRST_MERGE_PAUSE_S = 60.0
+MOST_MERGE_PAUSE_S = 3600.0
+
 
 class PassageIndex:
     """The index in the folder *path*; with *create* it is begun there by the first write, if there is none.
@@ -61,7 +70,13 @@ class PassageIndex:
     *tokeniser* (``words``, ``cjk``, ``code``), *blotter* (``rolling``, ``xor``, ``interleaved``, or a mapping with its
     parameters) and *store_text* are those of the index; None takes what it has, or for a new one ``words``, ``rolling``
     and True. While another process writes, this one waits for *lock_timeout_s* seconds; *command* is what others are
-    told about this one. Texts are prepared in *jobs* processes by `add_all`.
+    told about this one. Texts are prepared in *jobs* processes by `add_all`. Segments that have more than
+    *largest_merge_posts* posts and documents together are merged by `compact` alone, or by whoever writes the index
+    without this bound; for a program that cannot wait for such a merge.
+
+    Several threads may use one of these; they take turns, and what `snapshot` gives is for one of them. A process that
+    was forked in `writing` cannot write with the index of its parent. After `close` everything raises ValueError, as a
+    closed file does.
 
     Raises StoreRefused if the folder is something else, if the index is damaged, of another version or was made with
     other parameters, or if there is none and *create* is False; SettingError for parameters that cannot be.
@@ -78,19 +93,27 @@ class PassageIndex:
         jobs: int = 1,
         lock_timeout_s: float = 0,
         command: str = "",
+        largest_merge_posts: int | None = None,
     ) -> None:
         self.path = Path(path)
         self.jobs = job_count(jobs)
         self.lock_timeout_s = lock_timeout_s
         self.command = command
         self.added = Added()
-        self.parameters = _parameters_of(self.path, tokeniser, blotter, store_text, create=create)
+        self.merge_error: StoreError | OSError | None = None
+        self.parameters = parameters_of(self.path, tokeniser, blotter, store_text, create=create)
+        self._create = create
+        self._largest_merge = LARGEST if largest_merge_posts is None else largest_merge_posts
+        self._merge_pause_s = 0.0
+        self._next_merge_at = 0.0
+        self._turn = threading.RLock()
+        self._is_closed = False
         self._batch: list[Named] = []
         self._batch_characters = 0
         self._pending: list[Prepared] = []
         self._writer: IndexWriter | None = None
         self._snapshot: Snapshot | None = None
-        self._stamp: tuple[int, ...] = ()
+        self._stamp: tuple[object, ...] = ()
 
     # Adding and deleting
 
@@ -100,17 +123,20 @@ class PassageIndex:
         Its *host* is that of *doc_id*, if that is a web address, unless it is given. Raises SettingError for a name, a
         host or a text that cannot be one; StoreUnavailable if what is pending cannot be written.
         """
-        self._batch.append(_named(doc_id, text, host))
-        self._batch_characters += len(text)
-        if self._batch_characters >= BATCH_CHARACTERS or len(self._batch) >= BATCH_DOCUMENTS:
-            self._prepare_batch()
-            self._flush_if_much()
+        named = _named(doc_id, text, host)
+        with self._open():
+            self._batch.append(named)
+            self._batch_characters += len(text)
+            if self._batch_characters >= BATCH_CHARACTERS or len(self._batch) >= BATCH_DOCUMENTS:
+                self._prepare_batch()
+                self._flush_if_much()
 
     def add_all(
         self, documents: Iterable[tuple[str, str] | tuple[str, str, str | None]], jobs: int | None = None
     ) -> None:
         """Add documents, each given by the arguments of `add`, with the work done in several processes."""
-        self._prepare_batch()
+        with self._open():
+            self._prepare_batch()
         prepare_one = partial(prepare, parameters=self.parameters)
         with contextlib.closing(
             run_in_order(
@@ -124,27 +150,36 @@ class PassageIndex:
 
     def add_prepared(self, prepared: Prepared) -> None:
         """Add what `preparation.prepare` has made of documents, with the parameters of this index."""
-        self._prepare_batch()
-        self._pending.append(prepared)
-        self._flush_if_much()
+        with self._open():
+            self._prepare_batch()
+            self._pending.append(prepared)
+            self._flush_if_much()
 
     @property
     def pending_bytes(self) -> int:
         """How much text was added and is not yet written, as UTF-8; what was added last is counted in characters."""
-        return self._batch_characters + sum(int(prepared.byte_counts.sum()) for prepared in self._pending)
+        with self._turn:
+            return self._batch_characters + sum(int(prepared.byte_counts.sum()) for prepared in self._pending)
+
+    @property
+    def pending_documents(self) -> int:
+        """How many documents were added and are not yet written, those counted again that were given again."""
+        with self._turn:
+            return len(self._batch) + sum(len(prepared.doc_ids) for prepared in self._pending)
 
     def flush(self) -> None:
         """Write what was added; from then on it is on the disk, and other processes see it.
 
-        Raises StoreUnavailable if another process writes, or if there is no space; what was added stays pending then.
+        Raises StoreUnavailable if another process writes, or if there is no space. What was added stays pending then;
+        if the error came after it was written, nothing is pending any more.
         """
-        self._prepare_batch()
-        if self._pending or not (self.path / MANIFEST).exists():
-            with self._writing("") as writer:
-                if self._pending:
-                    self.added += writer.add(self._pending)
-                    self._pending.clear()
-                writer.tidy()
+        with self._open():
+            self._prepare_batch()
+            if self._pending or not (self.path / MANIFEST).exists():
+                with self._writing("") as writer:
+                    if self._pending:
+                        writer.add(self._pending, self._stored)
+                    self._tidy(writer)
 
     def delete(self, doc_id: str) -> bool:
         """Delete a document; False if there is none of this name. Raises StoreUnavailable."""
@@ -152,70 +187,96 @@ class PassageIndex:
 
     def delete_many(self, doc_ids: Iterable[str]) -> list[bool]:
         """Delete documents as one change, and tell of each whether it was there. Raises StoreUnavailable."""
-        self.flush()
-        with self._writing("delete") as writer:
-            was_there = writer.delete(doc_ids)
-            writer.tidy()
-            return was_there
+        with self._open():
+            self.flush()
+            with self._writing("delete") as writer:
+                was_there = writer.delete(doc_ids)
+                self._tidy(writer)
+                return was_there
 
     def compact(self) -> bool:
         """Make all segments one, and give free what deleted documents took; False if there was nothing to do.
 
         Meanwhile it takes as much space again. Raises StoreUnavailable, and StoreRefused for an index that is damaged.
         """
-        self.flush()
-        with self._writing("compact") as writer:
-            return writer.compact()
+        with self._open():
+            self.flush()
+            with self._writing("compact") as writer:
+                is_changed = writer.compact()
+                self._merge_succeeded()
+                return is_changed
 
     @contextlib.contextmanager
     def writing(self, command: str = "", *, at_once: bool = False) -> Iterator[Self]:
         """Keep the index locked for a longer piece of work; *command* tells others what for.
 
-        What was added before is written before, and what is added in it at its end at the latest. With *at_once* all that is done in it becomes the index's as
-        one change at the end, and nothing of it if it ends by an error; questions are answered from before till then.
-        Raises StoreUnavailable if another process writes.
+        What was added before is written before, and what is added in it at its end at the latest. With *at_once* all
+        that is done in it becomes the index's as one change at the end, and nothing of it if it ends by an error;
+        questions are answered from before till then. Within another one it is a part of that. Raises StoreUnavailable if
+        another process writes; RuntimeError for *at_once* within one that is not so.
         """
-        self.flush()
-        with self._writing(command, at_once=at_once) as writer:
-            try:
-                yield self
+        held = contextlib.ExitStack()
+        with self._open():
+            self.flush()
+            outer, before = self._writer, self.added
+            if outer is not None and at_once and not outer.is_at_once:
+                raise RuntimeError(
+                    f"Work on {self.path} that is under way cannot become one change any more."
+                )
+            writer = held.enter_context(self._writing(command, at_once=at_once))
+        try:
+            yield self
+            with self._turn:
                 self.flush()
-            except BaseException:
-                self._drop()
-                raise
-            writer.commit()
+                if outer is None:
+                    writer.commit()
+        except BaseException:
+            self._drop()
+            raise
+        finally:
+            # Another thread may write before it or after it, but not in the middle.
+            with self._turn:
+                if outer is None and not writer.is_committed:
+                    self.added = before
+                held.close()
 
     # Asking
 
     def like(self, text: str, top: int = 10, **options: Any) -> list[Hit]:
         """The *top* documents that share passages with a text, best first; options as in `queries.like`."""
-        return queries.like(self.snapshot(), text, top, **options)
+        with self._open():
+            return queries.like(self.snapshot(), text, top, **options)
 
     def extract(self, **options: Any) -> Iterator[Passage]:
         """The passages that repeat, those first that it would save most to have once; `extraction.extract`."""
         from . import extraction
 
-        return extraction.extract(self.snapshot(), **options)
+        with self._open():
+            return self._while_open(extraction.extract(self.snapshot(), **options))
 
     def text(self, doc_id: str) -> str:
         """The text of a document. Raises KeyError if there is none of this name; StoreRefused without stored texts."""
-        snapshot = self.snapshot()
-        number = snapshot.text_of_document(doc_id)
-        if number is None:
-            raise KeyError(doc_id)
-        return snapshot.text(number)
+        with self._open():
+            snapshot = self.snapshot()
+            number = snapshot.text_of_document(doc_id)
+            if number is None:
+                raise KeyError(doc_id)
+            return snapshot.text(number)
 
     @property
     def documents(self) -> Iterator[Document]:
         """All documents, in the order in which they were added."""
-        return self.snapshot().iter_documents()
+        with self._open():
+            return self._while_open(self.snapshot().iter_documents())
 
     def __len__(self) -> int:
         """How many documents there are."""
-        return self.snapshot().document_count
+        with self._open():
+            return self.snapshot().document_count
 
     def __contains__(self, doc_id: str) -> bool:
-        return self.snapshot().document_number(doc_id) is not None
+        with self._open():
+            return self.snapshot().document_number(doc_id) is not None
 
     def check(self, *, full: bool = False) -> Checked:
         """Look for damage; with *full* also make all posts again and compare them."""
@@ -224,40 +285,82 @@ class PassageIndex:
 
     def inspect(self, **options: Any) -> Inspected:
         """The index in figures; options as in `inspection.inspect`."""
-        return inspection.inspect(self.snapshot(), **options)
+        with self._open():
+            return inspection.inspect(self.snapshot(), **options)
 
     def snapshot(self) -> Snapshot:
-        """The index as it is now, with all that was added; it stays so whatever is written later."""
-        self.flush()
-        found = (self.path / MANIFEST).stat()
-        # The manifest is replaced and never changed, so another one is another file.
-        stamp = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
-        if self._snapshot is None or stamp != self._stamp:
-            # Whoever was given the one before may still read in it.
-            self._snapshot, self._stamp = Snapshot.open(self.path), stamp
-        return self._snapshot
+        """The index as it is now, with all that was added; it stays so whatever is written later, until `close`."""
+        with self._open():
+            self.flush()
+            try:
+                stamp = manifest_stamp(self.path)
+            except (FileNotFoundError, NotADirectoryError):
+                raise no_index(self.path) from None
+            if self._snapshot is None or stamp != self._stamp:
+                # Whoever was given the one before may still read in it.
+                self._snapshot, self._stamp = Snapshot.open(self.path), stamp
+            return self._snapshot
 
     # The end
 
     def close(self) -> None:
-        """Write what is pending, and close all files. Raises StoreUnavailable if that cannot be written."""
-        try:
-            self.flush()
-        finally:
-            self._drop()
-            if self._snapshot is not None:
-                self._snapshot.close()
-                self._snapshot = None
+        """Write what is pending, and close all files.
+
+        Raises StoreUnavailable if that cannot be written: it is lost then.
+        """
+        with self._turn:
+            if self._is_closed:
+                return
+            try:
+                self.flush()
+            finally:
+                self._let_go()
 
     def __enter__(self) -> Self:
-        return self
+        with self._open():
+            return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self._drop()
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            # Nothing is written, and so nothing can come in the place of the error.
+            with self._turn:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        self._is_closed = True
+        self._drop()
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            snapshot.close()
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        """The turn of this thread. Raises ValueError if the index is closed."""
+        with self._turn:
+            self._refuse_closed()
+            yield
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"The index {self.path} is closed. Open it again.")
+
+    def _while_open(self, items: Iterator[Item]) -> Generator[Item]:
+        """What an iterator over the files gives; ValueError once they are closed."""
+        try:
+            while True:
+                with self._open():
+                    try:
+                        item = next(items)
+                    except StopIteration:
+                        return
+                yield item
+        finally:
+            if hasattr(items, "close"):
+                items.close()  # a work folder goes now, and not when somebody collects garbage
 
     def _prepare_batch(self) -> None:
         if self._batch:
@@ -275,14 +378,38 @@ class PassageIndex:
     def _drop(self) -> None:
         self._batch = []
         self._batch_characters = 0
-        self._pending.clear()
+        self._pending = []
+
+    def _stored(self, added: Added) -> None:
+        self.added += added
+        self._pending = []
+
+    def _tidy(self, writer: IndexWriter) -> None:
+        """Merge what has piled up. What was written before is written, whether that succeeds or not."""
+        if time.monotonic() < self._next_merge_at:
+            return
+        try:
+            writer.tidy(self._largest_merge)
+        except (StoreError, OSError) as error:
+            self.merge_error = error
+            self._merge_pause_s = min(max(2 * self._merge_pause_s, FIRST_MERGE_PAUSE_S), MOST_MERGE_PAUSE_S)
+            self._next_merge_at = time.monotonic() + self._merge_pause_s
+        else:
+            self._merge_succeeded()
+
+    def _merge_succeeded(self) -> None:
+        self.merge_error = None
+        self._merge_pause_s = self._next_merge_at = 0.0
 
     @contextlib.contextmanager
     def _writing(self, command: str, *, at_once: bool = False) -> Iterator[IndexWriter]:
         """The writer of the index, with the lock: that of `writing` if that is open."""
         if self._writer is not None:
+            self._writer.prove_usable()
             yield self._writer
             return
+        if not self._create and not (self.path / MANIFEST).exists():
+            raise no_index(self.path)
         with WriterLock(self.path, self.command or command, timeout_s=self.lock_timeout_s):
             self._writer = IndexWriter(self.path, self.parameters, at_once=at_once)
             try:
@@ -290,45 +417,6 @@ class PassageIndex:
             finally:
                 writer, self._writer = self._writer, None
                 writer.close()
-
-
-def _parameters_of(
-    path: Path,
-    tokeniser: str | None,
-    blotter: str | Mapping[str, Any] | None,
-    store_text: bool | None,
-    *,
-    create: bool,
-) -> Parameters:
-    """Those of the index if there is one, and those asked for otherwise."""
-    manifest = read_manifest(path)
-    if manifest is None:
-        if not create:
-            raise no_index(path)
-        made = blotter_of("rolling" if blotter is None else blotter)
-        name = tokeniser_named("words" if tokeniser is None else tokeniser).name
-        return Parameters(name, made.spec, store_text is not False, key_bits(made))
-    has = manifest.parameters
-    try:
-        tokeniser_named(has.tokeniser)
-        is_known = key_bits(blotter_of(has.blotter)) == has.key_bits
-    except SettingError:
-        is_known = False
-    if not is_known:
-        raise StoreRefused(
-            f"The index {path} was made with the tokeniser {has.tokeniser} and the blotter {has.blotter}, which this"
-            " version of scrapy-dedupe does not know. Use the version that wrote it, or index again into another"
-            " folder."
-        )
-    made = blotter_of(has.blotter if blotter is None else blotter)
-    asked = Parameters(
-        has.tokeniser if tokeniser is None else tokeniser_named(tokeniser).name,
-        made.spec,
-        has.has_texts if store_text is None else store_text,
-        key_bits(made),
-    )
-    refuse_other_parameters(path, has, asked)
-    return has
 
 
 def _named(doc_id: str, text: str, host: str | None = None) -> Named:

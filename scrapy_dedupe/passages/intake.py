@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from w3lib.encoding import html_to_unicode, read_bom
@@ -154,7 +155,9 @@ def weight_of(batch: Sequence[RawDocument]) -> int:
 def take(batch: Sequence[RawDocument], reading: Reading, parameters: Parameters) -> Taken:
     """Read a batch and prepare it for an index with *parameters*."""
     skipped = Skipped()
-    prepared = tuple(prepare(piece, parameters) for piece in _pieces(texts_of(batch, reading, skipped)))
+    pieces = _pieces(texts_of(batch, reading, skipped))
+    # A loop would keep each piece until there is the next one.
+    prepared = tuple(map(partial(prepare, parameters=parameters), pieces))
     return Taken(
         prepared,
         skipped,

@@ -10,7 +10,7 @@ the next, made of the distance between them and of the key of the next.
 
 0 stands between texts and instead of what is left out: boilerplate and taboo. It equals nothing, so no run goes over it.
 
-The files: ``texts`` (see `work_files`), ``sequence`` (uint32), ``starts`` and ``ends`` (uint32, the characters where a token or blot begins and ends)
+The files: ``texts`` (see `work_files`), ``sequence`` (uint32), ``sums`` (see `prefix_sums`), ``starts`` and ``ends`` (uint32, the characters where a token or blot begins and ends)
 and, without texts, ``befores`` and ``tokens`` (uint32, the first token of a blot), all with one item for each place of
 the sequence; ``bucket-N``, pairs of uint64: the hash of what stands at a position, and the position.
 """
@@ -24,6 +24,7 @@ import numpy as np
 
 from .blots import blotter_of, keys
 from .characters import mixed
+from .prefix_sums import PrefixSums
 from .repeats import PADDING
 from .seeds import Seeds, mapped
 from .tokens import tokeniser_named, tokens_of_all
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     Values = NDArray[np.uint32]
 
 _BATCH_CHARS: Final = 1 << 20
-_BUCKET: Final = 1 << 20
+_BUCKET: Final = 1 << 19
 _MOST_BUCKETS: Final = 256
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _A: Final = 0xD1342543DE82EF95
@@ -66,6 +67,7 @@ class _Sequence:
         self._blotter = blotter_of(snapshot.parameters.blotter)
         self._size = 0
         self.sequence: Values = np.zeros(0, np.uint32)
+        self.sums: PrefixSums
         self._starts = Items(folder / "starts")
         self._ends = Items(folder / "ends")
 
@@ -80,15 +82,20 @@ class _Sequence:
             rows = np.fromfile(path, np.uint64).reshape(-1, 2)
             path.unlink()
             if len(rows):
-                yield rows[:, 0].copy(), rows[:, 1].astype(np.int64)
+                hashes, positions = rows[:, 0].copy(), rows[:, 1].astype(np.int64)
+                del rows
+                yield hashes, positions
+                del hashes, positions
 
-    def char_span(self, position: int, length: int) -> tuple[int, int]:
-        """The characters of a run in its text."""
-        return self._starts.item(position), self._ends.item(position + length - 1 + self.extra)
+    def char_spans(self, positions: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers]:
+        """The characters of runs in their texts: the first ones, and those behind the last."""
+        starts = self._starts.some(positions).astype(np.int64)
+        return starts, self._ends.some(positions + lengths - 1 + self.extra).astype(np.int64)
 
     def release(self) -> None:
-        """Give back what only the search for runs needs."""
-        self.sequence = np.zeros(0, np.uint32)
+        """Give back the memory that the search for runs took."""
+        self._map_sequence()
+        self.sums.release()
 
     def close(self) -> None:
         """Close the files."""
@@ -112,6 +119,9 @@ class _Sequence:
         for file, start, end in zip(buckets, [0, *bounds], bounds, strict=False):
             if start < end:
                 file.write(rows[start:end].tobytes())
+
+    def _map_sequence(self) -> None:
+        self.sequence = self._map("sequence")
 
     def _map(self, name: str, dtype: type = np.uint32) -> NDArray:
         return mapped(self._folder / name, dtype)
@@ -138,7 +148,8 @@ class TokenMaterial(_Sequence):
         except BaseException:
             self.close()
             raise
-        self.sequence = self._map("sequence")
+        self._map_sequence()
+        self.sums = PrefixSums(folder / "sums", self.sequence)
 
     def before(self, positions: Numbers) -> Values:
         return self.sequence[positions - 1]
@@ -155,9 +166,12 @@ class TokenMaterial(_Sequence):
         """Some characters of a text, which is told by its number in the material."""
         return self._texts.slice(text, *span)
 
-    def token_span(self, position: int, length: int, text_start: int) -> tuple[int, int]:
-        """The tokens of a run in its text."""
-        return position - text_start, position - text_start + length
+    def token_spans(
+        self, positions: Numbers, lengths: Numbers, text_starts: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        """The tokens of runs in their texts: the first ones, and those behind the last."""
+        firsts = positions - text_starts
+        return firsts, firsts + lengths
 
     def _build(self, watch: Watch) -> None:
         chars = self._snapshot.char_counts[self.texts].astype(np.int64)
@@ -237,7 +251,8 @@ class BlotMaterial(_Sequence):
     ) -> None:
         super().__init__(snapshot, folder, seeds.texts, weights)
         self._build(seeds, watch)
-        self.sequence = self._map("sequence")
+        self._map_sequence()
+        self.sums = PrefixSums(folder / "sums", self.sequence)
         self._befores, self._tokens = self._map("befores"), self._map("tokens")
 
     def before(self, positions: Numbers) -> Values:
@@ -248,9 +263,12 @@ class BlotMaterial(_Sequence):
         tokens = self._tokens[positions + lengths].astype(np.int64) - self._tokens[positions]
         return tokens + self._blotter.span
 
-    def token_span(self, position: int, length: int, text_start: int) -> tuple[int, int]:
-        """The tokens of a run in its text."""
-        return int(self._tokens[position]), int(self._tokens[position + length]) + self._blotter.span
+    def token_spans(
+        self, positions: Numbers, lengths: Numbers, text_starts: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        """The tokens of runs in their texts: the first ones, and those behind the last."""
+        firsts = self._tokens[positions].astype(np.int64)
+        return firsts, self._tokens[positions + lengths].astype(np.int64) + self._blotter.span
 
     def _build(self, seeds: Seeds, watch: Watch) -> None:
         sizes = np.zeros(len(self.texts), np.int64)
@@ -291,6 +309,9 @@ class BlotMaterial(_Sequence):
         places[self.texts] = self.text_starts
         for posts in self._snapshot.scan():
             which, seed = seeds.keys.find(posts.keys)
+            # A text that has the key as boilerplate only may not be among those that are looked through.
+            is_here = places[posts.texts[which]] >= 0
+            which, seed = which[is_here], seed[is_here]
             texts = posts.texts[which]
             hidden = seeds.hidden.covers(posts.keys[which], self._snapshot.text_host[texts])
             seed = seed + 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .packing import TAIL, pack_words
+from .segment_blocks import BlockChecksums
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,8 @@ class PostStream:
 
     A post is told by its key and its value without the lowest *spot_bits*, which only say where.
 
-    *size* and *checksum* are those of what was written, *bucket_counts* how many posts each bucket has.
+    *size* and *checksum* are those of what was written, *blocks* the checksums of its blocks, *bucket_counts* how many
+    posts each bucket has.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class PostStream:
         self.count = 0
         self.size = 0
         self.checksum = 0
+        self.blocks = BlockChecksums()
         self._write = write
         self._key_bits = key_bits
         self._spot_bits = np.uint64(spot_bits)
@@ -104,3 +107,4 @@ class PostStream:
         self._write(data)
         self.size += len(data)
         self.checksum = zlib.crc32(data, self.checksum)
+        self.blocks.add(data)

@@ -1,17 +1,21 @@
 """Questions to an index: which documents share passages with a text, what its blots are, and where a blot stands.
 
-`like` looks the text's blots up, counts for each indexed text how many it has, and compares the text word by word with
-those that have most. With the default of `min_tokens` every text among these that shares a run of so many tokens is a
-hit, with all such runs; with fewer, a text is found only if it shares a blot that the index holds.
+`like` looks the text's blots up, tells for each indexed text how much of the asked one it can share at most (see the
+module `chains`), and compares the text word by word with those that can share most. With the default of `min_tokens`
+every text that shares a run of so many tokens can be a hit; with fewer, a text is found only if it shares a blot that the
+index holds.
 
 A document's blots that are boilerplate on its host count for nothing, and its passages do not go through them. The same
-holds for all windows of a taboo text.
+holds for all windows of a taboo text. Of these windows some only have a blot that the index holds, so a passage may go on
+into boilerplate for some tokens, fewer than a window has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -36,9 +40,17 @@ if TYPE_CHECKING:
     from .tokens import Tokeniser
     from .values import Outline, Parameters
 
-_LOOKED_INTO = 20
+_LOOKED_INTO = 2
+# Mostly a text shares a little less than it can.
+_LIKELY = 0.9
 _FEW = 10
-_PATIENCE = 2
+_MOST_AT_ONCE = 640
+# Characters of the texts that are in memory at once, unless one alone has more; and tokens that are compared at once: the
+# asked ones, for each of the texts.
+_MOST_CHARACTERS = 16_000_000
+_MOST_TOKENS = 4_000_000
+_MOST_KEYS = 1 << 17
+_first_documents: WeakKeyDictionary[Snapshot, NDArray[np.int64]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +88,10 @@ def like(
     keeps boilerplate in. Documents in *left_out* are no hits. Of equal scores the document that was added first comes
     first.
 
-    Texts are looked into in the order of how many of the blots they have: *top* of them, then half as many at a time
-    (ten at least), until *top* documents are found and no better ones are likely. It ends before, if two times in a
-    row bring none, since what is left shares phrases at most, and after 20 x *top* texts.
+    Texts are looked into in the order of how much of *text* they can share at most. It ends when *top* documents are
+    found and what is left can hardly be better, or after 2 x *top* texts with these: of many that share about equally
+    much, others may be given than the very best. As long as there are fewer, all texts that can share a passage are
+    looked into.
 
     Raises SettingError for numbers that make no sense, StoreRefused if the index is damaged.
     """
@@ -90,6 +103,16 @@ def like(
         raise SettingError(f"A passage cannot have {least} tokens. Give 1 at least.")
     asked = AskedText.of(text, tokeniser, blotter, taboo, least)
     return _Search(snapshot, asked, boilerplate_share).hits(top, left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a text shares, how many tokens of the asked text that is, and under which names the text is known."""
+
+    covered: int
+    text: int
+    shares: list[Share]
+    names: list[str]
 
 
 class _Search:
@@ -104,70 +127,79 @@ class _Search:
             keys(asked.blots, asked.blotter), return_inverse=True
         )
         self._occurrences = Occurrences(self._key_of_blot.astype(np.uint64))
-        if boilerplate_share is None:
-            self._keys, self._texts, self._where = snapshot.find(self._keys_of_text)
-            self._templates: dict[int, list[int]] = {}
-        else:
-            templates = templates_of(snapshot, boilerplate_share)
-            found = templates.find(snapshot, self._keys_of_text)
-            self._keys, self._texts, self._where = found.posts
-            self._templates = found.keys_of_hosts
+        self._templates: dict[int, list[int]] = {}
+        parts: list[tuple[NDArray[np.int64], ...]] = []
+        for begin in range(0, max(1, len(self._keys_of_text)), _MOST_KEYS):
+            numbers, texts, where = self._posts(begin, boilerplate_share)
+            parts.append((numbers + begin, texts, where))
+        self._keys, self._texts, self._where = (
+            np.concatenate([part[i] for part in parts]) if len(parts) > 1 else parts[0][i] for i in range(3)
+        )
+
+    def _posts(self, begin: int, share: float | None) -> tuple[NDArray[np.int64], ...]:
+        """The posts of some keys, which are numbered from the first of them."""
+        some = self._keys_of_text[begin : begin + _MOST_KEYS]
+        if share is None:
+            return self._snapshot.find(some)
+        found = templates_of(self._snapshot, share).find(self._snapshot, some)
+        for host, numbers in found.keys_of_hosts.items():
+            self._templates.setdefault(host, []).extend(begin + number for number in numbers)
+        return found.posts
 
     def hits(self, top: int, left_out: Container[str]) -> list[Hit]:
-        candidates, estimates = self._candidates(_LOOKED_INTO * top)
-        found: list[tuple[float, int, list[Share], list[str]]] = []
-        scores: list[float] = []
-        begin = vain = 0
-        end = max(top, _FEW)
-        while begin < len(candidates) and vain < _PATIENCE:
-            # The rest is not likely to be better than what there is.
-            if len(scores) >= top and (begin >= 2 * top or estimates[begin] <= sorted(scores)[-top]):
+        candidates, most = self._candidates()
+        order = _first_documents_of(self._snapshot)
+        found: list[_Found] = []
+        # Of the documents found so far: how good they are, the best first.
+        ranks: list[tuple[int, int]] = []
+        begin, size = 0, max(top, _FEW)
+        while begin < len(candidates):
+            if len(ranks) >= top and (
+                begin >= _LOOKED_INTO * top
+                or (-int(_LIKELY * most[begin]), order[candidates[begin]]) > ranks[top - 1]
+            ):
                 break
             names: dict[int, list[str]] = {}
+            end = self._end(candidates, begin, size)
             for text in candidates[begin:end]:
                 ids = (document.doc_id for document in self._snapshot.documents_of(text))
                 if own := [doc_id for doc_id in ids if doc_id not in left_out]:
                     names[text] = own
-            begin, end, vain = end, end + max(top // 2, _FEW), vain + 1
+            begin, size = end, min(2 * size, _MOST_AT_ONCE) if len(ranks) < top else max(top, _FEW) // 2
             for text, shares in self._shares(list(names)):
                 if shares:
-                    vain = 0
-                    score = self._asked.share_covered(shares)
-                    found.append((score, text, shares, names[text][:top]))
-                    scores += [score] * len(found[-1][3])
-        found.sort(key=lambda item: (-item[0], item[1]))
+                    covered = self._asked.tokens_covered(shares)
+                    found.append(_Found(covered, text, shares, names[text][:top]))
+                    ranks += [(-covered, int(order[text]))] * len(found[-1].names)
+            ranks.sort()
         return list(self._told(found, top))
 
-    def _candidates(self, most: int) -> tuple[list[int], list[float]]:
-        """The texts that have most of the blots, of equal numbers those with rare ones first, at most *most*.
+    def _end(self, candidates: list[int], begin: int, size: int) -> int:
+        """Behind the last of the candidates that are looked into at once."""
+        size = min(size, max(1, _MOST_TOKENS // (len(self._asked.tokens.hashes) + 1)))
+        characters = np.cumsum(self._snapshot.char_counts[candidates[begin : begin + size]], dtype=np.int64)
+        return begin + max(1, int(np.searchsorted(characters, _MOST_CHARACTERS, "right")))
 
-        And which share of the blots each has, which is about its score.
+    def _candidates(self) -> tuple[list[int], list[int]]:
+        """The texts that may share a run of `min_tokens` tokens, and how many tokens of the asked text at most.
+
+        Those that may share most come first, of equal ones the first added. For runs that are shorter than the
+        guarantee it is a guess and not the most.
         """
-        keys_, texts = self._keys, self._texts
-        if not self._snapshot.parameters.has_texts:
-            pairs = np.unique(keys_ * max(1, self._snapshot.text_count) + texts)
-            keys_, texts = np.divmod(pairs, max(1, self._snapshot.text_count))
-        if not len(texts):
-            return [], []
-        # Of texts that have equally many, one with a rare blot is the more likely to share more than a phrase; what is
-        # added for that stays below 1.
-        times = np.bincount(keys_, minlength=len(self._keys_of_text))
-        rarity = 1 / (np.maximum(1, times) * (len(self._keys_of_text) + 1))
-        weights = (np.bincount(self._key_of_blot) + rarity)[keys_]
-        if self._snapshot.text_count <= 8 * len(texts):
-            counts = np.bincount(texts, weights=weights)
-            numbers = np.flatnonzero(counts)
-            counts = counts[numbers]
+        asked = self._asked
+        if asked.min_tokens >= asked.blotter.guarantee:
+            bounds = asked.chains(self._keys_of_text).bounds(self._keys, self._texts, asked.min_tokens)
+            texts, most = bounds.texts, bounds.most_tokens
+        elif len(self._texts):
+            weights = np.bincount(self._key_of_blot)[self._keys]
+            counts = np.bincount(self._texts, weights=weights)
+            texts = np.flatnonzero(counts)
+            # About two blots in window + 1 are kept.
+            most = (counts[texts] * (asked.window + 1) / 2).astype(np.int64) + asked.blotter.span - 1
         else:
-            numbers, inverse = np.unique(texts, return_inverse=True)
-            counts = np.bincount(inverse.reshape(-1), weights=weights)
-        enough = counts >= self._asked.least_blots
-        numbers, counts = numbers[enough], counts[enough]
-        if len(counts) > most:
-            above = counts >= np.partition(counts, len(counts) - most)[len(counts) - most]
-            numbers, counts = numbers[above], counts[above]
-        order = np.argsort(-counts, kind="stable")[:most]
-        return numbers[order].tolist(), (counts[order] // 1 / len(self._key_of_blot)).tolist()
+            return [], []
+        order = np.lexsort((_first_documents_of(self._snapshot)[texts], -most))
+        return texts[order].tolist(), most[order].tolist()
 
     def _hidden_on(self, host: int) -> NDArray[np.bool_]:
         """Which tokens passages must not go through in texts of a host, because their blots are boilerplate there."""
@@ -208,13 +240,21 @@ class _Search:
         own = np.flatnonzero(numbers)
         return numbers[own].astype(np.int64) - 1, self._where[own]
 
-    def _told(self, found: list[tuple[float, int, list[Share], list[str]]], top: int) -> Iterator[Hit]:
+    def _told(self, found: list[_Found], top: int) -> Iterator[Hit]:
         left = top
-        for score, text, read, names in found:
-            shares = self._counted(text, read)
-            for name in names[:left]:
-                yield Hit(name, score, tuple(share.passage_in(name) for share in shares))
-            left -= len(names[:left])
+        found.sort(key=lambda one: -one.covered)
+        for _, equal in groupby(found, key=lambda one: one.covered):
+            named = [(name, one) for one in equal for name in one.names]
+            if len(named) > 1:
+                named.sort(key=lambda pair: _added(self._snapshot, pair[0]))
+            named = named[:left]
+            left -= len(named)
+            shares: dict[int, list[Share]] = {}
+            for name, one in named:
+                if one.text not in shares:
+                    shares[one.text] = self._counted(one.text, one.shares)
+                score = one.covered / len(self._asked.tokens.hashes)
+                yield Hit(name, score, tuple(share.passage_in(name) for share in shares[one.text]))
             if not left:
                 return
 
@@ -239,10 +279,11 @@ def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[
 
 
 def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
-    """Where each blot stands: all its places in all documents, as the texts have them.
+    """Where each blot stands: all its places in all documents that it is kept of, in the order of adding.
 
-    Blots that stand nowhere are left out; the others are in the order given, each once. Without texts the places are
-    those that the index holds. Raises SettingError for a number that is no blot of the index.
+    A blot that is kept of no text is left out; winnowing keeps two in nine, so that does not say that its tokens stand
+    nowhere. The others are in the order given, each once. Without texts the places are those that the index holds.
+    Raises SettingError for a number that is no blot of the index.
     """
     tokeniser, blotter = _made_with(snapshot.parameters)
     for blot in blots:
@@ -253,16 +294,19 @@ def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
     wanted, key_of_blot = np.unique(keys(values, blotter), return_inverse=True)
     key_numbers, texts, where = snapshot.find(wanted)
     places: dict[int, list[Place]] = {blot: [] for blot in asked}
-    written: dict[int, str] = {}
+    written: dict[int, tuple[tuple[int, int], str]] = {}
+    added: dict[str, tuple[int, int]] = {}
     order = np.lexsort((where, key_numbers, texts))
     key_numbers, texts, where = key_numbers[order], texts[order], where[order]
     for text in sorted(set(texts.tolist())):
         names = [document.doc_id for document in snapshot.documents_of(text)]
+        added.update((name, _added(snapshot, name)) for name in names)
         if snapshot.parameters.has_texts:
             content = snapshot.text(text)
             spans = _spans_of_blots(content, values, tokeniser, blotter)
             for blot, span in spans:
-                written.setdefault(blot, content[span[2] : span[3]])
+                if blot not in written or added[names[0]] < written[blot][0]:
+                    written[blot] = added[names[0]], content[span[2] : span[3]]
         else:
             outline = snapshot.outline(text)
             begin, end = np.searchsorted(texts, (text, text + 1))
@@ -274,11 +318,31 @@ def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
         for name in names:
             for blot, span in spans:
                 places[blot].append(Place(name, *span))
+    for there in places.values():
+        there.sort(key=lambda place: added[place.doc_id])
     return [
-        Unblotted(blot, Passage(written.get(blot), blotter.span, tuple(places[blot])))
+        Unblotted(blot, Passage(written.get(blot, (None, None))[1], blotter.span, tuple(places[blot])))
         for blot in asked
         if places[blot]
     ]
+
+
+def _added(snapshot: Snapshot, doc_id: str) -> tuple[int, int]:
+    """What puts documents in the order in which they were added."""
+    number = snapshot.document_number(doc_id)
+    assert number is not None  # it is the name of a text
+    return number
+
+
+def _first_documents_of(snapshot: Snapshot) -> NDArray[np.int64]:
+    """For each text the first document that has it, numbered in the order of adding."""
+    if snapshot not in _first_documents:
+        firsts = np.full(snapshot.text_count, -1, np.int64)
+        living = np.flatnonzero(snapshot.is_alive_document)[::-1]
+        # Of several values for one text the last is kept.
+        firsts[snapshot.text_numbers[living]] = living
+        _first_documents[snapshot] = firsts
+    return _first_documents[snapshot]
 
 
 def _spans_of_blots(

@@ -6,15 +6,17 @@ given if its places are in enough documents, and if no token could be put in fro
 there two of them differ, or a text or what is left out of it begins or ends.
 
 How they are found. Wherever a run begins, so begins a window of the shortest length that is asked for; so the positions
-are grouped by the hash of that window. A group that has the same token in front everywhere is dropped, for what begins
-there is part of a longer run: that is nearly all of them. The other groups are walked along like the branches of a suffix
-tree, all of them at the same time: the members of a class agree over a length; they are compared with the first of them
-until one differs; there the run ends, and the class is split by the next token. Work and memory go with the number of
-places that are found, and of tokens that are compared for them.
+are grouped by the hash of that window. A class that has the same token in front everywhere is dropped, for what begins
+there is part of a longer run: that is nearly all of them. The other classes are the branches of a suffix tree, and all of
+them are walked at the same time. One member of a class is taken, and all are sorted by how far they agree with it, the
+farthest first: so those that agree over any length are the first of them, each such length is a run, and its places need
+not be written out. Those that leave at the same length by the same token are a class of their own.
 
-A text that repeats itself with a short period would make as many classes as it has periods, each with as many places. So
-the members of a class that follow each other at its period are taken together as one stretch. A run inside stretches is
-as long as one of them, and a run that leads out of one begins where the rest of it is as long as another whole one.
+So there are no more runs than positions, however often the text repeats: work, memory and what is written go with the
+number of positions, times a logarithm of it.
+
+A member that overlaps one that agrees as far is never a place, and is left out of the runs. Where members overlap over a
+part of the lengths only, the run is *loose*: its places have to be looked at again, by `Repeats.places`.
 """
 
 from __future__ import annotations
@@ -29,29 +31,32 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from .prefix_sums import PrefixSums
+
     Numbers = NDArray[np.int64]
     Values = NDArray[np.uint32]
+    Mask = NDArray[np.bool_]
 
 PADDING: Final = 1024
 """A sequence ends with at least so many zeros."""
 
-STRETCH: Final = 16
-"""From so many members on that follow each other at the period of their class they are taken together."""
-
-_WIDTHS: Final = (16, 512)
+_WIDTH: Final = 16
 _MOST_CELLS: Final = 1 << 21
-_FAR: Final = np.iinfo(np.int64).max
+_FAR: Final = np.iinfo(np.int64).max >> 1
+_LENGTH_BITS: Final = 32
+_PLACE_BITS: Final = 40
 
 
 class Material(Protocol):
     """What is looked through.
 
-    *sequence* has the values of the tokens of all texts; 0 is no token, equals nothing, and stands between texts.
-    *text_starts* tells where each text begins, *weights* how many documents have it. All positions of a group agree in
-    *known* values, and in *known* + *extra* tokens or blots, as which a run is counted.
+    *sequence* has the values of the tokens of all texts, *sums* are its; 0 is no token, equals nothing, and stands
+    between texts. *text_starts* tells where each text begins, *weights* how many documents have it. All positions of a
+    group agree in *known* values, and in *known* + *extra* tokens or blots, as which a run is counted.
     """
 
     sequence: Values
+    sums: PrefixSums
     text_starts: Numbers
     weights: Numbers
     known: int
@@ -66,20 +71,26 @@ class Material(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs that were found: the length of each in values, in how many documents and at how many places it stands.
+    """Runs that were found: the length of each in values, in how many documents it stands, and its first place.
 
-    *places* has the positions of all, one run after the other, each ascending.
+    The places of a run are so many as *counts* tells of *places*, from *starts* on, in no order.
     """
 
     lengths: Numbers
     documents: Numbers
+    firsts: Numbers
+    starts: Numbers
     counts: Numbers
+    is_loose: Mask
     places: Numbers
 
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Positions in classes: *heads* is the first member of each class, *lengths* how far the class is known to agree."""
+    """Positions in classes, ascending in each: *heads* is the first member of each class.
+
+    *lengths* is how far all of a class are known to agree.
+    """
 
     heads: Numbers
     lengths: Numbers
@@ -91,13 +102,12 @@ class _Members:
         return len(self.positions)
 
     @property
-    def classes(self) -> Numbers:
-        """The number of the class of each member."""
-        return np.repeat(np.arange(len(self.heads)), np.diff(self.heads, append=len(self.positions)))
+    def sizes(self) -> Numbers:
+        return np.diff(self.heads, append=len(self.positions))
 
-    def picked(self, is_kept: NDArray[np.bool_]) -> _Members:
+    def picked(self, is_kept: Mask) -> _Members:
         """Some classes, all members of each."""
-        sizes = np.diff(self.heads, append=len(self.positions))
+        sizes = self.sizes
         members = np.repeat(is_kept, sizes)
         kept = sizes[is_kept]
         return _Members(
@@ -112,23 +122,43 @@ class _Members:
 class Repeats:
     """Finds the runs of *material* that stand in at least *min_docs* and at most *max_docs* documents."""
 
-    def __init__(
-        self, material: Material, min_docs: int = 2, max_docs: int | None = None, stretch: int = STRETCH
-    ) -> None:
+    def __init__(self, material: Material, min_docs: int = 2, max_docs: int | None = None) -> None:
         self._material = material
-        self._sequence = material.sequence
         self._least = min_docs
         self._most = _FAR if max_docs is None else max_docs
-        self._stretch = stretch
-        self._windows: dict[int, Values] = {}
+        is_zero = material.sequence == 0
+        # Where what is not 0 ends.
+        self._stops = np.flatnonzero(is_zero[1:] & ~is_zero[:-1]) + 1
 
     def __iter__(self) -> Iterator[Runs]:
         for hashes, positions in self._material.buckets():
             members = self._promising(self._grouped(hashes, positions))
             del hashes, positions
             while len(members):
-                runs, members = self._step(members)
-                yield from runs
+                runs, members = self._chains(members)
+                if runs is not None:
+                    yield runs
+
+    def places(self, positions: Numbers, length: int) -> Numbers | None:
+        """Those places of a loose run that count, ascending; None if it is not maximal with them."""
+        positions = np.sort(positions)
+        most = length - 1 + self._material.extra
+        first = np.full(most, positions[0])
+        shifts = np.arange(1, most + 1)
+        # Only what agrees with itself after so many values can overlap itself by the rest.
+        shifts = shifts[self._material.sums.are_equal(first, first + shifts, np.maximum(length - shifts, 0))]
+        if len(shifts):
+            # Behind a place that is several times the least one away from another is one that is it once.
+            shifts = shifts[(shifts == shifts[0]) | (shifts % shifts[0] != 0)]
+        for shift in shifts.tolist():
+            can_be = np.flatnonzero(positions >= shift)
+            at = positions[can_be]
+            is_there = self._material.sums.are_equal(at - shift, at, np.full(len(at), length))
+            positions = np.delete(positions, can_be[is_there])
+        head = np.zeros(1, np.int64)
+        is_maximal = _is_diverse(self._material.before(positions), head)
+        is_maximal &= _is_diverse(self._material.sequence[positions + length], head)
+        return positions if is_maximal.all() else None
 
     def _grouped(self, hashes: NDArray[np.uint64], positions: Numbers) -> _Members:
         order = np.argsort(hashes, kind="stable")
@@ -166,193 +196,130 @@ class Repeats:
         is_first[heads] = True
         return np.add.reduceat(np.where(is_first, self._material.weights[texts], 0), heads)
 
-    def _step(self, members: _Members) -> tuple[list[Runs], _Members]:
-        """The runs that end where the classes do not agree any more, and the classes behind that."""
-        members = self._lengthened(members)
-        classes = members.classes
-        lengths = members.lengths[classes]
-        positions, texts = members.positions, members.texts
-        gaps = np.full(len(positions), _FAR)
-        gaps[1:] = np.where(texts[1:] == texts[:-1], positions[1:] - positions[:-1], _FAR)
-        gaps[members.heads] = _FAR
-        runs, parts = [], []
-        periods, is_periodic = self._periodic(gaps, lengths, members.heads, classes)
-        for number in np.flatnonzero(is_periodic).tolist():
-            end = members.heads[number + 1] if number + 1 < len(members.heads) else len(positions)
-            span = slice(int(members.heads[number]), int(end))
-            found, behind = self._stretches(
-                positions[span], texts[span], members.befores[span], gaps[span], int(periods[number]),
-                int(members.lengths[number]),
-            )  # fmt: skip
-            runs += found
-            parts.append(behind)
-        is_plain = ~is_periodic[classes]
-        nexts = self._sequence[positions + lengths]
-        apart = np.flatnonzero(is_plain & (gaps >= lengths + self._material.extra))
-        if len(apart):
-            heads = _heads_of(classes[apart])
-            runs += self._told(
-                positions[apart],
-                texts[apart],
-                members.befores[apart],
-                nexts[apart],
-                heads,
-                lengths[apart[heads]],
-            )
-        parts.append(self._behind(members, np.flatnonzero(is_plain & (nexts != 0)), classes, lengths, nexts))
-        return runs, _together(parts)
+    def _chains(self, members: _Members) -> tuple[Runs | None, _Members]:
+        """The runs that one member of each class begins, and the classes of those that leave it together."""
+        sizes = members.sizes
+        classes = np.repeat(np.arange(len(sizes)), sizes)
+        # One from the middle: whatever the order is, those that leave it are likely to be less than all.
+        chosen = members.heads + sizes // 2
+        known = members.lengths[classes]
+        reaches = self._agreed(members.positions, members.positions[chosen][classes], known)
+        reaches[chosen] = self._to_stops(members.positions[chosen])
+        nexts = self._material.sequence[members.positions + reaches]
+        keys = (classes << _LENGTH_BITS) | ((1 << _LENGTH_BITS) - 1 - reaches)
+        order = np.lexsort((nexts, keys))
+        runs = self._runs(members, classes, known, reaches, nexts, order)
+        return runs, self._leaving(members, keys[order], reaches, nexts[order], order)
 
-    def _behind(
-        self, members: _Members, which: Numbers, groups: Numbers, lengths: Numbers, nexts: Values
+    def _runs(
+        self,
+        members: _Members,
+        classes: Numbers,
+        known: Numbers,
+        reaches: Numbers,
+        nexts: Values,
+        order: Numbers,
+    ) -> Runs | None:
+        gaps = np.full(len(members), _FAR)
+        is_same = (classes[1:] == classes[:-1]) & (members.texts[1:] == members.texts[:-1])
+        gaps[1:][is_same] = np.diff(members.positions)[is_same]
+        gaps -= self._material.extra
+        is_dead = gaps < known
+        is_dead[1:] &= reaches[:-1] >= reaches[1:]
+        is_near = gaps < reaches
+        # What follows is in the order of reaches, the farthest of a class first.
+        order = order[~is_dead[order]]
+        classes, positions, reaches = classes[order], members.positions[order], reaches[order]
+        starts = _heads_of(classes)
+        ends = np.append(np.flatnonzero((np.diff(classes) != 0) | (np.diff(reaches) != 0)), len(order) - 1)
+        befores = members.befores[order].astype(np.int64)
+        low = -_highest(-befores, classes, _LENGTH_BITS + 1)[ends]
+        high = _highest(befores, classes, _LENGTH_BITS + 1)[ends]
+        documents = self._documents_so_far(members, order, is_same)
+        of_class = classes[ends]
+        bases = starts[of_class]
+        documents = documents[ends] - np.where(bases > 0, documents[bases - 1], 0)
+        is_told = (low == 0) | (low != high)
+        # Those that agree less far go on differently; the farthest may all go on alike, where the chosen one is dead.
+        farthest = np.append(0, np.flatnonzero(np.diff(of_class)) + 1)
+        heads = np.append(0, ends[:-1] + 1)
+        is_told[farthest] &= _is_diverse(nexts[order], heads)[farthest]
+        is_told &= (documents >= self._least) & (documents <= self._most)
+        if not is_told.any():
+            return None
+        near = np.cumsum(is_near[order])
+        is_loose = near[ends] - np.where(bases > 0, near[bases - 1], 0) > 0
+        firsts = -_highest(-positions, classes, _PLACE_BITS)[ends]
+        ends, bases, of_class = ends[is_told], bases[is_told], of_class[is_told]
+        # Of each class what its shortest run has, in which the others are.
+        written = np.zeros(len(starts), np.int64)
+        np.maximum.at(written, of_class, ends - bases + 1)
+        behind = np.cumsum(written)
+        is_written = np.arange(len(order)) - starts[classes] < written[classes]
+        return Runs(
+            reaches[ends],
+            documents[is_told],
+            firsts[is_told],
+            (behind - written)[of_class],
+            ends - bases + 1,
+            is_loose[is_told],
+            positions[is_written],
+        )
+
+    def _documents_so_far(self, members: _Members, order: Numbers, is_same: Mask) -> Numbers:
+        """The documents of the members up to each in *order*, each text of a class once."""
+        ranks = np.full(len(members), _FAR)
+        ranks[order] = np.arange(len(order))
+        heads = np.append(np.zeros(1, np.int64), np.flatnonzero(~is_same) + 1)
+        weights = np.zeros(len(order), np.int64)
+        weights[np.minimum.reduceat(ranks, heads)] = self._material.weights[members.texts[heads]]
+        return np.cumsum(weights)
+
+    def _leaving(
+        self, members: _Members, keys: Numbers, reaches: Numbers, nexts: Values, order: Numbers
     ) -> _Members:
-        """The classes of those members that are in the same group and go on with the same value."""
-        values = (groups[which].astype(np.uint64) << np.uint64(32)) | nexts[which]
-        order = np.argsort(values, kind="stable")
-        which, values = which[order], values[order]
-        heads = _heads_of(values)
+        """The classes of those that leave at the same length and go on with the same value; all in *order*."""
+        which = np.flatnonzero(nexts != 0)
+        keys, nexts, order = keys[which], nexts[which], order[which]
+        if not len(order):
+            none = np.zeros(0, np.int64)
+            return _Members(none, none, none, none, np.zeros(0, np.uint32))
+        heads = np.append(0, np.flatnonzero((np.diff(keys) != 0) | (nexts[1:] != nexts[:-1])) + 1)
         return self._promising(
             _Members(
                 heads,
-                lengths[which[heads]] + 1,
-                members.positions[which],
-                members.texts[which],
-                members.befores[which],
+                reaches[order[heads]] + 1,
+                members.positions[order],
+                members.texts[order],
+                members.befores[order],
             )
         )
 
-    def _told(
-        self,
-        positions: Numbers,
-        texts: Numbers,
-        befores: Values,
-        nexts: Values,
-        heads: Numbers,
-        lengths: Numbers,
-    ) -> list[Runs]:
-        """Those runs whose places differ in front and behind, and are in enough documents."""
-        documents = self._documents(texts, heads)
-        is_told = _is_diverse(befores, heads) & _is_diverse(nexts, heads)
-        is_told &= (documents >= self._least) & (documents <= self._most)
-        if not is_told.any():
-            return []
-        counts = np.diff(heads, append=len(positions))
-        places = positions[np.repeat(is_told, counts)]
-        return [Runs(lengths[is_told], documents[is_told], counts[is_told], places)]
-
     # Comparing
 
-    def _lengthened(self, members: _Members) -> _Members:
-        """The same classes, each with the length over which all its members agree."""
-        sizes = np.diff(members.heads, append=len(members))
-        classes = members.classes
-        compared = np.ones(len(members), np.bool_)
-        compared[members.heads] = sizes == 1  # a single one goes to the end of its text
-        classes = classes[compared]
-        ours = members.positions[compared]
-        others = members.positions[members.heads][classes]
-        lengths = members.lengths.copy()
-        width = _WIDTHS[0]
-        while len(classes):
-            offsets = lengths[classes]
-            agreed = self._agreement(ours + offsets, others + offsets, width)
-            heads = _heads_of(classes)
-            low = np.minimum.reduceat(agreed, heads)
-            lengths[classes[heads]] += low
-            goes_on = np.repeat(low == width, np.diff(heads, append=len(classes)))
-            classes, ours, others = classes[goes_on], ours[goes_on], others[goes_on]
-            width = min(2 * width, _WIDTHS[1])
-        return _Members(members.heads, lengths, members.positions, members.texts, members.befores)
-
-    def _agreement(self, ours: Numbers, others: Numbers, width: int) -> Numbers:
-        """How many of the *width* values from *ours* and from *others* on are the same."""
-        windows = self._windows_of(width)
+    def _agreed(self, ours: Numbers, others: Numbers, known: Numbers) -> Numbers:
+        """How many values from *ours* and from *others* on are the same; *known* are."""
+        windows = np.lib.stride_tricks.sliding_window_view(self._material.sequence, _WIDTH)
         result = np.empty(len(ours), np.int64)
-        rows = max(1, _MOST_CELLS // width)
+        rows = _MOST_CELLS // _WIDTH
         for start in range(0, len(ours), rows):
             part = slice(start, start + rows)
-            values = windows[ours[part]]
-            differs = (values != windows[others[part]]) | (values == 0)
+            a, b, done = ours[part], others[part], known[part]
+            values = windows[a + done]
+            differs = (values != windows[b + done]) | (values == 0)
             first = differs.argmax(axis=1)
-            result[part] = np.where(differs[np.arange(len(first)), first], first, width)
+            is_far = ~differs[np.arange(len(first)), first]
+            agreed = done + np.where(is_far, _WIDTH, first)
+            a, b = a[is_far], b[is_far]
+            most = np.minimum(self._to_stops(a), self._to_stops(b))
+            agreed[is_far] = self._material.sums.reaches(a, b, agreed[is_far], most)
+            result[part] = agreed
         return result
 
-    def _windows_of(self, width: int) -> Values:
-        if width not in self._windows:
-            self._windows[width] = np.lib.stride_tricks.sliding_window_view(self._sequence, width)
-        return self._windows[width]
-
-    def _reaches(self, ours: Numbers, others: Numbers) -> Numbers:
-        """How far the values from *ours* and from *others* on are the same."""
-        result = np.zeros(len(ours), np.int64)
-        left = np.arange(len(ours))
-        width = _WIDTHS[0]
-        while len(left):
-            agreed = self._agreement(ours[left] + result[left], others[left] + result[left], width)
-            result[left] += agreed
-            left = left[agreed == width]
-            width = min(2 * width, _WIDTHS[1])
-        return result
-
-    # Texts that repeat themselves
-
-    def _periodic(
-        self, gaps: Numbers, lengths: Numbers, heads: Numbers, classes: Numbers
-    ) -> tuple[Numbers, NDArray[np.bool_]]:
-        """The period of each class, and whether so many of its members follow each other at it."""
-        near = np.where(gaps < lengths, gaps, _FAR)
-        periods = np.minimum.reduceat(near, heads)
-        follows = (near != _FAR) & (near == periods[classes])
-        return periods, np.add.reduceat(follows, heads, dtype=np.int64) >= self._stretch
-
-    def _stretches(
-        self, positions: Numbers, texts: Numbers, befores: Values, gaps: Numbers, period: int, length: int
-    ) -> tuple[list[Runs], _Members]:
-        """What `_step` gives, for one class of that *period*.
-
-        The members that follow one at the period are in its stretch. They count as places only where they go on
-        differently from the one before: behind the end of the stretch.
-        """
-        firsts = np.flatnonzero(gaps != period)
-        lasts = np.append(firsts[1:], len(positions)) - 1
-        # The period is known to hold over *length*; from the last member on it is seen how far it holds.
-        ends = positions[lasts] + length
-        ends += self._reaches(ends - period, ends)
-        stretches = np.repeat(np.arange(len(firsts)), lasts - firsts + 1)
-        reaches = ends[stretches] - positions
-        nexts = self._sequence[ends]
-        runs = self._runs_inside(positions[firsts], texts[firsts], befores[firsts], nexts, ends)
-        leads_out = np.isin(reaches, reaches[firsts]) & (nexts[stretches] != 0)
-        members = _Members(np.zeros(1, np.int64), np.array([length]), positions, texts, befores)
-        return runs, self._behind(members, np.flatnonzero(leads_out), reaches, reaches, nexts[stretches])
-
-    def _runs_inside(
-        self, positions: Numbers, texts: Numbers, befores: Values, nexts: Values, ends: Numbers
-    ) -> list[Runs]:
-        """The runs that are no longer than the stretches that begin at *positions*."""
-        reaches = ends - positions
-        runs = []
-        for length in np.unique(reaches).tolist():
-            is_place = reaches >= length
-            # Two stretches may overlap by less than a period.
-            is_place[1:] &= ~(
-                (texts[1:] == texts[:-1])
-                & (reaches[:-1] >= length)
-                & (positions[1:] < ends[:-1] + self._material.extra)
-            )
-            which = np.flatnonzero(is_place)
-            # Those that are longer go on with one and the same value.
-            follows = np.where(
-                reaches[which] == length, nexts[which], self._sequence[positions[which] + length]
-            )
-            runs += self._told(
-                positions[which],
-                texts[which],
-                befores[which],
-                follows,
-                np.zeros(1, np.int64),
-                np.array([length]),
-            )
-        return runs
+    def _to_stops(self, positions: Numbers) -> Numbers:
+        """How many values are there from each position on until a 0."""
+        stops = self._stops[np.minimum(np.searchsorted(self._stops, positions), len(self._stops) - 1)]
+        return np.where(self._material.sequence[positions] == 0, 0, stops - positions)
 
 
 def _heads_of(values: NDArray) -> Numbers:
@@ -362,21 +329,13 @@ def _heads_of(values: NDArray) -> Numbers:
     return np.concatenate((np.zeros(1, np.int64), np.flatnonzero(values[1:] != values[:-1]) + 1))
 
 
-def _is_diverse(values: Values, heads: Numbers) -> NDArray[np.bool_]:
+def _is_diverse(values: Values, heads: Numbers) -> Mask:
     """For each class whether its values differ, or one of them is 0, which equals nothing."""
     low = np.minimum.reduceat(values, heads)
     return (low == 0) | (low != np.maximum.reduceat(values, heads))
 
 
-def _together(parts: list[_Members]) -> _Members:
-    parts = [part for part in parts if len(part)] or parts[:1]
-    if len(parts) == 1:
-        return parts[0]
-    sizes = np.cumsum([0] + [len(part) for part in parts])
-    return _Members(
-        np.concatenate([part.heads + size for part, size in zip(parts, sizes, strict=False)]),
-        np.concatenate([part.lengths for part in parts]),
-        np.concatenate([part.positions for part in parts]),
-        np.concatenate([part.texts for part in parts]),
-        np.concatenate([part.befores for part in parts]),
-    )
+def _highest(values: Numbers, classes: Numbers, bits: int) -> Numbers:
+    """The highest value of a class up to each member; *values* have so many bits, classes come in order."""
+    offsets = classes << bits
+    return np.maximum.accumulate(values + offsets) - offsets

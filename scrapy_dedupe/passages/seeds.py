@@ -5,7 +5,7 @@ stands in *n* documents holds a key that does: a text with several names counts 
 skipped. What a host puts on most of its pages is left out, and so is what stands in the taboo texts.
 
 With *sigma*, only those keys are seeds that stand in at least round(mean + sigma x standard deviation) documents, both
-over all keys, which is dupi's rule.
+over all keys, boilerplate and taboo too, which is dupi's rule.
 """
 
 from __future__ import annotations
@@ -129,29 +129,34 @@ class SeedSearch:
 
     def _chosen(self, posts: Posts, least: int, taboo: KeySet) -> tuple[Keys, Numbers]:
         """The keys of a piece that may be seeds, and in how many documents each stands."""
-        values, texts = posts.keys, posts.texts
-        if self._boilerplate is not None:
-            is_hidden = self._boilerplate.is_boilerplate(_numbered(values), texts)
-            if is_hidden.any():
-                self._hide(values[is_hidden], texts[is_hidden])
-                values, texts = values[~is_hidden], texts[~is_hidden]
-        # An index without texts has a post for each occurrence.
-        is_first = np.ones(len(values), np.bool_)
-        is_first[1:] = (values[1:] != values[:-1]) | (texts[1:] != texts[:-1])
-        values, texts = values[is_first], texts[is_first]
-        if not len(values):
-            return values, texts
-        heads = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(values[1:] != values[:-1]) + 1))
-        documents = np.add.reduceat(self._weights[texts], heads)
+        values, texts, heads, documents = self._counted(posts.keys, posts.texts)
         self._count += len(documents)
         self._sum += int(documents.sum())
         self._squares += int((documents * documents).sum())
+        if self._boilerplate is not None:
+            is_hidden = self._boilerplate.is_boilerplate(_numbered(posts.keys), posts.texts)
+            if is_hidden.any():
+                self._hide(posts.keys[is_hidden], posts.texts[is_hidden])
+                values, texts, heads, documents = self._counted(
+                    posts.keys[~is_hidden], posts.texts[~is_hidden]
+                )
         is_chosen = documents >= least
         tabooed, _ = taboo.find(values[heads])
         is_chosen[tabooed] = False
         sizes = np.diff(heads, append=len(values))
         self._has_seed[texts[np.repeat(is_chosen, sizes)]] = True
         return values[heads[is_chosen]], documents[is_chosen]
+
+    def _counted(self, values: Keys, texts: Numbers) -> tuple[Keys, Numbers, Numbers, Numbers]:
+        """Posts, each text of a key once; where each key begins, and in how many documents it stands."""
+        # An index without texts has a post for each occurrence.
+        is_first = np.ones(len(values), np.bool_)
+        is_first[1:] = (values[1:] != values[:-1]) | (texts[1:] != texts[:-1])
+        values, texts = values[is_first], texts[is_first]
+        if not len(values):
+            return values, texts, np.zeros(0, np.int64), np.zeros(0, np.int64)
+        heads = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(values[1:] != values[:-1]) + 1))
+        return values, texts, heads, np.add.reduceat(self._weights[texts], heads)
 
     def _threshold(self, sigma: float) -> int:
         mean = self._sum / self._count

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NoReturn
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 from deflate import DeflateError, deflate_decompress
@@ -29,21 +30,18 @@ class Blobs:
         except BaseException:
             self.file.close()
             raise
-        texts, table = entry.texts, self._header.table_offset
-        self._ends: NDArray[np.uint64] = self.file.array("<u8", table, texts)
-        self._sizes: NDArray[np.uint32] = self.file.array("<u4", table + 8 * texts, texts)
-        self._checksums: NDArray[np.uint32] = self.file.array("<u4", table + 12 * texts, texts)
 
     def close(self) -> None:
         """Let go of the file."""
-        self._ends, self._sizes, self._checksums = self._ends[:0].copy(), _NONE, _NONE
+        self.__dict__.pop("_table", None)
         self.file.close()
 
     def inflated(self, text: int) -> bytes:
         """Return the blob of a text, inflated."""
         data, size = self.stored(text)
+        checksums = self._table.checksums
         # The size is compared with what can be, so that a wrong one does not take all memory.
-        if zlib.crc32(data) != int(self._checksums[text]) or size > len(data) * MOST_INFLATION:
+        if zlib.crc32(data) != int(checksums[text]) or size > len(data) * MOST_INFLATION:
             self.refuse_text(text)
         try:
             raw = bytes(deflate_decompress(data, size))
@@ -56,29 +54,28 @@ class Blobs:
     def stored(self, text: int) -> tuple[bytes, int]:
         """Return the blob of a text as it is stored, and its size inflated; it is not compared with its checksum."""
         start, stop = self._bounds(text, text + 1)
-        return self.file.bytes(start, stop - start), int(self._sizes[text])
+        return self.file.bytes(start, stop - start), int(self._table.sizes[text])
 
     def stored_many(
         self, start: int, stop: int
     ) -> tuple[memoryview, NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the blobs of texts in a row, one behind the other: their sizes, sizes inflated and checksums."""
         first, last = self._bounds(start, stop)
-        sizes = np.diff(self._ends[start:stop].astype(np.int64), prepend=first - BLOBS_HEADER_SIZE)
+        table = self._table
+        sizes = np.diff(table.ends[start:stop].astype(np.int64), prepend=first - BLOBS_HEADER_SIZE)
         if np.any(sizes < 0):
             self.file.refuse("its table is damaged")
         return (
             self.file.view(first, last - first),
             sizes.astype(np.uint32),
-            self._sizes[start:stop],
-            self._checksums[start:stop],
+            table.sizes[start:stop],
+            table.checksums[start:stop],
         )
 
     def damage(self) -> str | None:
         """Compare the table with its checksum, and tell if it is damaged."""
-        offset = self._header.table_offset
         stop = BLOBS_HEADER_SIZE + self._header.blobs_size
-        table = self.file.view(offset, self._header.file_size - offset)
-        if zlib.crc32(table) != self._header.table_checksum or any(self.file.bytes(stop, offset - stop)):
+        if not self._has_sound_table() or any(self.file.bytes(stop, self._header.table_offset - stop)):
             return "its table is damaged"
         return None
 
@@ -87,14 +84,36 @@ class Blobs:
         start, _ = self._bounds(text, text + 1)
         self.file.refuse(f"the blob of text {text} at byte {start} is damaged")
 
+    @cached_property
+    def _table(self) -> _Table:
+        if not self._has_sound_table():
+            self.file.refuse("its table is damaged")
+        texts, table = self._header.texts, self._header.table_offset
+        return _Table(
+            self.file.array("<u8", table, texts),
+            self.file.array("<u4", table + 8 * texts, texts),
+            self.file.array("<u4", table + 12 * texts, texts),
+        )
+
+    def _has_sound_table(self) -> bool:
+        offset = self._header.table_offset
+        table = self.file.view(offset, self._header.file_size - offset)
+        return zlib.crc32(table) == self._header.table_checksum
+
     def _bounds(self, start: int, stop: int) -> tuple[int, int]:
         if not 0 <= start <= stop <= self._header.texts:
             raise IndexError(f"there is no text {start if start < 0 else stop - 1}")
-        first = int(self._ends[start - 1]) if start else 0
-        last = int(self._ends[stop - 1]) if stop else 0
+        ends = self._table.ends
+        first = int(ends[start - 1]) if start else 0
+        last = int(ends[stop - 1]) if stop else 0
         if not first <= last <= self._header.blobs_size:
             self.file.refuse("its table is damaged")
         return BLOBS_HEADER_SIZE + first, BLOBS_HEADER_SIZE + last
 
 
-_NONE: NDArray[np.uint32] = np.zeros(0, np.uint32)
+class _Table(NamedTuple):
+    """Of each text where its blob ends, its size inflated, and the checksum of its blob."""
+
+    ends: NDArray[np.uint64]
+    sizes: NDArray[np.uint32]
+    checksums: NDArray[np.uint32]

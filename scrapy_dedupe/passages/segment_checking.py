@@ -119,7 +119,11 @@ def _problem_of(segment: Segment, text: int) -> str | None:
     raw = segment.blob(text)
     if hashlib.sha256(raw).digest()[:DIGEST_SIZE] != _digest(segment.digests, text):
         return f"{segment.blobs_path}: text {text} is not the one of its digest."
-    if len(raw.decode()) != int(segment.char_counts[text]):
+    try:
+        length = len(raw.decode())
+    except UnicodeDecodeError:
+        return f"{segment.blobs_path}: text {text} is no UTF-8."
+    if length != int(segment.char_counts[text]):
         return f"{segment.blobs_path}: text {text} has another length than is told."
     return None
 

@@ -12,6 +12,7 @@ import numpy as np
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 
 from .packing import PackedArray, packed_size
+from .segment_blocks import CheckedBlocks, block_count
 from .segment_layout import (
     DIGEST_SIZE,
     GROUP_BITS,
@@ -20,6 +21,7 @@ from .segment_layout import (
     PostsHeader,
     Section,
     SegmentEntry,
+    Span,
     header_checksum,
     posts_name,
 )
@@ -108,24 +110,35 @@ class PostsFile(MappedFile):
         except BaseException:
             self.close()
             raise
+        self._sound: set[Section] = set()
 
     def section(self, section: Section, dtype: str) -> NDArray[Any]:
-        """Return the numbers of a section, not copied."""
+        """Return the numbers of a section, not copied. Raises StoreRefused if its checksum is wrong."""
         span = self.layout.sections[section]
+        if section not in self._sound:
+            if not self._is_sound(section):
+                self.refuse_section(section)
+            self._sound.add(section)
         return self.array(dtype, span.offset, span.size // np.dtype(dtype).itemsize)
 
     def posts(self) -> PackedArray:
-        """Return the section of the posts."""
+        """Return the section of the posts, which is compared with its checksums by `post_blocks`."""
         span = self.layout.sections[Section.POSTS]
         return PackedArray(self.view(span.offset, span.size), self.layout.width, self.layout.posts)
+
+    def post_blocks(self) -> CheckedBlocks:
+        """Return the section of the posts as what is to be checked before it is read."""
+        span = self.layout.sections[Section.POSTS]
+        checksums = self.section(Section.POST_CHECKSUMS, "<u4")
+        return CheckedBlocks(
+            self.view(span.offset, span.size), checksums, lambda: self.refuse_section(Section.POSTS)
+        )
 
     def damage(self) -> str | None:
         """Compare the sections with their checksums, and tell of the first that is damaged."""
         stop = POSTS_HEADER_SIZE
-        for section, span in sorted(
-            zip(Section, self.layout.sections, strict=True), key=lambda item: item[1].offset
-        ):
-            if zlib.crc32(self.view(span.offset, span.size)) != span.checksum:
+        for section, span in self._in_order():
+            if not self._is_sound(section):
                 return f"its section {section.title!r} is damaged"
             if span.offset < stop or any(self.bytes(stop, span.offset - stop)):
                 return f"the bytes before its section {section.title!r} are damaged"
@@ -136,6 +149,15 @@ class PostsFile(MappedFile):
         """Raise StoreRefused: *section* is damaged."""
         self.refuse(f"its section {section.title!r} is damaged")
 
+    def _is_sound(self, section: Section) -> bool:
+        span = self.layout.sections[section]
+        return zlib.crc32(self.view(span.offset, span.size)) == span.checksum
+
+    def _in_order(self) -> list[tuple[Section, Span]]:
+        return sorted(
+            zip(Section, self.layout.sections, strict=True), key=lambda item: (item[1].offset, item[1].size)
+        )
+
     def _check(self, entry: SegmentEntry) -> None:
         layout = self.layout
         if (layout.posts, layout.texts, layout.documents) != (entry.posts, entry.texts, entry.documents):
@@ -145,14 +167,22 @@ class PostsFile(MappedFile):
             is_inside = span.offset % 8 == 0 and span.offset + span.size <= entry.posts_size
             if not is_inside or sizes.get(section, span.size) != span.size:
                 self.refuse_section(section)
+        stop = POSTS_HEADER_SIZE
+        for section, span in self._in_order():
+            if span.offset < stop:
+                self.refuse_section(section)
+            stop = span.offset + span.size
+        if stop != entry.posts_size:
+            self.refuse("its header contradicts itself")
 
 
 def _section_sizes(layout: PostsHeader) -> dict[Section, int]:
     """What the counts say of the sizes; those of names and hosts are free."""
+    posts_size = packed_size(layout.posts, layout.width)
     buckets = 1 << layout.bucket_bits
     blocks = -(-layout.documents // NAMES_A_BLOCK)
     return {
-        Section.POSTS: packed_size(layout.posts, layout.width),
+        Section.POSTS: posts_size,
         Section.BASES: 8 * ((buckets >> GROUP_BITS) + 1),
         Section.BUCKETS: layout.bucket_item * (buckets + 1),
         Section.DIGESTS: DIGEST_SIZE * layout.texts,
@@ -168,4 +198,5 @@ def _section_sizes(layout: PostsHeader) -> dict[Section, int]:
         Section.NAME_SIZES: 4 * blocks,
         Section.NAME_HEADS: 4 * layout.documents,
         Section.NAME_ORDER: 4 * layout.documents,
+        Section.POST_CHECKSUMS: 4 * block_count(posts_size),
     }

@@ -6,7 +6,7 @@ little-endian, without sign where not said. CRC-32 is that of zlib.
 
 NAME.posts::
 
-    header               512 bytes
+    header               536 bytes
       magic              8 bytes   "sd-posts"
       version            4 bytes   1
       has texts          4 bytes   1 if the index keeps its texts, 0 if it keeps outlines
@@ -15,10 +15,10 @@ NAME.posts::
       value bits         4 bytes   of a post's value
       bucket item        4 bytes   size of a number in "buckets": 2 or 4
       counts             5 x 8 bytes   posts, texts, documents, hosts, foreign digests
-      sections           18 x 24 bytes: offset (8), size (8), CRC-32 (4), zero (4); in the order below
+      sections           19 x 24 bytes: offset (8), size (8), CRC-32 (4), zero (4); in the order below
       zero               4 bytes
       CRC-32             4 bytes   of the header up to here
-    sections             wherever the header says, at multiples of 8, with zeros between them
+    sections             wherever the header says, at multiples of 8, with zeros between them, to the end of the file
       posts              sorted by key, then by value, no two equal: each the key without its bucket bits, times
                          2 ^ value bits, plus the value; packed (see the module `packing`). The value is the number
                          of the text times 256, plus the spot of the key in it (see the module `spots`), and a text
@@ -42,6 +42,7 @@ NAME.posts::
       name heads         4 bytes   the first 4 bytes of the SHA-256 of the doc ids as big-endian numbers, sorted
       name order         4 bytes   the documents in that order
       hosts              in UTF-8, each followed by a zero byte
+      post checksums     4 bytes: the CRC-32 of each 4,096 bytes of "posts", the last ones of what is left
 
 NAME.blobs::
 
@@ -59,7 +60,8 @@ NAME.blobs::
                          inflated; then checksums: 4 bytes a text, the CRC-32 of its blob
 
 The entry of a segment, which stands in the manifest, has the sizes of both files and the CRC-32 of both headers. So
-what it takes to open a segment does not grow with it; `Segment.check` reads the rest.
+what it takes to open a segment does not grow with it. A section is compared with its CRC-32 when it is first used, posts
+by their blocks of 4,096 bytes, the table of blobs when it is first used, and a blob whenever it is.
 """
 
 from __future__ import annotations
@@ -72,12 +74,13 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from .packing import MAX_WIDTH
+from .spots import SPOT_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VERSION = 1
-POSTS_HEADER_SIZE = 512
+POSTS_HEADER_SIZE = 536
 BLOBS_HEADER_SIZE = 64
 GROUP_BITS = 8
 """A base stands for 2 ** 8 buckets."""
@@ -116,6 +119,7 @@ class Section(IntEnum):
     NAME_HEADS = 15
     NAME_ORDER = 16
     HOSTS = 17
+    POST_CHECKSUMS = 18
 
     @property
     def title(self) -> str:
@@ -161,6 +165,11 @@ class PostsHeader:
     hosts: int
     foreign: int
     sections: Sequence[Span]
+
+    @property
+    def value_count(self) -> int:
+        """How many values a post may have."""
+        return self.texts << SPOT_BITS if self.has_texts else self.posts
 
     @property
     def low_bits(self) -> int:
@@ -214,7 +223,15 @@ class PostsHeader:
             foreign=foreign,
             sections=spans,
         )
-        if bucket_item not in (2, 4) or bucket_bits > key_bits or header.width > MAX_WIDTH:
+        # First, since numbers are shifted by them below.
+        is_possible = has_texts <= 1 <= key_bits <= MAX_WIDTH and bucket_bits <= key_bits
+        if (
+            not is_possible
+            or bucket_item not in (2, 4)
+            or value_bits != value_bits_for(header.value_count)
+            or header.width > MAX_WIDTH
+            or (has_texts and posts > texts << key_bits)
+        ):
             raise ValueError("its header contradicts itself")
         return header
 
@@ -273,6 +290,15 @@ def bucket_bits_for(posts: int, key_bits: int, value_bits: int) -> int:
     """
     bits = max(0, (posts // _BUCKET_POSTS).bit_length() - 1)
     return min(key_bits, max(bits, key_bits + value_bits - MAX_WIDTH))
+
+
+def value_bits_for(values: int) -> int:
+    """Return how many bits one of so many values takes.
+
+    >>> value_bits_for(256), value_bits_for(257), value_bits_for(0)
+    (8, 9, 0)
+    """
+    return max(0, values - 1).bit_length()
 
 
 def name_head(name: bytes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -26,11 +27,9 @@ class Names:
     def __init__(self, file: PostsFile) -> None:
         self._file = file
         self._count = file.layout.documents
-        self._ends: NDArray[np.uint64] = file.section(Section.NAME_ENDS, "<u8")
-        self._sizes: NDArray[np.uint32] = file.section(Section.NAME_SIZES, "<u4")
-        self._heads: NDArray[np.uint32] = file.section(Section.NAME_HEADS, "<u4")
-        self._order: NDArray[np.uint32] = file.section(Section.NAME_ORDER, "<u4")
         self._blocks: dict[int, list[str]] = {}
+        # Threads that share a snapshot fill and empty them at the same time.
+        self._blocks_turn = threading.Lock()
 
     def doc_id(self, number: int) -> str:
         """Return the doc id of a document."""
@@ -41,7 +40,7 @@ class Names:
 
     def doc_ids(self) -> Iterator[str]:
         """Yield all doc ids in their order."""
-        for block in range(len(self._sizes)):
+        for block in range(-(-self._count // NAMES_A_BLOCK)):
             yield from self._block(block)
 
     def documents_named(self, doc_ids: Sequence[str]) -> dict[int, int]:
@@ -49,13 +48,17 @@ class Names:
         found: dict[int, int] = {}
         if not self._count or not doc_ids:
             return found
-        heads = np.array([name_head(doc_id.encode()) for doc_id in doc_ids], np.uint32)
-        places = np.searchsorted(self._heads, heads)
+        sorted_heads: NDArray[np.uint32] = self._file.section(Section.NAME_HEADS, "<u4")
+        order: NDArray[np.uint32] = self._file.section(Section.NAME_ORDER, "<u4")
+        # What cannot be encoded names no document: "surrogatepass" gives bytes that no name has.
+        names = (doc_id.encode(errors="surrogatepass") for doc_id in doc_ids)
+        heads = np.array([name_head(name) for name in names], np.uint32)
+        places = np.searchsorted(sorted_heads, heads)
         places[places == self._count] = 0
-        for asked in np.flatnonzero(self._heads[places] == heads).tolist():
+        for asked in np.flatnonzero(sorted_heads[places] == heads).tolist():
             place = int(places[asked])
-            while place < self._count and self._heads[place] == heads[asked]:
-                number = int(self._order[place])
+            while place < self._count and sorted_heads[place] == heads[asked]:
+                number = int(order[place])
                 if number >= self._count:
                     self._file.refuse_section(Section.NAME_ORDER)
                 if self.doc_id(number) == doc_ids[asked]:
@@ -93,22 +96,25 @@ class Names:
         return [data[start : start + DIGEST_SIZE] for start in range(0, len(data), DIGEST_SIZE)]
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._ends = self._ends[:0].copy()
-        self._sizes = self._heads = self._order = self._sizes[:0].copy()
+        """Forget the names that were read."""
+        with self._blocks_turn:
+            self._blocks.clear()
 
     def _block(self, block: int) -> list[str]:
         names = self._blocks.get(block)
         if names is None:
             names = self._read_block(block)
-            if len(self._blocks) >= _KEPT_BLOCKS:
-                del self._blocks[next(iter(self._blocks))]  # the one that was read first
-            self._blocks[block] = names
+            with self._blocks_turn:
+                if len(self._blocks) >= _KEPT_BLOCKS:
+                    del self._blocks[next(iter(self._blocks))]  # the one that was read first
+                self._blocks[block] = names
         return names
 
     def _read_block(self, block: int) -> list[str]:
-        start = int(self._ends[block - 1]) if block else 0
-        stop, size = int(self._ends[block]), int(self._sizes[block])
+        ends: NDArray[np.uint64] = self._file.section(Section.NAME_ENDS, "<u8")
+        sizes: NDArray[np.uint32] = self._file.section(Section.NAME_SIZES, "<u4")
+        start = int(ends[block - 1]) if block else 0
+        stop, size = int(ends[block]), int(sizes[block])
         data = self._file.section(Section.NAMES, "u1")
         if not start <= stop <= len(data) or size > (stop - start) * MOST_INFLATION:
             self._file.refuse_section(Section.NAME_ENDS)
@@ -134,33 +140,32 @@ class Digests:
 
     def __init__(self, file: PostsFile) -> None:
         self._file = file
-        self.array: NDArray[np.uint8] = file.section(Section.DIGESTS, "u1").reshape(-1, DIGEST_SIZE)
-        self._heads: NDArray[np.uint32] = file.section(Section.DIGEST_HEADS, "<u4")
-        self._order: NDArray[np.uint32] = file.section(Section.DIGEST_ORDER, "<u4")
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        """The digests, n x 16."""
+        return self._file.section(Section.DIGESTS, "u1").reshape(-1, DIGEST_SIZE)
 
     def texts_of(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the numbers of the texts with these digests, n x 16; -1 for one that is not here."""
-        count = len(self._heads)
+        count = self._file.layout.texts
         texts = np.full(len(digests), -1, np.int64)
         if not len(digests) or not count:
             return texts
         heads = np.ascontiguousarray(digests[:, :4]).view(">u4").reshape(-1).astype(np.uint32)
-        places = np.searchsorted(self._heads, heads)
+        own, sorted_heads = self.array, self._file.section(Section.DIGEST_HEADS, "<u4")
+        order = self._file.section(Section.DIGEST_ORDER, "<u4")
+        places = np.searchsorted(sorted_heads, heads)
         asked = np.arange(len(digests))
         while len(asked):  # again for those few whose head another one has as well
             inside = places < count
             asked, places = asked[inside], places[inside]
-            same = self._heads[places] == heads[asked]
+            same = sorted_heads[places] == heads[asked]
             asked, places = asked[same], places[same]
-            candidates = self._order[places].astype(np.int64)
+            candidates = order[places].astype(np.int64)
             if len(candidates) and candidates.max() >= count:
                 self._file.refuse_section(Section.DIGEST_ORDER)
-            found = (self.array[candidates] == digests[asked]).all(axis=1)
+            found = (own[candidates] == digests[asked]).all(axis=1)
             texts[asked[found]] = candidates[found]
             asked, places = asked[~found], places[~found] + 1
         return texts
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self.array = self.array[:0].copy()
-        self._heads = self._order = self._heads[:0].copy()

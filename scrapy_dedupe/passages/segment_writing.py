@@ -34,6 +34,7 @@ from .segment_layout import (
     header_checksum,
     name_head,
     posts_name,
+    value_bits_for,
 )
 from .spots import SPOT_BITS, WHOLE
 
@@ -221,7 +222,7 @@ class SegmentWriter:
 
     def _stream_for(self, n_posts: int, n_values: int) -> PostStream:
         key_bits = self._parameters.key_bits
-        value_bits = max(0, n_values - 1).bit_length()
+        value_bits = value_bits_for(n_values)
         bucket_bits = bucket_bits_for(n_posts, key_bits, value_bits)
         spot_bits = SPOT_BITS if self._parameters.has_texts else 0
         return PostStream(self._posts.write, key_bits, bucket_bits, value_bits, spot_bits)
@@ -340,6 +341,7 @@ class SegmentWriter:
             (Section.NAME_HEADS, _bytes(name_heads, "<u4")),
             (Section.NAME_ORDER, _bytes(name_order, "<u4")),
             (Section.HOSTS, hosts),
+            (Section.POST_CHECKSUMS, _bytes(stream.blocks.finished(), "<u4")),
         ]
 
     def _write_blob_table(self) -> bytes:

@@ -1,9 +1,10 @@
 """A segment as it is read: mapped into memory, and looked into where the answer is.
 
-Opening reads the two headers and compares them with the entry in the manifest. What else is read is not compared with
-its checksum, which would cost a reading of the whole; but no number of the file is followed without a look at its
-range, so that a damaged file gives StoreRefused, or an answer that the texts do not confirm. `Segment.check` reads
-everything. The layout is told in the module `segment_layout`.
+Opening reads the two headers and compares them with the entry in the manifest. Everything else is compared with its
+checksum when it is first used: tables as a whole, posts by the block, blobs one by one. So damage is refused by name
+where an answer needs what is damaged, and nothing else is read. No number of the file is followed without a look at its
+range, for a file that was made to deceive. `Segment.check` reads everything. The layout is told in the module
+`segment_layout`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from .segment_blocks import CheckedBlocks
+
 __all__ = ["Segment", "SegmentEntry", "decode_outline", "encode_outline", "key_bounds"]
 
 _SCAN = 64  # the posts of a bucket that are all looked at; in larger ones a key is searched for
 _SPLIT_BITS = 16  # bounds of keys are multiples of 2 ** -16 of all keys
 _NOTHING: NDArray[np.int64] = np.zeros(0, np.int64)
+_READ = ("_packed", "_blocks", "_bases", "_buckets", "post_counts", "_names", "_digests")
 
 
 class Segment:
@@ -69,11 +73,6 @@ class Segment:
         self._low_mask = np.uint64((1 << layout.low_bits) - 1)
         self._value_mask = np.uint64((1 << layout.value_bits) - 1)
         self._packed = self._file.posts()
-        self._bases = self._file.section(Section.BASES, "<i8")
-        self._buckets = self._file.section(Section.BUCKETS, f"<u{layout.bucket_item}")
-        self.token_counts: NDArray[np.uint32] = self._file.section(Section.TOKEN_COUNTS, "<u4")
-        self.char_counts: NDArray[np.uint32] = self._file.section(Section.CHAR_COUNTS, "<u4")
-        self.post_counts: NDArray[np.uint32] = self._file.section(Section.POST_COUNTS, "<u4")
         self._names = Names(self._file)
         self._digests = Digests(self._file)
 
@@ -89,11 +88,10 @@ class Segment:
 
     def close(self) -> None:
         """Let go of the files. Arrays that were handed out stay readable; nothing else can be asked any more."""
-        for name in ("_packed", "_bases", "_buckets", "token_counts", "char_counts", "post_counts"):
+        if "_names" in self.__dict__:
+            self._names.close()
+        for name in _READ:
             self.__dict__.pop(name, None)
-        for part in ("_names", "_digests"):
-            if part in self.__dict__:
-                self.__dict__.pop(part).close()
         self._blobs.close()
         self._file.close()
 
@@ -120,6 +118,7 @@ class Segment:
             stops[large] = self._search(first, stops[large], (wanted | self._value_mask) + np.uint64(1))
             starts[large] = first
             sizes = stops - starts
+        self._check_posts(starts, stops)
         ends = np.cumsum(sizes)
         positions = np.repeat(starts - (ends - sizes), sizes)
         positions += np.arange(len(positions))
@@ -139,6 +138,7 @@ class Segment:
         starts = self._start_of(buckets)
         if starts[0] < 0 or starts[-1] > self.post_count or np.any(starts[1:] < starts[:-1]):
             self._file.refuse_section(Section.BUCKETS)
+        self._check_posts(starts[:1], starts[-1:])
         posts = self._packed.range(int(starts[0]), int(starts[-1]))
         keys = np.repeat(buckets[:-1].astype(np.uint64) << self._low_bits, np.diff(starts))
         keys |= posts >> self._value_bits
@@ -165,6 +165,24 @@ class Segment:
         return np.concatenate((np.zeros(1, np.int64), np.cumsum(self.post_counts, dtype=np.int64)))
 
     # Texts
+
+    @property
+    def token_counts(self) -> NDArray[np.uint32]:
+        """How many tokens each text has."""
+        return self._file.section(Section.TOKEN_COUNTS, "<u4")
+
+    @property
+    def char_counts(self) -> NDArray[np.uint32]:
+        """How many characters each text has."""
+        return self._file.section(Section.CHAR_COUNTS, "<u4")
+
+    @cached_property
+    def post_counts(self) -> NDArray[np.uint32]:
+        """How many posts each text has."""
+        counts = self._file.section(Section.POST_COUNTS, "<u4")
+        if int(counts.sum(dtype=np.uint64)) != self.post_count:
+            self._file.refuse_section(Section.POST_COUNTS)
+        return counts
 
     @property
     def digests(self) -> NDArray[np.uint8]:
@@ -273,6 +291,23 @@ class Segment:
         """Return the sorted heads of the doc ids, and the documents in their order."""
         return self._file.section(Section.NAME_HEADS, "<u4"), self._file.section(Section.NAME_ORDER, "<u4")
 
+    @cached_property
+    def _bases(self) -> NDArray[np.int64]:
+        return self._file.section(Section.BASES, "<i8")
+
+    @cached_property
+    def _buckets(self) -> NDArray[np.unsignedinteger]:
+        return self._file.section(Section.BUCKETS, f"<u{self._file.layout.bucket_item}")
+
+    @cached_property
+    def _blocks(self) -> CheckedBlocks:
+        return self._file.post_blocks()
+
+    def _check_posts(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """Compare posts with their checksums; to be called before they are read."""
+        width = self._packed.width
+        self._blocks.check(starts * width >> 3, (stops * width + 7) >> 3)
+
     def _start_of(self, buckets: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._bases[buckets >> GROUP_BITS] + self._buckets[buckets]
 
@@ -289,7 +324,9 @@ class Segment:
         low, high = starts.copy(), stops.copy()
         for _ in range(int((stops - starts).max()).bit_length()):
             middle = (low + high) >> 1
-            found = self._packed.gather(np.minimum(middle, self.post_count - 1))
+            looked_at = np.minimum(middle, self.post_count - 1)
+            self._check_posts(looked_at, looked_at + 1)
+            found = self._packed.gather(looked_at)
             is_smaller = (found < posts) & (low < high)
             low = np.where(is_smaller, middle + 1, low)
             high = np.where(is_smaller, high, middle)

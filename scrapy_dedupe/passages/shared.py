@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .alignment import Runs, Windows, outermost
+from .alignment import Runs, Windows, outermost, thinned
+from .blots import keys
+from .chains import Chains
 from .stretches import ReadStretches, Stretches
 from .values import Passage, Place
+from .winnowing import windows as joined_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -113,10 +116,19 @@ class AskedText:
         """Of how many blots in a row the index holds one."""
         return self.blotter.guarantee - self.blotter.span + 1
 
-    @property
-    def least_blots(self) -> int:
-        """How many of the blots are in a run of `min_tokens` tokens, at least."""
-        return max(1, (self.min_tokens - self.blotter.span + 1) // self.window)
+    def chains(self, sorted_keys: NDArray[np.uint64]) -> Chains:
+        """The windows of the text, told by the numbers that the keys of their blots have in *sorted_keys*."""
+        bounds = np.array([0, len(self.tokens.hashes)], np.int64)
+        values = self.blotter.all_blots(self.tokens.hashes, bounds).values
+        smallest = joined_windows(values, self.window, 1, lambda first, second, _: np.minimum(first, second))
+        # Neighbours mostly have the same.
+        firsts = np.flatnonzero(np.append(True, smallest[1:] != smallest[:-1]))[: len(smallest)]
+        wanted = keys(smallest[firsts], self.blotter)
+        numbers = np.full(len(wanted), -1, np.int64)
+        if len(sorted_keys):
+            places = np.minimum(np.searchsorted(sorted_keys, wanted), len(sorted_keys) - 1)
+            numbers = np.where(sorted_keys[places] == wanted, places, -1)
+        return Chains(np.repeat(numbers, np.diff(firsts, append=len(smallest))), self.blotter.guarantee)
 
     def hidden_by(self, blots: Numbers) -> Mask:
         """Which tokens no passage may go through: the taboo ones, and those that these blots are made of."""
@@ -140,12 +152,12 @@ class AskedText:
         """Where a passage stands in this text."""
         return Place("", *_span(self.tokens, token_start, token_end))
 
-    def share_covered(self, shares: Sequence[Share]) -> float:
-        """Which share of the tokens is in one of these."""
+    def tokens_covered(self, shares: Sequence[Share]) -> int:
+        """How many of the tokens are in one of these."""
         steps = np.zeros(len(self.tokens.hashes) + 1, np.int64)
         np.add.at(steps, [share.asked.token_start for share in shares], 1)
         np.add.at(steps, [share.asked.token_end for share in shares], -1)
-        return int(np.count_nonzero(np.cumsum(steps))) / len(self.tokens.hashes)
+        return int(np.count_nonzero(np.cumsum(steps)))
 
 
 def shares_in_texts(
@@ -178,7 +190,7 @@ def shares_in_texts(
         for text, begin, end in zip(found.tolist(), firsts, np.append(firsts[1:], len(order)), strict=False):
             if text not in again:
                 some = runs.picked(order[begin:end])
-                result[text] = _shares_in(asked, texts[text], read, outermost(some))
+                result[text] = _shares_in(asked, texts[text], read, outermost(thinned(some)))
         if wider is None:
             break
         stretches = wider
@@ -216,8 +228,15 @@ def shares_in_outline(
     blots, ordinals = blots[free], ordinals[free]
     a, b = asked.blot_starts[blots], outline.token_starts[ordinals]
     order = np.lexsort((a, b - a))
-    a, b, ordinals = a[order], b[order], ordinals[order]
-    breaks = (np.diff(b - a) != 0) | (np.diff(a) > span)
+    a, b, ordinals, blots = a[order], b[order], ordinals[order], blots[order]
+    # Where a window is larger than a blot, two blots that both texts keep one after the other need not touch.
+    are_neighbours = (np.diff(ordinals) == 1) & (np.diff(a) <= asked.window)
+    if asked.min_tokens >= asked.blotter.guarantee:
+        are_neighbours &= np.diff(blots) == 1
+    goes_on = (np.diff(b - a) == 0) & ((np.diff(a) <= span) | are_neighbours)
+    gaps = np.flatnonzero(goes_on & (np.diff(a) > span))
+    goes_on[gaps] = ~_touching(a[gaps], a[gaps + 1] - a[gaps], hidden)
+    breaks = ~goes_on
     first = np.flatnonzero(np.concatenate((np.ones(min(1, len(a)), np.bool_), breaks)))
     last = np.append(first[1:], len(a))[: len(first)] - 1
     lengths = a[last] + span - a[first]
@@ -229,7 +248,7 @@ def shares_in_outline(
         for start, stop in zip(first, last, strict=True)
     }
     spans: dict[tuple[int, int], list[Span]] = {}
-    for a_start, b_start, length in _rows(outermost(Runs(a[first], b[first], lengths))):
+    for a_start, b_start, length in _rows(outermost(thinned(Runs(a[first], b[first], lengths)))):
         start, stop = ends[a_start, b_start]
         characters = int(outline.char_starts[start]), int(outline.char_ends[stop])
         spans.setdefault((a_start, a_start + length), []).append((b_start, b_start + length, *characters))
@@ -288,7 +307,7 @@ def _covered(count: int, starts: Numbers, span: int) -> Mask:
     return covered
 
 
-def _touching(starts: Numbers, span: int, tokens: Mask) -> Mask:
+def _touching(starts: Numbers, span: int | Numbers, tokens: Mask) -> Mask:
     """Which of the spans have one of the tokens in them."""
     before = np.zeros(len(tokens) + 1, np.int64)
     np.cumsum(tokens, out=before[1:])

@@ -15,18 +15,21 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import json
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.errors import SettingError, StoreRefused
 
+from .blots import blotter_of, key_bits
 from .catalogue import read_deleted, read_manifest, refuse_other_files
 from .folder_files import damaged
 from .segment_layout import DIGEST_SIZE, blobs_name
 from .segments import Segment, key_bounds
+from .tokens import tokeniser_named
 from .values import Document, Posts
 
 if TYPE_CHECKING:
@@ -44,16 +47,19 @@ if TYPE_CHECKING:
 MOST_POSTS = 2_000_000
 """How many posts `Snapshot.scan` gives at a time, unless told otherwise."""
 
+_TRIES = 50  # each of them needs another manifest, so that files are gone again only where somebody writes without end
 _LEAST_POSTS = 1_024  # a segment tells only to within some posts where a key begins
 
 
 class Snapshot:
     """The index in *folder* as *manifest* tells it; `open` reads that first.
 
-    Raises StoreRefused if a file is damaged, FileNotFoundError if one is gone.
+    Raises StoreRefused if a file is damaged or the index was made in a way that is not known here, FileNotFoundError if
+    a file is gone.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
+        refuse_unknown_parameters(folder, manifest.parameters)
         self.folder = folder
         self.manifest = manifest
         self._files = contextlib.ExitStack()
@@ -81,13 +87,15 @@ class Snapshot:
         be read.
         """
         manifest = read_manifest(folder)
+        tries = 0
         while manifest is not None:
+            tries += 1
             try:
                 return cls(folder, manifest)
             except (FileNotFoundError, StoreRefused) as error:
                 # A writer may have removed, or have replaced, what the manifest named when it was read.
                 newer = read_manifest(folder)
-                if newer == manifest:
+                if newer == manifest or tries >= _TRIES:
                     if isinstance(error, FileNotFoundError):
                         raise damaged(folder, f"lacks the file {error.filename}") from error
                     raise
@@ -401,6 +409,23 @@ def no_index(folder: Path) -> StoreRefused:
         f"There is no passage index in {folder}. Make one with `scrapy-dedupe passages index`, or name its folder with"
         " --root."
     )
+
+
+def refuse_unknown_parameters(folder: Path, parameters: Parameters) -> None:
+    """Raise StoreRefused if there is no such tokeniser or blotter, as in an index that a later version has made."""
+    what = f"the tokeniser {parameters.tokeniser!r}"
+    try:
+        is_known = tokeniser_named(parameters.tokeniser).name == parameters.tokeniser
+        if is_known:
+            what = f"the blotter {json.dumps(parameters.blotter, sort_keys=True)} and keys of {parameters.key_bits} bits"
+            is_known = key_bits(blotter_of(parameters.blotter)) == parameters.key_bits
+    except SettingError:
+        is_known = False
+    if not is_known:
+        raise StoreRefused(
+            f"The passage index {folder} was made with {what}, which this version of scrapy-dedupe does not know. Use"
+            " the version that made it, or index again into another folder."
+        )
 
 
 def _digests(segment: Segment) -> NDArray[np.uint8]:

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import os
-import sys
 from array import array
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
 _CODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
 class Items:
-    """A file of uint32 in the order of bytes of this machine, which somebody else writes."""
+    """A file of numbers in the order of bytes of this machine, which somebody else writes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, dtype: type = np.uint32) -> None:
         self._path = path
+        self._dtype = np.dtype(dtype)
         self._fd = -1
 
-    def item(self, number: int) -> int:
+    def between(self, start: int, end: int) -> NDArray:
+        """The items from *start* to *end*."""
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDONLY)
-        return int.from_bytes(os.pread(self._fd, 4, 4 * number), sys.byteorder)
+        size = self._dtype.itemsize
+        return np.frombuffer(os.pread(self._fd, (end - start) * size, start * size), self._dtype)
+
+    def some(self, numbers: NDArray[np.int64]) -> NDArray:
+        """The items of these numbers."""
+        # What was read of a mapped file stays in memory for as long as it is mapped.
+        found: NDArray = np.memmap(self._path, self._dtype, "r").view(np.ndarray)[numbers]
+        return found
 
     def close(self) -> None:
         if self._fd >= 0:

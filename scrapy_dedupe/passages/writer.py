@@ -80,7 +80,7 @@ class IndexWriter:
         self.parameters = parameters
         self.manifest = catalogue.begin(folder, parameters)
         self._pid = os.getpid()
-        self._at_once = at_once
+        self.is_at_once = at_once
         self._committed = self.manifest
         self._is_doubtful = False
         self._has_leftovers = False
@@ -88,12 +88,30 @@ class IndexWriter:
         self._segments: dict[str, Segment] = {}
         self._living: dict[str, NDArray[np.bool_]] = {}
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether all that was done is the index's."""
+        return self.manifest == self._committed
+
+    def prove_usable(self) -> None:
+        """Raise StoreUnavailable in another process, or if nobody knows what the index consists of."""
+        if self._pid != os.getpid():
+            raise StoreUnavailable(
+                f"The index {self.folder} is being written by process {self._pid}, of which this one is a copy. Open"
+                " the index in this process, after the end of that."
+            )
+        if self._is_doubtful:
+            raise StoreUnavailable(
+                f"The manifest of the index {self.folder} could not be replaced and cannot be read, so nobody knows what"
+                " it says. See to the disk, and open the index again."
+            )
+
     def add(self, batches: Sequence[Prepared], then: Callable[[Added], object]) -> None:
         """Add documents, as one new segment. Raises StoreUnavailable if that cannot be written.
 
         *then* is called as soon as the index has them, which may be before an error is raised.
         """
-        self._refuse_writing()
+        self.prove_usable()
         named, given = _last_of_each_name(batches)
         replaced: dict[str, list[int]] = {}
         for doc_id, found in self._find_all(named).items():
@@ -116,7 +134,7 @@ class IndexWriter:
 
     def delete(self, doc_ids: Iterable[str]) -> list[bool]:
         """Delete documents, and tell of each whether it was there. Raises StoreUnavailable."""
-        self._refuse_writing()
+        self.prove_usable()
         asked = list(doc_ids)
         found = self._find_all(dict.fromkeys(asked))
         numbers: dict[str, list[int]] = {}
@@ -133,7 +151,7 @@ class IndexWriter:
         What is merged has at most *largest* posts and documents. Raises StoreUnavailable, and StoreRefused for a segment
         that is damaged; the index has all the same what it had before.
         """
-        self._refuse_writing()
+        self.prove_usable()
         needed = tuple(entry for entry in self.manifest.segments if self._is_needed(entry))
         if len(needed) < len(self.manifest.segments):
             self._become(needed, dict(self.manifest.deleted))
@@ -145,7 +163,7 @@ class IndexWriter:
 
         Raises as `tidy` does.
         """
-        self._refuse_writing()
+        self.prove_usable()
         is_changed = False
         for chosen in reversed(fewest(self._sizes())):
             entries = self.manifest.segments[chosen]
@@ -156,8 +174,8 @@ class IndexWriter:
 
     def commit(self) -> None:
         """Make what was done the index's, and remove the files that it no longer needs. Raises StoreUnavailable."""
-        self._refuse_writing()
-        if self.manifest != self._committed:
+        self.prove_usable()
+        if not self.is_committed:
             self._replace(self.manifest)
             self._remove_leftovers()
 
@@ -169,18 +187,6 @@ class IndexWriter:
         if self._has_leftovers and self._pid == os.getpid():
             self.manifest = self._committed
             self._remove_leftovers()
-
-    def _refuse_writing(self) -> None:
-        if self._pid != os.getpid():
-            raise StoreUnavailable(
-                f"The index {self.folder} is being written by process {self._pid}, of which this one is a copy. Open"
-                " the index in this process, after the end of that."
-            )
-        if self._is_doubtful:
-            raise StoreUnavailable(
-                f"The manifest of the index {self.folder} could not be replaced and cannot be read, so nobody knows what"
-                " it says. See to the disk, and open the index again."
-            )
 
     def _replace(self, manifest: Manifest) -> None:
         """Make *manifest* that of the index. Its files belong to the index also if an error is raised afterwards."""
@@ -204,7 +210,7 @@ class IndexWriter:
             found = catalogue.read_manifest(self.folder)
             if found is not None:
                 catalogue.remove_orphans(self.folder, found, self._committed, self.manifest)
-                self._has_leftovers = self.manifest != self._committed
+                self._has_leftovers = not self.is_committed
 
     def _segment(self, entry: SegmentEntry) -> Segment:
         segment = self._segments.get(entry.name)
@@ -283,16 +289,20 @@ class IndexWriter:
         generation = self.manifest.generation + 1
         files = dict(self.manifest.deleted)
         changed: dict[str, NDArray[np.bool_]] = {}
-        for entry in self.manifest.segments:
-            numbers = deleted.get(entry.name)
-            if numbers:
-                living = self._living_documents(self._segment(entry)).copy()
-                living[numbers] = False
-                self._has_leftovers = True
-                files[entry.name] = catalogue.write_deleted(
-                    self.folder, entry.name, generation, np.flatnonzero(~living)
-                )
-                changed[entry.name] = living
+        try:
+            for entry in self.manifest.segments:
+                numbers = deleted.get(entry.name)
+                if numbers:
+                    living = self._living_documents(self._segment(entry)).copy()
+                    living[numbers] = False
+                    self._has_leftovers = True
+                    files[entry.name] = catalogue.write_deleted(
+                        self.folder, entry.name, generation, np.flatnonzero(~living)
+                    )
+                    changed[entry.name] = living
+        except BaseException:
+            self._remove_leftovers()  # whose room may be what is lacking
+            raise
         self._become(segments, files, changed, then)
 
     def _become(
@@ -307,10 +317,10 @@ class IndexWriter:
         kept = {name: file for name, file in files.items() if name in names}
         manifest = Manifest(self.manifest.generation + 1, self.parameters, segments, kept)
         try:
-            if not self._at_once:
+            if not self.is_at_once:
                 self._replace(manifest)
         finally:
-            if self._at_once or self._committed is manifest:
+            if self.is_at_once or self._committed is manifest:
                 self.manifest = manifest
                 self._number = 0
                 self._living.update(changed or {})

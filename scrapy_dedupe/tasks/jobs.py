@@ -68,11 +68,14 @@ def run_in_order(
     left = iter(tasks)
     count = job_count(jobs)
     first = list(islice(left, 2 if count > 1 else 0))
-    if len(first) < 2:
-        for task in chain(first, left):
+    is_alone = len(first) < 2
+    # The list itself would keep two tasks to the end.
+    left, first = chain(first, left), []
+    if is_alone:
+        for task in left:
             yield function(task)
     else:
-        yield from _in_order(function, chain(first, left), count, weight or (lambda task: 0), most)
+        yield from _in_order(function, left, count, weight or (lambda task: 0), most)
 
 
 def job_count(jobs: int) -> int:
@@ -115,7 +118,7 @@ def _in_order(
         waiting: deque[tuple[Future[Result], int]] = deque()
         heavy = 0
 
-        def first() -> Result:
+        def next_result() -> Result:
             nonlocal heavy
             future, weighing = waiting.popleft()
             result = future.result()
@@ -125,15 +128,15 @@ def _in_order(
         for task in tasks:
             weighing = weight(task)
             while waiting and heavy + weighing > most:
-                yield first()
+                yield next_result()
             waiting.append((_submit(pool, function, task), weighing))
             heavy += weighing
             # Else it would be held here until the next one comes, besides that.
             del task
             if waiting[0][0].done() or len(waiting) >= _AHEAD_PER_JOB * count:
-                yield first()
+                yield next_result()
         while waiting:
-            yield first()
+            yield next_result()
 
 
 @contextmanager

@@ -37,6 +37,16 @@ def elsewhere(call: Callable[..., Called]) -> None:
     """In the folder where the command line is called."""
 
 
+def test_without_an_index_the_blots_are_those_of_a_new_one(call: Callable[..., Called], root: str) -> None:
+    called = call("passages", "blot", "shared.txt")
+    assert called.code == 0
+    assert called.out == call("passages", "blot", "shared.txt", "--root", root).out
+    assert not Path(".scrapy/dedupe/passages").exists()
+    absent = call("passages", "blot", "shared.txt", "--root", "absent")
+    assert absent.code == 3
+    assert "no passage index in absent" in absent.err
+
+
 def test_blots_are_shown_one_a_line(call: Callable[..., Called], root: str) -> None:
     called = call("passages", "blot", "shared.txt", "--root", root)
     assert called.code == 0
@@ -95,7 +105,7 @@ def test_what_blot_shows_can_be_piped_into_unblot(
     call: Callable[..., Called], root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = call("passages", "blot", "shared.txt", "--root", root, "--offsets").out
-    monkeypatch.setattr(sys, "stdin", io.StringIO(shown))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(shown.encode())))
     called = call("passages", "unblot", "-", "--root", root, "--json")
     # The blots at the ends of a file depend on what is around the passage elsewhere.
     assert len(called.json["blots"]) + len(called.json["unknown"]) == len(shown.splitlines())
@@ -106,4 +116,13 @@ def test_what_blot_shows_can_be_piped_into_unblot(
 def test_what_is_no_blot_is_refused(call: Callable[..., Called], root: str, word: str) -> None:
     called = call("passages", "unblot", word, "--root", root)
     assert called.code == 2
+    assert "no blot" in called.err
+
+
+def test_bytes_that_are_no_text_on_standard_input_are_no_blot(
+    call: Callable[..., Called], root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xe9\xff\n")))
+    called = call("passages", "unblot", "-", "--root", root)
+    assert (called.code, called.err.count("\n")) == (2, 1)
     assert "no blot" in called.err

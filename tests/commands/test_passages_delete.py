@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,3 +83,22 @@ def test_what_cannot_be_done_is_told_in_a_sentence(
     assert sentence in called.err
     assert not Path("nowhere").exists()
     assert len(documents(root)) == 3
+
+
+def test_a_name_that_is_no_utf_8_is_typed_as_it_is(call: Callable[..., Called], tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.txt")
+    (tmp_path / name).write_text(WORDS)
+    root = str(tmp_path / "index")
+    assert call("passages", "index", str(tmp_path / name), "--root", root).code == 0
+    assert documents(root) == [f"{tmp_path}/caf\\xe9.txt"]
+    called = call(
+        "passages", "delete", os.fsdecode(b"th\xe9"), str(tmp_path / name), "--root", root, "--json"
+    )
+    assert called.code == 4
+    assert called.json == {"root": root, "documents": 1, "missing": ["th\\xe9"]}
+    assert documents(root) == []
+
+
+def test_what_moves_the_cursor_does_not_reach_the_terminal(call: Callable[..., Called], root: str) -> None:
+    called = call("passages", "delete", "a\nb\x1b[2J", "--root", root)
+    assert called.out.splitlines()[0] == "a\ufffdb\ufffd[2J is not in the index."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import resource
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -97,3 +99,37 @@ def test_an_index_that_is_not_there_is_named(call: Callable, tmp_path: Path) -> 
     called = call("passages", "extract", "--root", str(tmp_path / "nowhere"))
     assert called.code == 3
     assert "nowhere" in called.err
+
+
+def test_what_is_found_is_kept_where_it_is_said(
+    root: str, call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    real = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *words: made.append(str(words[2])) or real(*words))
+    (tmp_path / "work").mkdir()
+    assert call("passages", "extract", "--root", root, "--work", str(tmp_path / "work")).code == 0
+    assert made == [str(tmp_path / "work")]
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_full_or_absent_folder_for_it_is_told_in_a_sentence(
+    root: str, call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = str(tmp_path / "nowhere")
+    called = call("passages", "extract", "--root", root, "--work", absent)
+    assert (called.code, called.err.count("\n")) == (3, 1)
+    assert absent in called.err
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))
+    try:
+        called = call("passages", "extract", "--root", root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (called.code, called.err.count("\n")) == (3, 1)
+    assert tempfile.gettempdir() in called.err
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [absent])
+    called = call("passages", "extract", "--root", root)
+    assert (called.code, called.err.count("\n")) == (3, 1)
+    assert "--work" in called.err

@@ -279,7 +279,7 @@ def test_ctrl_c_leaves_the_index_as_it_was(tmp_path: Path) -> None:
     program.send_signal(signal.SIGINT)
     _, told = program.communicate(timeout=30)
     assert program.returncode == -signal.SIGINT
-    assert told == "scrapy-dedupe passages index: stopped.\n"
+    assert told == "scrapy-dedupe passages index: stopped; the index is as it was before.\n"
     assert documents(str(root)) == ["before"]
 
 

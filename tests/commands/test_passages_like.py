@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from scrapy_dedupe.passages.catalogue import read_manifest, replace_manifest
 from scrapy_dedupe.passages.index import PassageIndex
 
 if TYPE_CHECKING:
@@ -127,3 +130,56 @@ def test_what_moves_the_cursor_does_not_reach_the_terminal(call: Callable[..., C
     assert "evil" in called.out
     assert "\x1b" not in called.out
     assert "\u202e" not in called.out
+
+
+def test_a_name_that_is_no_utf_8_is_typed_as_it_is(call: Callable[..., Called], root: str) -> None:
+    with PassageIndex(root) as index:
+        index.add("caf\\xe9.txt", SHARED)
+    called = call("passages", "like", os.fsdecode(b"caf\xe9.txt"), "--root", root, "--json")
+    assert [hit["doc_id"] for hit in called.json["hits"]] == ["https://a.example/", "https://b.example/"]
+
+
+def test_an_id_that_is_longer_than_any_path_is_found(call: Callable[..., Called], root: str) -> None:
+    with PassageIndex(root) as index:
+        index.add("a" * 8_000, "nothing of it")
+    assert call("passages", "like", "a" * 8_000, "--root", root).out.startswith("No document in")
+    assert call("passages", "like", "b" * 8_000, "--root", root).code == 3
+
+
+def test_ids_are_shown_in_one_line(call: Callable[..., Called], root: str) -> None:
+    with PassageIndex(root) as index:
+        index.add("a\nb\x1b[31m", SHARED)
+    Path("page.txt").write_text(SHARED, encoding="utf-8")
+    shown = "a\ufffdb\ufffd[31m"
+    assert f"%  {shown}\n" in call("passages", "like", "page.txt", "--root", root).out
+    assert f"characters  {shown}\n" in call("passages", "inspect", "--root", root, "--documents").out
+    blot = call("passages", "blot", "page.txt", "--root", root).out.splitlines()[1]
+    assert f"  {shown}\n" in call("passages", "unblot", blot, "--root", root).out
+    assert f"     {shown}: tokens" in call("passages", "extract", "--root", root).out
+
+
+@pytest.mark.parametrize(
+    "verb", ["index", "like", "extract", "blot", "unblot", "inspect", "compact", "delete"]
+)
+def test_what_another_version_wrote_is_refused(
+    call: Callable[..., Called], root: str, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("page.txt").write_text(SHARED, encoding="utf-8")
+    words = {"index": ["page.txt", "--append"], "unblot": ["ab"], "like": ["page.txt"], "blot": ["page.txt"]}
+    words["delete"] = ["a"]
+    manifest = read_manifest(Path(root))
+    assert manifest is not None
+    replace_manifest(
+        Path(root), replace(manifest, parameters=replace(manifest.parameters, tokeniser="syllables/1"))
+    )
+    called = call("passages", verb, *words.get(verb, []), "--root", root)
+    assert (called.code, called.err.count("\n")) == (3, 1)
+    assert "syllables/1" in called.err
+
+
+def test_a_store_is_no_place_of_an_index(call: Callable[..., Called], root: str) -> None:
+    called = call("passages", "inspect", "--root", root, "--store", "sqlite:///dedupe.sqlite")
+    assert (called.code, called.err.count("\n")) == (2, 1)
+    assert "--root DIR" in called.err
+    assert "--store" not in call("passages", "inspect", "--help").out
+    assert "--store" in call("urls", "stats", "--help").out

@@ -4,7 +4,8 @@ Reads a line of JSON for each piece: the folder, the name of the work in `WORK` 
 number of the step before which the process gets SIGKILL, 0 for none, and the seconds after which it gets it, 0 for
 never. A step is whatever makes, renames, truncates or removes a file or folder, or opens one for writing, of which the
 interpreter tells before it happens (PEP 578), and every sync. Answers each line with the exit code, the number of steps
-so far, and what was written to stderr. Each piece is a fork of this process, which has imported everything already.
+so far, and what was written to stderr. Each piece is a fork of this process, which has imported everything already. It
+has a process group of its own, which ends with it: the processes of --jobs would go on writing where the next piece works.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -89,7 +91,7 @@ def run(folder: str, work: str | list[str], before: int) -> NoReturn:
     from scrapy_dedupe.commands.console import main
 
     steps = 0
-    log = os.open("steps", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    log = os.open("steps", os.O_WRONLY)
 
     def step() -> None:
         nonlocal steps
@@ -137,14 +139,32 @@ def serve() -> None:
         os.chdir(own)
         for line in sys.stdin:
             folder, work, before, seconds = json.loads(line)
-            child = os.fork()
+            # Here and not in the child, which may die before it comes to it. What an earlier one has still open is gone.
+            for name in ("steps", "out", "err"):
+                Path(name).unlink(missing_ok=True)
+                Path(name).touch()
+            child = _forked()
             if not child:
+                os.setpgid(0, 0)
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 for descriptor, name in ((1, "out"), (2, "err")):
-                    os.dup2(os.open(name, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), descriptor)
+                    os.dup2(os.open(name, os.O_WRONLY), descriptor)
                 run(folder, work, before)
             code = os.waitstatus_to_exitcode(_ended(child, seconds))
-            log, errors = Path("steps").read_text(), Path("err").read_text()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child, signal.SIGKILL)
+            log, errors = Path("steps").read_text(), Path("err").read_text(errors="replace")
             print(json.dumps([code, int(log or 0), errors]), flush=True)
+
+
+def _forked() -> int:
+    """Fork, if need be after a while: a loaded machine may have no process or memory left at the moment."""
+    for pause_s in (0.1, 0.5, 2.0, 5.0):
+        try:
+            return os.fork()
+        except OSError:
+            time.sleep(pause_s)
+    return os.fork()
 
 
 def _ended(child: int, seconds: float) -> int:

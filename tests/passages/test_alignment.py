@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages.alignment import Occurrences, Runs, Windows, outermost, shared_runs
+from scrapy_dedupe.passages.alignment import Occurrences, Runs, Windows, outermost, shared_runs, thinned
 
 FEW_WORDS = st.lists(st.integers(0, 3), max_size=30)
 Triples = list[tuple[int, int, int]]
@@ -77,7 +77,7 @@ def test_a_value_of_many_places_is_paired_at_each_of_them(a: list[int], b: list[
     pairs = set(zip(own.tolist(), other.tolist(), strict=True))
     assert len(pairs) == len(own)
     assert all(a[i] == b[j] for i, j in pairs)
-    if all(min(a.count(value), b.count(value)) <= 32 for value in set(a)):
+    if all(a.count(value) * b.count(value) <= 1024 for value in set(a)):
         assert len(pairs) == sum(a.count(value) * b.count(value) for value in set(a))
     assert {i for i, _ in pairs} == {i for i, value in enumerate(a) if value in b}
     assert {j for _, j in pairs} == {j for j, value in enumerate(b) if value in a}
@@ -104,3 +104,39 @@ def test_texts_that_share_nothing_or_are_empty_have_no_runs() -> None:
     for a, b in ((nothing, nothing), (nothing, some), (some, nothing), (some, hashes([4, 5, 6]))):
         assert triples(Windows(a, 1).runs_in(b)) == []
         assert len(outermost(Windows(a, 2).runs_in(b))) == 0
+
+
+@given(st.lists(st.integers(0, 2), max_size=150), st.lists(st.integers(0, 2), max_size=150))
+def test_the_first_pairs_of_runs_are_enough_to_find_all(a: list[int], b: list[int]) -> None:
+    values = Occurrences(hashes(a))
+    every, first = (values.pairs_with(hashes(b), begins_only=only) for only in (False, True))
+    assert len(first[0]) <= len(every[0])
+    if all(a.count(value) * b.count(value) <= 1024 for value in set(a)):
+        assert triples(shared_runs(hashes(a), hashes(b), first, 1)) == all_runs(a, b, 1)
+
+
+def test_a_line_without_end_is_told_as_often_as_covers_it() -> None:
+    line = list(range(100, 110))
+    a, b = hashes(line * 20_000), hashes([1, *line * 20])
+    began = time.process_time()
+    runs = outermost(thinned(Windows(a, 15).runs_in(b)))
+    assert time.process_time() - began < 10
+    assert len(runs) < 2_010
+    assert int(runs.lengths.sum()) < 3 * (len(a) + len(b))
+    assert runs.a_starts.min() == 0
+    assert np.all(runs.a_starts[1:] <= np.maximum.accumulate(runs.a_starts + runs.lengths)[:-1])
+    assert (runs.a_starts + runs.lengths).max() == len(a)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(1, 30)), min_size=1, max_size=200)
+)
+def test_thinned_runs_cover_in_both_texts_what_all_do(rows: list[tuple[int, int, int]]) -> None:
+    every = Runs(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+    left = triples(thinned(every))
+    assert set(left) <= set(rows)
+    for side in (0, 1):
+        spans = [
+            {place for row in some for place in range(row[side], row[side] + row[2])} for some in (rows, left)
+        ]
+        assert spans[0] == spans[1]

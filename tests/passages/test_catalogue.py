@@ -226,6 +226,32 @@ def test_what_cannot_be_removed_is_left(tmp_path: Path) -> None:
     assert orphans(tmp_path, MANIFEST_VALUE) == ["00000009.posts"]
 
 
+def test_what_any_of_several_manifests_names_is_kept(tmp_path: Path) -> None:
+    for name in ("00000002.posts", "00000002.blobs", "00000002.deleted-3", "00000001.posts", MANIFEST):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match="manifest"):
+        remove_orphans(tmp_path)
+    assert remove_orphans(tmp_path, replace(MANIFEST_VALUE, segments=(), deleted={}), MANIFEST_VALUE) == [
+        "00000001.posts"
+    ]
+
+
+def test_a_file_that_could_not_be_written_leaves_the_old_one_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_manifest(tmp_path, MANIFEST_VALUE)
+    for error, raised in ((OSError(28, "No space left"), StoreUnavailable), (KeyboardInterrupt(), None)):
+
+        def fail(fd: int, error: BaseException = error) -> None:
+            raise error
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(raised or KeyboardInterrupt):
+            replace_manifest(tmp_path, replace(MANIFEST_VALUE, generation=9))
+        assert read_manifest(tmp_path) == MANIFEST_VALUE
+        assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
+
+
 def test_names_of_segments_do_not_repeat() -> None:
     names = {segment_name(generation, number) for generation in range(1, 200) for number in range(3)}
     assert len(names) == 199 * 3

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,16 +8,19 @@ import pytest
 from deflate import deflate_compress
 from passages.small_segments import WITH_TEXTS, digest_of, write_index, write_segment
 
-from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.passages.catalogue import MANIFEST, begin, write_deleted
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.passages import checking, snapshot
+from scrapy_dedupe.passages.catalogue import MANIFEST, begin, read_manifest, write_deleted
 from scrapy_dedupe.passages.checking import check
 from scrapy_dedupe.passages.preparation import prepare
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
+from scrapy_dedupe.passages.snapshot import Snapshot
 from scrapy_dedupe.passages.values import Parameters
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from scrapy_dedupe.passages.catalogue import Manifest
     from scrapy_dedupe.passages.segment_layout import SegmentEntry
 
 WORDS = [f"word{number}" for number in range(40)]
@@ -146,6 +150,83 @@ def test_a_text_that_is_not_that_of_its_digest_is_a_problem(tmp_path: Path) -> N
         entry = writer.close()
     write_index(tmp_path, WITH_TEXTS, [entry])
     assert check(tmp_path).problems
+
+
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [
+        (replace(WITH_TEXTS, tokeniser="words/2"), "the tokeniser 'words/2'"),
+        (replace(WITH_TEXTS, blotter={"name": "rolling/2"}), "the blotter"),
+        (replace(WITH_TEXTS, blotter={"name": "rolling/1", "k": 8, "window": 8, "more": 1}), "the blotter"),
+        (replace(WITH_TEXTS, key_bits=48), "keys of 48 bits"),
+    ],
+)
+def test_an_index_made_in_an_unknown_way_is_refused_as_one_of_another_version(
+    tmp_path: Path, parameters: Parameters, named: str
+) -> None:
+    write_index(tmp_path, parameters, [])
+    for open_ in (check, Snapshot.open):
+        with pytest.raises(StoreRefused, match="Use the version that made it") as raised:
+            open_(tmp_path)
+        assert named in str(raised.value)
+
+
+class Writer:
+    """Gives the index another segment, and removes the one before, whenever its manifest is read."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, turns: int) -> None:
+        self.folder, self.left, self.turns = folder, turns, 0
+        entry = write_segment(folder, "s0", WITH_TEXTS, ["abc"], [("a", "", "abc")])
+        write_index(folder, WITH_TEXTS, [entry])
+        for module in (checking, snapshot):
+            patch.setattr(module, "read_manifest", self.read_manifest)
+
+    def read_manifest(self, folder: Path) -> Manifest | None:
+        found = read_manifest(folder)
+        if self.left:
+            self.left -= 1
+            self.turns += 1
+            entry = write_segment(folder, f"s{self.turns}", WITH_TEXTS, ["abc"], [("a", "", "abc")])
+            write_index(folder, WITH_TEXTS, [entry], generation=1 + self.turns)
+            for suffix in ("posts", "blobs"):
+                (folder / f"s{self.turns - 1}.{suffix}").unlink()
+        return found
+
+
+def test_an_index_that_is_written_meanwhile_is_checked_as_it_is_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Writer(tmp_path, monkeypatch, 5)
+    assert check(tmp_path).problems == ()
+
+
+def test_an_index_that_is_written_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, monkeypatch, 1_000)
+    with pytest.raises(StoreUnavailable, match="is written all the time"):
+        check(tmp_path)
+    assert writer.turns < 200
+    with pytest.raises(StoreRefused, match="lacks the file"):
+        Snapshot.open(tmp_path)
+    assert writer.turns < 300
+
+
+def test_damage_is_told_at_once_whoever_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = write_segment(tmp_path, "damaged", WITH_TEXTS, ["de"], [("b", "", "de")])
+    (tmp_path / "damaged.posts").write_bytes(bytes(damaged.posts_size))
+    reads = 0
+
+    def read(folder: Path) -> Manifest | None:
+        nonlocal reads
+        reads += 1
+        write_index(folder, WITH_TEXTS, [damaged], generation=reads)
+        return read_manifest(folder)
+
+    monkeypatch.setattr(checking, "read_manifest", read)
+    (problem,) = check(tmp_path).problems
+    assert "damaged.posts" in problem
+    assert reads == 2
 
 
 def test_what_a_killed_writer_left_is_told_and_is_no_problem(tmp_path: Path) -> None:

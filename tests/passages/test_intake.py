@@ -2,18 +2,32 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import random
+import time
+import tracemalloc
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from passages.reading_pages import reading
 
+from scrapy_dedupe.passages.blots import blotter_of, key_bits
 from scrapy_dedupe.passages.forms import PLAIN
-from scrapy_dedupe.passages.intake import RawDocument, Skipped, decoded, texts_of
+from scrapy_dedupe.passages.intake import RawDocument, Skipped, decoded, take, texts_of
+from scrapy_dedupe.passages.values import Parameters
+
+if TYPE_CHECKING:
+    from scrapy_dedupe.passages.intake import Reading, Taken, Text
 
 
 def document(data: bytes | str, kind: str = PLAIN, **fields: object) -> RawDocument:
     return RawDocument("a", None, data, kind, "a place", **fields)  # type: ignore[arg-type]
+
+
+def read_all(batch: list[RawDocument], how: Reading) -> tuple[list[Text], Skipped]:
+    skipped = Skipped()
+    return list(texts_of(batch, how, skipped)), skipped
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
@@ -41,22 +55,34 @@ def test_markup_says_its_own_encoding_and_http_says_it_louder() -> None:
     assert decoded(page.encode(), "html", "text/html; charset=utf-8") == (page, False)
 
 
-@pytest.mark.parametrize("charset", ["hex", "rot13", "idna", "undefined", "no-such-thing"])
+@pytest.mark.parametrize("charset", ["hex", "rot13", "idna", "punycode", "undefined", "utf-7", "x-y"])
 def test_a_charset_that_is_none_is_passed_over(charset: str) -> None:
-    page = f"<meta charset='{charset}'>Größe"
+    page = f"<meta charset='{charset}'>Größe +2AA-"
     assert decoded(page.encode(), "html") == (page, False)
+    assert decoded(page.encode(), "html", f"text/html; charset={charset}") == (page, False)
+    assert decoded(page.encode("cp1252"), "html", "text/html") == (page, False)
+    told = f"<meta charset=koi8-r>{charset} мир"
+    assert decoded(told.encode("koi8-r"), "html", f"text/html; charset={charset}") == (told, False)
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape"])
+def test_a_long_page_of_any_charset_is_read_at_once(charset: str) -> None:
+    page = f"<meta charset={charset}>" + "x" * 400_000 + "-" + "a" * 400_000
+    begin = time.monotonic()
+    assert decoded(page.encode(), "html") == (page, False)
+    assert time.monotonic() - begin < 5
 
 
 def test_pages_are_told_by_the_function_that_was_given_and_plain_texts_are_left_alone() -> None:
     batch = [document(b" a  b\r\n"), document(b"<p>", "html"), document("c"), document(b"d", "text")]
-    texts, skipped = texts_of(batch, reading())
+    texts, skipped = read_all(batch, reading())
     assert [text for _, _, text in texts] == [" a  b\r\n", "html:<p>", "c", "text:d"]
     assert skipped == Skipped()
 
 
 def test_codings_are_undone() -> None:
     body = gzip.compress(b"packed")
-    texts, _ = texts_of([document(body, "html", content_type="", codings=("gzip",))], reading())
+    texts, _ = read_all([document(body, "html", content_type="", codings=("gzip",))], reading())
     assert texts == [("a", None, "html:packed")]
 
 
@@ -65,7 +91,7 @@ def test_codings_are_undone() -> None:
     [(b"not packed", "not a whole body"), (gzip.compress(bytes(2_000)), "more than 1000 bytes")],
 )
 def test_a_body_that_cannot_be_unpacked_or_swells_is_named_and_counted(body: bytes, reason: str) -> None:
-    texts, skipped = texts_of([document(body, "html", content_type="", codings=("gzip",))], reading(1_000))
+    texts, skipped = read_all([document(body, "html", content_type="", codings=("gzip",))], reading(1_000))
     assert texts == []
     assert skipped.counts == {"coding": 1}
     assert skipped.loud == 1
@@ -74,7 +100,7 @@ def test_a_body_that_cannot_be_unpacked_or_swells_is_named_and_counted(body: byt
 
 
 def test_hostile_markup_is_named_and_counted() -> None:
-    texts, skipped = texts_of([document(b"hostile", "html"), document(b"kind", "html")], reading())
+    texts, skipped = read_all([document(b"hostile", "html"), document(b"kind", "html")], reading())
     assert len(texts) == 1
     assert (skipped.counts, str(skipped.named[0])) == ({"hostile": 1}, "a place: It would take too long")
 
@@ -82,12 +108,12 @@ def test_hostile_markup_is_named_and_counted() -> None:
 @pytest.mark.parametrize("content_type", ["", "text/plain; charset=utf-8", "text/html"])
 @pytest.mark.parametrize("body", [bytes(9), b"\x01\x02\x03", b"a" * 100_000 + b"\0"])
 def test_what_a_server_calls_text_and_is_none_is_counted(content_type: str, body: bytes) -> None:
-    texts, skipped = texts_of([document(body, "html", content_type=content_type)], reading())
+    texts, skipped = read_all([document(body, "html", content_type=content_type)], reading())
     assert (texts, skipped.counts, skipped.loud) == ([], {"type": 1}, 0)
 
 
 def test_texts_with_replaced_characters_are_counted() -> None:
-    _, skipped = texts_of([document(b"\xff"), document(b"a"), document(b"\xfe", "html")], reading())
+    _, skipped = read_all([document(b"\xff"), document(b"a"), document(b"\xfe", "html")], reading())
     assert skipped.replaced == 2
 
 
@@ -104,3 +130,26 @@ def test_what_two_processes_have_passed_over_is_added_up() -> None:
     one.take(other)
     assert (one.counts, one.loud, one.replaced) == ({"large": 2, "binary": 1}, 2, 3)
     assert [fault.place for fault in one.named] == ["a", "b"]
+
+
+def test_bodies_that_swell_are_prepared_as_they_are_read() -> None:
+    rng = random.Random(8)
+    # 2 MB each, of 2 kB.
+    bodies = [gzip.compress(b"%x " % rng.getrandbits(64) * 120_000) for _ in range(10)]
+    batch = [document(body, "text", content_type="text/plain", codings=("gzip",)) for body in bodies]
+    few, _ = taken_within(batch[:4])
+    most, taken = taken_within(batch)
+    assert [len(piece.doc_ids) for piece in taken.prepared] == [3] * 3 + [1]
+    assert taken.text_bytes > 10 * 2_000_000
+    assert most < few + 3_000_000
+
+
+def taken_within(batch: list[RawDocument]) -> tuple[int, Taken]:
+    """What became of a batch, and the memory that it took."""
+    blotter = blotter_of("rolling")
+    parameters = Parameters("words/1", blotter.spec, True, key_bits(blotter))
+    tracemalloc.start()
+    taken = take(batch, reading(10_000_000), parameters)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak, taken

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,13 +66,16 @@ CASES = {
 class Works:
     """Talks to `killed_work`."""
 
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("killed_work.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("killed_work.py"))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
 
     def run(
         self, folder: Path, work: str | tuple[str, ...], before: int = 0, after_s: float = 0.0
@@ -79,21 +83,37 @@ class Works:
         """Exit code (the negative signal if it died), steps, stderr."""
         assert self.process.stdin
         assert self.process.stdout
-        self.process.stdin.write(json.dumps([str(folder), work, before, after_s]) + "\n")
-        self.process.stdin.flush()
-        code, steps, errors = json.loads(self.process.stdout.readline())
+        answer = ""
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps([str(folder), work, before, after_s]) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        if not answer:
+            code = self.process.wait(60)
+            raise RuntimeError(
+                f"the runner ended with {code} and said: {self.log.read_text(errors='replace')}"
+            )
+        code, steps, errors = json.loads(answer)
         return code, steps, errors
+
+    def close(self) -> None:
+        assert self.process.stdin
+        assert self.process.stdout
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:  # a test was ended in the middle of a piece
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
 
 
 @pytest.fixture(scope="module")
-def works() -> Iterator[Works]:
-    works = Works()
+def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Works]:
+    works = Works(tmp_path_factory.mktemp("works") / "log")
     yield works
-    assert works.process.stdin
-    works.process.stdin.close()
-    works.process.wait(20)
-    assert works.process.stdout
-    works.process.stdout.close()
+    works.close()
 
 
 @pytest.fixture(scope="module", autouse=True)

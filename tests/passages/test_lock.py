@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -9,12 +11,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import scrapy_dedupe
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.passages.lock import LOCK, WriterLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HOLDER = """
 import sys
@@ -153,3 +159,89 @@ def test_a_folder_that_cannot_be_made_is_unavailable() -> None:
     folder = Path("/proc/self/passages")
     with pytest.raises(StoreUnavailable, match="cannot be written"), WriterLock(folder):
         pass
+
+
+def test_a_child_that_has_the_descriptor_does_not_keep_the_lock(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    with WriterLock(tmp_path):
+        child = os.fork()
+        if not child:
+            os.close(write_end)
+            os.read(read_end, 1)
+            os._exit(0)
+    try:
+        with WriterLock(tmp_path) as again:
+            assert again.is_held
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+        os.waitpid(child, 0)
+
+
+def test_a_child_neither_has_the_lock_of_its_parent_nor_gives_it_back(tmp_path: Path) -> None:
+    held = WriterLock(tmp_path)
+    with held:
+        holder = (tmp_path / LOCK).read_bytes()
+        child = os.fork()
+        if not child:
+            has_it = held.is_held
+            held.__exit__(None, None, None)
+            os._exit(int(has_it))
+        assert os.waitpid(child, 0)[1] == 0
+        assert (tmp_path / LOCK).read_bytes() == holder
+        with pytest.raises(StoreUnavailable), WriterLock(tmp_path):
+            pass
+
+
+def test_a_lock_on_a_file_that_is_no_longer_there_is_not_waited_for(tmp_path: Path) -> None:
+    with WriterLock(tmp_path):
+        (tmp_path / LOCK).unlink()
+        (tmp_path / LOCK).touch()
+        with WriterLock(tmp_path) as second, pytest.raises(StoreUnavailable), WriterLock(tmp_path):
+            assert second.is_held
+
+
+def test_a_file_that_goes_while_it_is_locked_is_locked_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+    calls: list[int] = []
+
+    def flock(fd: int, operation: int) -> None:
+        if not calls:
+            (tmp_path / LOCK).unlink()
+        calls.append(operation)
+        real(fd, operation)
+
+    monkeypatch.setattr("scrapy_dedupe.passages.lock.fcntl.flock", flock)
+    with WriterLock(tmp_path):
+        assert len(calls) == 2
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+        with pytest.raises(StoreUnavailable), WriterLock(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO, errno.EINVAL])
+def test_a_lock_that_cannot_be_had_is_not_taken_for_one_that_is_not_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr("scrapy_dedupe.passages.lock.fcntl.flock", refusing(number))
+    with pytest.raises(StoreUnavailable, match=r"cannot be locked: .*lock service"), WriterLock(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP])
+def test_where_there_are_no_locks_nothing_guards_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr("scrapy_dedupe.passages.lock.fcntl.flock", refusing(number))
+    with WriterLock(tmp_path) as first, WriterLock(tmp_path) as second:
+        assert first.is_held
+        assert second.is_held
+
+
+def refusing(number: int) -> Callable[[int, int], None]:
+    def flock(fd: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return flock

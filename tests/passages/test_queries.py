@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,6 +93,73 @@ def test_the_best_come_first_and_of_equal_ones_the_first_added(index: PassageInd
     assert ids(hits) == ["doc2", "doc0", "doc1", "doc3"]
     assert hits[0].score > hits[1].score == hits[2].score
     assert ids(index.like(shared(120), 2)) == ["doc2", "doc0"]
+
+
+def test_of_equal_ones_the_first_added_is_first_also_if_its_text_was_there_before(
+    index: PassageIndex,
+) -> None:
+    index.add("old", f"{shared(60)} {text_of(1)}")
+    index.add("b", f"{shared(60)} {text_of(2)}")
+    index.flush()
+    index.delete("old")
+    index.add("c", f"{shared(60)} {text_of(1)}")
+    index.add("d", f"{shared(60)} {text_of(2)}")
+    index.flush()
+    assert ids(index.like(shared(60), min_tokens=40)) == ["b", "c", "d"]
+    blots = [row.blot for row in blots_of(shared(60), index.snapshot().parameters)]
+    found = [item.passage for item in unblot(index.snapshot(), blots) if item.passage.documents == 3]
+    assert found
+    for passage in found:
+        assert [place.doc_id for place in passage.places] == ["b", "c", "d"]
+
+
+@pytest.mark.parametrize(("run", "least", "top"), [(15, None, 10), (20, None, 1), (60, 50, 10), (16, 16, 1)])
+def test_a_run_is_found_whatever_many_others_share_shorter_ones(
+    with_texts: PassageIndex, run: int, least: int | None, top: int
+) -> None:
+    phrases = [shared((least or 15) - 1, f"p{number}x") for number in range(4)]
+    for number in range(60):
+        others = " ".join(f"{text_of(number * 10 + at, 10)} {phrase}" for at, phrase in enumerate(phrases))
+        with_texts.add(f"noise{number}", f"{others} {text_of(number * 10 + 9, 10)}")
+    with_texts.add("copy", f"{text_of(900)} {shared(run)} {text_of(901)}")
+    asked = " ".join(f"{text_of(910 + at, 20)} {phrase}" for at, phrase in enumerate(phrases))
+    hits = with_texts.like(
+        f"{asked} {text_of(950, 20)} {shared(run)} {text_of(951, 20)}", top, min_tokens=least
+    )
+    assert [(hit.doc_id, hit.passages[0].tokens) for hit in hits] == [("copy", run)]
+
+
+def test_a_line_or_a_word_without_end_takes_little_time(with_texts: PassageIndex) -> None:
+    line = "the quick brown fox jumps over the lazy dog again\n"
+    for number in range(5):
+        with_texts.add(f"line{number}", f"start{number} {line * 20}")
+        with_texts.add(f"word{number}", "a " * (1_000 + number))
+    began = time.process_time()
+    hits = with_texts.like(line * 5_000 + "a " * 5_000)
+    assert time.process_time() - began < 20
+    assert {hit.doc_id for hit in hits} == {
+        f"{name}{number}" for name in ("line", "word") for number in range(5)
+    }
+    for hit in hits:
+        assert hit.score == (50_000 if hit.doc_id.startswith("line") else 5_000) / 55_000
+        assert sum(passage.tokens * len(passage.places) for passage in hit.passages) < 200_000
+
+
+@pytest.mark.parametrize(
+    ("k", "window", "least"), [(4, 16, None), (4, 16, 60), (2, 16, None), (8, 16, 60), (8, 32, 70)]
+)
+def test_without_texts_a_passage_is_one_also_if_its_blots_do_not_touch(
+    tmp_path: Path, k: int, window: int, least: int | None
+) -> None:
+    blotter = {"name": "rolling", "k": k, "window": window}
+    with PassageIndex(tmp_path / "index", store_text=False, blotter=blotter) as index:
+        index.add("a", f"{text_of(1, 50)} {shared(120)} {text_of(2, 50)}")
+        index.add("b", f"{text_of(3, 10)} {shared(120)}")
+        hits = index.like(f"{text_of(4, 30)} {shared(120)} {text_of(5, 30)}", min_tokens=least)
+    assert sorted(ids(hits)) == ["a", "b"]
+    for hit in hits:
+        (passage,) = hit.passages
+        assert 120 - 2 * (window - 1) <= passage.tokens <= 120
 
 
 def test_every_name_of_a_text_is_a_hit_but_those_left_out(index: PassageIndex) -> None:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import random
 import struct
+import sys
 import tempfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -31,6 +35,11 @@ from scrapy_dedupe.passages.segment_writing import SegmentWriter
 from scrapy_dedupe.passages.segments import Segment, key_bounds
 from scrapy_dedupe.passages.values import Parameters
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy_dedupe.passages.segment_layout import SegmentEntry
+
 D1, D2, D3 = bytes.fromhex("f0" * 16), bytes.fromhex("0102030405060708090a0b0c0d0e0f10"), b"another segment."
 
 
@@ -40,7 +49,7 @@ def stored(data: bytes) -> bytes:
 
 
 def sections_of(data: bytes) -> list[bytes]:
-    table = [struct.unpack_from("<QQII", data, 72 + 24 * number) for number in range(18)]
+    table = [struct.unpack_from("<QQII", data, 72 + 24 * number) for number in range(19)]
     sections = [data[offset : offset + size] for offset, size, _, _ in table]
     assert [checksum for _, _, checksum, _ in table] == [zlib.crc32(section) for section in sections]
     assert all(offset % 8 == 0 and not zero for offset, _, _, zero in table)
@@ -68,8 +77,8 @@ def test_the_bytes_of_a_segment_with_texts(tmp_path: Path) -> None:
     assert struct.unpack_from("<6I", data, 8) == (1, 1, 8, 0, 9, 2)
     #                                                 posts, texts, documents, hosts, foreign digests
     assert struct.unpack_from("<5Q", data, 32) == (5, 2, 3, 2, 1)
-    assert data[504:508] == bytes(4)
-    assert struct.unpack_from("<I", data, 508) == (zlib.crc32(data[:508]),)
+    assert data[528:532] == bytes(4)
+    assert struct.unpack_from("<I", data, 532) == (zlib.crc32(data[:532]),)
     # 17 bits each: key, text, spot
     posts = 0
     for place, (key, text, spot) in enumerate(
@@ -99,6 +108,7 @@ def test_the_bytes_of_a_segment_with_texts(tmp_path: Path) -> None:
         bytes.fromhex("f053b806 2c6ce993 97cc4dc8"),
         bytes.fromhex("02000000 00000000 01000000"),
         b"a\0b\0",
+        struct.pack("<I", zlib.crc32(sections[Section.POSTS])),
     ]
 
 
@@ -344,8 +354,176 @@ def test_the_check_names_the_section_that_is_damaged(tmp_path: Path, section: Se
         segment.refuse_damage()
 
 
+USES = {
+    Section.POSTS: lambda segment: segment.find(np.arange(1 << KEY_BITS, dtype=np.uint64)),
+    Section.POST_CHECKSUMS: lambda segment: segment.find(np.array([7], np.uint64)),
+    Section.BASES: lambda segment: segment.posts_between(0, 9),
+    Section.BUCKETS: lambda segment: segment.find(np.array([7], np.uint64)),
+    Section.DIGESTS: lambda segment: segment.digests,
+    Section.DIGEST_HEADS: lambda segment: segment.text_of_digest(D1),
+    Section.DIGEST_ORDER: lambda segment: segment.text_of_digest(D1),
+    Section.TOKEN_COUNTS: lambda segment: segment.token_counts,
+    Section.CHAR_COUNTS: lambda segment: segment.char_counts,
+    Section.POST_COUNTS: lambda segment: segment.find(np.array([7], np.uint64)),
+    Section.DOCUMENT_TEXTS: lambda segment: segment.document_texts,
+    Section.DOCUMENT_HOSTS: lambda segment: segment.document_hosts,
+    Section.FOREIGN: lambda segment: segment.foreign,
+    Section.NAMES: lambda segment: segment.doc_id(0),
+    Section.NAME_ENDS: lambda segment: segment.doc_id(0),
+    Section.NAME_SIZES: lambda segment: list(segment.doc_ids()),
+    Section.NAME_HEADS: lambda segment: segment.document_numbers("other"),
+    Section.NAME_ORDER: lambda segment: segment.document_numbers("other"),
+    Section.HOSTS: lambda segment: segment.hosts,
+}
+
+
+@pytest.mark.parametrize("section", Section)
+def test_no_answer_is_made_of_a_damaged_section(tmp_path: Path, section: Section) -> None:
+    entry = write(tmp_path, "one", CASE, has_texts=False)
+    path = tmp_path / "one.posts"
+    data = path.read_bytes()
+    offset, size = struct.unpack_from("<QQ", data, 72 + 24 * section)
+    for at in {offset, offset + size // 2}:
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        segment = Segment(tmp_path, entry, parameters(has_texts=False))
+        with pytest.raises(StoreRefused, match=f"its section '{section.title}' is damaged"):
+            USES[section](segment)
+
+
+def test_damage_in_a_block_of_posts_is_refused_where_it_is_read_and_only_there(tmp_path: Path) -> None:
+    segment, posts = many_posts(tmp_path, has_texts=False)
+    path = segment.path
+    data = bytearray(path.read_bytes())
+    offset, size = struct.unpack_from("<QQ", data, 72)
+    assert size > 100 * 4096
+    data[offset + size - 100] ^= 1  # among the last keys
+    path.write_bytes(data)
+    damaged = Segment(tmp_path, segment.entry, parameters(has_texts=False, key_bits=40))
+    first, last = (np.array([key], np.uint64) for key in (posts[0][0], posts[-1][0]))
+    assert len(damaged.find(first)[0]) == len(segment.find(first)[0]) > 0
+    half = posts[len(posts) // 2][0]
+    assert len(damaged.posts_between(0, half).keys) > 1000
+    for question in (lambda: damaged.find(last), lambda: damaged.posts_between(half, 1 << 40)):
+        with pytest.raises(StoreRefused, match="its section 'posts' is damaged"):
+            question()
+
+
+def test_a_damaged_table_of_blobs_is_refused_before_a_text_is_read(tmp_path: Path) -> None:
+    entry = write(tmp_path, "one", CASE, has_texts=True)
+    path = tmp_path / "one.blobs"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # of the checksum of the last text
+    path.write_bytes(data)
+    segment = Segment(tmp_path, entry, parameters(has_texts=True))
+    with pytest.raises(StoreRefused, match=r"one\.blobs cannot be used: its table is damaged"):
+        segment.blob(0)
+
+
+def forged(folder: Path, entry: SegmentEntry, change: Callable[[bytearray], object]) -> SegmentEntry:
+    """The entry of the segment whose header is changed, with a good checksum."""
+    path = folder / "one.posts"
+    data = bytearray(path.read_bytes())
+    change(data)
+    struct.pack_into("<I", data, 532, zlib.crc32(data[:532]))
+    path.write_bytes(data)
+    posts, texts, documents = struct.unpack_from("<3Q", data, 32)
+    return replace(
+        entry,
+        posts=posts,
+        texts=texts,
+        documents=documents,
+        posts_size=len(data),
+        posts_checksum=zlib.crc32(data[:532]),
+    )
+
+
+FORGERIES: dict[str, tuple[str, int, int]] = {
+    "neither with texts nor without": ("<I", 12, 2),
+    "no bits in a key": ("<I", 16, 0),
+    "keys of very many bits": ("<I", 16, 0xFFFFFFFF),
+    "more bits for buckets than a key has": ("<I", 20, 0xFFFFFFFF),
+    "values too wide": ("<I", 24, 60),
+    "values too narrow": ("<I", 24, 1),
+    "no such item of buckets": ("<I", 28, 3),
+    "more posts than texts have keys": ("<Q", 32, 3 << KEY_BITS | 1),
+    "very many posts": ("<Q", 32, 1 << 40),
+    "very many texts": ("<Q", 40, 1 << 62),
+    "very many documents": ("<Q", 48, 1 << 62),
+    "very many digests": ("<Q", 64, 1 << 62),
+    "a section outside": ("<Q", 72, 1 << 62),
+    "a section over another": ("<Q", 72 + 24 * Section.CHAR_COUNTS, 536),
+    "a section over the header": ("<Q", 72, 0),
+    "a very large section": ("<Q", 80 + 24 * Section.HOSTS, 1 << 62),
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_a_header_that_cannot_be_is_refused_at_once(tmp_path: Path, what: str) -> None:
+    entry = write(tmp_path, "one", CASE, has_texts=True)
+    form, place, value = FORGERIES[what]
+    entry = forged(tmp_path, entry, lambda data: struct.pack_into(form, data, place, value))
+    with pytest.raises(StoreRefused, match=r"one\.posts cannot be used"):
+        Segment(tmp_path, entry, parameters(has_texts=True))
+
+
+def test_bytes_behind_the_last_section_are_refused(tmp_path: Path) -> None:
+    entry = forged(tmp_path, write(tmp_path, "one", CASE, has_texts=True), lambda data: data.extend(bytes(8)))
+    with pytest.raises(StoreRefused, match="its header contradicts itself"):
+        Segment(tmp_path, entry, parameters(has_texts=True))
+
+
+def test_posts_that_fit_no_bits_are_no_more_than_one(tmp_path: Path) -> None:
+    """Any number of posts of no bits would fit a file of a few bytes."""
+    one = Case((Text("a", ()),), ())
+    entry = write(tmp_path, "one", one, has_texts=False)
+
+    def change(data: bytearray) -> None:
+        struct.pack_into("<2I", data, 16, 8, 8)
+        struct.pack_into("<Q", data, 32, 1 << 40)
+
+    with pytest.raises(StoreRefused, match="its header contradicts itself"):
+        Segment(tmp_path, forged(tmp_path, entry, change), parameters(has_texts=False, key_bits=8))
+
+
+def test_counts_of_posts_that_are_not_all_posts_are_refused(tmp_path: Path) -> None:
+    entry = write(tmp_path, "one", CASE, has_texts=False)
+
+    def change(data: bytearray) -> None:
+        place = 72 + 24 * Section.POST_COUNTS
+        offset, size = struct.unpack_from("<QQ", data, place)
+        data[offset] ^= 4
+        struct.pack_into("<I", data, place + 16, zlib.crc32(data[offset : offset + size]))
+
+    segment = Segment(tmp_path, forged(tmp_path, entry, change), parameters(has_texts=False))
+    with pytest.raises(StoreRefused, match="its section 'post counts' is damaged"):
+        segment.find(np.array([7], np.uint64))
+
+
+def test_an_id_that_cannot_be_encoded_names_no_document(tmp_path: Path) -> None:
+    segment = written(tmp_path, CASE, has_texts=True)
+    assert segment.documents_named(["\udcff", "other", "a\ud800"]) == {1: 150}
+    assert segment.document_numbers("caf\udce9.txt") is None
+
+
+def test_threads_may_ask_one_segment_for_names(tmp_path: Path) -> None:
+    names = tuple(Name(f"doc/{number}", "", 0) for number in range(64 * 100))
+    segment = written(tmp_path, Case((Text("a", (1,)),), names), has_texts=True)
+
+    def ask(seed: int) -> bool:
+        numbers = random.Random(seed).choices(range(len(names)), k=1_000)
+        return all(segment.doc_id(number) == f"doc/{number}" for number in numbers)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            assert all(threads.map(ask, range(6)))
+    finally:
+        sys.setswitchinterval(before)
+
+
 @given(st.sampled_from(["one.posts", "one.blobs"]), st.integers(0), st.integers(1, 255), st.booleans())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_a_changed_byte_is_found_and_breaks_no_reader(
     name: str, place: int, change: int, has_texts: bool
 ) -> None:
@@ -375,7 +553,7 @@ def test_much_damage_breaks_no_reader(changes: list[tuple[int, bytes]], has_text
         for name in ("one.posts", "one.blobs"):
             path = Path(folder, name)
             data = bytearray(path.read_bytes())
-            first = 512 if name == "one.posts" else 64  # a changed header is refused: see above
+            first = 536 if name == "one.posts" else 64  # a changed header is refused: see above
             for place, new in changes:
                 start = first + place % (len(data) - first)
                 data[start : start + len(new)] = new[: len(data) - start]

@@ -15,6 +15,7 @@ from passages.raw_archives import exchange, record, response
 from passages.reading_pages import RULES
 
 from scrapy_dedupe.errors import DamagedInput, UsageError
+from scrapy_dedupe.passages import json_lines
 from scrapy_dedupe.passages.intake import RawDocument, Skipped
 from scrapy_dedupe.passages.json_lines import LineFields
 from scrapy_dedupe.passages.sources import SourceOptions, Sources
@@ -242,7 +243,7 @@ def test_the_fields_can_have_other_names(here: Path) -> None:
     ("line", "reason"),
     [
         (b"{no json", "it is no JSON"),
-        (b"[" * 100_000, "it is no JSON"),
+        (b"[" * 100_000, "nested too deeply"),
         (b"[1]", "it is no JSON object"),
         (b"{}", "it has no field 'url'"),
         ({"url": "a"}, "it has no field 'text'"),
@@ -289,6 +290,51 @@ def test_bytes_of_a_line_that_are_no_utf_8_are_replaced_and_counted() -> None:
     found = Found("-", stdin=b'{"url": "a", "text": "caf\xe9"}\n')
     assert found.documents[0].data == "caf\ufffd"
     assert found.skipped.replaced == 1
+
+
+def test_halves_of_surrogate_pairs_in_a_text_are_replaced_and_counted() -> None:
+    found = Found(
+        "-", stdin=b'{"url": "a", "text": "x \\ud83d y \\ud83d\\ude00"}\n{"url": "b", "text": "\\u00e9"}\n'
+    )
+    assert [document.data for document in found.documents] == ["x \ufffd y \U0001f600", "\u00e9"]
+    assert found.skipped.replaced == 1
+
+
+@pytest.mark.parametrize(
+    "value", [b"9" * 1_000_000, b"-1e999", b"NaN", b"[Infinity, 1.5]", b"0." + b"1" * 100_000]
+)
+def test_fields_of_no_interest_may_have_any_number(value: bytes) -> None:
+    found = Found("-", stdin=b'{"n": %s, "url": "a", "text": "b"}\n' % value, max_bytes=2_000_000)
+    assert (found.ids, found.faults.count) == (["a"], 0)
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"{},", b"0,", b'"",', b'"a",', b'{"":0},', b"[[[]]],"])
+def test_a_line_of_many_small_things_is_named_and_never_made_objects(
+    unit: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_lines, "_MOST_BESIDE_TEXTS", 100_000)
+    long = b'{"url": "a", "text": "b", "n": [' + unit * (2_000_000 // len(unit)) + b"0]}"
+    data = lines(long, {"url": "b", "text": "b"})
+    tracemalloc.start()
+    found = Found("-", stdin=data, max_bytes=64_000_000)
+    peak = tracemalloc.get_traced_memory()[1] - len(data)
+    tracemalloc.stop()
+    assert found.ids == ["b"]
+    assert found.skipped.counts == {"large": 1}
+    assert "beside its texts" in found.skipped.named[0].reason
+    assert peak < 4 * len(long)
+
+
+@pytest.mark.parametrize("text", ["[],", '"', "\\", '\\"', "a\n"])
+def test_a_long_text_may_say_anything(text: str) -> None:
+    text *= 6_000_000 // len(text)
+    (document,) = Found("-", stdin=lines({"url": "a", "text": text, "n": 1}), max_bytes=64_000_000).documents
+    assert document.data == text
+
+
+def test_a_long_line_that_is_cut_is_no_json() -> None:
+    found = Found("-", stdin=b'{"url": "a", "text": "' + b"a" * 6_000_000, max_bytes=64_000_000)
+    assert "it is no JSON" in found.told
 
 
 def test_the_lines_before_the_cut_of_a_packed_file_are_taken(here: Path) -> None:

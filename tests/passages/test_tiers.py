@@ -70,6 +70,13 @@ def test_nothing_is_merged_that_would_be_too_large() -> None:
     assert next_merge([*[LARGEST // 2] * FAN_IN, *[1] * FAN_IN]) == slice(FAN_IN, 2 * FAN_IN)
 
 
+def test_a_bound_keeps_large_segments_from_being_merged_and_small_ones_not() -> None:
+    assert next_merge([LOWEST] * FAN_IN, FAN_IN * LOWEST) == slice(0, FAN_IN)
+    assert next_merge([LOWEST] * FAN_IN, FAN_IN * LOWEST - 1) is None
+    assert next_merge([*[LOWEST] * FAN_IN, *[1] * FAN_IN], LOWEST) == slice(FAN_IN, 2 * FAN_IN)
+    assert next_merge([LARGEST] * FAN_IN, 100 * LARGEST) is None
+
+
 @given(st.lists(st.integers(0, LARGEST), max_size=30))
 def test_the_fewest_segments_are_all_and_none_too_large(sizes: list[int]) -> None:
     groups = fewest(sizes)

@@ -190,3 +190,31 @@ def test_a_single_task_starts_no_process() -> None:
 def test_a_process_that_ends_amid_tasks_in_order_is_told_in_one_sentence() -> None:
     with pytest.raises(ArchiveError, match="fewer --jobs"):
         list(run_in_order(os._exit, [9, 9, 9], 2))
+
+
+def test_tasks_are_taken_ahead_as_far_as_they_weigh_no_more_than_the_most() -> None:
+    taken: list[int] = []
+
+    def tasks() -> Iterator[int]:
+        for number in (10, 10, 10, 50, 10, 10, 10, 10):
+            taken.append(number)
+            yield number
+
+    results = run_in_order(math.factorial, tasks(), 2, weight=lambda task: task, most=30)
+    found = []
+    ahead = []
+    for result in results:
+        found.append(result)
+        ahead.append(sum(taken) - sum(taken[: len(found)]))
+    assert found == [math.factorial(number) for number in (10, 10, 10, 50, 10, 10, 10, 10)]
+    # The one that is next is held as well, and waits for the others.
+    assert max(ahead) <= 30 + 50
+
+
+def test_a_task_heavier_than_the_most_is_handed_over_alone() -> None:
+    assert list(run_in_order(math.factorial, [5, 6, 7, 8], 2, lambda task: 100, 30)) == [
+        120,
+        720,
+        5040,
+        40320,
+    ]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.passages.blots import blotter_of
+from scrapy_dedupe.passages.index_parameters import parameters_of
 from scrapy_dedupe.passages.queries import blots_of
-from scrapy_dedupe.passages.snapshot import Snapshot
 
 from .given_texts import given_text
 from .roots import add_root, root_of
-from .snippets import snippet
+from .snippets import printable, snippet
 
 if TYPE_CHECKING:
     import argparse
@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> Blotted:
-    with Snapshot.open(root_of(place, opts)) as snapshot:
-        parameters = snapshot.parameters
+    # Without --root there need not be an index: the blots are then those that a new one would hold.
+    parameters = parameters_of(root_of(place, opts), None, None, None, create=opts.root is None)
     digits = -(-blotter_of(parameters.blotter).bits // 4)
     files = []
     for name in opts.files:
@@ -86,7 +86,7 @@ def text(result: Blotted) -> str:
     lines = []
     for file in result.files:
         if result.has_offsets and len(result.files) > 1:
-            lines.append(f"{file.file}:")
+            lines.append(f"{printable(file.file)}:")
         for row in file.blots:
             if not result.has_offsets:
                 lines.append(row.blot)

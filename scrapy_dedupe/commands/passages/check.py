@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy_dedupe.commands.figures import number_text
 
 from .roots import add_root, root_of
+from .snippets import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -70,11 +71,13 @@ def run(place: Place, opts: argparse.Namespace) -> Checked:
 
 
 def text(result: Checked) -> str:
-    lines = result.problems[:_SHOWN]
+    lines = list(map(printable, result.problems[:_SHOWN]))
     if len(result.problems) > _SHOWN:
         lines.append(f"... and {number_text(len(result.problems) - _SHOWN)} more, which --json lists.")
     if result.orphans:
-        names = ", ".join(result.orphans[:_SHOWN]) + (" and others" if len(result.orphans) > _SHOWN else "")
+        names = printable(", ".join(result.orphans[:_SHOWN])) + (
+            " and others" if len(result.orphans) > _SHOWN else ""
+        )
         lines.append(f"Left by a writer that was stopped, and removed by the next one: {names}.")
     verdict = "nothing is wrong" if not result.problems else _counted(len(result.problems), "problem")
     lines.append(

@@ -52,6 +52,10 @@ def run(place: Place, opts: argparse.Namespace) -> Compacted:
     return Compacted(str(root), was_done, segments_before, segments, bytes_before, size_bytes, seconds)
 
 
+def stopped(opts: argparse.Namespace) -> str:
+    return "the index has the same documents as before"
+
+
 def _size(root: Path) -> tuple[int, int]:
     """How many segments there are, and the bytes of their files."""
     from scrapy_dedupe.passages.catalogue import read_manifest

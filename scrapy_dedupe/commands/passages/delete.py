@@ -10,6 +10,7 @@ from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.errors import ArchiveError, UsageError
 
 from .roots import add_root, root_of
+from .snippets import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -43,12 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> Deleted:
     from scrapy_dedupe.passages import PassageIndex
+    from scrapy_dedupe.passages.sources import id_of_name
 
     ids = [*opts.ids, *(_listed(opts.list) if opts.list is not None else ())]
     if not ids and opts.list is None:
         raise UsageError("No document is named. Give ids, or a file with them by --from.")
     # A name that stands twice is one.
-    ids = list(dict.fromkeys(ids))
+    ids = list(dict.fromkeys(map(id_of_name, ids)))
     root = root_of(place, opts)
     with PassageIndex(root, create=False, command="passages delete") as index:
         was_there = index.delete_many(ids)
@@ -77,7 +79,7 @@ def _listed(name: str) -> list[str]:
 
 
 def text(result: Deleted) -> str:
-    lines = [f"{doc_id} is not in the index." for doc_id in result.missing[:_SHOWN]]
+    lines = [f"{printable(doc_id)} is not in the index." for doc_id in result.missing[:_SHOWN]]
     if len(result.missing) > _SHOWN:
         lines.append(f"... and {number_text(len(result.missing) - _SHOWN)} more, which --json lists.")
     documents = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +11,14 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
-from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.passages.extraction import extract
-from scrapy_dedupe.passages.snapshot import Snapshot
 from scrapy_dedupe.tasks.state import writing
 
 from .given_texts import given_text
 from .like import add_exclusions
 from .passage_output import WRITERS
-from .roots import add_root, root_of
+from .roots import add_root, opened, root_of
 
 if TYPE_CHECKING:
     import argparse
@@ -79,6 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="count documents with the same text once, under the first name",
     )
+    parser.add_argument(
+        "--work",
+        type=Path,
+        metavar="DIR",
+        help="where what is found is kept meanwhile, up to some times the size of the index (default: TMPDIR)",
+    )
     add_exclusions(parser)
 
 
@@ -90,7 +96,7 @@ def run(place: Place, opts: argparse.Namespace) -> Extracted:
     root = root_of(place, opts)
     taboo = [given_text(name) for name in opts.taboo]
     passages = places = 0
-    with Snapshot.open(root) as snapshot, Bars(opts) as bars, _output(opts) as file:
+    with opened(root) as snapshot, Bars(opts) as bars, _output(opts) as file:
         writer = WRITERS[opts.format](file)
         for passage in extract(
             snapshot,
@@ -103,12 +109,24 @@ def run(place: Place, opts: argparse.Namespace) -> Extracted:
             boilerplate_share=None if opts.keep_boilerplate else opts.boilerplate_share,
             nested=opts.nested,
             skip_copies=opts.skip_copies,
+            work=_work(opts),
             watch=bars,
         ):
             writer.write(passage)
             passages += 1
             places += len(passage.places)
     return Extracted(str(root), opts.output, passages, places)
+
+
+def _work(opts: argparse.Namespace) -> Path:
+    if opts.work is not None and not opts.work.is_dir():
+        raise ArchiveError(f"{opts.work} is no folder. Name one with --work that has room.")
+    try:
+        return opts.work or Path(tempfile.gettempdir())
+    except OSError as error:  # Python has tried to write in all that it knows
+        raise ArchiveError(
+            f"There is no folder for temporary files: {error.strerror or error}. Name one with --work that has room."
+        ) from error
 
 
 @contextmanager

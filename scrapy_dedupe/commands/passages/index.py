@@ -15,6 +15,7 @@ from scrapy_dedupe.commands.figures import number_text, size_text
 from scrapy_dedupe.errors import StoreRefused, UsageError
 
 from .roots import add_root, root_of
+from .snippets import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -187,6 +188,7 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
                 text_bytes += taken.text_bytes
                 watch.advance(taken.read_bytes)
         watch.end()
+    opts.is_written = True
     return _result(root, index.added, skipped, faults, text_bytes, time.monotonic() - begin)
 
 
@@ -249,6 +251,8 @@ def _result(
 
 
 def stopped(opts: argparse.Namespace) -> str:
+    if getattr(opts, "is_written", False):
+        return "all of it is in the index"
     if opts.keep_going:
         return "what was written until then is in the index, and --append adds the rest"
     return "the index is as it was before"
@@ -262,7 +266,7 @@ def text(result: Indexed) -> str:
         (result.fault_count, result.faults),
         (len(result.named), result.named),
     ):
-        lines += [f"{fault['place']}: {fault['reason']}" for fault in found[:_SHOWN]]
+        lines += [printable(f"{fault['place']}: {fault['reason']}") for fault in found[:_SHOWN]]
         if count > _SHOWN:
             lines.append(f"... and {number_text(count - _SHOWN)} more, of which --json lists a thousand.")
     replaced = f", {number_text(result.replaced)} in place of an older one" if result.replaced else ""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.commands.figures import number_text, size_text
 from scrapy_dedupe.passages.boilerplate import SHARE
 from scrapy_dedupe.passages.inspection import inspect, inspected_documents
-from scrapy_dedupe.passages.snapshot import Snapshot
 
-from .roots import add_root, root_of
+from .roots import add_root, opened, root_of
+from .snippets import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> InspectedIndex:
     root = root_of(place, opts)
-    with Snapshot.open(root) as snapshot:
+    with opened(root) as snapshot:
         index = inspect(snapshot, opts.boilerplate_share)
         documents = list(inspected_documents(snapshot)) if opts.documents else None
     return InspectedIndex(str(root), index, documents)
@@ -53,7 +53,7 @@ def run(place: Place, opts: argparse.Namespace) -> InspectedIndex:
 
 def text(result: InspectedIndex) -> str:
     documents = [
-        f"{number_text(document.tokens)} tokens, {number_text(document.characters)} characters  {document.doc_id}"
+        f"{number_text(document.tokens)} tokens, {number_text(document.characters)} characters  {printable(document.doc_id)}"
         for document in result.documents or ()
     ]
     return "\n".join([result.root, *_lines(result.index), *documents])

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.passages.boilerplate import SHARE
 from scrapy_dedupe.passages.queries import like
-from scrapy_dedupe.passages.snapshot import Snapshot
+from scrapy_dedupe.passages.sources import id_of_name
 
 from .given_texts import STDIN, given_text
-from .roots import add_root, root_of
-from .snippets import place_text, snippet
+from .roots import add_root, opened, root_of
+from .snippets import place_text, printable, snippet
 
 if TYPE_CHECKING:
     import argparse
 
     from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.passages.snapshot import Snapshot
     from scrapy_dedupe.passages.values import Hit
 
 HELP = "Find documents that share passages with a text, the most alike first, and show the passages."
@@ -78,7 +79,7 @@ def add_exclusions(parser: argparse.ArgumentParser) -> None:
 def run(place: Place, opts: argparse.Namespace) -> Liked:
     root = root_of(place, opts)
     taboo = [given_text(name) for name in opts.taboo]
-    with Snapshot.open(root) as snapshot:
+    with opened(root) as snapshot:
         text = _asked_text(snapshot, opts.asked)
         hits = like(
             snapshot,
@@ -87,7 +88,7 @@ def run(place: Place, opts: argparse.Namespace) -> Liked:
             min_tokens=opts.min_tokens,
             boilerplate_share=None if opts.keep_boilerplate else opts.boilerplate_share,
             taboo=taboo,
-            left_out={opts.asked},
+            left_out={id_of_name(opts.asked)},
         )
     return Liked(str(root), opts.asked, text, hits)
 
@@ -96,8 +97,8 @@ def _asked_text(snapshot: Snapshot, asked: str) -> str:
     if asked == STDIN:
         return given_text(asked)
     is_url = asked.lower().startswith(("http://", "https://"))
-    if is_url or not Path(asked).exists():
-        number = snapshot.text_of_document(asked)
+    if is_url or not os.path.exists(asked):  # noqa: PTH110 - an id may be longer than a path
+        number = snapshot.text_of_document(id_of_name(asked))
         if number is not None:
             return snapshot.text(number)
     if is_url:
@@ -113,7 +114,7 @@ def text(result: Liked) -> str:
         return f"No document in {result.root} shares a passage with {_named(result.asked)}."
     lines = []
     for hit in result.hits:
-        lines.append(f"{hit.score:5.0%}  {hit.doc_id}")
+        lines.append(f"{hit.score:5.0%}  {printable(hit.doc_id)}")
         for passage in hit.passages:
             assert passage.asked is not None
             asked = passage.asked
@@ -125,4 +126,4 @@ def text(result: Liked) -> str:
 
 
 def _named(asked: str) -> str:
-    return "standard input" if asked == STDIN else asked
+    return "standard input" if asked == STDIN else printable(asked)

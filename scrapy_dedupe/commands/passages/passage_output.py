@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TextIO
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.passages.values import Place
 
-from .snippets import place_text, snippet
+from .snippets import place_text, printable, snippet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,14 +43,9 @@ class TextWriter:
             f" documents, score {number_text(passage.score)}"
         )
         lines = [head if passage.text is None else f"{head}: {snippet(passage.text)}"]
-        lines += [f"     {_printable(place.doc_id)}: {place_text(place)}" for place in passage.places]
+        lines += [f"     {printable(place.doc_id)}: {place_text(place)}" for place in passage.places]
         written = "\n".join(lines) + "\n"
         self._file.write(written.encode(self._coding, "backslashreplace").decode(self._coding))
-
-
-def _printable(doc_id: str) -> str:
-    # What moves the cursor must not reach the terminal.
-    return "".join(char if char.isprintable() else "\ufffd" for char in doc_id)
 
 
 class JsonLinesWriter:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import argparse
 
     from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.passages.snapshot import Snapshot
 
 
 def add_root(parser: argparse.ArgumentParser) -> None:
@@ -25,3 +26,12 @@ def root_of(place: Place, opts: argparse.Namespace) -> Path:
     """The folder that ``--root`` names, or else the settings."""
     folder: Path | None = opts.root
     return place.settings.passages.root if folder is None else folder
+
+
+def opened(root: Path) -> Snapshot:
+    """The index as it is now, to be closed. Raises StoreRefused for one that cannot be asked, as of another version."""
+    from scrapy_dedupe.passages.index_parameters import parameters_of
+    from scrapy_dedupe.passages.snapshot import Snapshot
+
+    parameters_of(root, None, None, None, create=False)
+    return Snapshot.open(root)

@@ -31,6 +31,15 @@ def snippet(text: str, longest: int = _LONGEST) -> str:
     return f"{begin.rstrip()} … {end.lstrip()}"
 
 
+def printable(name: str) -> str:
+    r"""A name, such as that of a document, without what moves the cursor or turns the direction.
+
+    >>> printable("a\nb\x1b[2J c") == "a\ufffdb\ufffd[2J c"
+    True
+    """
+    return "".join(char if char.isprintable() else "\ufffd" for char in name)
+
+
 def _line(text: str) -> str:
     # What moves the cursor or turns the direction must not reach the terminal.
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -10,11 +10,10 @@ from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.passages.blots import blotter_of
 from scrapy_dedupe.passages.queries import unblot
-from scrapy_dedupe.passages.snapshot import Snapshot
 
 from .given_texts import STDIN
-from .roots import add_root, root_of
-from .snippets import place_text, snippet
+from .roots import add_root, opened, root_of
+from .snippets import place_text, printable, snippet
 
 if TYPE_CHECKING:
     import argparse
@@ -58,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> UnblottedBlots:
     words = dict.fromkeys(_words(opts.blots))
-    with Snapshot.open(root_of(place, opts)) as snapshot:
+    with opened(root_of(place, opts)) as snapshot:
         digits = -(-blotter_of(snapshot.parameters.blotter).bits // 4)
         found = unblot(snapshot, [_number(word) for word in words])
     shown, alone = [], 0
@@ -76,7 +75,8 @@ def run(place: Place, opts: argparse.Namespace) -> UnblottedBlots:
 def _words(given: Iterable[str]) -> Iterator[str]:
     for word in given:
         if word == STDIN:
-            yield from (line.split()[0] for line in sys.stdin if line.strip())
+            lines = (line.decode("utf-8", "backslashreplace") for line in sys.stdin.buffer)
+            yield from (line.split()[0] for line in lines if line.strip())
         else:
             yield word
 
@@ -96,7 +96,7 @@ def text(result: UnblottedBlots) -> str:
         documents = "1 document" if item.documents == 1 else f"{number_text(item.documents)} documents"
         words = "" if item.text is None else f": {snippet(item.text)}"
         lines.append(f"{item.blot}  {documents}{words}")
-        lines += [f"    {place_text(place)}  {place.doc_id}" for place in item.places]
+        lines += [f"    {place_text(place)}  {printable(place.doc_id)}" for place in item.places]
     if result.alone:
         alone = "1 blot stands" if result.alone == 1 else f"{number_text(result.alone)} blots stand"
         lines.append(f"{alone} in one document only; --all shows such, too.")

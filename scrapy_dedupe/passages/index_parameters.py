@@ -1,0 +1,59 @@
+"""The parameters of an index: those it was made with, or those that a new one is made with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe.errors import SettingError, StoreRefused
+
+from .blots import blotter_of, key_bits
+from .catalogue import read_manifest, refuse_other_parameters
+from .snapshot import no_index
+from .tokens import tokeniser_named
+from .values import Parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def parameters_of(
+    path: Path,
+    tokeniser: str | None,
+    blotter: str | Mapping[str, Any] | None,
+    store_text: bool | None,
+    *,
+    create: bool,
+) -> Parameters:
+    """Those of the index in the folder *path* if there is one, and those asked for otherwise.
+
+    Raises as `PassageIndex` does.
+    """
+    manifest = read_manifest(path)
+    if manifest is None:
+        if not create:
+            raise no_index(path)
+        made = blotter_of("rolling" if blotter is None else blotter)
+        name = tokeniser_named("words" if tokeniser is None else tokeniser).name
+        return Parameters(name, made.spec, store_text is not False, key_bits(made))
+    has = manifest.parameters
+    try:
+        tokeniser_named(has.tokeniser)
+        is_known = key_bits(blotter_of(has.blotter)) == has.key_bits
+    except SettingError:
+        is_known = False
+    if not is_known:
+        raise StoreRefused(
+            f"The index {path} was made with the tokeniser {has.tokeniser} and the blotter {has.blotter}, which this"
+            " version of scrapy-dedupe does not know. Use the version that wrote it, or index again into another"
+            " folder."
+        )
+    made = blotter_of(has.blotter if blotter is None else blotter)
+    asked = Parameters(
+        has.tokeniser if tokeniser is None else tokeniser_named(tokeniser).name,
+        made.spec,
+        has.has_texts if store_text is None else store_text,
+        key_bits(made),
+    )
+    refuse_other_parameters(path, has, asked)
+    return has

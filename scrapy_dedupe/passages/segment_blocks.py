@@ -1,0 +1,83 @@
+"""The packed posts of a segment in blocks, each with a checksum of its own.
+
+A question reads a few bytes here and there of a section that may have gigabytes. So that damage is found without reading
+all of it, every 4,096 bytes have their CRC-32: those that a question touches are compared with it, once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    from numpy.typing import NDArray
+
+BLOCK_SIZE = 4096
+"""Bytes of a block; the last one may have fewer."""
+
+
+def block_count(size: int) -> int:
+    """Return in how many blocks *size* bytes are.
+
+    >>> block_count(4096), block_count(4097)
+    (1, 2)
+    """
+    return -(-size // BLOCK_SIZE)
+
+
+class BlockChecksums:
+    """The checksums of blocks that are written in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._whole = array("I")
+        self._last = 0
+        self._filled = 0  # bytes of the block that is not whole yet
+
+    def add(self, data: bytes) -> None:
+        """Go on with *data*."""
+        view = memoryview(data)
+        while len(view):
+            piece = view[: BLOCK_SIZE - self._filled]
+            self._last = zlib.crc32(piece, self._last)
+            self._filled += len(piece)
+            view = view[len(piece) :]
+            if self._filled == BLOCK_SIZE:
+                self._whole.append(self._last)
+                self._last = self._filled = 0
+
+    def finished(self) -> array[int]:
+        """Return the checksums of all blocks."""
+        return self._whole + array("I", [self._last] if self._filled else [])
+
+
+class CheckedBlocks:
+    """Blocks that are read: *data*, the *checksums* of its blocks, and *refuse*, which raises if one is wrong."""
+
+    def __init__(
+        self, data: memoryview, checksums: NDArray[np.uint32], refuse: Callable[[], NoReturn]
+    ) -> None:
+        self._data = data
+        self._checksums = checksums
+        self._refuse = refuse
+        self._is_sound = np.zeros(len(checksums), np.bool_)
+
+    def check(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """Compare what covers the bytes from each of *starts* to before its stop, if that was not done before."""
+        has_bytes = stops > starts
+        first, last = starts[has_bytes] // BLOCK_SIZE, (stops[has_bytes] - 1) // BLOCK_SIZE
+        counts = last - first + 1
+        ends = np.cumsum(counts)
+        blocks = np.repeat(first - (ends - counts), counts)
+        blocks += np.arange(len(blocks))
+        unknown = blocks[~self._is_sound[blocks]]
+        for block in np.unique(unknown).tolist():
+            found = zlib.crc32(self._data[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE])
+            if found != int(self._checksums[block]):
+                self._refuse()
+            self._is_sound[block] = True
