@@ -9,18 +9,15 @@ What grows with the index is in files of a work folder that is removed in the en
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import tempfile
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from scrapy_dedupe.errors import SettingError, StoreUnavailable
+from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.tasks.watching import Unwatched
 
 from .blots import blotter_of
@@ -31,9 +28,11 @@ from .repeats import Repeats
 from .seeds import SeedSearch, taboo_keys
 from .tokens import tokeniser_named
 from .values import Passage, Place
+from .work_folder import work_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -48,8 +47,6 @@ _CACHED_NAMES: Final = 1 << 15
 # Runs of which the places are looked up together, and places.
 _MOST_RUNS: Final = 512
 _MOST_PLACES: Final = 1 << 16
-
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def extract(
@@ -126,7 +123,7 @@ def _extract(
     work: Path | None,
     watch: Watch,
 ) -> Iterator[Passage]:
-    with _work_folder(snapshot, work) as folder:
+    with work_folder(snapshot.folder, work) as folder:
         weights = snapshot.document_counts
         if skip_copies:
             weights = np.minimum(weights, 1)
@@ -151,29 +148,6 @@ def _extract(
             material.release()
             runs = ranking.best_first() if nested else ranking.telling(material.size, material.extra)
             yield from _Teller(snapshot, material, min_docs, min_tokens, skip_copies).passages(runs, top)
-
-
-@contextmanager
-def _work_folder(snapshot: Snapshot, work: Path | None) -> Iterator[Path]:
-    """A folder that is removed at the end. Tells in one sentence if it cannot be written, or the index not be read."""
-    parent = Path(tempfile.gettempdir()) if work is None else work
-    folder = None
-    try:
-        with tempfile.TemporaryDirectory(
-            prefix="passages-", dir=parent, ignore_cleanup_errors=True
-        ) as folder:
-            yield Path(folder)
-    except OSError as error:
-        named = str(error.filename or "")
-        if folder is None or named.startswith(folder) or error.errno in _NO_SPACE:
-            raise StoreUnavailable(
-                f"The files that extract needs meanwhile cannot be kept in {parent}: {error.strerror or error}. See to"
-                " the space and the permissions there, or name another folder in TMPDIR."
-            ) from error
-        raise StoreUnavailable(
-            f"The index {snapshot.folder} cannot be read any more: {named or 'a file'}: {error.strerror or error}."
-            " See to its disk and the permissions there."
-        ) from error
 
 
 class _Spot(NamedTuple):

@@ -36,6 +36,7 @@ Span = tuple[int, int, int, int]
 """First token, token behind the last, and the same of characters."""
 
 _STRETCH = 32
+_MOST_KEPT = 1 << 20  # tokens whose windows are kept for the next text, in about 40 bytes each
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -145,6 +146,8 @@ class AskedText:
                 # Numbers that stand nowhere else, but for a chance of 2^-64.
                 own = (np.arange(len(hashes), dtype=np.uint64) + np.uint64(1)) * np.uint64(0xD1342543DE82EF95)
                 hashes = np.where(hidden, own, hashes)
+            if len(hashes) * len(self._windows) > _MOST_KEPT:
+                self._windows.clear()
             self._windows[key] = Windows(hashes, self.min_tokens)
         return self._windows[key]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.passages.values import Passage
 
-DAMAGES = int(os.environ.get("DEDUPE_DAMAGES", "40"))
+DAMAGES = int(os.environ.get("DEDUPE_DAMAGES", "24"))
 GARDEN = garden(pages=40, each=2)
 TEXTS = GARDEN.texts
 DELETED = [GARDEN.pages[3].doc_id, GARDEN.pages[20].doc_id]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.passages.values import Hit, Passage
 
-KILLS = int(os.environ.get("DEDUPE_KILLS", "12"))
+KILLS = int(os.environ.get("DEDUPE_KILLS", "5"))
 ASKED = f"{text(6)} {text(27)} {text(103)} {text(4, 1)}"
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import struct
 import tempfile
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from passages.segment_cases import Case, Name, Text, cases, parameters, posts_of
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages import merging
 from scrapy_dedupe.passages.merging import merge
+from scrapy_dedupe.passages.segment_layout import Section
 from scrapy_dedupe.passages.segments import Segment
 
 
@@ -181,3 +184,26 @@ def test_a_damaged_blob_is_still_told_as_damaged_after_a_merge(tmp_path: Path) -
     new = merge([segment], [none], [np.ones(3, bool)], tmp_path, "merged", parameters(has_texts=True))
     (problem,) = Segment(tmp_path, new, parameters(has_texts=True)).check()
     assert "merged.blobs cannot be used: the blob of text 0 at byte 64 is damaged" in problem
+
+
+@pytest.mark.parametrize("has_texts", [True, False])
+def test_counts_of_posts_that_do_not_fit_are_not_carried_into_a_merged_segment(
+    tmp_path: Path, has_texts: bool
+) -> None:
+    case = Case((Text("a", (1, 2)), Text("b", (1,))), (Name("x", "", 0), Name("y", "", 1)))
+    entry = write(tmp_path, "one", case, has_texts=has_texts)
+    path = tmp_path / "one.posts"
+    data = bytearray(path.read_bytes())
+    place = 72 + 24 * Section.POST_COUNTS
+    offset, size = struct.unpack_from("<QQ", data, place)
+    data[offset] ^= 4
+    # With good checksums, as of a writer that counted wrong.
+    struct.pack_into("<I", data, place + 16, zlib.crc32(data[offset : offset + size]))
+    struct.pack_into("<I", data, 532, zlib.crc32(data[:532]))
+    path.write_bytes(data)
+    entry = replace(entry, posts_checksum=zlib.crc32(data[:532]))
+    segment = Segment(tmp_path, entry, parameters(has_texts=has_texts))
+    alive = np.ones(2, np.bool_)
+    with pytest.raises(StoreRefused, match="its section 'post counts' is damaged"):
+        merge([segment], [alive], [alive], tmp_path, "merged", parameters(has_texts=has_texts))
+    assert not list(tmp_path.glob("merged*"))
