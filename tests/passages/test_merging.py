@@ -93,7 +93,7 @@ def merged(folder: Path, some: list[Part], *, has_texts: bool) -> Segment:
 
 
 @given(parts(), st.booleans(), st.sampled_from([10, 60, 1 << 19]))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 def test_a_merged_segment_is_byte_for_byte_the_one_written_at_once(
     some: list[Part], has_texts: bool, at_a_time: int
 ) -> None:
