@@ -7,21 +7,23 @@ difference between the two places) runs do not touch.
 How far two places agree is found by bisection over sums of h_j x B^j modulo 2^64 (Karp and Rabin, "Efficient randomized
 pattern-matching algorithms", 1987), so a step costs the same however long the run is.
 
-Work is bounded. What stands p times in one text and q times in the other makes p x q pairs; if these are more than
-`_MANY`, only the first and last few places in either text are paired with all of the other, so pairs grow with p + q. Of a
-run only the first pair is made where what stands before is the same at all places in the first text. Of very many runs that
-lie one over the other, as in a line that is repeated without end, so many are told as cover all that is shared (`thinned`).
+Work is bounded. Of what repeats without end not all pairs of places are made (see the module `occurrences`), and of very
+many runs that lie one over the other so many are told as cover all that is shared (`thinned`). So not each pair of places is
+told, but all that is shared is in what is told.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .occurrences import Occurrences
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     Positions = NDArray[np.int64]
@@ -29,12 +31,13 @@ if TYPE_CHECKING:
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _INVERSE = pow(_MULTIPLIER, -1, 1 << 64)
-_MANY = 1 << 10
-_FEW = 1
 _LONGEST = 256
 _LAYERS = 8
 _BLOCK = 1 << 14
-_MOST_KEPT = 1 << 20
+_NOWHERE = np.uint64(0xD1342543DE82EF95)
+_PIECE = 1 << 20
+__all__ = ["Occurrences", "PartWindows", "Runs", "Windows", "outermost", "shared_runs", "thinned"]
+
 _powers: dict[int, Hashes] = {}
 
 
@@ -54,95 +57,6 @@ class Runs:
         return Runs(self.a_starts[which], self.b_starts[which], self.lengths[which])
 
 
-class Occurrences:
-    """Where each value of an array stands, made ready for finding the same values in others."""
-
-    def __init__(self, values: Hashes) -> None:
-        order = np.argsort(values, kind="stable")
-        self._places = order.astype(np.int64)
-        self._values = values[order]
-        # Most of what is looked up is not there, which a table of the highest bits tells at once.
-        self._shift = np.uint64(64 - max(12, min(22, 4 + len(values).bit_length())))
-        self._may_be_there = np.zeros(1 << (64 - int(self._shift)), np.bool_)
-        self._may_be_there[values >> self._shift] = True
-
-    @cached_property
-    def _before(self) -> Positions:
-        """For each value, at its first place in the order of values: where the one before it has its first place.
-
-        -1 if different ones stand before it, or none.
-        """
-        firsts = np.flatnonzero(np.append(True, self._values[1:] != self._values[:-1]))
-        first_of = np.repeat(firsts, np.diff(firsts, append=len(self._values)))
-        at = np.empty(len(self._places), np.int64)
-        at[self._places] = first_of
-        before = np.append(-1, at)[self._places]
-        before[firsts] = np.where(
-            np.minimum.reduceat(before, firsts) == np.maximum.reduceat(before, firsts), before[firsts], -1
-        )
-        return before
-
-    def pairs_with(
-        self, values: Hashes, groups: Positions | None = None, *, begins_only: bool = False
-    ) -> tuple[Positions, Positions]:
-        """Pairs of places, here and in *values*, of equal values; of many, only some (see above).
-
-        *groups* tells, ascending, to which text each of *values* belongs: it is for each text as if it were alone.
-        *begins_only* leaves out those that follow from the pair of the places before.
-        """
-        if not len(self._values):
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        found = np.flatnonzero(self._may_be_there[values >> self._shift])
-        values = values[found]
-        low = np.searchsorted(self._values, values)
-        low[low == len(self._values)] = 0
-        there = self._values[low] == values
-        low, values, found = low[there], values[there], found[there]
-        if not len(found):
-            return self._pairs(low, low, found)
-        counts = np.searchsorted(self._values, values, side="right") - low
-        # How often each value stands in the other text, and which of its places there this is.
-        rank, total = np.zeros_like(low), np.ones_like(low)
-        several = np.flatnonzero(counts > 2 * _FEW)
-        if len(several):
-            values_there = low[several]
-            if groups is not None:
-                values_there = values_there + len(self._values) * groups[found[several]]
-            order = np.argsort(values_there, kind="stable")
-            first = np.flatnonzero(np.diff(values_there[order], prepend=-1))
-            times = np.diff(first, append=len(order))
-            rank[several[order]] = np.arange(len(order)) - np.repeat(first, times)
-            total[several[order]] = np.repeat(times, times)
-        is_many = counts * total > _MANY
-        if begins_only:
-            follows = found[1:] == found[:-1] + 1
-            if groups is not None:
-                follows &= groups[found[1:]] == groups[found[:-1]]
-            follows &= self._before[low[1:]] == low[:-1]
-            # Of many not all pairs are made, so nothing follows from them, unless they are as many.
-            follows &= ~is_many[:-1] | ((counts[1:] == counts[:-1]) & (total[1:] == total[:-1]))
-            left = np.flatnonzero(np.append(True, ~follows))
-            low, counts, found = low[left], counts[left], found[left]
-            rank, total, is_many = rank[left], total[left], is_many[left]
-        is_inner = is_many & (rank >= _FEW) & (rank < total - _FEW)
-        if not is_inner.any():
-            return self._pairs(low, counts, found)
-        inner, whole = np.flatnonzero(is_inner), ~is_inner
-        some = np.full(len(inner), _FEW)
-        pairs = (
-            self._pairs(low[whole], counts[whole], found[whole]),
-            self._pairs(low[inner], some, found[inner]),
-            self._pairs((low + counts)[inner] - _FEW, some, found[inner]),
-        )
-        own, others = (np.concatenate(side) for side in zip(*pairs, strict=True))
-        return own, others
-
-    def _pairs(self, low: Positions, counts: Positions, others: Positions) -> tuple[Positions, Positions]:
-        ends = np.cumsum(counts)
-        within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
-        return self._places[np.repeat(low, counts) + within], np.repeat(others, counts)
-
-
 class Windows:
     """All windows of *size* tokens of one text, made ready for finding them in others."""
 
@@ -150,7 +64,11 @@ class Windows:
         self.hashes = hashes
         self.size = size
         self._sums = _sums(hashes)
-        self._occurrences = Occurrences(_windows(self._sums, size))
+        # In pieces, so that the memory for sorting does not grow with the text.
+        self._pieces = [
+            (begin, Occurrences(_windows(self._sums, size, begin, begin + _PIECE), size))
+            for begin in range(0, max(1, len(hashes) - size + 1), _PIECE)
+        ]
 
     def runs_in(self, other: Hashes, groups: Positions | None = None) -> Runs:
         """The maximal runs of at least *size* tokens that *other* has as well; of many places of a run, some.
@@ -160,10 +78,44 @@ class Windows:
         """
         sums = _sums(other)
         values = _windows(sums, self.size)
-        seeds = self._occurrences.pairs_with(
-            values, None if groups is None else groups[: len(values)], begins_only=True
+        own = None if groups is None else groups[: len(values)]
+        found = [(begin, piece.pairs_with(values, own, begins_only=True)) for begin, piece in self._pieces]
+        seeds = (
+            np.concatenate([a + begin for begin, (a, _) in found]),
+            np.concatenate([b for _, (_, b) in found]),
         )
         return _runs(self.hashes, self._sums, other, sums, seeds, self.size)
+
+
+class PartWindows:
+    """As `Windows`, of the parts of a text from *begins* to *ends* alone; runs do not go from one into another.
+
+    The parts are in order and do not touch. No run goes through the tokens that *hidden* tells.
+    """
+
+    def __init__(
+        self, hashes: Hashes, hidden: NDArray[np.bool_], begins: Positions, ends: Positions, size: int
+    ) -> None:
+        # One more token behind each part, which equals nothing.
+        lengths = ends - begins + 1
+        self._firsts = np.cumsum(lengths) - lengths
+        self._shifts = begins - self._firsts
+        places = np.arange(int(lengths.sum())) + np.repeat(self._shifts, lengths)
+        # Numbers that stand nowhere else, but for a chance of 2^-64.
+        joined = (places.astype(np.uint64) + np.uint64(1)) * _NOWHERE
+        is_used = places < np.repeat(ends, lengths)
+        is_used[is_used] = ~hidden[places[is_used]]
+        joined[is_used] = hashes[places[is_used]]
+        del places, is_used
+        self._windows = Windows(joined, size)
+
+    def runs_in(self, other: Hashes, groups: Positions | None = None) -> Runs:
+        """The runs that *other* has as well, by their places in the whole text."""
+        runs = self._windows.runs_in(other, groups)
+        if not len(runs):
+            return runs
+        parts = np.searchsorted(self._firsts, runs.a_starts, "right") - 1
+        return Runs(runs.a_starts + self._shifts[parts], runs.b_starts, runs.lengths)
 
 
 def shared_runs(
@@ -209,6 +161,8 @@ def outermost(runs: Runs) -> Runs:
 
     What repeats within itself agrees with itself shifted: of all these runs the longest says all.
     """
+    if len(runs) <= 1:
+        return runs
     by_place = np.argsort(runs.a_starts, kind="stable")
     ends = runs.a_starts[by_place] + runs.lengths[by_place]
     if np.all(runs.a_starts[by_place][1:] >= ends[:-1]):
@@ -287,37 +241,64 @@ def _agree(
     a_sums: Hashes, b_sums: Hashes, a: Positions, b: Positions, length: Positions
 ) -> NDArray[np.bool_]:
     # The sum of the one that begins further left is lifted to where the other begins.
-    up = _powers_up_to(_MULTIPLIER, int(max(a.max(), b.max())) + 1)
     shift = np.minimum(a, b)
-    return (a_sums[a + length] - a_sums[a]) * up[b - shift] == (b_sums[b + length] - b_sums[b]) * up[
-        a - shift
-    ]
+    lifted = (a_sums[a + length] - a_sums[a]) * _powers_at(b - shift)
+    return lifted == (b_sums[b + length] - b_sums[b]) * _powers_at(a - shift)
 
 
 def _sums(hashes: Hashes) -> Hashes:
     """Sums of h_j x B^j over the tokens before each place, one more than there are tokens."""
     sums = np.zeros(len(hashes) + 1, np.uint64)
-    np.cumsum(hashes * _powers_up_to(_MULTIPLIER, len(hashes)), out=sums[1:])
+    for begin, powers in _powers_in_blocks(_MULTIPLIER, len(hashes)):
+        end = begin + len(powers)
+        block = sums[begin + 1 : end + 1]
+        np.cumsum(hashes[begin:end] * powers, out=block)
+        block += sums[begin]
     return sums
 
 
-def _windows(sums: Hashes, size: int) -> Hashes:
+def _windows(sums: Hashes, size: int, first: int = 0, last: int | None = None) -> Hashes:
+    """Of the windows from *first* to *last* (all, unless it is given) numbers that are equal for equal ones.
+
+    Windows of one text are equal to those of another whatever *first* is.
+    """
     count = len(sums) - size
-    if count <= 0:
+    end = count if last is None else min(last, count)
+    if end <= first:
         return np.empty(0, np.uint64)
-    return (sums[size:] - sums[:count]) * _powers_up_to(_INVERSE, count)
+    values = sums[first + size : end + size] - sums[first:end]
+    lift = np.uint64(pow(_INVERSE, first, 1 << 64))
+    for begin, powers in _powers_in_blocks(_INVERSE, len(values)):
+        values[begin : begin + len(powers)] *= powers * lift
+    return values
 
 
-def _powers_up_to(base: int, count: int) -> Hashes:
-    """The first powers of *base* modulo 2^64; kept, and made longer when more are asked for."""
+def _powers_at(exponents: Positions) -> Hashes:
+    """B to the power of each."""
+    most = int(exponents.max(initial=0))
+    low = _powers_of(_MULTIPLIER, _BLOCK)
+    if most < _BLOCK:
+        return low[exponents]
+    high = _powers_of(pow(_MULTIPLIER, _BLOCK, 1 << 64), most // _BLOCK + 1)
+    return low[exponents % _BLOCK] * high[exponents // _BLOCK]
+
+
+def _powers_in_blocks(base: int, count: int) -> Iterator[tuple[int, Hashes]]:
+    """The first *count* powers of *base*, in blocks, and the number of each one's first."""
+    powers = _powers_of(base, _BLOCK)
+    for begin in range(0, count, _BLOCK):
+        some = powers[: count - begin]
+        yield begin, some * np.uint64(pow(base, begin, 1 << 64)) if begin else some
+
+
+def _powers_of(base: int, count: int) -> Hashes:
+    """The first powers of *base* modulo 2^64, at least *count*; kept, and made longer when more are asked for."""
     kept = _powers.get(base)
     if kept is None or len(kept) < count:
-        made = np.ones(max(1 << 14, 1 << (count - 1).bit_length() if count > 1 else 1), np.uint64)
+        kept = np.ones(1 << max(10, (count - 1).bit_length()), np.uint64)
         done = 1
-        while done < len(made):
-            made[done : 2 * done] = made[:done] * np.uint64(pow(base, done, 1 << 64))
+        while done < len(kept):
+            kept[done : 2 * done] = kept[:done] * np.uint64(pow(base, done, 1 << 64))
             done *= 2
-        kept = made
-        if count <= _MOST_KEPT:
-            _powers[base] = made
-    return kept[:count]
+        _powers[base] = kept
+    return kept

@@ -36,7 +36,7 @@ class Chains:
     """The windows of an asked text: *keys* are their numbers in the order of the text, -1 for one that none can have."""
 
     def __init__(self, keys: Numbers, guarantee: int) -> None:
-        firsts = np.flatnonzero(np.diff(keys, prepend=-2))
+        firsts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))[: len(keys)]
         self._keys = keys[firsts]
         self._begins = firsts
         self._ends = np.append(firsts[1:], len(keys))[: len(firsts)]
@@ -66,8 +66,8 @@ class Chains:
         is_new = np.diff(codes) > 1
         firsts = np.flatnonzero(np.append(True, is_new))[: len(codes)]
         lasts = np.append(firsts[1:], len(codes))[: len(firsts)] - 1
-        of_text, first_link = np.divmod(codes[firsts].astype(np.int64), step)
-        last_link = codes[lasts].astype(np.int64) - of_text * step
+        of_text = codes[firsts] // step
+        first_link, last_link = codes[firsts] - of_text * step, codes[lasts] - of_text * step
         lengths = open_ends[last_link] - open_begins[first_link] + self._guarantee - 1
         is_long = lengths >= min_tokens
         of_text, lengths = of_text[is_long], lengths[is_long]
@@ -76,7 +76,7 @@ class Chains:
         extra = int(gaps[gaps >= max(min_tokens, self._guarantee)].sum())
         if extra:
             others = np.unique(texts[is_common[keys]])
-            of_text = np.concatenate((of_text, others))
+            of_text = np.concatenate((of_text.astype(np.int64), others))
             lengths = np.concatenate((lengths, np.full(len(others), extra)))
         if not len(of_text):
             return Bounds(none, none)
@@ -108,13 +108,20 @@ class Chains:
         order = order[int(np.searchsorted(link_keys[order], 0)) :]
         own = np.where(is_common, 0, places)
         starts = np.cumsum(own) - own
-        counts = own[keys]
-        if int(counts.max()) <= 1:
-            is_there = counts > 0
-            return texts[is_there], order[starts[keys[is_there]]]
+        # Most keys have one place.
+        only = np.full(len(own), -1, np.int64)
+        only[own == 1] = order[starts[own == 1]]
+        own_links = only[keys]
+        ones = np.flatnonzero(own_links >= 0)
+        several = np.flatnonzero((own > 1)[keys])
+        counts = own[keys[several]]
         ends = np.cumsum(counts)
-        within = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
-        return np.repeat(texts, counts), order[np.repeat(starts[keys], counts) + within]
+        places_of = np.repeat(starts[keys[several]] - (ends - counts), counts)
+        places_of += np.arange(len(places_of))
+        return (
+            np.concatenate((texts[ones], np.repeat(texts[several], counts))),
+            np.concatenate((own_links[ones], order[places_of])),
+        )
 
 
 def _narrow(codes: Numbers, end: int) -> NDArray[np.integer]:

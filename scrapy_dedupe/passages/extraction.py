@@ -9,7 +9,6 @@ What grows with the index is in files of a work folder that is removed in the en
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import closing
 from functools import lru_cache
 from itertools import pairwise
@@ -28,6 +27,7 @@ from .repeats import Repeats
 from .seeds import SeedSearch, taboo_keys
 from .tokens import tokeniser_named
 from .values import Passage, Place
+from .wordings import Wording
 from .work_folder import work_folder
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class _Teller:
         self._min_docs = min_docs
         self._min_tokens = min_tokens
         self._skip_copies = skip_copies
-        self._words = tokeniser_named(snapshot.parameters.tokeniser).words
+        self._tokeniser = tokeniser_named(snapshot.parameters.tokeniser)
         self._names = lru_cache(_CACHED_NAMES)(self._names_of)
 
     def passages(self, runs: Iterable[Run], top: int | None) -> Iterator[Passage]:
@@ -237,33 +237,23 @@ class _Teller:
         """The places with the same words, each group in order; one text at a time is in memory, and the first."""
         if not isinstance(self._material, TokenMaterial):
             return [list(named)]
-        shown = self._written(named[0].spot)
-        words = ""
-        of_written: dict[bytes, str] = {}
+        wording = Wording(self._written(named[0].spot), self._tokeniser)
         groups: dict[str, list[_Named]] = {}
         last, group = named[0].spot, ""
         for item in named:
             if item.spot is not last:
                 last = item.spot
-                written = self._written(last)
-                if written == shown or written.split() == shown.split():
-                    group = ""
-                else:
-                    words = words or self._digest(shown)
-                    key = hashlib.sha256(written.encode("utf-8", "surrogatepass")).digest()
-                    if key not in of_written:
-                        of_written[key] = self._digest(written)
-                    group = "" if of_written[key] == words else of_written[key]
+                group = wording.group(self._written(last))
             groups.setdefault(group, []).append(item)
         return groups.values()
 
     def _agreeing(self, length: int, named: Sequence[_Named]) -> Iterator[Passage]:
         """What is the same in all places of a run whose words are not."""
-        words = self._words(self._written(named[0].spot))
+        words = self._tokeniser.words(self._written(named[0].spot))
         is_same = np.ones(length + 1, np.bool_)
         is_same[length] = False
         for item in named[1:]:
-            others = self._words(self._written(item.spot))
+            others = self._tokeniser.words(self._written(item.spot))
             is_same[:length] &= np.fromiter(map(str.__eq__, words, others), np.bool_, length)
         begin = 0
         for end in np.flatnonzero(~is_same).tolist():
@@ -288,11 +278,6 @@ class _Teller:
     def _written(self, spot: _Spot) -> str:
         assert isinstance(self._material, TokenMaterial)
         return self._material.written(spot.text, (spot.char_start, spot.char_end))
-
-    def _digest(self, written: str) -> str:
-        """What tells the words of a text."""
-        words = "\0".join(self._words(written))
-        return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _names_of(self, text: int) -> list[tuple[tuple[int, int], str]]:
         """The documents of a text, with their numbers in the order of adding."""

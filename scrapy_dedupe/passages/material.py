@@ -10,9 +10,11 @@ the next, made of the distance between them and of the key of the next.
 
 0 stands between texts and instead of what is left out: boilerplate and taboo. It equals nothing, so no run goes over it.
 
-The files: ``texts`` (see `work_files`), ``sequence`` (uint32), ``sums`` (see `prefix_sums`), ``starts`` and ``ends`` (uint32, the characters where a token or blot begins and ends)
-and, without texts, ``befores`` and ``tokens`` (uint32, the first token of a blot), all with one item for each place of
-the sequence; ``bucket-N``, pairs of uint64: the hash of what stands at a position, and the position.
+The files: ``texts`` (see `work_files`), ``sequence`` (uint32), ``sums`` (see `prefix_sums`), ``starts`` and ``ends``
+(uint32, the characters where a token or blot begins and ends) and ``marks`` (uint8: 1 where a blot begins that is a seed,
+plus 2 where one does that is left out), or, without texts, ``befores`` and ``tokens`` (uint32, the first token of a blot)
+and ``numbers`` (uint32, which seed a blot is, from 1; one item stands before the first), all with one item for each place
+of the sequence; ``bucket-N``, pairs of uint64: the hash of what stands at a position, and the position.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ import numpy as np
 
 from .blots import blotter_of, keys
 from .characters import mixed
-from .prefix_sums import PrefixSums
+from .periods import Periods, covered
+from .prefix_sums import PrefixSums, window_hashes
 from .repeats import PADDING
 from .seeds import Seeds, mapped
-from .tokens import tokeniser_named, tokens_of_all
+from .tokens import Tokens, tokeniser_named, tokens_of_all
 from .work_files import Items, WrittenTexts
 
 if TYPE_CHECKING:
@@ -46,9 +49,11 @@ if TYPE_CHECKING:
 
 _BATCH_CHARS: Final = 1 << 20
 _BUCKET: Final = 1 << 19
+_BLOCK: Final = 1 << 18
 _MOST_BUCKETS: Final = 256
 _LOW: Final = np.uint64(0xFFFFFFFF)
-_A: Final = 0xD1342543DE82EF95
+_SEED: Final = 1
+_LEFT_OUT: Final = 2
 _STEP: Final = 0x9E3779B97F4A7C15
 
 
@@ -68,6 +73,7 @@ class _Sequence:
         self._size = 0
         self.sequence: Values = np.zeros(0, np.uint32)
         self.sums: PrefixSums
+        self.echoes = np.zeros(0, np.int64)
         self._starts = Items(folder / "starts")
         self._ends = Items(folder / "ends")
 
@@ -95,7 +101,7 @@ class _Sequence:
     def release(self) -> None:
         """Give back the memory that the search for runs took."""
         self._map_sequence()
-        self.sums.release()
+        self.sums.release(self.sequence)
 
     def close(self) -> None:
         """Close the files."""
@@ -143,16 +149,20 @@ class TokenMaterial(_Sequence):
         self._tokeniser = tokeniser_named(snapshot.parameters.tokeniser)
         self._seeds = seeds
         self._texts = WrittenTexts(folder / "texts")
+        self._marks = Items(folder / "marks", np.uint8)
         try:
             self._build(watch)
         except BaseException:
             self.close()
             raise
-        self._map_sequence()
         self.sums = PrefixSums(folder / "sums", self.sequence)
 
     def before(self, positions: Numbers) -> Values:
         return self.sequence[positions - 1]
+
+    def are_equal(self, ours: Numbers, others: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
+        """Whether runs of so many values from *ours* and from *others* on are the same."""
+        return self.sums.are_equal(ours, others, lengths)
 
     def tokens_of(self, positions: Numbers, lengths: Numbers) -> Numbers:
         """How many tokens runs have."""
@@ -160,6 +170,7 @@ class TokenMaterial(_Sequence):
 
     def close(self) -> None:
         super().close()
+        self._marks.close()
         self._texts.close()
 
     def written(self, text: int, span: tuple[int, int]) -> str:
@@ -178,66 +189,128 @@ class TokenMaterial(_Sequence):
         tokens = int(self._snapshot.token_counts[self.texts].sum(dtype=np.int64))
         watch.begin("texts", int(chars.sum()))
         with ExitStack() as files:
-            outputs = self._open(files, "sequence", "starts", "ends")
-            buckets = self._open_buckets(files, tokens)
+            outputs = self._open(files, "values", "starts", "ends", "marks")
             for first, end in _batches(chars):
-                self._add(first, end, outputs, buckets)
+                self._add(first, end, outputs)
                 watch.advance(int(chars[first:end].sum()))
-            for file in outputs:
+            for file in outputs[1:3]:
                 file.write(bytes(4 * PADDING))
         self._texts.finish()
+        periods = Periods(self.known)
+        self._leave_out(periods)
+        self._map_sequence()
+        periods.finish(self.sequence)
+        with ExitStack() as files:
+            self._find_starts(periods, self._open_buckets(files, tokens))
         watch.end()
 
-    def _add(self, first: int, end: int, outputs: list[BinaryIO], buckets: list[BinaryIO]) -> None:
-        """Write the texts of a batch, each behind a 0."""
+    def _add(self, first: int, end: int, outputs: list[BinaryIO]) -> None:
+        """Write the tokens of a batch of texts, with a 0 in front of each text."""
         texts = self._snapshot.texts(self.texts[first:end].tolist())
         self._texts.add(texts)
-        tokens, bounds = tokens_of_all(texts, self._tokeniser)
-        counts = np.diff(bounds)
-        owners = np.repeat(np.arange(len(texts)), counts)
+        hosts = self._snapshot.text_host[self.texts[first:end]]
+        if len(texts) > 1:
+            tokens, bounds = tokens_of_all(texts, self._tokeniser)
+            self.text_starts[first:end] = self._size + bounds[:-1] + np.arange(1, len(texts) + 1)
+            self._write(tokens, bounds, len(tokens), 1, hosts, outputs)
+            return
+        self.text_starts[first] = self._size + 1
+        for number, (tokens, count) in enumerate(self._parts(texts[0])):
+            self._write(tokens, np.array([0, len(tokens)]), count, int(not number), hosts, outputs)
+
+    def _parts(self, text: str) -> Iterator[tuple[Tokens, int]]:
+        """The tokens of a long text, some at a time, and how many: those behind them are there for the blots' sake."""
+        at, size = 0, _BATCH_CHARS
+        while at < len(text) or not at:
+            stop = min(at + size, len(text))
+            tokens = self._tokeniser.tokens(text[at:stop])
+            if stop == len(text):
+                yield _moved(tokens, len(tokens), at), len(tokens)
+                return
+            # The last one may go on behind the part.
+            count = len(tokens) - self._blotter.span
+            if count <= 0:
+                size *= 2
+                continue
+            yield _moved(tokens, len(tokens) - 1, at), count
+            at, size = at + int(tokens.starts[count]), _BATCH_CHARS
+
+    def _write(
+        self,
+        tokens: Tokens,
+        bounds: Numbers,
+        count: int,
+        in_front: int,
+        hosts: Numbers,
+        outputs: list[BinaryIO],
+    ) -> None:
+        """Write *count* tokens, with so many 0 in front of each text."""
+        owners = np.repeat(np.arange(len(hosts)), np.diff(bounds))
         blots = self._blotter.all_blots(tokens.hashes, bounds)
+        wanted = keys(blots.values, self._blotter)
+        marks = np.zeros(len(tokens), np.uint8)
+        found, _ = self._seeds.keys.find(wanted)
+        marks[blots.starts[found]] = _SEED
+        if len(self._seeds.hidden.keys):
+            marks[blots.starts[self._seeds.hidden.covers(wanted, hosts[owners[blots.starts]])]] |= _LEFT_OUT
+        if len(self._seeds.taboo):
+            marks[blots.starts[self._seeds.taboo.find(wanted)[0]]] |= _LEFT_OUT
         values = (tokens.hashes & _LOW).astype(np.uint32)
         values[values == 0] = 1
-        wanted = keys(blots.values, self._blotter)
-        self._leave_out(
-            values,
-            wanted,
-            blots.starts,
-            self._snapshot.text_host[self.texts[first:end]][owners[blots.starts]],
-        )
-        found, _ = self._seeds.keys.find(wanted)
-        at = np.arange(len(values)) + owners + 1
-        laid = np.zeros(len(values) + len(texts), np.uint32)
-        arrays: tuple[NDArray[Any], ...] = (values, tokens.starts, tokens.ends)
+        at = np.arange(count) + (owners[:count] + 1) * in_front
+        size = count + len(hosts) * in_front
+        arrays: tuple[NDArray[Any], ...] = (values, tokens.starts, tokens.ends, marks)
         for file, items in zip(outputs, arrays, strict=True):
-            laid[at] = items
+            laid = np.zeros(size, np.uint8 if items is marks else np.uint32)
+            laid[at] = items[:count]
             file.write(laid.tobytes())
-        laid[at] = values
-        self.text_starts[first:end] = self._size + bounds[:-1] + np.arange(1, len(texts) + 1)
-        self._find_starts(laid, at[blots.starts[found]], buckets)
-        self._size += len(laid)
+        self._size += size
 
-    def _leave_out(self, values: Values, wanted: NDArray[np.uint64], starts: Numbers, hosts: Numbers) -> None:
-        """Put 0 for the tokens that boilerplate and taboo cover."""
-        parts = []
-        if len(self._seeds.hidden.keys):
-            parts.append(starts[self._seeds.hidden.covers(wanted, hosts)])
-        if len(self._seeds.taboo):
-            parts.append(starts[self._seeds.taboo.find(wanted)[0]])
-        for part in parts:
-            values[_covered(len(values), part, part + self._blotter.span)] = 0
+    def _leave_out(self, periods: Periods) -> None:
+        """Write the sequence: the values, with 0 for the tokens that boilerplate and taboo cover."""
+        span = self._blotter.span
+        before = np.zeros(span - 1, np.uint8)
+        with ExitStack() as files:
+            (output,) = self._open(files, "sequence")
+            inputs = [files.enter_context((self._folder / name).open("rb")) for name in ("values", "marks")]
+            for start in range(0, self._size, _BLOCK):
+                count = min(_BLOCK, self._size - start)
+                values = np.fromfile(inputs[0], np.uint32, count)
+                marks = np.concatenate((before, np.fromfile(inputs[1], np.uint8, count)))
+                at = np.flatnonzero(marks & _LEFT_OUT)
+                if len(at):
+                    values[covered(len(marks), at, np.minimum(at + span, len(marks)))[span - 1 :]] = 0
+                before = marks[len(marks) - span + 1 :]
+                output.write(values.tobytes())
+                periods.add(values)
+            output.write(bytes(4 * PADDING))
+        (self._folder / "values").unlink()
 
-    def _find_starts(self, laid: Values, seeds: Numbers, buckets: list[BinaryIO]) -> None:
-        """Write where in a batch runs may begin."""
-        if not len(seeds) or len(laid) < self.known:
-            return
+    def _find_starts(self, periods: Periods, buckets: list[BinaryIO]) -> None:
+        """Write where runs may begin."""
         reach = max(self.known, self._blotter.guarantee) - self._blotter.span
-        may_begin = _covered(len(laid), np.maximum(seeds - reach, 0), seeds + 1)[: len(laid) - self.known + 1]
-        zeros = np.concatenate((np.zeros(1, np.int64), np.cumsum(laid == 0)))
-        may_begin &= zeros[self.known :] == zeros[: -self.known]
-        positions = np.flatnonzero(may_begin)
-        hashes = mixed(_window_hashes(laid.astype(np.uint64), self.known)[positions])
-        self._into_buckets(buckets, hashes, positions + self._size)
+        echoes = []
+        # A window may begin in the last item of a block.
+        block = max(_BLOCK, self.known)
+        for start in range(0, self._size - self.known + 1, block):
+            end = min(start + block, self._size - self.known + 1)
+            marks = self._marks.between(start, min(end + reach, self._size))
+            seeds = np.flatnonzero(marks & _SEED)
+            if not len(seeds):
+                continue
+            values = self.sequence[start : end + self.known - 1]
+            count = end - start
+            may_begin = covered(count, np.clip(seeds - reach, 0, count), np.minimum(seeds + 1, count))
+            zeros = np.concatenate((np.zeros(1, np.int64), np.cumsum(values == 0)))
+            may_begin &= zeros[self.known :] == zeros[: -self.known]
+            dropped, repeated = periods.masks(start, end)
+            may_begin &= ~dropped
+            echoes.append(np.flatnonzero(may_begin & repeated) + start)
+            positions = np.flatnonzero(may_begin)
+            hashes = mixed(window_hashes(values.astype(np.uint64), self.known)[positions])
+            self._into_buckets(buckets, hashes, positions + start)
+        if echoes:
+            self.echoes = np.concatenate(echoes)
 
 
 class BlotMaterial(_Sequence):
@@ -254,9 +327,17 @@ class BlotMaterial(_Sequence):
         self._map_sequence()
         self.sums = PrefixSums(folder / "sums", self.sequence)
         self._befores, self._tokens = self._map("befores"), self._map("tokens")
+        self._seed_numbers = self._map("numbers")
 
     def before(self, positions: Numbers) -> Values:
         return self._befores[positions]
+
+    def are_equal(self, ours: Numbers, others: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
+        """Whether runs of so many values from *ours* and from *others* on are the same, their first blots too."""
+        # One item stands before the first blot. What is left out has no number, and equals nothing.
+        own = self._seed_numbers[ours + 1]
+        is_same = (own != 0) & (own == self._seed_numbers[others + 1])
+        return is_same & self.sums.are_equal(ours, others, lengths)
 
     def tokens_of(self, positions: Numbers, lengths: Numbers) -> Numbers:
         """How many tokens runs have, from the first of the first blot to the last of the last."""
@@ -360,22 +441,6 @@ def _batches(chars: Numbers) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def _covered(count: int, starts: Numbers, ends: Numbers) -> NDArray[np.bool_]:
-    """Which of so many items are in one of the spans."""
-    steps = np.bincount(starts, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
-    return np.cumsum(steps[:count]) > 0
-
-
-def _window_hashes(values: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    """For each window of *size* values a number that depends on them and their order: a polynomial modulo 2^64.
-
-    Two windows that touch give one of twice the size, and one more value can be put behind it.
-    """
-    result, done = values, 1
-    for bit in f"{size:b}"[1:]:
-        result = result[:-done] * np.uint64(pow(_A, done, 1 << 64)) + result[done:]
-        done *= 2
-        if bit == "1":
-            result = result[:-1] * np.uint64(_A) + values[done:]
-            done += 1
-    return result
+def _moved(tokens: Tokens, count: int, offset: int) -> Tokens:
+    """Some tokens of a part that begins with that character."""
+    return Tokens(tokens.hashes[:count], tokens.starts[:count] + offset, tokens.ends[:count] + offset)

@@ -4,7 +4,7 @@ The sum before item *i* is that of value_j x B^j for all j < i, modulo 2^64. So 
 differences. Different ones that are taken to be the same are as rare as collisions of 64 bits in texts that were not
 made for it; what is given out is compared word by word afterwards.
 
-The file: uint64, one more than the sequence has items.
+The file: uint64, the sum before each fourth item, from the first one on. The others are made of it and of the items.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _BASE: Final = 0x9E6C63D0876A9A47
+_FACTOR: Final = 0xD1342543DE82EF95
 _BITS: Final = 16
 _BLOCK: Final = 1 << 18
+_STEP_BITS: Final = 2
+_STEP: Final = 1 << _STEP_BITS
 
 
 def _powers_of(base: int, count: int) -> NDArray[np.uint64]:
@@ -42,24 +45,24 @@ class PrefixSums:
     def __init__(self, path: Path, sequence: NDArray[np.uint32]) -> None:
         total = np.uint64(0)
         with path.open("wb") as file:
-            file.write(bytes(8))
             for start in range(0, len(sequence), _BLOCK):
                 values = sequence[start : start + _BLOCK].astype(np.uint64)
                 values *= _powers(np.arange(start, start + len(values)))
-                sums = np.cumsum(values, dtype=np.uint64)
-                sums += total
+                sums = np.append(total, values)
+                np.cumsum(sums, out=sums)
+                file.write(sums[-start % _STEP : -1 : _STEP].tobytes())
                 total = sums[-1]
-                file.write(sums.tobytes())
+            if len(sequence) % _STEP == 0:
+                file.write(total.tobytes())
         self._path = path
+        self._sequence = sequence
         self._sums: NDArray[np.uint64] | None = None
 
     def are_equal(self, ours: Numbers, others: Numbers, lengths: Numbers) -> Mask:
         """Whether so many items from *ours* and from *others* on are the same."""
-        if self._sums is None:
-            self._sums = np.memmap(self._path, np.uint64, "r").view(np.ndarray)
         low, high = np.minimum(ours, others), np.maximum(ours, others)
-        below = self._sums[low + lengths] - self._sums[low]
-        above = self._sums[high + lengths] - self._sums[high]
+        below = self._before(low + lengths) - self._before(low)
+        above = self._before(high + lengths) - self._before(high)
         result: Mask = below * _powers(high - low) == above
         return result
 
@@ -75,11 +78,41 @@ class PrefixSums:
             left = left[least[left] < most[left]]
         return least
 
-    def release(self) -> None:
-        """Give back the memory of what was read."""
+    def release(self, sequence: NDArray[np.uint32]) -> None:
+        """Give back the memory of what was read; here is the sequence, read anew."""
         self._sums = None
+        self._sequence = sequence
+
+    def _before(self, places: Numbers) -> NDArray[np.uint64]:
+        """The sums before items."""
+        if self._sums is None:
+            self._sums = np.memmap(self._path, np.uint64, "r").view(np.ndarray)
+        steps = places >> _STEP_BITS
+        firsts = steps << _STEP_BITS
+        over = places - firsts
+        rest = np.zeros(len(places), np.uint64)
+        for number in range(_STEP - 2, -1, -1):
+            items = self._sequence[np.minimum(firsts + number, len(self._sequence) - 1)]
+            rest *= np.uint64(_BASE)
+            rest += np.where(number < over, items, 0).astype(np.uint64)
+        return self._sums[steps] + rest * _powers(firsts)
 
 
 def _powers(exponents: Numbers) -> NDArray[np.uint64]:
     powers: NDArray[np.uint64] = _LOW[exponents & ((1 << _BITS) - 1)] * _HIGH[exponents >> _BITS]
     return powers
+
+
+def window_hashes(values: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
+    """For each window of *size* values a number that depends on them and their order: a polynomial modulo 2^64.
+
+    Two windows that touch give one of twice the size, and one more value can be put behind it.
+    """
+    result, done = values, 1
+    for bit in f"{size:b}"[1:]:
+        result = result[:-done] * np.uint64(pow(_FACTOR, done, 1 << 64)) + result[done:]
+        done *= 2
+        if bit == "1":
+            result = result[:-1] * np.uint64(_FACTOR) + values[done:]
+            done += 1
+    return result

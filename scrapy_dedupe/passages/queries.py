@@ -126,7 +126,6 @@ class _Search:
         self._keys_of_text, self._key_of_blot = np.unique(
             keys(asked.blots, asked.blotter), return_inverse=True
         )
-        self._occurrences = Occurrences(self._key_of_blot.astype(np.uint64))
         self._templates: dict[int, list[int]] = {}
         parts: list[tuple[NDArray[np.int64], ...]] = []
         for begin in range(0, max(1, len(self._keys_of_text)), _MOST_KEYS):
@@ -140,7 +139,7 @@ class _Search:
         """The posts of some keys, which are numbered from the first of them."""
         some = self._keys_of_text[begin : begin + _MOST_KEYS]
         if share is None:
-            return self._snapshot.find(some)
+            return self._snapshot.find(some, in_order=False)
         found = templates_of(self._snapshot, share).find(self._snapshot, some)
         for host, numbers in found.keys_of_hosts.items():
             self._templates.setdefault(host, []).extend(begin + number for number in numbers)
@@ -165,14 +164,25 @@ class _Search:
                 ids = (document.doc_id for document in self._snapshot.documents_of(text))
                 if own := [doc_id for doc_id in ids if doc_id not in left_out]:
                     names[text] = own
-            begin, size = end, min(2 * size, _MOST_AT_ONCE) if len(ranks) < top else max(top, _FEW) // 2
+            begin = end
             for text, shares in self._shares(list(names)):
                 if shares:
                     covered = self._asked.tokens_covered(shares)
                     found.append(_Found(covered, text, shares, names[text][:top]))
                     ranks += [(-covered, int(order[text]))] * len(found[-1].names)
             ranks.sort()
+            size = self._next_size(size, begin, len(ranks), top)
         return list(self._told(found, top))
+
+    @staticmethod
+    def _next_size(size: int, looked_into: int, documents: int, top: int) -> int:
+        """How many candidates are looked into next, after *size* at once, and so many in all with their *documents*.
+
+        As many as will bring what is wanted, if those that follow bring as much as those before.
+        """
+        least = max(top, _FEW) // 2
+        wanted = -(-(top - documents) * looked_into // documents) if documents else 2 * size
+        return min(max(wanted, least), 2 * size, _MOST_AT_ONCE)
 
     def _end(self, candidates: list[int], begin: int, size: int) -> int:
         """Behind the last of the candidates that are looked into at once."""
@@ -221,9 +231,10 @@ class _Search:
                 )
                 yield from zip(group, shares, strict=True)
             return
+        occurrences = Occurrences(self._key_of_blot.astype(np.uint64))
         for text in texts:
             own = np.flatnonzero(self._texts == text)
-            blots, posts = self._occurrences.pairs_with(self._keys[own].astype(np.uint64))
+            blots, posts = occurrences.pairs_with(self._keys[own].astype(np.uint64))
             outline = self._snapshot.outline(text)
             yield (
                 text,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _BLOCK: Final = 1 << 20
 _ROWS: Final = 256
+_TURNS: Final = 16
 
 # Of more places than these one in so many has to be new.
 _FEW: Final = 10
@@ -103,10 +104,12 @@ class Ranking:
         with path.open("wb") as file:
             for start in range(0, size + 1, _BLOCK):
                 file.write(bytes(4 * min(_BLOCK, size + 1 - start)))
-        covered = np.memmap(path, np.uint32, "r+").view(np.ndarray)
-        places = mapped(self._folder / "places", np.int64)
         number = 0
-        for rows in self._ordered():
+        for turn, rows in enumerate(self._ordered()):
+            if turn % _TURNS == 0:
+                # What was read of a mapped file stays in memory for as long as it is mapped.
+                covered = np.memmap(path, np.uint32, "r+").view(np.ndarray)
+                places = mapped(self._folder / "places", np.int64)
             is_left = ~_are_covered(covered, places, rows, extra)
             for start, count, length, _, _, _, is_loose in rows[is_left].tolist():
                 run = self._run(start, count, length, is_loose)

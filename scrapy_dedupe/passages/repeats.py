@@ -52,15 +52,20 @@ class Material(Protocol):
 
     *sequence* has the values of the tokens of all texts, *sums* are its; 0 is no token, equals nothing, and stands
     between texts. *text_starts* tells where each text begins, *weights* how many documents have it. All positions of a
-    group agree in *known* values, and in *known* + *extra* tokens or blots, as which a run is counted.
+    group agree in *known* values, and in *known* + *extra* tokens or blots, as which a run is counted. *echoes* are
+    those positions, ascending, in front of which others may have been left out that they overlap (see `periods`).
     """
 
     sequence: Values
     sums: PrefixSums
     text_starts: Numbers
     weights: Numbers
+    echoes: Numbers
     known: int
     extra: int
+
+    def are_equal(self, ours: Numbers, others: Numbers, lengths: Numbers) -> Mask:
+        """Whether runs of so many values from *ours* and from *others* on are the same."""
 
     def before(self, positions: Numbers) -> Values:
         """The value in front of each position."""
@@ -126,9 +131,7 @@ class Repeats:
         self._material = material
         self._least = min_docs
         self._most = _FAR if max_docs is None else max_docs
-        is_zero = material.sequence == 0
-        # Where what is not 0 ends.
-        self._stops = np.flatnonzero(is_zero[1:] & ~is_zero[:-1]) + 1
+        self._stops = _stops_of(material.sequence)
 
     def __iter__(self) -> Iterator[Runs]:
         for hashes, positions in self._material.buckets():
@@ -142,19 +145,30 @@ class Repeats:
     def places(self, positions: Numbers, length: int) -> Numbers | None:
         """Those places of a loose run that count, ascending; None if it is not maximal with them."""
         positions = np.sort(positions)
+        if not len(positions):
+            return None
         most = length - 1 + self._material.extra
         first = np.full(most, positions[0])
         shifts = np.arange(1, most + 1)
         # Only what agrees with itself after so many values can overlap itself by the rest.
-        shifts = shifts[self._material.sums.are_equal(first, first + shifts, np.maximum(length - shifts, 0))]
+        shifts = shifts[self._material.are_equal(first, first + shifts, np.maximum(length - shifts, 0))]
         if len(shifts):
             # Behind a place that is several times the least one away from another is one that is it once.
             shifts = shifts[(shifts == shifts[0]) | (shifts % shifts[0] != 0)]
         for shift in shifts.tolist():
             can_be = np.flatnonzero(positions >= shift)
+            # As the run agrees with itself after so many values, no more of them have to be compared.
+            steps = np.arange(min(shift, _WIDTH))
+            begin = self._material.sequence[first[0] + steps]
             at = positions[can_be]
-            is_there = self._material.sums.are_equal(at - shift, at, np.full(len(at), length))
-            positions = np.delete(positions, can_be[is_there])
+            is_there = (self._material.sequence[at[:, None] - shift + steps] == begin).all(axis=1)
+            can_be, at = can_be[is_there], at[is_there]
+            if shift > _WIDTH or self._material.extra:
+                is_there = self._material.are_equal(at - shift, at, np.full(len(at), shift))
+                can_be = can_be[is_there]
+            positions = np.delete(positions, can_be)
+            if not len(positions):
+                return None
         head = np.zeros(1, np.int64)
         is_maximal = _is_diverse(self._material.before(positions), head)
         is_maximal &= _is_diverse(self._material.sequence[positions + length], head)
@@ -226,7 +240,7 @@ class Repeats:
         gaps -= self._material.extra
         is_dead = gaps < known
         is_dead[1:] &= reaches[:-1] >= reaches[1:]
-        is_near = gaps < reaches
+        is_near = (gaps < reaches) | self._are_echoes(members.positions)
         # What follows is in the order of reaches, the farthest of a class first.
         order = order[~is_dead[order]]
         classes, positions, reaches = classes[order], members.positions[order], reaches[order]
@@ -265,6 +279,14 @@ class Repeats:
             is_loose[is_told],
             positions[is_written],
         )
+
+    def _are_echoes(self, positions: Numbers) -> Mask:
+        echoes = self._material.echoes
+        if not len(echoes):
+            return np.zeros(len(positions), np.bool_)
+        at = np.minimum(np.searchsorted(echoes, positions), len(echoes) - 1)
+        result: Mask = echoes[at] == positions
+        return result
 
     def _documents_so_far(self, members: _Members, order: Numbers, is_same: Mask) -> Numbers:
         """The documents of the members up to each in *order*, each text of a class once."""
@@ -320,6 +342,15 @@ class Repeats:
         """How many values are there from each position on until a 0."""
         stops = self._stops[np.minimum(np.searchsorted(self._stops, positions), len(self._stops) - 1)]
         return np.where(self._material.sequence[positions] == 0, 0, stops - positions)
+
+
+def _stops_of(sequence: Values) -> Numbers:
+    """Where what is not 0 ends."""
+    parts = []
+    for start in range(0, len(sequence) - 1, _MOST_CELLS):
+        is_zero = sequence[start : start + _MOST_CELLS + 1] == 0
+        parts.append(np.flatnonzero(is_zero[1:] & ~is_zero[:-1]) + start + 1)
+    return np.concatenate(parts)
 
 
 def _heads_of(values: NDArray) -> Numbers:

@@ -114,9 +114,11 @@ class Segment:
         if int(sizes.max()) > _SCAN:
             large = np.flatnonzero(sizes > _SCAN)
             wanted = low_keys[large] << self._value_bits
-            first = self._search(starts[large], stops[large], wanted)
-            stops[large] = self._search(first, stops[large], (wanted | self._value_mask) + np.uint64(1))
-            starts[large] = first
+            both = np.concatenate((wanted, (wanted | self._value_mask) + np.uint64(1)))
+            found = self._search(np.tile(starts[large], 2), np.tile(stops[large], 2), both)
+            starts[large] = found[: len(large)]
+            # Not less, even in a file that has been made out of order.
+            stops[large] = np.maximum(found[len(large) :], starts[large])
             sizes = stops - starts
         self._check_posts(starts, stops)
         ends = np.cumsum(sizes)
@@ -321,15 +323,18 @@ class Segment:
         self, starts: NDArray[np.int64], stops: NDArray[np.int64], posts: NDArray[np.uint64]
     ) -> NDArray[np.int64]:
         """Return, for each of *posts*, the first place from its start to its stop where no smaller one stands."""
-        low, high = starts.copy(), stops.copy()
+        low, high = starts, stops
+        every = []
         for _ in range(int((stops - starts).max()).bit_length()):
             middle = (low + high) >> 1
             looked_at = np.minimum(middle, self.post_count - 1)
-            self._check_posts(looked_at, looked_at + 1)
-            found = self._packed.gather(looked_at)
-            is_smaller = (found < posts) & (low < high)
+            every.append(looked_at)
+            is_smaller = (self._packed.gather(looked_at) < posts) & (low < high)
             low = np.where(is_smaller, middle + 1, low)
             high = np.where(is_smaller, high, middle)
+        # All at once: a damaged post leads astray, but not out of the range.
+        looked_at = np.concatenate(every)
+        self._check_posts(looked_at, looked_at + 1)
         return low
 
     def _texts_and_where(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

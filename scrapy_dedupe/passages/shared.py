@@ -8,12 +8,12 @@ may go on for up to ``window - 1`` tokens on either side, and nothing but the bl
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from .alignment import Runs, Windows, outermost, thinned
+from .alignment import PartWindows, Runs, Windows, outermost, thinned
 from .blots import keys
 from .chains import Chains
 from .stretches import ReadStretches, Stretches
@@ -21,7 +21,7 @@ from .values import Passage, Place
 from .winnowing import windows as joined_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,6 +38,10 @@ Span = tuple[int, int, int, int]
 _STRETCH = 32
 _MOST_KEPT = 1 << 20  # tokens whose windows are kept for the next text, in about 40 bytes each
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_PIECE = 1 << 20
+# Of texts with more tokens no more is made ready than what stands around shared blots.
+_SHORT = 1 << 15
+_TABLE_BITS = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +91,21 @@ class AskedText:
     taboo: Mask
     blots: NDArray[np.uint64]
     blot_starts: Numbers
-    _windows: dict[bytes, Windows] = field(default_factory=dict)
+    _windows: dict[bytes, Windows | PartWindows] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, text: str, tokeniser: Tokeniser, blotter: Blotter, taboo: Sequence[str], min_tokens: int
     ) -> AskedText:
         """Ready for runs of at least *min_tokens* tokens. A lone surrogate counts as U+FFFD, as in the index."""
-        text = _LONE_SURROGATE.sub("\ufffd", text)
-        tokens = tokeniser.tokens(text)
+        text = _without_surrogates(text)
+        tokens = _compact(tokeniser.tokens(text), len(text))
         bounds = np.array([0, len(tokens.hashes)], np.int64)
         is_taboo = np.zeros(len(tokens.hashes), np.bool_)
         if taboo:
             every = blotter.all_blots(tokens.hashes, bounds)
             for other in taboo:
-                hashes = tokeniser.tokens(_LONE_SURROGATE.sub("\ufffd", other)).hashes
+                hashes = tokeniser.tokens(_without_surrogates(other)).hashes
                 values = blotter.all_blots(hashes, np.array([0, len(hashes)], np.int64)).values
                 is_taboo |= _covered(len(is_taboo), every.starts[np.isin(every.values, values)], blotter.span)
         # Both texts have the least blot of a window, if it is shared whole; of a shorter run it may be any.
@@ -119,17 +123,23 @@ class AskedText:
 
     def chains(self, sorted_keys: NDArray[np.uint64]) -> Chains:
         """The windows of the text, told by the numbers that the keys of their blots have in *sorted_keys*."""
-        bounds = np.array([0, len(self.tokens.hashes)], np.int64)
-        values = self.blotter.all_blots(self.tokens.hashes, bounds).values
-        smallest = joined_windows(values, self.window, 1, lambda first, second, _: np.minimum(first, second))
-        # Neighbours mostly have the same.
-        firsts = np.flatnonzero(np.append(True, smallest[1:] != smallest[:-1]))[: len(smallest)]
-        wanted = keys(smallest[firsts], self.blotter)
-        numbers = np.full(len(wanted), -1, np.int64)
-        if len(sorted_keys):
-            places = np.minimum(np.searchsorted(sorted_keys, wanted), len(sorted_keys) - 1)
-            numbers = np.where(sorted_keys[places] == wanted, places, -1)
-        return Chains(np.repeat(numbers, np.diff(firsts, append=len(smallest))), self.blotter.guarantee)
+        hashes, around = self.tokens.hashes, self.blotter.guarantee - 1
+        numbers = np.full(max(0, len(hashes) - around), -1, np.int32)
+        for begin in range(0, len(numbers), _PIECE):
+            piece = numbers[begin : begin + _PIECE]
+            some = hashes[begin : begin + len(piece) + around]
+            values = self.blotter.all_blots(some, np.array([0, len(some)], np.int64)).values
+            smallest = joined_windows(
+                values, self.window, 1, lambda first, second, _: np.minimum(first, second)
+            )
+            # Neighbours mostly have the same.
+            firsts = np.flatnonzero(np.append(True, smallest[1:] != smallest[:-1]))
+            wanted = keys(smallest[firsts], self.blotter)
+            if len(sorted_keys):
+                places = np.minimum(np.searchsorted(sorted_keys, wanted), len(sorted_keys) - 1)
+                found = np.where(sorted_keys[places] == wanted, places, -1)
+                piece[:] = np.repeat(found, np.diff(firsts, append=len(smallest)))
+        return Chains(cast("Numbers", numbers), self.blotter.guarantee)
 
     def hidden_by(self, blots: Numbers) -> Mask:
         """Which tokens no passage may go through: the taboo ones, and those that these blots are made of."""
@@ -137,30 +147,57 @@ class AskedText:
             return self.taboo
         return self.taboo | _covered(len(self.taboo), self.blot_starts[blots], self.blotter.span)
 
-    def windows(self, hidden: Mask) -> Windows:
-        """The windows of tokens that are compared; pages of one host mostly hide the same."""
+    def windows(self, hidden: Mask, other: NDArray[np.uint64]) -> Windows | PartWindows:
+        """The windows of tokens that are compared with another text, which has the hashes *other*.
+
+        Of a short text all, which are kept, since pages of one host mostly hide the same. Of a long one those around the
+        blots that the other has too: no run without one of them is as long as is asked for.
+        """
+        hashes = self.tokens.hashes
+        if len(hashes) > _SHORT and self.min_tokens >= self.blotter.span:
+            starts = self.blot_starts[self._is_blot_of(other)]
+            begins = np.maximum(starts - (self.window - 1), 0)
+            ends = np.minimum(starts + self.blotter.guarantee, len(hashes))
+            firsts = np.flatnonzero(np.append(True, begins[1:] > ends[:-1]))[: len(begins)]
+            lasts = np.append(firsts[1:], len(begins))[: len(firsts)] - 1
+            return PartWindows(hashes, hidden, begins[firsts], ends[lasts], self.min_tokens)
         key = np.packbits(hidden).tobytes() if hidden.any() else b""
         if key not in self._windows:
-            hashes = self.tokens.hashes
-            if key:
-                # Numbers that stand nowhere else, but for a chance of 2^-64.
-                own = (np.arange(len(hashes), dtype=np.uint64) + np.uint64(1)) * np.uint64(0xD1342543DE82EF95)
-                hashes = np.where(hidden, own, hashes)
             if len(hashes) * len(self._windows) > _MOST_KEPT:
                 self._windows.clear()
-            self._windows[key] = Windows(hashes, self.min_tokens)
+            whole = np.array([0], np.int64), np.array([len(hashes)], np.int64)
+            if key:
+                self._windows[key] = PartWindows(hashes, hidden, *whole, self.min_tokens)
+            else:
+                self._windows[key] = Windows(hashes, self.min_tokens)
         return self._windows[key]
+
+    def _is_blot_of(self, other: NDArray[np.uint64]) -> Mask:
+        """Which of the blots the other text has, wherever it has them."""
+        values = np.unique(self.blotter.all_blots(other, np.array([0, len(other)], np.int64)).values)
+        # Most are not there, which a table of some bits tells at once.
+        may_be_there = np.zeros(1 << _TABLE_BITS, np.bool_)
+        may_be_there[_table_places(values)] = True
+        found = np.zeros(len(self.blots), np.bool_)
+        for begin in range(0, len(self.blots), _PIECE):
+            piece = self.blots[begin : begin + _PIECE]
+            may_be = np.flatnonzero(may_be_there[_table_places(piece)])
+            found[begin + may_be] = np.isin(piece[may_be], values)
+        return found
 
     def place(self, token_start: int, token_end: int) -> Place:
         """Where a passage stands in this text."""
-        return Place("", *_span(self.tokens, token_start, token_end))
+        starts, ends = self.tokens.starts, self.tokens.ends
+        return Place("", token_start, token_end, int(starts[token_start]), int(ends[token_end - 1]))
 
     def tokens_covered(self, shares: Sequence[Share]) -> int:
         """How many of the tokens are in one of these."""
-        steps = np.zeros(len(self.tokens.hashes) + 1, np.int64)
-        np.add.at(steps, [share.asked.token_start for share in shares], 1)
-        np.add.at(steps, [share.asked.token_end for share in shares], -1)
-        return int(np.count_nonzero(np.cumsum(steps)))
+        spans = sorted((share.asked.token_start, share.asked.token_end) for share in shares)
+        count = reached = 0
+        for start, end in spans:
+            count += max(0, end - max(start, reached))
+            reached = max(reached, end)
+        return count
 
 
 def shares_in_texts(
@@ -179,10 +216,9 @@ def shares_in_texts(
         stretches = Stretches.whole(lengths)
     else:
         stretches = Stretches.around(lengths, *spots, asked.min_tokens)
-    windows = asked.windows(hidden)
     while len(stretches):
         read = ReadStretches(texts, lengths, stretches, asked.tokeniser)
-        runs = windows.runs_in(read.hashes, read.groups)
+        runs = asked.windows(hidden, read.hashes).runs_in(read.hashes, read.groups)
         wider = read.wider(runs, asked.min_tokens)
         own = read.stretches_of(runs.b_starts)
         of_text = stretches.texts[own]
@@ -201,25 +237,32 @@ def shares_in_texts(
 
 
 def _shares_in(asked: AskedText, text: str, read: ReadStretches, runs: Runs) -> list[Share]:
-    tokens = read.tokens
-    spans: dict[tuple[int, int], list[Span]] = {}
-    for a, b, length in _compared(asked, text, tokens, runs):
-        spans.setdefault((a, a + length), []).append(_span(tokens, b, b + length))
-    return _longest_first(
-        _share(asked.place(*place), text[there[0][2] : there[0][3]], sorted(there), read)
-        for place, there in spans.items()
-    )
+    runs = _compared(asked, text, read.tokens, runs)
+    a_spans, b_spans = _spans(asked.tokens, runs.a_starts, runs), _spans(read.tokens, runs.b_starts, runs)
+    firsts, anchors = read.anchors(np.searchsorted(read.bounds, runs.b_starts, "right") - 1)
+    shared: dict[Span, list[int]] = {}
+    for number, span in enumerate(a_spans):
+        shared.setdefault(span, []).append(number)
+    shares = []
+    for span, numbers in shared.items():
+        # The runs of one place are in the order of the other text.
+        there = [b_spans[number] for number in numbers]
+        first = [firsts[number] for number in numbers]
+        shares.append(
+            Share(
+                Place("", *span),
+                text[there[0][2] : there[0][3]],
+                tuple((b[0] - n, b[1] - n, b[2], b[3]) for b, n in zip(there, first, strict=True)),
+                tuple(anchors[number] for number in numbers),
+            )
+        )
+    return _longest_first(shares)
 
 
-def _share(asked: Place, text: str, spans: Sequence[Span], read: ReadStretches) -> Share:
-    """A share whose spans are told by the tokens that were read."""
-    starts = np.array([span[0] for span in spans], np.int64)
-    counted, anchors = [], []
-    for span, stretch in zip(spans, np.searchsorted(read.bounds, starts, "right").tolist(), strict=True):
-        first, anchor = read.anchor(stretch - 1)
-        counted.append((span[0] - first, span[1] - first, span[2], span[3]))
-        anchors.append(anchor)
-    return Share(asked, text, tuple(counted), tuple(anchors))
+def _spans(tokens: Tokens, starts: Numbers, runs: Runs) -> list[Span]:
+    ends = starts + runs.lengths
+    columns = starts, ends, tokens.starts[starts], tokens.ends[ends - 1]
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def shares_in_outline(
@@ -260,14 +303,29 @@ def shares_in_outline(
     )
 
 
-def _compared(asked: AskedText, text: str, tokens: Tokens, runs: Runs) -> Iterator[tuple[int, int, int]]:
+def _compared(asked: AskedText, text: str, tokens: Tokens, runs: Runs) -> Runs:
     """The runs whose words are equal; of one that hashes have joined wrongly, what is long enough."""
-    for a, b, length in _rows(runs):
+    rows: list[tuple[int, int, int]] = []
+    is_whole = True
+    for (a, _, *own), (b, _, *there), length in zip(
+        _spans(asked.tokens, runs.a_starts, runs),
+        _spans(tokens, runs.b_starts, runs),
+        runs.lengths.tolist(),
+        strict=True,
+    ):
+        if asked.text[own[0] : own[1]] == text[there[0] : there[1]]:
+            rows.append((a, b, length))
+            continue
         begin = 0
         for differs in (*_differences(asked, text, tokens, a, b, length), length):
             if differs - begin >= asked.min_tokens:
-                yield a + begin, b + begin, differs - begin
+                rows.append((a + begin, b + begin, differs - begin))
+            is_whole &= differs == length
             begin = differs + 1
+    if is_whole:
+        return runs
+    rows.sort()
+    return Runs(*(np.array([row[column] for row in rows], np.int64) for column in range(3)))
 
 
 def _differences(asked: AskedText, text: str, tokens: Tokens, a: int, b: int, length: int) -> Iterator[int]:
@@ -293,26 +351,44 @@ def _rows(runs: Runs) -> Iterator[tuple[int, int, int]]:
     return zip(runs.a_starts.tolist(), runs.b_starts.tolist(), runs.lengths.tolist(), strict=True)
 
 
-def _longest_first(shares: Iterator[Share]) -> list[Share]:
+def _longest_first(shares: Iterable[Share]) -> list[Share]:
     return sorted(shares, key=lambda share: (-share.tokens, share.asked.token_start))
 
 
-def _span(tokens: Tokens, start: int, end: int) -> Span:
-    return start, end, int(tokens.starts[start]), int(tokens.ends[end - 1])
+def _without_surrogates(text: str) -> str:
+    try:
+        # Faster than to look for them.
+        for begin in range(0, len(text), _PIECE):
+            text[begin : begin + _PIECE].encode()
+    except UnicodeEncodeError:
+        return _LONE_SURROGATE.sub("\ufffd", text)
+    return text
+
+
+def _compact(tokens: Tokens, characters: int) -> Tokens:
+    """Places in half the bytes, of a long text: it is kept as long as it is compared."""
+    if len(tokens.hashes) <= _SHORT or characters > np.iinfo(np.int32).max:
+        return tokens
+    starts, ends = (cast("Numbers", side.astype(np.int32)) for side in (tokens.starts, tokens.ends))
+    return replace(tokens, starts=starts, ends=ends)
+
+
+def _table_places(blots: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return (blots * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _TABLE_BITS)
 
 
 def _covered(count: int, starts: Numbers, span: int) -> Mask:
-    """Which of *count* tokens are in one of the spans."""
-    steps = np.zeros(count + 1, np.int64)
-    np.add.at(steps, starts, 1)
-    np.add.at(steps, starts + span, -1)
-    covered: Mask = np.cumsum(steps[:-1]) > 0
+    """Which of *count* tokens are in one of the spans; no two begin at one token."""
+    steps = np.zeros(count + 1, np.int8)
+    steps[starts] = 1
+    steps[starts + span] -= 1
+    covered: Mask = np.cumsum(steps[:-1], dtype=np.int32) > 0
     return covered
 
 
 def _touching(starts: Numbers, span: int | Numbers, tokens: Mask) -> Mask:
     """Which of the spans have one of the tokens in them."""
-    before = np.zeros(len(tokens) + 1, np.int64)
+    before = np.zeros(len(tokens) + 1, np.int32)
     np.cumsum(tokens, out=before[1:])
     touching: Mask = before[starts + span] != before[starts]
     return touching

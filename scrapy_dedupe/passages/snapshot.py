@@ -258,12 +258,12 @@ class Snapshot:
     # Posts
 
     def find(
-        self, keys: NDArray[np.uint64]
+        self, keys: NDArray[np.uint64], *, in_order: bool = True
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Where these *keys*, sorted and each once, stand in texts that are alive.
 
         Gives three arrays of the same length: numbers of keys (their place in *keys*), texts, where in them as in `Posts`;
-        sorted by key, then by text.
+        sorted by key, then by text. If they need not be *in_order*, they are so in each segment alone, which is faster.
         """
         parts = []
         for base, segment, has_dead, span in zip(
@@ -278,6 +278,8 @@ class Snapshot:
         if len(parts) == 1:
             return parts[0]
         numbers, texts, where = (_joined([part[i] for part in parts], np.int64) for i in range(3))
+        if not in_order:
+            return numbers, texts, where
         # Segments come in the order of the numbers of their texts.
         order = np.argsort(numbers, kind="stable")
         return numbers[order], texts[order], where[order]

@@ -165,12 +165,12 @@ class ReadStretches:
         """The numbers of the stretches in which *places* in ``hashes`` are: each place less that is a token's number."""
         return np.searchsorted(self._shifted, places, "right") - 1
 
-    def anchor(self, stretch: int) -> tuple[int, int]:
-        """A token of a stretch, by its number, and the character where it begins, from which others can be counted."""
-        if not self._is_cut_before[stretch]:
-            return int(self.bounds[stretch]), 0
-        first = int(self._firsts[stretch])
-        return first, int(self.tokens.starts[first])
+    def anchors(self, stretches: Numbers) -> tuple[list[int], list[int]]:
+        """Of each stretch a token, by its number, and the character where it begins, from which others are counted."""
+        is_cut = self._is_cut_before[stretches]
+        firsts = np.where(is_cut, self._firsts[stretches], self.bounds[stretches])
+        starts = np.append(self.tokens.starts, 0)
+        return firsts.tolist(), np.where(is_cut, starts[firsts], 0).tolist()
 
     def wider(self, runs: Runs, least: int) -> Stretches | None:
         """What has to be read instead, of the texts of which too little was read; None if there are none."""

@@ -29,7 +29,7 @@ _kept: WeakKeyDictionary[Snapshot, dict[float, Templates]] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class FoundPosts:
-    """*posts* are those that are no boilerplate: numbers of keys, texts, where in them, as `Snapshot.find` gives them.
+    """*posts* are those that are no boilerplate: numbers of keys, texts, where in them; in whatever order.
 
     *keys_of_hosts* tells by the number of a host which keys, as numbers, are boilerplate there.
     """
@@ -56,7 +56,7 @@ class Templates:
                 for host in hosts:
                     keys_of_hosts.setdefault(host, []).append(number)
         wanted = np.flatnonzero(is_new)
-        numbers, texts, where = snapshot.find(keys[wanted])
+        numbers, texts, where = snapshot.find(keys[wanted], in_order=False)
         is_template = self.boilerplate.is_boilerplate(numbers, texts)
         if is_template.any():
             hosts_of_wanted = self._hosts(snapshot, numbers[is_template], texts[is_template])

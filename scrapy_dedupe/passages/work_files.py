@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+_WINDOW: Final = 1 << 22
+"""So many items of a file are mapped at a time."""
 
 _CODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
@@ -34,8 +38,17 @@ class Items:
 
     def some(self, numbers: NDArray[np.int64]) -> NDArray:
         """The items of these numbers."""
-        # What was read of a mapped file stays in memory for as long as it is mapped.
-        found: NDArray = np.memmap(self._path, self._dtype, "r").view(np.ndarray)[numbers]
+        # What was read of a mapped file stays in memory for as long as it is mapped, and what is around it.
+        order = np.argsort(numbers, kind="stable")
+        numbers = numbers[order]
+        found = np.empty(len(numbers), self._dtype)
+        windows = numbers // _WINDOW
+        bounds = np.flatnonzero(np.diff(windows, prepend=-1, append=-1)).tolist()
+        for first, last in pairwise(bounds):
+            start = int(windows[first]) * _WINDOW
+            count = int(numbers[last - 1]) - start + 1
+            items = np.memmap(self._path, self._dtype, "r", start * self._dtype.itemsize, (count,))
+            found[order[first:last]] = items.view(np.ndarray)[numbers[first:last] - start]
         return found
 
     def close(self) -> None:

@@ -197,6 +197,39 @@ def test_a_passage_in_many_places_of_which_few_are_new_is_left_out(index: Passag
     assert {passage.tokens for passage in index.extract(nested=True)} == {40, 30}
 
 
+@pytest.mark.parametrize(("others", "is_told"), [(2, False), (8, True)])
+def test_one_place_in_ten_has_to_be_new_where_there_are_many(
+    index: PassageIndex, others: int, is_told: bool
+) -> None:
+    # More places than are looked at; those that better passages leave open are spread over them.
+    run = words("p", 40)
+    for number in range(200):
+        part = run if number % 40 >= others else run[:20]
+        index.add(f"d{number:03}", " ".join([*words(f"x{number}y", 5), *part, *words(f"z{number}y", 5)]))
+    assert (20 in {passage.tokens for passage in index.extract()}) is is_told
+    assert 20 in {passage.tokens for passage in index.extract(nested=True)}
+
+
+def test_runs_of_blots_that_overlap_themselves_are_told_or_left_out(tmp_path: Path) -> None:
+    # The steps between blots alone would say that a run overlaps one that begins with another blot.
+    texts = [
+        "a b c b a b c a b b c a b a b a b c a b b b c a b a b c c c a b a b c a a b a a a a a b c b c a b",
+        "b c a b a a a a a a a a a b b b a a a a b c a b c a b c a b c a b b b b a b c a b c a b c a a a a c c",
+        "a a b c a b a a c c a b b b a b c b b a b c c b c a b a b c c c c a b c a a a b b b a b b c a b b a b",
+    ]
+    with PassageIndex(tmp_path / "index", blotter=BLOTTER, store_text=False) as index:
+        for number, text in enumerate(texts):
+            index.add(f"d{number}", text)
+        found = list(index.extract(nested=True))
+    assert found
+    for passage in found:
+        written = {
+            " ".join(texts[int(place.doc_id[1:])].split()[place.token_start : place.token_end])
+            for place in passage.places
+        }
+        assert len(written) == 1
+
+
 def test_no_passage_goes_through_taboo_text(index: PassageIndex) -> None:
     notice = words("notice", 20)
     for name in ("one", "two"):

@@ -30,6 +30,7 @@ from passages.segment_cases import (
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages.outlines import encode_outline
+from scrapy_dedupe.passages.packing import PackedArray, pack
 from scrapy_dedupe.passages.segment_layout import Section
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
 from scrapy_dedupe.passages.segments import Segment, key_bounds
@@ -240,6 +241,20 @@ def test_a_key_with_very_many_posts_hides_no_other(tmp_path: Path, has_texts: bo
         for key in keys[:5, None]
     ]
     assert [post for some in single for post in some] == [post for post in posts if post[0] <= int(keys[4])]
+
+
+def test_many_posts_of_a_key_that_are_out_of_order_are_looked_through_to_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment, posts = many_posts(tmp_path, has_texts=True)
+    keys = np.unique(np.array([key for key, _, _ in posts], np.uint64))
+    packed = segment._packed
+    values = packed.range(0, segment.post_count)
+    for order in (np.arange(len(values))[::-1], np.random.default_rng(1).permutation(len(values))):
+        shuffled = PackedArray(pack(values[order], packed.width), packed.width, len(values))
+        monkeypatch.setattr(segment, "_packed", shuffled)
+        numbers, texts, where = segment.find(keys)
+        assert len(numbers) == len(texts) == len(where) <= len(posts)
 
 
 @pytest.mark.parametrize("has_texts", [True, False])

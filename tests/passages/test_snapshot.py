@@ -158,6 +158,9 @@ def assert_same_posts(snapshot: Snapshot, model: Model, alive: dict[str, int]) -
     keys, texts, where = snapshot.find(wanted)
     found = list(zip(wanted[keys].tolist(), texts.tolist(), where.tolist(), strict=True))
     assert found == expected
+    keys, texts, where = snapshot.find(wanted, in_order=False)
+    found = list(zip(wanted[keys].tolist(), texts.tolist(), where.tolist(), strict=True))
+    assert sorted(found) == expected
     for most in (1, 100_000):
         scanned = []
         last = -1

@@ -1,0 +1,73 @@
+"""In a stretch that repeats itself few positions are left, and memory does not go with its length."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from scrapy_dedupe.passages.index import PassageIndex
+from scrapy_dedupe.passages.periods import Periods
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KNOWN = 5
+
+EXTRACTING = """
+import sys
+from pathlib import Path
+from scrapy_dedupe.passages import PassageIndex
+with PassageIndex(sys.argv[1]) as index:
+    (found, *_) = index.extract(top=2)
+# The maxrss of getrusage would be that of the process from which this one was started.
+(highest,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(found.tokens, found.documents, int(highest.split()[1]) >> 10)
+"""
+
+
+def left(values: list[int], part: int) -> list[int]:
+    """The positions that are left, if the values are given in parts of so many."""
+    sequence = np.array([*values, *[0] * 50], np.uint32)
+    periods = Periods(KNOWN)
+    for start in range(0, len(sequence), part):
+        periods.add(sequence[start : start + part])
+    periods.finish(sequence)
+    dropped = np.concatenate(
+        [periods.masks(start, min(start + part, len(values)))[0] for start in range(0, len(values), part)]
+    )
+    return np.flatnonzero(~dropped).tolist()
+
+
+@pytest.mark.parametrize("part", [3, 10, 1000])
+def test_of_a_stretch_up_to_the_end_of_a_text_the_first_period_is_left(part: int) -> None:
+    # The windows at the last four positions reach over the end.
+    assert left([0, *[1, 2, 3] * 20], part) == [0, 1, 2, 3, 57, 58, 59, 60]
+
+
+@pytest.mark.parametrize("part", [3, 10, 1000])
+def test_a_position_is_left_where_as_much_of_a_stretch_follows_as_another_one_has(part: int) -> None:
+    long, short = [1, 2, 3] * 20, [1, 2, 3] * 8
+    positions = left([0, *long, 9, 8, 0, *short, 9, 7], part)
+    # The first period, what another stretch of 24 would begin with, and the last period.
+    assert positions[:8] == [0, 1, 2, 3, 61 - 24, 54, 55, 56]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read as Linux tells it")
+def test_two_texts_of_one_line_take_little_memory(tmp_path: Path) -> None:
+    line = "the quick brown fox jumps over the lazy dog near the river bank\n"
+    with PassageIndex(tmp_path / "index") as index:
+        index.add("one", line * 120_000)
+        index.add("two", f"x {line * 60_000}")
+    done = subprocess.run(
+        [sys.executable, "-c", EXTRACTING, str(tmp_path / "index")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    tokens, documents, size_mb = map(int, done.stdout.split())
+    assert (tokens, documents) == (60_000 * 13, 2)
+    assert size_mb < 250

@@ -1,0 +1,105 @@
+"""What a text shares with others, by the windows of all of it and by those around shared blots."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_dedupe.passages import shared
+from scrapy_dedupe.passages.blots import blotter_of
+from scrapy_dedupe.passages.shared import AskedText, Share, shares_in_texts
+from scrapy_dedupe.passages.tokens import tokeniser_named
+from scrapy_dedupe.passages.values import Place
+
+BLOTTERS = [
+    {"name": "rolling", "k": 3, "window": 4},
+    {"name": "rolling", "k": 2, "window": 1},
+    {"name": "xor", "k": 3},
+    {"name": "interleaved", "streams": 2, "k": 2},
+]
+WORDS = tokeniser_named("words")
+
+
+def asked_with(text: str, blotter: object = "rolling", least: int | None = None) -> AskedText:
+    made = blotter_of(blotter)  # type: ignore[arg-type]
+    return AskedText.of(text, WORDS, made, (), made.guarantee if least is None else least)
+
+
+def words_of(numbers: list[int]) -> str:
+    return " ".join(f"w{number}" for number in numbers)
+
+
+@given(
+    st.lists(st.integers(0, 5), max_size=60),
+    st.lists(st.lists(st.integers(0, 5), max_size=40), min_size=1, max_size=4),
+    st.sampled_from(BLOTTERS),
+    st.integers(-2, 2),
+    st.data(),
+)
+def test_of_a_long_text_no_less_is_found_around_shared_blots_than_in_all_of_it(
+    asked: list[int], others: list[list[int]], blotter: dict[str, object], more: int, data: st.DataObject
+) -> None:
+    least = max(1, blotter_of(blotter).guarantee + more)
+    hidden = np.array(data.draw(st.lists(st.booleans(), min_size=len(asked), max_size=len(asked))), np.bool_)
+    hidden &= data.draw(st.booleans())
+    made = asked_with(words_of(asked), blotter, least)
+    texts = [words_of(other) for other in others]
+    whole = shares_in_texts(made, texts, hidden)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "_SHORT", -1)
+        made = asked_with(words_of(asked), blotter, least)
+        assert shares_in_texts(made, texts, hidden) == whole
+
+
+def test_two_runs_of_a_long_text_stand_where_they_are_told() -> None:
+    make = Random(3)
+    words = [f"x{make.randrange(10**9)}" for _ in range(60_000)]
+    asked = asked_with(" ".join(words))
+    first, second = " ".join(words[:15]), " ".join(words[59_000:59_400])
+    text = f"before {second.upper()} between {first}"
+    (shares,) = shares_in_texts(asked, [text], np.zeros(60_000, np.bool_))
+    at = len(" ".join(words[:59_000])) + 1
+    assert [share.asked for share in shares] == [
+        Place("", 59_000, 59_400, at, at + len(second)),
+        Place("", 0, 15, 0, len(first)),
+    ]
+    assert shares[0].spans == ((1, 401, 7, 7 + len(second)),)
+    assert shares[0].text == second.upper()
+    assert asked.tokens_covered(shares) == 415
+
+
+def test_what_a_long_text_takes_beside_itself_is_bounded() -> None:
+    make = Random(4)
+    words = [f"x{make.randrange(10**6)}" for _ in range(400_000)]
+    asked = asked_with(" ".join(words))
+    nothing = np.zeros(len(words), np.bool_)
+    texts = [" ".join(words[at : at + 50]) for at in range(0, 400_000, 20_000)]
+    tracemalloc.start()
+    began = time.process_time()
+    found = [shares_in_texts(asked, [text], nothing) for text in texts]
+    took = time.process_time() - began
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [[share.tokens for share in shares] for (shares,) in found] == [[50]] * 20
+    assert took < 5
+    assert most < 12_000_000
+
+
+def test_tokens_in_several_shares_count_once() -> None:
+    asked = asked_with(words_of(list(range(100))))
+    spans = [(5, 20), (10, 15), (18, 30), (50, 60), (60, 70)]
+    shares = [Share(Place("", start, end, 0, 0), None, ()) for start, end in spans]
+    assert asked.tokens_covered(shares) == 25 + 20
+    assert asked.tokens_covered([]) == 0
+
+
+def test_a_lone_surrogate_in_a_long_text_counts_as_a_replacement_character() -> None:
+    text = "a" * (1 << 20) + " b\ud800c"
+    assert asked_with(text).text == "a" * (1 << 20) + " b\ufffdc"
+    assert asked_with("plain \U0001f600").text == "plain \U0001f600"
