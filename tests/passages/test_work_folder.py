@@ -28,7 +28,10 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path: Pat
     other = tmp_path / "scrapy-dedupe-passages-of-somebody"
     other.mkdir()
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDING, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDING, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         left = Path(process.stdout.readline().strip())
