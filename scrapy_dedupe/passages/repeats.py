@@ -345,12 +345,12 @@ class Repeats:
 
 
 def _stops_of(sequence: Values) -> Numbers:
-    """Where what is not 0 ends."""
+    """Where what is not 0 ends, and the end, so that there is one even if all is 0."""
     parts = []
     for start in range(0, len(sequence) - 1, _MOST_CELLS):
         is_zero = sequence[start : start + _MOST_CELLS + 1] == 0
         parts.append(np.flatnonzero(is_zero[1:] & ~is_zero[:-1]) + start + 1)
-    return np.concatenate(parts)
+    return np.append(np.concatenate(parts), len(sequence)) if parts else np.array([len(sequence)])
 
 
 def _heads_of(values: NDArray) -> Numbers:

@@ -262,6 +262,15 @@ def test_sigma_leaves_out_what_is_not_frequent(index: PassageIndex) -> None:
     assert [passage.documents for passage in index.extract(sigma=2)] == [20]
 
 
+def test_without_texts_a_single_blot_is_a_passage(tmp_path: Path) -> None:
+    with PassageIndex(tmp_path / "index", store_text=False) as index:
+        for name in ("one", "two"):
+            index.add(name, "a " * 15)
+        (passage,) = index.extract()
+    assert passage.tokens == 8
+    assert [place.doc_id for place in passage.places] == ["one", "two"]
+
+
 def test_without_texts_passages_are_told_by_position(tmp_path: Path) -> None:
     run = words("p", 60)
     with PassageIndex(tmp_path / "index", store_text=False) as index:

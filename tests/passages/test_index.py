@@ -404,9 +404,10 @@ def test_an_index_is_a_mapping_of_names_to_texts(
             index = PassageIndex(folder)
         else:
             getattr(index, step)()
-    assert [document.doc_id for document in index.documents] == list(model)
+    # What was replaced and put back before it was written has stayed, and may stand before others.
+    assert sorted(document.doc_id for document in index.documents) == sorted(model)
     for number, text in enumerate(texts):
-        assert list(found(index, text)) == [doc_id for doc_id, of in model.items() if of == number]
+        assert sorted(found(index, text)) == sorted(doc_id for doc_id, of in model.items() if of == number)
     assert index.check(full=True).problems == ()
     index.close()
 

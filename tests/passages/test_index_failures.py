@@ -86,7 +86,12 @@ def io_error() -> None:
 
 
 def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+    # A process that a shell has started in the background ignores it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def no_space() -> None:
