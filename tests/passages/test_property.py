@@ -140,8 +140,8 @@ def test_a_run_of_the_guaranteed_length_is_always_found(spec: dict[str, Any], to
             index.add("second", second)
             found = list(index.extract(nested=True, min_tokens=least))
             texts = {"first": first, "second": second}
-            if words_of(first, tokeniser) == words_of(second, tokeniser) and first == second:
-                assert len(found) == 1
+            if first == second:
+                assert max(passage.tokens for passage in found) == len(words_of(first, tokeniser))
             for passage in found:
                 assert passage.tokens >= least
                 assert passage.documents == 2
