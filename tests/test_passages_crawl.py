@@ -90,6 +90,12 @@ def names(index: PassageIndex, web: WebServer) -> list[str]:
     return sorted(document.doc_id.removeprefix(web.url("")) for document in index.documents)
 
 
+def writing_each_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each page be written by itself, and be tried again at once."""
+    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)
+    monkeypatch.setattr(passage_indexing, "_RETRY_S", 0.0)
+
+
 @crawl_test
 async def test_the_passages_of_a_crawl_are_found(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -218,8 +224,7 @@ async def test_a_job_that_goes_on_adds_to_its_index(
 async def test_two_crawls_fill_one_index_at_the_same_time(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)  # each page is written by itself
-    monkeypatch.setattr(passage_indexing, "_RETRY_S", 0.0)
+    writing_each_page(monkeypatch)
     for number in range(20):
         web.page(f"/a{number}", html(f"A {number}", words(f"a{number}"), QUOTE))
         web.page(f"/b{number}", html(f"B {number}", words(f"b{number}"), QUOTE))
@@ -243,8 +248,7 @@ async def test_an_index_that_another_process_writes_all_the_time_costs_no_page(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)
-    monkeypatch.setattr(passage_indexing, "_RETRY_S", 0.0)
+    writing_each_page(monkeypatch)
     monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.1)
     site(web)
     spider, items = collecting()
@@ -265,8 +269,7 @@ async def test_an_index_that_another_process_writes_all_the_time_costs_no_page(
 async def test_an_index_that_is_free_again_gets_the_pages_that_waited(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)
-    monkeypatch.setattr(passage_indexing, "_RETRY_S", 0.0)
+    writing_each_page(monkeypatch)
     site(web)
     lock = WriterLock(tmp_path / "passages", "passages compact")
     lock.__enter__()
@@ -314,8 +317,7 @@ async def test_a_lock_that_is_held_for_long_is_told_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)
-    monkeypatch.setattr(passage_indexing, "_RETRY_S", 0.0)
+    writing_each_page(monkeypatch)
     monkeypatch.setattr(passage_indexing, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.0)
     site(web)
