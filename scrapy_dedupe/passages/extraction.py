@@ -164,7 +164,7 @@ class _Spot(NamedTuple):
 class _Named(NamedTuple):
     """A spot in a document; they are in order as its places are."""
 
-    document: tuple[int, int]
+    document: int
     first: int
     doc_id: str
     spot: _Spot
@@ -279,15 +279,12 @@ class _Teller:
         assert isinstance(self._material, TokenMaterial)
         return self._material.written(spot.text, (spot.char_start, spot.char_end))
 
-    def _names_of(self, text: int) -> list[tuple[tuple[int, int], str]]:
+    def _names_of(self, text: int) -> list[tuple[int, str]]:
         """The documents of a text, with their numbers in the order of adding."""
-        documents = self._snapshot.documents_of(text)
+        numbers = self._snapshot.document_numbers_of(text)
         if self._skip_copies:
-            documents = documents[:1]
-        return [
-            (self._snapshot.document_number(document.doc_id) or (0, 0), document.doc_id)
-            for document in documents
-        ]
+            numbers = numbers[:1]
+        return [(number, self._snapshot.doc_id(number)) for number in numbers]
 
 
 def _groups(runs: Iterable[Run]) -> Iterator[list[Run]]:

@@ -13,7 +13,7 @@ into boilerplate for some tokens, fewer than a window has.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -107,12 +107,12 @@ def like(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a text shares, how many tokens of the asked text that is, and under which names the text is known."""
+    """What a text shares, how many tokens of the asked text that is, and the numbers of the documents that have it."""
 
     covered: int
     text: int
     shares: list[Share]
-    names: list[str]
+    documents: list[int]
 
 
 class _Search:
@@ -158,18 +158,20 @@ class _Search:
                 or (-int(_LIKELY * most[begin]), order[candidates[begin]]) > ranks[top - 1]
             ):
                 break
-            names: dict[int, list[str]] = {}
+            documents: dict[int, list[int]] = {}
             end = self._end(candidates, begin, size)
             for text in candidates[begin:end]:
-                ids = (document.doc_id for document in self._snapshot.documents_of(text))
-                if own := [doc_id for doc_id in ids if doc_id not in left_out]:
-                    names[text] = own
+                numbers = self._snapshot.document_numbers_of(text)
+                if left_out:
+                    numbers = [number for number in numbers if self._snapshot.doc_id(number) not in left_out]
+                if numbers:
+                    documents[text] = numbers
             begin = end
-            for text, shares in self._shares(list(names)):
+            for text, shares in self._shares(list(documents)):
                 if shares:
                     covered = self._asked.tokens_covered(shares)
-                    found.append(_Found(covered, text, shares, names[text][:top]))
-                    ranks += [(-covered, int(order[text]))] * len(found[-1].names)
+                    found.append(_Found(covered, text, shares, documents[text][:top]))
+                    ranks += [(-covered, int(order[text]))] * len(found[-1].documents)
             ranks.sort()
             size = self._next_size(size, begin, len(ranks), top)
         return list(self._told(found, top))
@@ -252,22 +254,15 @@ class _Search:
         return numbers[own].astype(np.int64) - 1, self._where[own]
 
     def _told(self, found: list[_Found], top: int) -> Iterator[Hit]:
-        left = top
-        found.sort(key=lambda one: -one.covered)
-        for _, equal in groupby(found, key=lambda one: one.covered):
-            named = [(name, one) for one in equal for name in one.names]
-            if len(named) > 1:
-                named.sort(key=lambda pair: _added(self._snapshot, pair[0]))
-            named = named[:left]
-            left -= len(named)
-            shares: dict[int, list[Share]] = {}
-            for name, one in named:
-                if one.text not in shares:
-                    shares[one.text] = self._counted(one.text, one.shares)
-                score = one.covered / len(self._asked.tokens.hashes)
-                yield Hit(name, score, tuple(share.passage_in(name) for share in shares[one.text]))
-            if not left:
-                return
+        ranked = [(-one.covered, number, one) for one in found for number in one.documents]
+        ranked.sort(key=itemgetter(0, 1))
+        shares: dict[int, list[Share]] = {}
+        for _, number, one in ranked[:top]:
+            if one.text not in shares:
+                shares[one.text] = self._counted(one.text, one.shares)
+            name = self._snapshot.doc_id(number)
+            score = one.covered / len(self._asked.tokens.hashes)
+            yield Hit(name, score, tuple(share.passage_in(name) for share in shares[one.text]))
 
     def _counted(self, text: int, shares: list[Share]) -> list[Share]:
         """With the numbers that their tokens have in the text."""
@@ -305,13 +300,14 @@ def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
     wanted, key_of_blot = np.unique(keys(values, blotter), return_inverse=True)
     key_numbers, texts, where = snapshot.find(wanted)
     places: dict[int, list[Place]] = {blot: [] for blot in asked}
-    written: dict[int, tuple[tuple[int, int], str]] = {}
-    added: dict[str, tuple[int, int]] = {}
+    written: dict[int, tuple[int, str]] = {}
+    added: dict[str, int] = {}
     order = np.lexsort((where, key_numbers, texts))
     key_numbers, texts, where = key_numbers[order], texts[order], where[order]
     for text in sorted(set(texts.tolist())):
-        names = [document.doc_id for document in snapshot.documents_of(text)]
-        added.update((name, _added(snapshot, name)) for name in names)
+        numbers = snapshot.document_numbers_of(text)
+        names = [snapshot.doc_id(number) for number in numbers]
+        added.update(zip(names, numbers, strict=True))
         if snapshot.parameters.has_texts:
             content = snapshot.text(text)
             spans = _spans_of_blots(content, values, tokeniser, blotter)
@@ -336,13 +332,6 @@ def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
         for blot in asked
         if places[blot]
     ]
-
-
-def _added(snapshot: Snapshot, doc_id: str) -> tuple[int, int]:
-    """What puts documents in the order in which they were added."""
-    number = snapshot.document_number(doc_id)
-    assert number is not None  # it is the name of a text
-    return number
 
 
 def _first_documents_of(snapshot: Snapshot) -> NDArray[np.int64]:

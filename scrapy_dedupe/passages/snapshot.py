@@ -17,7 +17,7 @@ import bisect
 import contextlib
 import json
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,10 +66,8 @@ class Snapshot:
         with contextlib.ExitStack() as undo:
             undo.callback(self._files.close)
             self.segments: tuple[Segment, ...] = tuple(map(self._opened, manifest.segments))
-            self._bases = np.cumsum([0, *(segment.text_count for segment in self.segments)], dtype=np.int64)
-            self._first_documents = np.cumsum(
-                [0, *(segment.document_count for segment in self.segments)], dtype=np.int64
-            )
+            self._bases = [0, *accumulate(segment.text_count for segment in self.segments)]
+            self._first_documents = [0, *accumulate(segment.document_count for segment in self.segments)]
             self._deleted = tuple(map(self._deleted_of, range(len(self.segments))))
             self.is_alive_document: NDArray[np.bool_] = self._living_documents()
             self.text_numbers: NDArray[np.int64] = self._text_numbers()
@@ -112,7 +110,7 @@ class Snapshot:
     @property
     def text_count(self) -> int:
         """How many texts are stored, with those that no document has any more. Their numbers are below this."""
-        return int(self._bases[-1])
+        return self._bases[-1]
 
     @cached_property
     def token_counts(self) -> NDArray[np.uint32]:
@@ -158,7 +156,7 @@ class Snapshot:
         for base, segment in zip(self._bases, self.segments, strict=False):
             own = segment.text_of_digest(digest)
             if own is not None:
-                return int(base) + own
+                return base + own
         return None
 
     def texts_of_digests(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -181,7 +179,16 @@ class Snapshot:
 
     def documents_of(self, text: int) -> tuple[Document, ...]:
         """The documents that have this text, in the order in which they were added."""
-        return tuple(map(self._document, self._documents_by_text(text)))
+        return tuple(map(self._document, self.document_numbers_of(text)))
+
+    def document_numbers_of(self, text: int) -> list[int]:
+        """The numbers of the documents that have this text: over all segments, in the order of adding."""
+        return self._documents_by_text(text).tolist()
+
+    def doc_id(self, number: int) -> str:
+        """The name of a document, told by its number over all segments."""
+        segment = bisect.bisect_right(self._first_documents, number) - 1
+        return self.segments[segment].doc_id(number - self._first_documents[segment])
 
     def host_numbers_of(self, text: int) -> tuple[int, ...]:
         """The hosts of the documents that have this text, each once, as numbers in `host_names`."""
@@ -189,18 +196,15 @@ class Snapshot:
 
     def text_of_document(self, doc_id: str) -> int | None:
         """The number of the text that the document of this name has; None if there is no such document."""
-        found = self.document_number(doc_id)
-        if found is None:
-            return None
-        segment, own = found
-        return int(self.text_numbers[self._first_documents[segment] + own])
+        number = self.document_number(doc_id)
+        return None if number is None else int(self.text_numbers[number])
 
-    def document_number(self, doc_id: str) -> tuple[int, int] | None:
-        """The number of the segment that has the document of this name, and the document's own in it; None if none."""
-        for number in reversed(range(len(self.segments))):
-            own = self.segments[number].document_numbers(doc_id)
-            if own is not None and self.is_alive_document[self._first_documents[number] + own]:
-                return number, own
+    def document_number(self, doc_id: str) -> int | None:
+        """The number over all segments of the document of this name; None if there is no such document."""
+        for first, segment in zip(reversed(self._first_documents[:-1]), reversed(self.segments), strict=True):
+            own = segment.document_numbers(doc_id)
+            if own is not None and self.is_alive_document[first + own]:
+                return first + own
         return None
 
     def iter_documents(self) -> Iterator[Document]:
@@ -337,7 +341,7 @@ class Snapshot:
         return read_deleted(self.folder, name, self.segments[number].document_count)
 
     def _living_documents(self) -> NDArray[np.bool_]:
-        living = np.ones(int(self._first_documents[-1]), np.bool_)
+        living = np.ones(self._first_documents[-1], np.bool_)
         for first, deleted in zip(self._first_documents, self._deleted, strict=False):
             living[first + deleted] = False
         return living
@@ -358,8 +362,8 @@ class Snapshot:
         living = self.text_numbers[self.is_alive_document]
         if living.size and int(living.min()) < 0:
             document = int(np.flatnonzero(self.is_alive_document & (self.text_numbers < 0))[0])
-            number = int(np.searchsorted(self._first_documents, document, "right")) - 1
-            own = document - int(self._first_documents[number])
+            number = bisect.bisect_right(self._first_documents, document) - 1
+            own = document - self._first_documents[number]
             raise damaged(
                 self.folder,
                 f"holds no text for document {own} of the segment {self.manifest.segments[number].name}",
@@ -369,7 +373,7 @@ class Snapshot:
         return alive
 
     def _span(self, segment: int) -> slice:
-        return slice(int(self._bases[segment]), int(self._bases[segment + 1]))
+        return slice(self._bases[segment], self._bases[segment + 1])
 
     @cached_property
     def _spans(self) -> tuple[slice, ...]:
@@ -379,18 +383,11 @@ class Snapshot:
         """The segment that holds a text, and the number of the text in it."""
         if not 0 <= text < self.text_count:
             raise IndexError(f"There is no text {text}; there are {self.text_count}.")
-        segment = bisect.bisect_right(self._bounds, text) - 1
-        return self.segments[segment], text - self._bounds[segment]
-
-    @cached_property
-    def _bounds(self) -> list[int]:
-        return self._bases.tolist()
+        segment = bisect.bisect_right(self._bases, text) - 1
+        return self.segments[segment], text - self._bases[segment]
 
     def _document(self, number: int) -> Document:
-        """A document, told by its number over all segments."""
-        segment = int(np.searchsorted(self._first_documents, number, "right")) - 1
-        doc_id = self.segments[segment].doc_id(int(number - self._first_documents[segment]))
-        return Document(doc_id, self.host_names[self._document_hosts[number]])
+        return Document(self.doc_id(number), self.host_names[self._document_hosts[number]])
 
     def _documents_by_text(self, text: int) -> NDArray[np.int64]:
         documents, bounds = self._names
