@@ -22,7 +22,7 @@ import numpy as np
 from .occurrences import Occurrences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -52,8 +52,17 @@ class Runs:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def picked(self, which: NDArray[Any]) -> Runs:
-        """Those that a mask or an array of numbers picks."""
+    @classmethod
+    def joined(cls, parts: Sequence[Runs]) -> Runs:
+        """Those of all parts, at least one."""
+        return cls(
+            np.concatenate([part.a_starts for part in parts]),
+            np.concatenate([part.b_starts for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+        )
+
+    def picked(self, which: NDArray[Any] | slice) -> Runs:
+        """Those that a mask, a slice or an array of numbers picks."""
         return Runs(self.a_starts[which], self.b_starts[which], self.lengths[which])
 
 
@@ -198,7 +207,7 @@ def _runs(
     diagonal, a_at = np.divmod(code, step)
     b_at = a_at + diagonal - len(a)
     after = _reach(a_sums, b_sums, a_at, b_at, np.minimum(len(a) - a_at, len(b) - b_at))
-    before = _reach_back(a_sums, b_sums, a_at, b_at)
+    before = _reach(a_sums, b_sums, a_at, b_at, np.minimum(a_at, b_at), -1)
     starts, lengths = a_at - before, before + after
     code = diagonal * step + starts
     # Those of one run are neighbours, since the order is that of the diagonals.
@@ -211,39 +220,23 @@ def _runs(
     return Runs(starts[order], b_starts[order], lengths[order])
 
 
-def _reach(a_sums: Hashes, b_sums: Hashes, a: Positions, b: Positions, most: Positions) -> Positions:
-    """How many tokens from *a* and from *b* on are equal, at most *most*."""
-    low, high = np.zeros_like(a), most.copy()
-    while True:
-        open_ = np.flatnonzero(low < high)
-        if not len(open_):
-            return low
-        middle = (low[open_] + high[open_] + 1) // 2
-        equal = _agree(a_sums, b_sums, a[open_], b[open_], middle)
-        low[open_[equal]] = middle[equal]
-        high[open_[~equal]] = middle[~equal] - 1
-
-
-def _reach_back(a_sums: Hashes, b_sums: Hashes, a: Positions, b: Positions) -> Positions:
-    """How many tokens before *a* and before *b* are equal."""
-    low, high = np.zeros_like(a), np.minimum(a, b)
-    while True:
-        open_ = np.flatnonzero(low < high)
-        if not len(open_):
-            return low
-        middle = (low[open_] + high[open_] + 1) // 2
-        equal = _agree(a_sums, b_sums, a[open_] - middle, b[open_] - middle, middle)
-        low[open_[equal]] = middle[equal]
-        high[open_[~equal]] = middle[~equal] - 1
-
-
-def _agree(
-    a_sums: Hashes, b_sums: Hashes, a: Positions, b: Positions, length: Positions
-) -> NDArray[np.bool_]:
+def _reach(
+    a_sums: Hashes, b_sums: Hashes, a: Positions, b: Positions, most: Positions, step: int = 1
+) -> Positions:
+    """How many tokens from *a* and from *b* on are equal, at most *most*; or before them, if *step* is -1."""
     # The sum of the one that begins further left is lifted to where the other begins.
     shift = np.minimum(a, b)
-    lifted = (a_sums[a + length] - a_sums[a]) * _powers_at(b - shift)
-    return lifted == (b_sums[b + length] - b_sums[b]) * _powers_at(a - shift)
+    a_lift, b_lift = _powers_at(b - shift), _powers_at(a - shift)
+    difference = a_sums[a] * a_lift - b_sums[b] * b_lift
+    low, high = np.zeros_like(a), most
+    while (low < high).any():
+        middle = (low + high + 1) >> 1
+        at = step * middle
+        # What is added to both up to there is the same.
+        is_equal = a_sums[a + at] * a_lift - b_sums[b + at] * b_lift == difference
+        low = np.where(is_equal, middle, low)
+        high = np.where(is_equal, high, middle - 1)
+    return low
 
 
 def _sums(hashes: Hashes) -> Hashes:

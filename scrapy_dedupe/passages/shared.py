@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 Span = tuple[int, int, int, int]
 """First token, token behind the last, and the same of characters."""
+
+Pair = tuple[Span, Span, int, int]
+"""A run in the text that is asked about and in another one, and of that one the token and the character of an anchor."""
 
 _STRETCH = 32
 _MOST_KEPT = 1 << 20  # tokens whose windows are kept for the next text, in about 40 bytes each
@@ -187,8 +191,7 @@ class AskedText:
 
     def place(self, token_start: int, token_end: int) -> Place:
         """Where a passage stands in this text."""
-        starts, ends = self.tokens.starts, self.tokens.ends
-        return Place("", token_start, token_end, int(starts[token_start]), int(ends[token_end - 1]))
+        return Place("", *_span(self.tokens, token_start, token_end))
 
     def tokens_covered(self, shares: Sequence[Share]) -> int:
         """How many of the tokens are in one of these."""
@@ -222,45 +225,59 @@ def shares_in_texts(
         wider = read.wider(runs, asked.min_tokens)
         own = read.stretches_of(runs.b_starts)
         of_text = stretches.texts[own]
-        runs = Runs(runs.a_starts, runs.b_starts - own, runs.lengths)
-        order = np.argsort(of_text, kind="stable")
-        found, firsts = np.unique(of_text[order], return_index=True)
+        order = of_text.argsort(kind="stable")
+        runs = Runs(runs.a_starts, runs.b_starts - own, runs.lengths).picked(order)
+        bounds = of_text[order].searchsorted(np.arange(len(texts) + 1)).tolist()
         again = set() if wider is None else set(wider.texts.tolist())
-        for text, begin, end in zip(found.tolist(), firsts, np.append(firsts[1:], len(order)), strict=False):
-            if text not in again:
-                some = runs.picked(order[begin:end])
-                result[text] = _shares_in(asked, texts[text], read, outermost(thinned(some)))
+        told = {
+            text: outermost(thinned(runs.picked(slice(begin, end))))
+            for text, (begin, end) in enumerate(pairwise(bounds))
+            if begin < end and text not in again
+        }
+        for text, pairs in zip(told, _pairs(asked, read, list(told.values())), strict=True):
+            result[text] = _shares_in(asked, texts[text], read.tokens, pairs)
         if wider is None:
             break
         stretches = wider
     return result
 
 
-def _shares_in(asked: AskedText, text: str, read: ReadStretches, runs: Runs) -> list[Share]:
-    runs = _compared(asked, text, read.tokens, runs)
-    a_spans, b_spans = _spans(asked.tokens, runs.a_starts, runs), _spans(read.tokens, runs.b_starts, runs)
-    firsts, anchors = read.anchors(np.searchsorted(read.bounds, runs.b_starts, "right") - 1)
-    shared: dict[Span, list[int]] = {}
-    for number, span in enumerate(a_spans):
-        shared.setdefault(span, []).append(number)
+def _pairs(asked: AskedText, read: ReadStretches, runs_of_texts: Sequence[Runs]) -> Iterator[list[Pair]]:
+    """The runs of each text as pairs."""
+    if not runs_of_texts:
+        return
+    runs = Runs.joined(runs_of_texts)
+    pairs = zip(
+        _spans(asked.tokens, runs.a_starts, runs.lengths),
+        _spans(read.tokens, runs.b_starts, runs.lengths),
+        *read.anchors(read.bounds.searchsorted(runs.b_starts, "right") - 1),
+        strict=True,
+    )
+    for of_text in runs_of_texts:
+        yield list(islice(pairs, len(of_text)))
+
+
+def _shares_in(asked: AskedText, text: str, tokens: Tokens, pairs: Sequence[Pair]) -> list[Share]:
+    shared: dict[Span, list[Pair]] = {}
+    # Those of one place are in the order of the other text.
+    for pair in sorted(part for whole in pairs for part in _equal_parts(asked, text, tokens, whole)):
+        shared.setdefault(pair[0], []).append(pair)
     shares = []
-    for span, numbers in shared.items():
-        # The runs of one place are in the order of the other text.
-        there = [b_spans[number] for number in numbers]
-        first = [firsts[number] for number in numbers]
+    for span, there in shared.items():
+        _, (_, _, char_start, char_end), _, _ = there[0]
         shares.append(
             Share(
                 Place("", *span),
-                text[there[0][2] : there[0][3]],
-                tuple((b[0] - n, b[1] - n, b[2], b[3]) for b, n in zip(there, first, strict=True)),
-                tuple(anchors[number] for number in numbers),
+                text[char_start:char_end],
+                tuple((b[0] - first, b[1] - first, b[2], b[3]) for _, b, first, _ in there),
+                tuple(anchor for *_, anchor in there),
             )
         )
     return _longest_first(shares)
 
 
-def _spans(tokens: Tokens, starts: Numbers, runs: Runs) -> list[Span]:
-    ends = starts + runs.lengths
+def _spans(tokens: Tokens, starts: Numbers, lengths: Numbers) -> list[Span]:
+    ends = starts + lengths
     columns = starts, ends, tokens.starts[starts], tokens.ends[ends - 1]
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
@@ -303,29 +320,22 @@ def shares_in_outline(
     )
 
 
-def _compared(asked: AskedText, text: str, tokens: Tokens, runs: Runs) -> Runs:
-    """The runs whose words are equal; of one that hashes have joined wrongly, what is long enough."""
-    rows: list[tuple[int, int, int]] = []
-    is_whole = True
-    for (a, _, *own), (b, _, *there), length in zip(
-        _spans(asked.tokens, runs.a_starts, runs),
-        _spans(tokens, runs.b_starts, runs),
-        runs.lengths.tolist(),
-        strict=True,
-    ):
-        if asked.text[own[0] : own[1]] == text[there[0] : there[1]]:
-            rows.append((a, b, length))
-            continue
-        begin = 0
-        for differs in (*_differences(asked, text, tokens, a, b, length), length):
-            if differs - begin >= asked.min_tokens:
-                rows.append((a + begin, b + begin, differs - begin))
-            is_whole &= differs == length
-            begin = differs + 1
-    if is_whole:
-        return runs
-    rows.sort()
-    return Runs(*(np.array([row[column] for row in rows], np.int64) for column in range(3)))
+def _equal_parts(asked: AskedText, text: str, tokens: Tokens, pair: Pair) -> Iterator[Pair]:
+    """The pair, if its words are equal; if hashes have joined it wrongly, what is long enough."""
+    (a, a_end, *own), (b, _, *there), first, anchor = pair
+    if asked.text[own[0] : own[1]] == text[there[0] : there[1]]:
+        yield pair
+        return
+    begin, length = 0, a_end - a
+    for differs in (*_differences(asked, text, tokens, a, b, length), length):
+        if differs - begin >= asked.min_tokens:
+            yield (
+                _span(asked.tokens, a + begin, a + differs),
+                _span(tokens, b + begin, b + differs),
+                first,
+                anchor,
+            )
+        begin = differs + 1
 
 
 def _differences(asked: AskedText, text: str, tokens: Tokens, a: int, b: int, length: int) -> Iterator[int]:
@@ -345,6 +355,10 @@ def _differences(asked: AskedText, text: str, tokens: Tokens, a: int, b: int, le
 
 def _written(text: str, tokens: Tokens, start: int, end: int) -> str:
     return text[tokens.starts[start] : tokens.ends[end - 1]]
+
+
+def _span(tokens: Tokens, start: int, end: int) -> Span:
+    return start, end, int(tokens.starts[start]), int(tokens.ends[end - 1])
 
 
 def _rows(runs: Runs) -> Iterator[tuple[int, int, int]]:
