@@ -151,30 +151,41 @@ class _Search:
         found: list[_Found] = []
         # Of the documents found so far: how good they are, the best first.
         ranks: list[tuple[int, int]] = []
-        begin, size = 0, max(top, _FEW)
+        documents: dict[int, list[int]] = {}
+        shares: dict[int, list[Share]] = {}
+        begin, size, read = 0, max(top, _FEW), 0
         while begin < len(candidates):
             if len(ranks) >= top and (
                 begin >= _LOOKED_INTO * top
                 or (-int(_LIKELY * most[begin]), order[candidates[begin]]) > ranks[top - 1]
             ):
                 break
-            documents: dict[int, list[int]] = {}
             end = self._end(candidates, begin, size)
+            if end > read:
+                # When there are enough, mostly two more turns are left, which are read faster at once.
+                read = self._end(candidates, begin, 2 * size if len(ranks) >= top else size)
+                documents = self._documents_of(candidates[begin:read], left_out)
+                shares = dict(self._shares(list(documents)))
             for text in candidates[begin:end]:
-                numbers = self._snapshot.document_numbers_of(text)
-                if left_out:
-                    numbers = [number for number in numbers if self._snapshot.doc_id(number) not in left_out]
-                if numbers:
-                    documents[text] = numbers
-            begin = end
-            for text, shares in self._shares(list(documents)):
-                if shares:
-                    covered = self._asked.tokens_covered(shares)
-                    found.append(_Found(covered, text, shares, documents[text][:top]))
+                if shares.get(text):
+                    covered = self._asked.tokens_covered(shares[text])
+                    found.append(_Found(covered, text, shares[text], documents[text][:top]))
                     ranks += [(-covered, int(order[text]))] * len(found[-1].documents)
+            begin = end
             ranks.sort()
             size = self._next_size(size, begin, len(ranks), top)
         return list(self._told(found, top))
+
+    def _documents_of(self, texts: list[int], left_out: Container[str]) -> dict[int, list[int]]:
+        """The numbers of the documents that have each of these texts and can be hits, if there are any."""
+        documents = {text: self._snapshot.document_numbers_of(text) for text in texts}
+        if left_out:
+            documents = {
+                text: own
+                for text, numbers in documents.items()
+                if (own := [number for number in numbers if self._snapshot.doc_id(number) not in left_out])
+            }
+        return documents
 
     @staticmethod
     def _next_size(size: int, looked_into: int, documents: int, top: int) -> int:
