@@ -207,7 +207,9 @@ def _runs(
     diagonal, a_at = np.divmod(code, step)
     b_at = a_at + diagonal - len(a)
     after = _reach(a_sums, b_sums, a_at, b_at, np.minimum(len(a) - a_at, len(b) - b_at))
-    before = _reach(a_sums, b_sums, a_at, b_at, np.minimum(a_at, b_at), -1)
+    # Most seeds are where their run begins.
+    most_before = np.where(a[a_at - 1] == b[b_at - 1], np.minimum(a_at, b_at), 0)
+    before = _reach(a_sums, b_sums, a_at, b_at, most_before, -1)
     starts, lengths = a_at - before, before + after
     code = diagonal * step + starts
     # Those of one run are neighbours, since the order is that of the diagonals.

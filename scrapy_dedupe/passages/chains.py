@@ -78,11 +78,15 @@ class Chains:
             others = np.unique(texts[is_common[keys]])
             of_text = np.concatenate((of_text.astype(np.int64), others))
             lengths = np.concatenate((lengths, np.full(len(others), extra)))
+            order = np.argsort(of_text, kind="stable")
+            of_text, lengths = of_text[order], lengths[order]
         if not len(of_text):
             return Bounds(none, none)
-        totals = np.bincount(of_text, lengths).astype(np.int64)
-        found = np.flatnonzero(totals)
-        return Bounds(found, np.minimum(totals[found], self._count + self._guarantee - 1))
+        firsts = np.flatnonzero(np.append(True, of_text[1:] != of_text[:-1]))
+        totals = np.add.reduceat(lengths, firsts)
+        return Bounds(
+            of_text[firsts].astype(np.int64), np.minimum(totals, self._count + self._guarantee - 1)
+        )
 
     @staticmethod
     def _common(places: Numbers, times: Numbers) -> NDArray[np.bool_]:
