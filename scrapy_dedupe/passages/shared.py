@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from .alignment import PartWindows, Runs, Windows, outermost, thinned
-from .blots import keys
+from .blots import Blots, keys
 from .chains import Chains
 from .stretches import ReadStretches, Stretches
 from .values import Passage, Place
@@ -105,6 +105,9 @@ class AskedText:
         text = _without_surrogates(text)
         tokens = _compact(tokeniser.tokens(text), len(text))
         bounds = np.array([0, len(tokens.hashes)], np.int64)
+        # Both texts have the least blot of a window, if it is shared whole; of a shorter run it may be any.
+        make = blotter.blots if min_tokens >= blotter.guarantee else blotter.all_blots
+        blots = make(tokens.hashes, bounds)
         is_taboo = np.zeros(len(tokens.hashes), np.bool_)
         if taboo:
             every = blotter.all_blots(tokens.hashes, bounds)
@@ -112,13 +115,9 @@ class AskedText:
                 hashes = tokeniser.tokens(_without_surrogates(other)).hashes
                 values = blotter.all_blots(hashes, np.array([0, len(hashes)], np.int64)).values
                 is_taboo |= _covered(len(is_taboo), every.starts[np.isin(every.values, values)], blotter.span)
-        # Both texts have the least blot of a window, if it is shared whole; of a shorter run it may be any.
-        make = blotter.blots if min_tokens >= blotter.guarantee else blotter.all_blots
-        blots = make(tokens.hashes, bounds)
-        free = ~_touching(blots.starts, blotter.span, is_taboo)
-        return cls(
-            text, tokens, tokeniser, blotter, min_tokens, is_taboo, blots.values[free], blots.starts[free]
-        )
+            free = ~_touching(blots.starts, blotter.span, is_taboo)
+            blots = Blots(blots.values[free], blots.starts[free])
+        return cls(text, tokens, tokeniser, blotter, min_tokens, is_taboo, blots.values, blots.starts)
 
     @property
     def window(self) -> int:
