@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .groups import group_bounds
 from .occurrences import Occurrences
 
 if TYPE_CHECKING:
@@ -107,12 +108,12 @@ class PartWindows:
     ) -> None:
         # One more token behind each part, which equals nothing.
         lengths = ends - begins + 1
-        self._firsts = np.cumsum(lengths) - lengths
+        self._firsts = lengths.cumsum() - lengths
         self._shifts = begins - self._firsts
-        places = np.arange(int(lengths.sum())) + np.repeat(self._shifts, lengths)
+        places = np.arange(int(lengths.sum())) + self._shifts.repeat(lengths)
         # Numbers that stand nowhere else, but for a chance of 2^-64.
         joined = (places.astype(np.uint64) + np.uint64(1)) * _NOWHERE
-        is_used = places < np.repeat(ends, lengths)
+        is_used = places < ends.repeat(lengths)
         is_used[is_used] = ~hidden[places[is_used]]
         joined[is_used] = hashes[places[is_used]]
         del places, is_used
@@ -123,7 +124,7 @@ class PartWindows:
         runs = self._windows.runs_in(other, groups)
         if not len(runs):
             return runs
-        parts = np.searchsorted(self._firsts, runs.a_starts, "right") - 1
+        parts = self._firsts.searchsorted(runs.a_starts, "right") - 1
         return Runs(runs.a_starts + self._shifts[parts], runs.b_starts, runs.lengths)
 
 
@@ -161,7 +162,7 @@ def _cover(starts: Positions, lengths: Positions) -> Positions:
     while at < len(order):
         chosen.append(at)
         # The last that begins before this one ends, or the next there is.
-        at = max(at + 1, int(np.searchsorted(firsts, ends[at], "right")) - 1)
+        at = max(at + 1, int(firsts.searchsorted(ends[at], "right")) - 1)
     return order[chosen]
 
 
@@ -172,7 +173,7 @@ def outermost(runs: Runs) -> Runs:
     """
     if len(runs) <= 1:
         return runs
-    by_place = np.argsort(runs.a_starts, kind="stable")
+    by_place = runs.a_starts.argsort(kind="stable")
     ends = runs.a_starts[by_place] + runs.lengths[by_place]
     if np.all(runs.a_starts[by_place][1:] >= ends[:-1]):
         return runs
@@ -203,7 +204,7 @@ def _runs(
     # By diagonal, along it: of seeds in a row only the first can be the first of a run.
     step = len(a) + len(b) + 2
     code = np.sort((b_at - a_at + len(a)) * step + a_at)
-    code = code[np.diff(code, prepend=-2) > 1]
+    code = code[group_bounds(np.diff(code) > 1, len(code))[:-1]]
     diagonal, a_at = np.divmod(code, step)
     b_at = a_at + diagonal - len(a)
     after = _reach(a_sums, b_sums, a_at, b_at, np.minimum(len(a) - a_at, len(b) - b_at))
@@ -213,7 +214,7 @@ def _runs(
     starts, lengths = a_at - before, before + after
     code = diagonal * step + starts
     # Those of one run are neighbours, since the order is that of the diagonals.
-    first = np.flatnonzero(np.diff(code, prepend=-1))
+    first = group_bounds(code[1:] != code[:-1], len(code))[:-1]
     starts, diagonal, lengths = starts[first], diagonal[first], lengths[first]
     long = lengths >= min_tokens
     starts, diagonal, lengths = starts[long], diagonal[long], lengths[long]

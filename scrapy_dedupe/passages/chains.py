@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .groups import group_bounds
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -36,10 +38,9 @@ class Chains:
     """The windows of an asked text: *keys* are their numbers in the order of the text, -1 for one that none can have."""
 
     def __init__(self, keys: Numbers, guarantee: int) -> None:
-        firsts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))[: len(keys)]
-        self._keys = keys[firsts]
-        self._begins = firsts
-        self._ends = np.append(firsts[1:], len(keys))[: len(firsts)]
+        bounds = group_bounds(keys[1:] != keys[:-1], len(keys))
+        self._begins, self._ends = bounds[:-1], bounds[1:]
+        self._keys = keys[self._begins]
         self._count = len(keys)
         self._guarantee = guarantee
 
@@ -63,9 +64,8 @@ class Chains:
         at_texts, at_links = self._links_of(keys, texts, links, is_common, places)
         step = len(links) + 1
         codes = np.sort(_narrow(at_texts * step + at_links, (int(texts.max()) + 1) * step))
-        is_new = np.diff(codes) > 1
-        firsts = np.flatnonzero(np.append(True, is_new))[: len(codes)]
-        lasts = np.append(firsts[1:], len(codes))[: len(firsts)] - 1
+        chains = group_bounds(np.diff(codes) > 1, len(codes))
+        firsts, lasts = chains[:-1], chains[1:] - 1
         of_text = codes[firsts] // step
         first_link, last_link = codes[firsts] - of_text * step, codes[lasts] - of_text * step
         lengths = open_ends[last_link] - open_begins[first_link] + self._guarantee - 1
@@ -78,15 +78,13 @@ class Chains:
             others = np.unique(texts[is_common[keys]])
             of_text = np.concatenate((of_text.astype(np.int64), others))
             lengths = np.concatenate((lengths, np.full(len(others), extra)))
-            order = np.argsort(of_text, kind="stable")
+            order = of_text.argsort(kind="stable")
             of_text, lengths = of_text[order], lengths[order]
         if not len(of_text):
             return Bounds(none, none)
-        firsts = np.flatnonzero(np.append(True, of_text[1:] != of_text[:-1]))
+        firsts = group_bounds(of_text[1:] != of_text[:-1], len(of_text))[:-1]
         totals = np.add.reduceat(lengths, firsts)
-        return Bounds(
-            of_text[firsts].astype(np.int64), np.minimum(totals, self._count + self._guarantee - 1)
-        )
+        return Bounds(of_text[firsts].astype(np.int64), np.minimum(totals, self._count + self._guarantee - 1))
 
     @staticmethod
     def _common(places: Numbers, times: Numbers) -> NDArray[np.bool_]:
@@ -108,10 +106,10 @@ class Chains:
     ) -> tuple[Numbers, Numbers]:
         """Each text with each of the links whose key it has."""
         link_keys = self._keys[links]
-        order = np.argsort(link_keys, kind="stable")
-        order = order[int(np.searchsorted(link_keys[order], 0)) :]
+        order = link_keys.argsort(kind="stable")
+        order = order[int(link_keys[order].searchsorted(0)) :]
         own = np.where(is_common, 0, places)
-        starts = np.cumsum(own) - own
+        starts = own.cumsum() - own
         # Most keys have one place.
         only = np.full(len(own), -1, np.int64)
         only[own == 1] = order[starts[own == 1]]
@@ -119,11 +117,11 @@ class Chains:
         ones = np.flatnonzero(own_links >= 0)
         several = np.flatnonzero((own > 1)[keys])
         counts = own[keys[several]]
-        ends = np.cumsum(counts)
+        ends = counts.cumsum()
         places_of = np.repeat(starts[keys[several]] - (ends - counts), counts)
         places_of += np.arange(len(places_of))
         return (
-            np.concatenate((texts[ones], np.repeat(texts[several], counts))),
+            np.concatenate((texts[ones], texts[several].repeat(counts))),
             np.concatenate((own_links[ones], order[places_of])),
         )
 

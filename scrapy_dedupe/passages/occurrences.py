@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .groups import group_bounds
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -39,7 +41,7 @@ class Occurrences:
 
     def __init__(self, values: Hashes, size: int = 1) -> None:
         self._size = size
-        self._places: Positions = np.argsort(values, kind="stable").astype(np.int64, copy=False)
+        self._places: Positions = values.argsort(kind="stable").astype(np.int64, copy=False)
         self._values = values[self._places]
         # Most of what is looked up is not there, which a table of the highest bits tells at once.
         self._shift = np.uint64(64 - max(12, min(22, 4 + len(values).bit_length())))
@@ -52,8 +54,9 @@ class Occurrences:
 
         -1 if different ones stand before it, or none.
         """
-        firsts = np.flatnonzero(np.append(True, self._values[1:] != self._values[:-1]))
-        first_of = np.repeat(firsts, np.diff(firsts, append=len(self._values)))
+        bounds = group_bounds(self._values[1:] != self._values[:-1], len(self._values))
+        firsts = bounds[:-1]
+        first_of = firsts.repeat(np.diff(bounds))
         at = np.empty(len(self._places), np.int64)
         at[self._places] = first_of
         before = np.append(-1, at)[self._places]
@@ -74,13 +77,13 @@ class Occurrences:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         found = np.flatnonzero(self._may_be_there[values >> self._shift])
         values = values[found]
-        low = np.searchsorted(self._values, values)
+        low = self._values.searchsorted(values)
         low[low == len(self._values)] = 0
         there = self._values[low] == values
         low, values, found = low[there], values[there], found[there]
         if not len(found):
             return found, found
-        counts = np.searchsorted(self._values, values, side="right") - low
+        counts = self._values.searchsorted(values, side="right") - low
         rank, total = self._ranks(low, counts, found, groups)
         for limit in _LIMITS:
             is_many = counts * total > limit
@@ -112,11 +115,12 @@ class Occurrences:
             values_there = low[several]
             if groups is not None:
                 values_there = values_there + len(self._values) * groups[found[several]]
-            order = np.argsort(values_there, kind="stable")
-            first = np.flatnonzero(np.diff(values_there[order], prepend=-1))
-            times = np.diff(first, append=len(order))
-            rank[several[order]] = np.arange(len(order)) - np.repeat(first, times)
-            total[several[order]] = np.repeat(times, times)
+            order = values_there.argsort(kind="stable")
+            values_there = values_there[order]
+            bounds = group_bounds(values_there[1:] != values_there[:-1], len(order))
+            times = np.diff(bounds)
+            rank[several[order]] = np.arange(len(order)) - bounds[:-1].repeat(times)
+            total[several[order]] = times.repeat(times)
         return rank, total
 
     def _begins(
@@ -135,7 +139,7 @@ class Occurrences:
         follows &= self._before[low[1:]] == low[:-1]
         # Of many not all pairs are made, so nothing follows from them, unless they are as many.
         follows &= ~is_many[:-1] | ((counts[1:] == counts[:-1]) & (total[1:] == total[:-1]))
-        return np.flatnonzero(np.append(True, ~follows))
+        return group_bounds(~follows, len(found))[:-1]
 
     def _some_pairs(
         self,
@@ -154,7 +158,7 @@ class Occurrences:
         for which, side in ((is_first, 1), (is_last, -1)):
             some = np.flatnonzero(which)
             at = _ranges(low[some], counts[some])
-            other = np.repeat(some, counts[some])
+            other = some.repeat(counts[some])
             is_one = there.before[other] == total[other] - 1
             needed = own.needed(at, there, other, side, self._size, is_one)
             yield self._places[at[needed]], found[other[needed]]
@@ -169,7 +173,7 @@ class Occurrences:
         return _Chains.of(self._values, self._places, self._size)
 
     def _pairs(self, low: Positions, counts: Positions, others: Positions) -> tuple[Positions, Positions]:
-        return self._places[_ranges(low, counts)], np.repeat(others, counts)
+        return self._places[_ranges(low, counts)], others.repeat(counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +203,9 @@ class _Chains:
         previous = np.append(0, steps[:-1])[: len(steps)]
         heads = np.flatnonzero(is_apart | ((steps != previous) & (previous > 0)))
         counts = np.diff(heads, append=len(places))
-        before = np.arange(len(places)) - np.repeat(heads, counts)
+        before = np.arange(len(places)) - heads.repeat(counts)
         step = np.where(counts > 1, steps[np.minimum(heads + 1, len(places) - 1)], 0)
-        return cls(before, np.repeat(counts - 1, counts) - before, np.repeat(step, counts))
+        return cls(before, np.repeat(counts - 1, counts) - before, step.repeat(counts))
 
     def needed(
         self, own: Positions, others: _Chains, at: Positions, side: int, size: int, is_one: NDArray[np.bool_]
@@ -226,5 +230,5 @@ class _Chains:
 
 def _ranges(starts: Positions, counts: Positions) -> Positions:
     """The numbers from each start on, so many."""
-    ends = np.cumsum(counts)
+    ends = counts.cumsum()
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - ends + counts, counts)

@@ -201,7 +201,7 @@ class _Search:
         """Behind the last of the candidates that are looked into at once."""
         size = min(size, max(1, _MOST_TOKENS // (len(self._asked.tokens.hashes) + 1)))
         characters = np.cumsum(self._snapshot.char_counts[candidates[begin : begin + size]], dtype=np.int64)
-        return begin + max(1, int(np.searchsorted(characters, _MOST_CHARACTERS, "right")))
+        return begin + max(1, int(characters.searchsorted(_MOST_CHARACTERS, "right")))
 
     def _candidates(self) -> tuple[list[int], list[int]]:
         """The texts that may share a run of `min_tokens` tokens, and how many tokens of the asked text at most.
@@ -327,7 +327,7 @@ def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
                     written[blot] = added[names[0]], content[span[2] : span[3]]
         else:
             outline = snapshot.outline(text)
-            begin, end = np.searchsorted(texts, (text, text + 1))
+            begin, end = texts.searchsorted((text, text + 1))
             spans = [
                 (asked[number], _span_in_outline(outline, int(ordinal), blotter.span))
                 for key, ordinal in zip(key_numbers[begin:end], where[begin:end], strict=True)

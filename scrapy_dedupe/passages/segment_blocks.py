@@ -72,7 +72,7 @@ class CheckedBlocks:
         has_bytes = stops > starts
         first, last = starts[has_bytes] // BLOCK_SIZE, (stops[has_bytes] - 1) // BLOCK_SIZE
         counts = last - first + 1
-        ends = np.cumsum(counts)
+        ends = counts.cumsum()
         blocks = np.repeat(first - (ends - counts), counts)
         blocks += np.arange(len(blocks))
         unknown = blocks[~self._is_sound[blocks]]

@@ -121,7 +121,7 @@ class Segment:
             stops[large] = np.maximum(found[len(large) :], starts[large])
             sizes = stops - starts
         self._check_posts(starts, stops)
-        ends = np.cumsum(sizes)
+        ends = sizes.cumsum()
         positions = np.repeat(starts - (ends - sizes), sizes)
         positions += np.arange(len(positions))
         posts = self._packed.gather(positions)
@@ -145,7 +145,7 @@ class Segment:
         keys = np.repeat(buckets[:-1].astype(np.uint64) << self._low_bits, np.diff(starts))
         keys |= posts >> self._value_bits
         # Some in the first and the last bucket may be outside.
-        bounds = np.searchsorted(keys, np.array([low_key, high_key], np.uint64))
+        bounds = keys.searchsorted(np.array([low_key, high_key], np.uint64))
         inside = slice(int(bounds[0]), int(bounds[1]))
         values = (posts[inside] & self._value_mask).view(np.int64)
         return Posts(keys[inside], *self._texts_and_where(values))
@@ -346,7 +346,7 @@ class Segment:
             if not spots.all():
                 self._file.refuse_section(Section.POSTS)
             return values >> SPOT_BITS, spots
-        texts = np.searchsorted(self.first_ordinals, values, side="right") - 1
+        texts = self.first_ordinals.searchsorted(values, side="right") - 1
         return texts, values - self.first_ordinals[texts]
 
 
@@ -371,6 +371,6 @@ def key_bounds(segments: Sequence[Segment], most_posts: int) -> list[int]:
     bounds = [0]
     while bounds[-1] < len(keys) - 1:
         last = bounds[-1]
-        place = int(np.searchsorted(most, least[last] + most_posts, side="right")) - 1
+        place = int(most.searchsorted(least[last] + most_posts, side="right")) - 1
         bounds.append(max(place, last + 1))
     return [int(keys[bound]) for bound in bounds]

@@ -17,6 +17,7 @@ import numpy as np
 from .alignment import PartWindows, Runs, Windows, outermost, thinned
 from .blots import Blots, keys
 from .chains import Chains
+from .groups import group_bounds
 from .stretches import ReadStretches, Stretches
 from .values import Passage, Place
 from .winnowing import windows as joined_windows
@@ -136,12 +137,12 @@ class AskedText:
                 values, self.window, 1, lambda first, second, _: np.minimum(first, second)
             )
             # Neighbours mostly have the same.
-            firsts = np.flatnonzero(np.append(True, smallest[1:] != smallest[:-1]))
-            wanted = keys(smallest[firsts], self.blotter)
+            bounds = group_bounds(smallest[1:] != smallest[:-1], len(smallest))
+            wanted = keys(smallest[bounds[:-1]], self.blotter)
             if len(sorted_keys):
-                places = np.minimum(np.searchsorted(sorted_keys, wanted), len(sorted_keys) - 1)
+                places = np.minimum(sorted_keys.searchsorted(wanted), len(sorted_keys) - 1)
                 found = np.where(sorted_keys[places] == wanted, places, -1)
-                piece[:] = np.repeat(found, np.diff(firsts, append=len(smallest)))
+                piece[:] = found.repeat(np.diff(bounds))
         return Chains(cast("Numbers", numbers), self.blotter.guarantee)
 
     def hidden_by(self, blots: Numbers) -> Mask:
@@ -161,9 +162,8 @@ class AskedText:
             starts = self.blot_starts[self._is_blot_of(other)]
             begins = np.maximum(starts - (self.window - 1), 0)
             ends = np.minimum(starts + self.blotter.guarantee, len(hashes))
-            firsts = np.flatnonzero(np.append(True, begins[1:] > ends[:-1]))[: len(begins)]
-            lasts = np.append(firsts[1:], len(begins))[: len(firsts)] - 1
-            return PartWindows(hashes, hidden, begins[firsts], ends[lasts], self.min_tokens)
+            parts = group_bounds(begins[1:] > ends[:-1], len(begins))
+            return PartWindows(hashes, hidden, begins[parts[:-1]], ends[parts[1:] - 1], self.min_tokens)
         key = np.packbits(hidden).tobytes() if hidden.any() else b""
         if key not in self._windows:
             if len(hashes) * len(self._windows) > _MOST_KEPT:
@@ -298,9 +298,8 @@ def shares_in_outline(
     goes_on = (np.diff(b - a) == 0) & ((np.diff(a) <= span) | are_neighbours)
     gaps = np.flatnonzero(goes_on & (np.diff(a) > span))
     goes_on[gaps] = ~_touching(a[gaps], a[gaps + 1] - a[gaps], hidden)
-    breaks = ~goes_on
-    first = np.flatnonzero(np.concatenate((np.ones(min(1, len(a)), np.bool_), breaks)))
-    last = np.append(first[1:], len(a))[: len(first)] - 1
+    bounds = group_bounds(~goes_on, len(a))
+    first, last = bounds[:-1], bounds[1:] - 1
     lengths = a[last] + span - a[first]
     # Of a run of so many tokens, the blots may begin and end so much later and earlier.
     long = lengths >= max(span, asked.min_tokens - 2 * (asked.window - 1))

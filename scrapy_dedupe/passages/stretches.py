@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .groups import group_bounds
 from .spots import SPOT_BITS, characters_of
 from .token_counts import token_count
 from .tokens import LONGEST, Tokens, tokens_of_all
@@ -100,8 +101,8 @@ class Stretches:
         texts = self.texts[order]
         begins, ends = self.begins[order] + bases[texts], self.ends[order] + bases[texts]
         reached = np.maximum.accumulate(ends)
-        firsts = np.flatnonzero(np.append(True, begins[1:] > reached[:-1])) if len(texts) else order
-        lasts = np.append(firsts[1:], len(texts))[: len(firsts)] - 1
+        bounds = group_bounds(begins[1:] > reached[:-1], len(texts))
+        firsts, lasts = bounds[:-1], bounds[1:] - 1
         texts, begins, ends = texts[firsts], begins[firsts], reached[lasts]
         covered = np.bincount(texts, ends - begins, minlength=len(lengths))
         there = np.bincount(texts, minlength=len(lengths)) > 0
@@ -120,7 +121,7 @@ class Stretches:
                 (inner[1], lengths[more]),
             )
         ]
-        order = np.argsort(result[0], kind="stable")
+        order = result[0].argsort(kind="stable")
         return Stretches(*(part[order] for part in result))
 
     def _inner(self, order: Numbers, firsts: Numbers) -> tuple[Numbers, Numbers]:
@@ -147,7 +148,7 @@ class ReadStretches:
         rows = zip(stretches.texts.tolist(), stretches.begins.tolist(), stretches.ends.tolist(), strict=True)
         tokens, self.bounds = tokens_of_all([texts[text][begin:end] for text, begin, end in rows], tokeniser)
         counts = np.diff(self.bounds)
-        offsets = np.repeat(stretches.begins, counts)
+        offsets = stretches.begins.repeat(counts)
         self.tokens = Tokens(tokens.hashes, tokens.starts + offsets, tokens.ends + offsets)
         self._is_cut_before = stretches.begins > 0
         self._is_cut_behind = stretches.ends < lengths[stretches.texts]
@@ -158,12 +159,12 @@ class ReadStretches:
         hashes[self.bounds[:-1][self._is_cut_before & (counts > 0)]] = _BARRIER
         hashes[self.bounds[1:][self._is_cut_behind & (counts > 0)] - 1] = _BARRIER
         self.hashes = np.insert(hashes, self.bounds[1:-1], _BARRIER)
-        self.groups = np.repeat(stretches.texts, counts + 1)[: len(self.hashes)]
+        self.groups = stretches.texts.repeat(counts + 1)[: len(self.hashes)]
         self._shifted = self.bounds[:-1] + np.arange(len(stretches))
 
     def stretches_of(self, places: Numbers) -> Numbers:
         """The numbers of the stretches in which *places* in ``hashes`` are: each place less that is a token's number."""
-        return np.searchsorted(self._shifted, places, "right") - 1
+        return self._shifted.searchsorted(places, "right") - 1
 
     def anchors(self, stretches: Numbers) -> tuple[list[int], list[int]]:
         """Of each stretch a token, by its number, and the character where it begins, from which others are counted."""
@@ -187,7 +188,7 @@ class ReadStretches:
         is_whole = np.zeros(len(self._lengths), np.bool_)
         # The place where a run of characters begins decides where it is cut if it is too long for a token.
         long = np.flatnonzero(self.tokens.ends - self.tokens.starts >= LONGEST)
-        owners = np.searchsorted(self.bounds, long, "right") - 1
+        owners = self.bounds.searchsorted(long, "right") - 1
         is_whole[self._stretches.texts[owners[(self._is_cut_before | self._is_cut_behind)[owners]]]] = True
         is_narrow = is_whole.copy()
         is_narrow[self._stretches.texts[at_begin | at_end]] = True

@@ -163,7 +163,7 @@ def _bounds(kinds: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int
     singles = np.flatnonzero(kinds == SINGLE)
     if len(singles):
         starts = np.concatenate((starts, singles))
-        order = np.argsort(starts, kind="stable")
+        order = starts.argsort(kind="stable")
         starts, ends = starts[order], np.concatenate((ends, singles + 1))[order]
     return starts, ends
 
@@ -172,10 +172,10 @@ def _shortened(
     starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     counts = (ends - starts + LONGEST - 1) // LONGEST
-    firsts = np.cumsum(counts) - counts
-    steps = np.arange(int(counts.sum())) - np.repeat(firsts, counts)
-    cut = np.repeat(starts, counts) + steps * LONGEST
-    return cut, np.minimum(cut + LONGEST, np.repeat(ends, counts))
+    firsts = counts.cumsum() - counts
+    steps = np.arange(int(counts.sum())) - firsts.repeat(counts)
+    cut = starts.repeat(counts) + steps * LONGEST
+    return cut, np.minimum(cut + LONGEST, ends.repeat(counts))
 
 
 @cache
@@ -256,10 +256,10 @@ def tokens_of_all(texts: Sequence[str], tokeniser: Tokeniser) -> tuple[Tokens, N
         # Together, since what is done for each text alone costs more than a short one itself.
         tokens = tokeniser.tokens("\n".join(group))
         begins = _begins(group)
-        bounds = np.append(np.searchsorted(tokens.starts, begins), len(tokens))
+        bounds = np.append(tokens.starts.searchsorted(begins), len(tokens))
         shares = np.diff(bounds)
         if len(group) > 1:
-            offsets = np.repeat(begins, shares)
+            offsets = begins.repeat(shares)
             tokens = Tokens(tokens.hashes, tokens.starts - offsets, tokens.ends - offsets)
         parts.append(tokens)
         counts.append(shares)
