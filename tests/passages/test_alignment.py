@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -92,12 +90,11 @@ def test_a_value_of_many_places_is_paired_at_each_of_them(a: list[int], b: list[
 
 
 @pytest.mark.parametrize("period", [1, 2, 37])
-def test_what_repeats_without_end_is_compared_in_time_that_grows_with_its_length(period: int) -> None:
+def test_of_what_repeats_without_end_few_runs_are_told_and_the_longest_is_left(period: int) -> None:
     a = np.resize(hashes(list(range(period))), 50_000)
-    began = time.process_time()
-    runs = outermost(Windows(a, 15).runs_in(a))
-    assert time.process_time() - began < 20
-    assert triples(runs) == [(0, 0, 50_000)]
+    runs = Windows(a, 15).runs_in(a)
+    assert len(runs) < 2 * len(a)
+    assert triples(outermost(runs)) == [(0, 0, 50_000)]
 
 
 def test_a_line_on_every_second_place_is_found_at_all_of_them() -> None:
@@ -126,9 +123,7 @@ def test_the_first_pairs_of_runs_are_enough_to_find_all(a: list[int], b: list[in
 def test_a_line_without_end_is_told_as_often_as_covers_it() -> None:
     line = list(range(100, 110))
     a, b = hashes(line * 20_000), hashes([1, *line * 20])
-    began = time.process_time()
     runs = outermost(thinned(Windows(a, 15).runs_in(b)))
-    assert time.process_time() - began < 10
     assert len(runs) < 4_000
     assert int(runs.lengths.sum()) < 4 * (len(a) + len(b))
     assert runs.a_starts.min() == 0
@@ -173,9 +168,7 @@ def test_runs_of_texts_of_many_pieces_are_found_wherever_they_stand() -> None:
     planted = [(0, 99_980, 20), (1_048_570, 20_000, 30), (1_200_000, 30_000, 40_000), (2_499_985, 0, 15)]
     for at, there, length in planted:
         b[there : there + length] = a[at : at + length]
-    began = time.process_time()
     assert triples(Windows(a, 15).runs_in(b)) == planted
-    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize("times", [1, 3, 40])
@@ -195,10 +188,8 @@ def test_all_of_a_periodic_stretch_is_covered_whichever_text_is_longer(period: i
             assert {place for run in runs for place in range(run[side], run[side] + run[2])} == shared
 
 
-def test_one_word_in_a_short_text_and_without_end_in_the_other_takes_little_time() -> None:
+def test_of_one_word_in_a_short_text_and_without_end_in_the_other_few_runs_are_told() -> None:
     a, b = hashes([1] * 16), hashes([1] * 1_000_000)
     for one, other in ((a, b), (b, a)):
-        began = time.process_time()
         runs = outermost(thinned(Windows(one, 15).runs_in(other)))
-        assert time.process_time() - began < 10
         assert 60_000 < len(runs) < 150_000

@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -268,18 +267,13 @@ def test_a_text_of_ten_megabytes_is_indexed_whole(tmp_path: Path) -> None:
 
 
 def test_three_hundred_single_additions_leave_few_segments(tmp_path: Path) -> None:
-    times = []
     most = 0
     for number in range(300):
-        began = time.perf_counter()
         with PassageIndex(tmp_path) as index:
             index.add(f"https://a.example/{number}", f"{words(number)} {COPIED if number % 100 == 7 else ''}")
-        times.append(time.perf_counter() - began)
         most = max(most, segments(tmp_path))
     assert most <= 12
     assert len(files(tmp_path)) == 1 + 2 * segments(tmp_path)
-    # where nothing else runs it is 3 ms
-    assert sorted(times)[len(times) // 2] < 0.1
     with PassageIndex(tmp_path) as index:
         assert list(found(index, COPIED)) == [f"https://a.example/{number}" for number in (7, 107, 207)]
         assert len(index) == 300

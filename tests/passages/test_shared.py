@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from random import Random
 
@@ -81,13 +80,10 @@ def test_what_a_long_text_takes_beside_itself_is_bounded() -> None:
     nothing = np.zeros(len(words), np.bool_)
     texts = [" ".join(words[at : at + 50]) for at in range(0, 400_000, 20_000)]
     tracemalloc.start()
-    began = time.process_time()
     found = [shares_in_texts(asked, [text], nothing) for text in texts]
-    took = time.process_time() - began
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert [[share.tokens for share in shares] for (shares,) in found] == [[50]] * 20
-    assert took < 5
     assert most < 12_000_000
 
 

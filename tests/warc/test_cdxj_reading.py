@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -194,16 +193,6 @@ def test_a_mark_is_one_before_the_first_line_alone():
     assert [type(found) for found in read_cdxj([b"\xef\xbb\xbf!meta", b"\xef\xbb\xbf!meta"])] == [CdxFault]
 
 
-def test_thirty_thousand_lines_take_less_than_a_second_of_a_processor():
-    lines = [line(offset=number) for number in range(20_000)]
-    best = 0.0
-    for _ in range(5):
-        start = time.process_time()
-        count = sum(1 for _ in read_cdxj(lines))
-        best = max(best, count / (time.process_time() - start))
-    assert best > 30_000
-
-
 # Files
 
 
@@ -230,7 +219,7 @@ def test_of_a_line_that_is_too_long_the_beginning_comes():
     assert list(lines_of([b"x" * (limit + 1)] * 3)) == [b"x" * (limit + 1)]
 
 
-def test_a_line_of_200_mb_takes_little_memory_and_little_time(tmp_path):
+def test_a_line_of_200_mb_is_passed_over(tmp_path):
     path = tmp_path / "a.cdxj"
     with path.open("wb") as file:
         file.write(line() + b"\n")
