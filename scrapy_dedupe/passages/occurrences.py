@@ -1,12 +1,12 @@
 """Where the values of one array stand, and the pairs of places of equal values in two.
 
-Pairs are bounded. What stands p times in one text and q times in the other makes p x q pairs; if these are more than 1024
-(or fewer, if all pairs together are too many), only the first and the last place in either text are paired with all of the
-other, so pairs grow with p + q.
+Pairs are bounded. What stands p times in one text and q times in the other makes p x q pairs; if all pairs together are
+more than four million, then of values that have the most only the first and the last place in either text are paired with
+all of the other, so pairs grow with p + q.
 
-Who extends pairs to runs needs but some of them. Of a run only the first is made where what stands before is the same at
-all places in the first text. In a periodic stretch, such as one word or line without end, of the pairs with a first or last
-place so many are made as their runs are needed to cover the stretch.
+Who extends pairs to runs needs but some of them: of no value more than 1024 are made. Of a run only the first is made where
+what stands before is the same at all places in the first text. In a periodic stretch, such as one word or line without end,
+of the pairs with a first or last place so many are made as their runs are needed to cover the stretch.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     Positions = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
 
+_MOST_PAIRS = 1 << 22
 # More than so many pairs of places of one value are not made; fewer, if they are too many in all.
 _LIMITS = (1 << 10, 1 << 6, 1 << 2)
-_MOST_PAIRS = 1 << 22
+# A run that is told by its pairs alone breaks where one of them is left out.
+_LIMITS_UNEXTENDED = (_MOST_PAIRS, 1 << 18, 1 << 14, *_LIMITS)
 _LONG = 1 << 14
 
 
@@ -71,7 +73,7 @@ class Occurrences:
         """Pairs of places, here and in *values*, of equal values; of many, only some (see above).
 
         *groups* tells, ascending, to which text each of *values* belongs: it is for each text as if it were alone.
-        *begins_only* leaves out those that follow from the pair of the places before.
+        *begins_only*, for pairs that are extended, leaves out those that follow from the pair of the places before.
         """
         if not len(self._values):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -85,7 +87,7 @@ class Occurrences:
             return found, found
         counts = self._values.searchsorted(values, side="right") - low
         rank, total = self._ranks(low, counts, found, groups)
-        for limit in _LIMITS:
+        for limit in _LIMITS if begins_only else _LIMITS_UNEXTENDED:
             is_many = counts * total > limit
             left = np.arange(len(found))
             if begins_only:

@@ -70,6 +70,35 @@ def test_a_shared_run_is_told_with_its_places_in_both_texts(with_texts: PassageI
     assert there[place.char_start : place.char_end] == shared(15).upper()
 
 
+def test_what_repeats_within_a_text_does_not_break_what_is_shared(index: PassageIndex) -> None:
+    paragraphs = " ".join(f"{text_of(number, 30)} {shared(20)}" for number in range(33))
+    index.add("there", f"{text_of(40, 20)} {paragraphs}")
+    for least in (15, 100):
+        (hit,) = index.like(f"{text_of(41, 20)} {paragraphs} {text_of(42, 20)}", min_tokens=least)
+        (passage,) = hit.passages
+        # Without texts it ends with the last blots, up to seven tokens before its own end.
+        assert 1650 - 14 <= passage.tokens <= 1650
+        assert hit.score == passage.tokens / 1690
+
+
+@pytest.mark.parametrize("times", [33, 300])
+def test_a_line_that_repeats_is_shared_as_a_whole(times: int, index: PassageIndex) -> None:
+    lines = " ".join([shared(10)] * times)
+    index.add("there", f"start {lines} end")
+    for least in (15, 150):
+        (hit,) = index.like(f"begin {lines} finish", min_tokens=least)
+        (passage,) = hit.passages
+        assert 10 * times - 14 <= passage.tokens <= 10 * times
+
+
+def test_a_page_whose_lines_repeat_often_is_about_itself(index: PassageIndex) -> None:
+    page = " ".join(f"{shared(9)} {text_of(number, 12)} {shared(16, 'end')}" for number in range(60))
+    index.add("page", page)
+    (hit,) = index.like(page, min_tokens=100)
+    assert len(hit.passages) == 1
+    assert hit.score > 0.99
+
+
 def test_fourteen_tokens_are_too_few_unless_fewer_are_asked_for(with_texts: PassageIndex) -> None:
     with_texts.add("there", f"{text_of(1)} {shared(14)} {text_of(2)}")
     assert with_texts.like(f"{text_of(3)} {shared(14)}") == []
