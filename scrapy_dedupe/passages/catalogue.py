@@ -31,7 +31,8 @@ A file of deleted documents, all numbers little-endian::
     documents    4 bytes each: numbers of documents within the segment, ascending
     checksum     4 bytes   CRC-32 of all the above
 
-An index is begun with a manifest without segments, so a folder that has segments and no manifest has lost it.
+An index is begun with a manifest without segments, so a folder that has segments and no manifest has lost it. As long
+as it is at that first generation its parameters bind nobody, and are replaced by those of the next writer.
 """
 
 from __future__ import annotations
@@ -89,6 +90,11 @@ class Manifest:
     deleted: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def is_unused(self) -> bool:
+        """Whether it is that of an index that never had a document, so that its parameters bind nobody."""
+        return self.generation == 1 and not self.segments
+
+    @property
     def files(self) -> frozenset[str]:
         """The names of all files that belong to the index, but for the lock."""
         names = {MANIFEST, *self.deleted.values()}
@@ -109,11 +115,11 @@ def segment_name(generation: int, number: int = 0) -> str:
 def begin(folder: Path, parameters: Parameters) -> Manifest:
     """The manifest of the index in *folder*, which is made if there is none; for the writer, who has the lock.
 
-    What earlier writers have left is removed. Raises as `read_manifest`, `refuse_other_parameters` and
+    An index that never had a document gets the parameters that are asked for. What earlier writers have left is removed. Raises as `read_manifest`, `refuse_other_parameters` and
     `replace_manifest`.
     """
     manifest = read_manifest(folder)
-    if manifest is None:
+    if manifest is None or (manifest.is_unused and manifest.parameters != parameters):
         manifest = Manifest(1, parameters)
         replace_manifest(folder, manifest)
     refuse_other_parameters(folder, manifest.parameters, parameters)

@@ -69,10 +69,10 @@ class PassageIndex:
 
     *tokeniser* (``words``, ``cjk``, ``code``), *blotter* (``rolling``, ``xor``, ``interleaved``, or a mapping with its
     parameters) and *store_text* are those of the index; None takes what it has, or for a new one ``words``, ``rolling``
-    and True. While another process writes, this one waits for *lock_timeout_s* seconds; *command* is what others are
-    told about this one. Texts are prepared in *jobs* processes by `add_all`. Segments that have more than
-    *largest_merge_posts* posts and documents together are merged by `compact` alone, or by whoever writes the index
-    without this bound; for a program that cannot wait for such a merge.
+    and True. One that never had a document is a new one. While another process writes, this one waits for
+    *lock_timeout_s* seconds; *command* is what others are told about this one. Texts are prepared in *jobs* processes by
+    `add_all`. Segments that have more than *largest_merge_posts* posts and documents together are merged by `compact`
+    alone, or by whoever writes the index without this bound; for a program that cannot wait for such a merge.
 
     Several threads may use one of these; they take turns, and what `snapshot` gives is for one of them. A process that
     was forked in `writing` cannot write with the index of its parent. After `close` everything raises ValueError, as a

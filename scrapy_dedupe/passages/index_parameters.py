@@ -27,12 +27,14 @@ def parameters_of(
 ) -> Parameters:
     """Those of the index in the folder *path* if there is one, and those asked for otherwise.
 
+    With *create*, an index that never had a document is as none.
+
     Raises as `PassageIndex` does.
     """
     manifest = read_manifest(path)
-    if manifest is None:
-        if not create:
-            raise no_index(path)
+    if manifest is None and not create:
+        raise no_index(path)
+    if manifest is None or (create and manifest.is_unused):
         made = blotter_of("rolling" if blotter is None else blotter)
         name = tokeniser_named("words" if tokeniser is None else tokeniser).name
         return Parameters(name, made.spec, store_text is not False, key_bits(made))

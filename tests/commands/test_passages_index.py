@@ -141,6 +141,21 @@ def test_an_index_that_was_not_begun_well_is_begun_again(call: Callable[..., Cal
     assert documents() == ["a"]
 
 
+@pytest.mark.parametrize("options", [(), ("--keep-going",)])
+def test_work_that_brought_no_document_does_not_say_how_the_index_is_made(
+    call: Callable[..., Called], options: tuple[str, ...]
+) -> None:
+    write("a.jsonl", line("a", WORDS))
+    write("b.jsonl", "{no json\n")
+    made = ("--tokeniser", "cjk", "--no-text")
+    assert call("passages", "index", "b.jsonl", "--root", "index", *made, *options).code == 4
+    assert call("passages", "index", "a.jsonl", "--root", "index").code == 0
+    assert text_of("a") == WORDS
+    with PassageIndex("index", create=False) as index:
+        assert index.parameters.tokeniser == "words/1"
+    assert call("passages", "index", "b.jsonl", "--root", "index", "--append", *made).code == 3
+
+
 def test_with_keep_going_what_is_whole_is_indexed_and_the_rest_is_told(call: Callable[..., Called]) -> None:
     write("b.jsonl", line("b", WORDS) + "{no json\n" + line("c", WORDS))
     called = call("passages", "index", "b.jsonl", "--root", "index", "--keep-going")

@@ -174,6 +174,12 @@ def test_an_index_begins_with_a_manifest(tmp_path: Path) -> None:
     assert begin(tmp_path, PARAMETERS) == Manifest(1, PARAMETERS)
 
 
+def test_the_parameters_of_an_index_that_never_had_a_document_bind_nobody(tmp_path: Path) -> None:
+    begin(tmp_path, PARAMETERS)
+    others = replace(PARAMETERS, has_texts=False)
+    assert begin(tmp_path, others) == read_manifest(tmp_path) == Manifest(1, others)
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -184,7 +190,7 @@ def test_an_index_begins_with_a_manifest(tmp_path: Path) -> None:
     ],
 )
 def test_other_parameters_are_refused_with_both_values(tmp_path: Path, asked: Parameters, words: str) -> None:
-    begin(tmp_path, PARAMETERS)
+    replace_manifest(tmp_path, MANIFEST_VALUE)
     with pytest.raises(StoreRefused) as refusal:
         begin(tmp_path, asked)
     assert words in str(refusal.value)
