@@ -39,7 +39,6 @@ QUIET: Final[dict[str, str]] = {
     "binary": "binary files",
     "link": "links to folders that are read anyway",
     "special": "pipes, sockets and devices",
-    "open": "archives that a crawl has open",
     "status": "responses with another status than 200",
     "method": "answers to other requests than GET",
     "type": "pages that are no text",
@@ -48,6 +47,7 @@ QUIET: Final[dict[str, str]] = {
 """Why something is passed over that nobody would expect in the index, with words for it."""
 
 LOUD: Final[dict[str, str]] = {
+    "open": "archives that a crawl has open",
     "no-text": "files that were named and are no text",
     "large": "documents that are too large",
     "hostile": "pages whose markup would take too long",

@@ -1,9 +1,9 @@
 """Documents in JSON lines: one object a line, with a field for the id and one for the text.
 
-Blank lines are passed over. A line that is no JSON object, lacks a field, or has something else than a text in one, is a
-fault that names the line. NaN and infinite numbers are let pass, as Python writes them.
+Blank lines are passed over. A number as id is taken as it is written. A line that is no JSON object, lacks a field, or
+has something else than a text in one, is a fault that names the line. NaN and infinite numbers are let pass, as Python writes them.
 
-No more of a line is held than the limit. What stands in it beside texts is made Python objects that take up to thirty
+No more of a line is held than the limit. What stands in it beside texts is made Python objects that take up to forty
 times its room, so that has a limit of its own, and is measured before it is parsed.
 """
 
@@ -31,8 +31,15 @@ _BOM: Final = b"\xef\xbb\xbf"
 _PIECE: Final = 1 << 20
 _MOST_BESIDE_TEXTS: Final = 4 << 20
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-# Numbers are of no interest, and Python refuses to make an int of thousands of digits.
-_DECODER: Final = json.JSONDecoder(parse_int=float)
+
+
+class _Number(str):
+    """A number as it is written: as an id it counts for its text, and Python refuses an int of thousands of digits."""
+
+    __slots__ = ()
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +143,11 @@ def _values(value: Any, fields: LineFields) -> tuple[str, str]:
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - of the input, not of the call
     found = []
-    for name in (fields.url, fields.text):
+    for name, option in ((fields.url, "--url-field"), (fields.text, "--text-field")):
         if name not in value:
-            raise ValueError(f"it has no field {name!r}")
-        if not isinstance(value[name], str):
-            raise ValueError(f"its field {name!r} is no text")  # noqa: TRY004
-        found.append(value[name])
+            raise ValueError(f"it has no field {name!r}; {option} names another")
+        if not isinstance(value[name], str) or (name == fields.text and isinstance(value[name], _Number)):
+            raise ValueError(f"its field {name!r} is no text; {option} names another")
+        found.append(str(value[name]))
     doc_id, text = found
     return checked_name(doc_id), text

@@ -55,6 +55,8 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # RFC 3986, 3.2: [ user @ ] host [ : port ], where the host may be an address in brackets.
 _AUTHORITY = re.compile(r"https?://(?:[^/?#@\\]*@)?(\[[^\]/?#]*\]|[^/?#:\\]*)", re.IGNORECASE)
 
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w-]+(?:\.[\w-]+)*\.?)(?::[0-9]*)?")
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -175,6 +177,18 @@ def host_of(doc_id: str) -> str:
     """
     found = _AUTHORITY.match(doc_id)
     return found[1].lower() if found else ""
+
+
+def host_named(name: str) -> str:
+    """The host that is meant by *name*, as `host_of` tells those of addresses; "" for none. Raises SettingError.
+
+    >>> host_named("Docs.Example.org:8080"), host_named("[::1]")
+    ('docs.example.org', '[::1]')
+    """
+    found = _HOST.fullmatch(name)
+    if name and found is None:
+        raise SettingError(f"{name[:200]!r} is no name of a host. Give one such as www.example.org.")
+    return checked_host(found[1].lower()) if found else ""
 
 
 def _checked(name: str, what: str) -> str:

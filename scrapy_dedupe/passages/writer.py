@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 class Added:
     """What was added to an index.
 
-    *documents* became new names, *replaced* of them in place of an older text or host; *unchanged* ones were there
-    already, or were given again later. *texts* were stored, with so many *tokens*, *characters* and *posts*.
+    *documents* were taken, *replaced* times one of them in place of an older text or host, also of one that was given
+    just before; *unchanged* ones were there already. *texts* were stored, with so many *tokens*, *characters* and
+    *posts*; *copies* are documents whose text was stored already.
     """
 
     documents: int = 0
@@ -54,6 +55,7 @@ class Added:
     tokens: int = 0
     characters: int = 0
     posts: int = 0
+    copies: int = 0
 
     def __add__(self, other: Added) -> Added:
         return Added(*(getattr(self, name) + getattr(other, name) for name in Added.__slots__))
@@ -112,7 +114,7 @@ class IndexWriter:
         *then* is called as soon as the index has them, which may be before an error is raised.
         """
         self.prove_usable()
-        named, given = _last_of_each_name(batches)
+        named, given, overtaken = _last_of_each_name(batches)
         replaced: dict[str, list[int]] = {}
         for doc_id, found in self._find_all(named).items():
             segment, number = found
@@ -121,14 +123,15 @@ class IndexWriter:
             else:
                 replaced.setdefault(segment.name, []).append(number)
         if not named:
-            then(Added(unchanged=given))
+            then(Added(documents=overtaken, replaced=overtaken, unchanged=given - overtaken))
             return
         entry, added = self._written(batches, named)
         added = replace(
             added,
-            documents=len(named),
-            replaced=sum(map(len, replaced.values())),
-            unchanged=given - len(named),
+            documents=len(named) + overtaken,
+            replaced=sum(map(len, replaced.values())) + overtaken,
+            unchanged=given - len(named) - overtaken,
+            copies=len(named) - added.texts,
         )
         self._change((*self.manifest.segments, entry), replaced, lambda: then(added))
 
@@ -381,13 +384,13 @@ class IndexWriter:
         return name
 
 
-def _last_of_each_name(batches: Sequence[Prepared]) -> tuple[dict[str, _Named], int]:
-    """The documents by their names, in the order in which they were given, and how many were given.
+def _last_of_each_name(batches: Sequence[Prepared]) -> tuple[dict[str, _Named], int, int]:
+    """The documents by their names, in the order in which they were given; how many were given; how many were overtaken.
 
     Of several under one name the last one counts, at its own place unless it is as the one before.
     """
     named: dict[str, _Named] = {}
-    given = 0
+    given = overtaken = 0
     for batch in batches:
         digests = _digests(batch)
         given += len(batch.doc_ids)
@@ -397,8 +400,9 @@ def _last_of_each_name(batches: Sequence[Prepared]) -> tuple[dict[str, _Named], 
                 if before.digest == digests[text] and before.host == host:
                     continue
                 del named[doc_id]
+                overtaken += 1
             named[doc_id] = _Named(host, digests[text])
-    return named, given
+    return named, given, overtaken
 
 
 def _digests(batch: Prepared) -> list[bytes]:

@@ -107,6 +107,33 @@ def test_an_index_that_has_documents_is_added_to_with_append_alone(call: Callabl
     assert text_of("a.txt") == WORDS + " new"
 
 
+def test_a_text_that_is_replaced_in_the_same_run_is_told(call: Callable[..., Called]) -> None:
+    write("a.jsonl", line("d", f"{WORDS} first") + line("d", f"{WORDS} second"))
+    called = call("passages", "index", "a.jsonl", "--root", "index", "--json")
+    result = called.json
+    assert (result["documents"], result["replaced"], result["unchanged"]) == (2, 1, 0)
+    assert (result["texts"], result["copies"]) == (1, 0)
+    assert text_of("d") == f"{WORDS} second"
+    shown = call("passages", "index", "a.jsonl", "--root", "other").out
+    assert "2 documents added, 1 in place of an older one." in shown
+
+
+def test_a_host_is_written_as_those_of_urls_are(call: Callable[..., Called]) -> None:
+    write("a.txt", WORDS)
+    assert call("passages", "index", "a.txt", "--root", "index", "--host", "Docs.Example:8080").code == 0
+    with PassageIndex("index", create=False) as index:
+        assert [document.host for document in index.documents] == ["docs.example"]
+
+
+def test_an_archive_that_a_crawl_has_open_is_told(call: Callable[..., Called]) -> None:
+    write("warcs/a.txt", WORDS)
+    write("warcs/a.warc.gz.open", b"\x1f\x8b")
+    called = call("passages", "index", "warcs", "--root", "index")
+    assert called.code == 4
+    assert "1 archive that a crawl has open, or left so, passed over." in called.err
+    assert "warc salvage mends such a file" in called.out
+
+
 def test_an_index_whose_documents_are_all_deleted_is_as_empty(call: Callable[..., Called]) -> None:
     write("a.txt", WORDS)
     call("passages", "index", "a.txt", "--root", "index")
@@ -240,7 +267,10 @@ def test_all_tokenisers_and_blotters_can_be_named() -> None:
         ((".", "--max-bytes", "0"), "--max-bytes is 0"),
         ((".", "--k", "0"), "k = 0"),
         ((".", "--blotter", "xor", "--window", "3"), "xor"),
-        ((".", "--host", "a\0b"), "NUL"),
+        ((".", "--host", "a\0b"), "is no name of a host"),
+        ((".", "--host", "https://a.example/"), "is no name of a host"),
+        ((".", "--host", "two words"), "is no name of a host"),
+        ((".", "--host", "a" * 9_000), "9,000 bytes"),
         (("a.txt", "--base", "elsewhere"), "is not below elsewhere"),
     ],
 )

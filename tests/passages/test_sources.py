@@ -239,16 +239,24 @@ def test_the_fields_can_have_other_names(here: Path) -> None:
     assert [(document.doc_id, document.data) for document in found.documents] == [("a", "b")]
 
 
+def test_a_number_as_id_is_taken_as_it_is_written(here: Path) -> None:
+    data = b"".join(
+        b'{"url": %b, "text": "a", "more": 1e5}\n' % number for number in (b"17", b"1.50", b"9" * 5_000)
+    )
+    assert Found("-", stdin=data).ids == ["17", "1.50", "9" * 5_000]
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         (b"{no json", "it is no JSON"),
         (b"[" * 100_000, "nested too deeply"),
         (b"[1]", "it is no JSON object"),
-        (b"{}", "it has no field 'url'"),
-        ({"url": "a"}, "it has no field 'text'"),
-        ({"url": 1, "text": "a"}, "its field 'url' is no text"),
-        ({"url": "a", "text": None}, "its field 'text' is no text"),
+        (b"{}", "it has no field 'url'; --url-field names another"),
+        ({"url": "a"}, "it has no field 'text'; --text-field names another"),
+        ({"url": [1], "text": "a"}, "its field 'url' is no text; --url-field names another"),
+        ({"url": "a", "text": 1}, "its field 'text' is no text; --text-field names another"),
+        ({"url": "a", "text": None}, "its field 'text' is no text; --text-field names another"),
         ({"url": "", "text": "a"}, "cannot name a document"),
         ({"url": "a\0", "text": "a"}, "NUL"),
         ({"url": "\ud800", "text": "a"}, "surrogate"),

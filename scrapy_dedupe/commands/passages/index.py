@@ -46,7 +46,8 @@ _MOST_AHEAD: Final = 64 << 20
 class Indexed:
     """What was indexed.
 
-    *documents* are new or *replaced* others; *unchanged* ones were there already. *texts* were stored, and *copies* of
+    *documents* were taken, *replaced* times one in place of another text, be it of the same run; *unchanged* ones were
+    there already. *texts* were stored, and *copies* of
     the documents have a text that is stored already. *undecodable* have U+FFFD for what was wrong in their encoding.
     *skipped* counts by reason what was passed over, of which *loud* is to be told; *named* and *faults* list a thousand
     at most. ``text_bytes`` counts what was read as UTF-8, ``bytes_per_s`` is the speed in it.
@@ -143,7 +144,7 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
     from scrapy_dedupe.content.markup import HostileMarkup
     from scrapy_dedupe.passages import PassageIndex
     from scrapy_dedupe.passages.intake import Reading, Skipped, batches, take, weight_of
-    from scrapy_dedupe.passages.preparation import checked_host
+    from scrapy_dedupe.passages.preparation import host_named
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import run_in_order
 
@@ -153,7 +154,7 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
             name = f"--{option.replace('_', '-')}"
             raise UsageError(f"{name} is {getattr(opts, option)}. Give a number of at least {least}.")
     if opts.host is not None:
-        checked_host(opts.host)
+        opts.host = host_named(opts.host)
     begin = time.monotonic()
     root = root_of(place, opts)
     faults, skipped = Faults(keep_going=opts.keep_going), Skipped()
@@ -235,7 +236,7 @@ def _result(
         replaced=added.replaced,
         unchanged=added.unchanged,
         texts=added.texts,
-        copies=added.documents - added.texts,
+        copies=added.copies,
         tokens=added.tokens,
         posts=added.posts,
         text_bytes=text_bytes,
@@ -294,8 +295,11 @@ def caveat(result: Indexed) -> str | None:
     parts = []
     if result.fault_count:
         parts.append(f"{_counted(result.fault_count, 'fault')} in the input passed over")
-    if result.loud:
-        parts.append(f"{_counted(result.loud, 'document')} left out")
+    opened = result.skipped.get("open", 0)
+    if opened:
+        parts.append(f"{_counted(opened, 'archive')} that a crawl has open, or left so, passed over")
+    if loud := result.loud - opened:
+        parts.append(f"{_counted(loud, 'document')} left out")
     if result.undecodable:
         parts.append(f"{_counted(result.undecodable, 'document')} with characters replaced")
     return f"{'; '.join(parts)}." if parts else None
