@@ -98,8 +98,8 @@ def _checked(
         )
     if max_docs is not None and max_docs < min_docs:
         raise SettingError(f"No passage stands in at least {min_docs} and at most {max_docs} documents.")
-    if top is not None and top < 0:
-        raise SettingError(f"There are no {top} passages. Give 0 or more for top.")
+    if top is not None and top < 1:
+        raise SettingError(f"There cannot be {top} passages in an answer. Ask for 1 at least.")
     if sigma is not None and not abs(sigma) < 1e9:
         raise SettingError(f"sigma is {sigma:g}. Give a number of standard deviations, such as 2.")
     if min_tokens is None:

@@ -5,8 +5,8 @@ module `chains`), and compares the text word by word with those that can share m
 every text that shares a run of so many tokens can be a hit; with fewer, a text is found only if it shares a blot that the
 index holds.
 
-A document's blots that are boilerplate on its host count for nothing, and its passages do not go through them. The same
-holds for all windows of a taboo text. Of these windows some only have a blot that the index holds, so a passage may go on
+A document's blots that are boilerplate on its host count for nothing, and its passages do not go through them; so do
+those of the asked text, if its host is told. The same holds for all windows of a taboo text. Of these windows some only have a blot that the index holds, so a passage may go on
 into boilerplate for some tokens, fewer than a window has.
 """
 
@@ -81,12 +81,14 @@ def like(
     boilerplate_share: float | None = SHARE,
     taboo: Sequence[str] = (),
     left_out: Container[str] = (),
+    host: str | None = None,
 ) -> list[Hit]:
     """The documents that share passages of at least *min_tokens* tokens with *text*, at most *top*, the best first.
 
     *min_tokens* is the shortest run that the index is sure to find, unless another is given. *boilerplate_share* None
-    keeps boilerplate in. Documents in *left_out* are no hits. Of equal scores the document that was added first comes
-    first.
+    keeps boilerplate in. Documents in *left_out* are no hits. *host* says that *text* is a page of this host, whose
+    boilerplate in the index then counts for nothing in the other documents either. Of equal scores the document that was
+    added first comes first.
 
     Texts are looked into in the order of how much of *text* they can share at most. It ends when *top* documents are
     found and what is left can hardly be better, or after 2 x *top* texts with these: of many that share about equally
@@ -102,7 +104,7 @@ def like(
     if least < 1:
         raise SettingError(f"A passage cannot have {least} tokens. Give 1 at least.")
     asked = AskedText.of(text, tokeniser, blotter, taboo, least)
-    return _Search(snapshot, asked, boilerplate_share).hits(top, left_out)
+    return _Search(snapshot, asked, boilerplate_share, host).hits(top, left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,9 @@ class _Found:
 class _Search:
     """What the index holds of a text's blots."""
 
-    def __init__(self, snapshot: Snapshot, asked: AskedText, boilerplate_share: float | None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, asked: AskedText, boilerplate_share: float | None, host: str | None
+    ) -> None:
         self._snapshot = snapshot
         self._asked = asked
         self._hidden: dict[int, NDArray[np.bool_]] = {}
@@ -134,6 +138,17 @@ class _Search:
         self._keys, self._texts, self._where = (
             np.concatenate([part[i] for part in parts]) if len(parts) > 1 else parts[0][i] for i in range(3)
         )
+        # What is the template of the asked page's own host, by the numbers of its keys.
+        self._own: list[int] = []
+        if host and host in snapshot.host_names:
+            self._own = self._templates.get(snapshot.host_names.index(host), [])
+        if self._own:
+            others = ~np.isin(self._keys, self._own)
+            self._keys, self._texts, self._where = (
+                self._keys[others],
+                self._texts[others],
+                self._where[others],
+            )
 
     def _posts(self, begin: int, share: float | None) -> tuple[NDArray[np.int64], ...]:
         """The posts of some keys, which are numbered from the first of them."""
@@ -229,6 +244,7 @@ class _Search:
         if host not in self._hidden:
             is_template = np.zeros(len(self._keys_of_text), np.bool_)
             is_template[self._templates.get(host, [])] = True
+            is_template[self._own] = True
             self._hidden[host] = self._asked.hidden_by(np.flatnonzero(is_template[self._key_of_blot]))
         return self._hidden[host]
 

@@ -207,6 +207,10 @@ class Snapshot:
                 return first + own
         return None
 
+    def host_of_document(self, number: int) -> str:
+        """The host of a document, told by its number over all segments; "" if it has none."""
+        return self.host_names[self._document_hosts[number]]
+
     def iter_documents(self) -> Iterator[Document]:
         """All documents, in the order in which they were added."""
         return map(self._document, np.flatnonzero(self.is_alive_document).tolist())
@@ -387,7 +391,7 @@ class Snapshot:
         return self.segments[segment], text - self._bases[segment]
 
     def _document(self, number: int) -> Document:
-        return Document(self.doc_id(number), self.host_names[self._document_hosts[number]])
+        return Document(self.doc_id(number), self.host_of_document(number))
 
     def _documents_by_text(self, text: int) -> NDArray[np.int64]:
         documents, bounds = self._names

@@ -60,6 +60,34 @@ def test_an_indexed_document_is_no_hit_itself(call: Callable[..., Called], root:
     assert call("passages", "like", "notes/c.txt", "--root", root).out.startswith("No document in")
 
 
+def test_the_menu_of_the_host_of_the_asked_document_is_no_passage(
+    call: Callable[..., Called], tmp_path: Path
+) -> None:
+    root = str(tmp_path / "menus")
+    with PassageIndex(root) as index:
+        for page in range(20):
+            index.add(f"https://a.example/{page}", f"{SHARED}\nand {OWN.replace('own', f'own{page}x')}")
+        index.add("https://c.example/", f"before {SHARED} behind")
+    for asked in ("https://a.example/5", "https://c.example/"):
+        called = call("passages", "like", asked, "--root", root)
+        assert (
+            called.out == f"No document in {root} shares a passage that the options ask for with {asked}.\n"
+        )
+    kept = call("passages", "like", "https://c.example/", "--root", root, "--keep-boilerplate", "--json")
+    assert len(kept.json["hits"]) == 10
+    with PassageIndex(root) as index:
+        hits = index.like(SHARED)
+        assert [hit.doc_id for hit in hits] == ["https://c.example/"]
+        assert index.like(SHARED, host="a.example") == []
+        assert index.like(SHARED, host="elsewhere.example") == hits
+
+
+def test_a_name_of_nothing_is_told_to_be_neither(call: Callable[..., Called], root: str) -> None:
+    called = call("passages", "like", "letter", "--root", root)
+    assert called.code == 3
+    assert f"letter is neither a file nor a document of the index {root}." in called.err
+
+
 def test_a_url_that_is_not_indexed_is_refused_with_what_to_do(call: Callable[..., Called], root: str) -> None:
     called = call("passages", "like", "https://c.example/", "--root", root)
     assert called.code == 2

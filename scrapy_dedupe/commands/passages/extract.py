@@ -148,5 +148,9 @@ def _output(opts: argparse.Namespace) -> Iterator[TextIO]:
 
 def text(result: Extracted) -> str:
     if result.output == "-":
-        return "" if result.passages else f"No passage in {result.root} stands in several documents."
+        return (
+            ""
+            if result.passages
+            else f"No passage that the options ask for stands in several documents of {result.root}."
+        )
     return f"{number_text(result.passages)} passages at {number_text(result.places)} places: {result.output}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.figures import number_text
-from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.passages.boilerplate import SHARE
 from scrapy_dedupe.passages.queries import like
 from scrapy_dedupe.passages.sources import id_of_name
@@ -80,7 +80,7 @@ def run(place: Place, opts: argparse.Namespace) -> Liked:
     root = root_of(place, opts)
     taboo = [given_text(name) for name in opts.taboo]
     with opened(root) as snapshot:
-        text = _asked_text(snapshot, opts.asked)
+        text, host = _asked_text(snapshot, opts.asked)
         hits = like(
             snapshot,
             text,
@@ -89,29 +89,36 @@ def run(place: Place, opts: argparse.Namespace) -> Liked:
             boilerplate_share=None if opts.keep_boilerplate else opts.boilerplate_share,
             taboo=taboo,
             left_out={id_of_name(opts.asked)},
+            host=host,
         )
     return Liked(str(root), opts.asked, text, hits)
 
 
-def _asked_text(snapshot: Snapshot, asked: str) -> str:
+def _asked_text(snapshot: Snapshot, asked: str) -> tuple[str, str | None]:
+    """The text that is asked about, and its host if it is that of an indexed document."""
     if asked == STDIN:
-        return given_text(asked)
+        return given_text(asked), None
     is_url = asked.lower().startswith(("http://", "https://"))
     if is_url or not os.path.exists(asked):  # noqa: PTH110 - an id may be longer than a path
-        number = snapshot.text_of_document(id_of_name(asked))
+        number = snapshot.document_number(id_of_name(asked))
         if number is not None:
-            return snapshot.text(number)
+            return snapshot.text(int(snapshot.text_numbers[number])), snapshot.host_of_document(number)
     if is_url:
         raise UsageError(
             f"No document {asked} is in the index {snapshot.folder}. To ask about a page that is not there, pipe it in:"
             f" curl {asked} | scrapy-dedupe passages like - ..."
         )
-    return given_text(asked)
+    if not os.path.lexists(asked):
+        raise ArchiveError(
+            f"{asked} is neither a file nor a document of the index {snapshot.folder}. Give a file, the id of a document as"
+            " inspect --documents lists it, or - for standard input."
+        )
+    return given_text(asked), None
 
 
 def text(result: Liked) -> str:
     if not result.hits:
-        return f"No document in {result.root} shares a passage with {_named(result.asked)}."
+        return f"No document in {result.root} shares a passage that the options ask for with {_named(result.asked)}."
     lines = []
     for hit in result.hits:
         lines.append(f"{hit.score:5.0%}  {printable(hit.doc_id)}")
