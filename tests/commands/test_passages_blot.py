@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
 import sys
@@ -73,6 +74,26 @@ def test_blots_of_several_files_are_told_apart(call: Callable[..., Called], root
         ("shared.txt", True),
         ("short.txt", False),
     ]
+
+
+def test_all_members_of_a_compressed_file_are_read(call: Callable[..., Called], root: str) -> None:
+    half = len(SHARED) // 2
+    members = (SHARED[:half].encode(), SHARED[half:].encode())
+    Path("members.txt.gz").write_bytes(b"".join(map(gzip.compress, members)))
+    whole = call("passages", "blot", "shared.txt", "--root", root, "--all")
+    assert len(whole.out.splitlines()) == 33
+    assert call("passages", "blot", "members.txt.gz", "--root", root, "--all").out == whole.out
+
+
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_compressed_file_that_is_cut_is_damaged_input(
+    call: Callable[..., Called], root: str, cut: int
+) -> None:
+    Path("cut.txt.gz").write_bytes(gzip.compress(SHARED.encode())[:-cut])
+    called = call("passages", "blot", "cut.txt.gz", "--root", root)
+    assert (called.code, called.out) == (4, "")
+    assert "cut.txt.gz is damaged where it is compressed" in called.err
+    assert call("passages", "like", "shared.txt", "--root", root, "--taboo", "cut.txt.gz").code == 4
 
 
 def test_unblot_shows_where_shared_blots_stand(call: Callable[..., Called], root: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import sys
 import zlib
 from pathlib import Path
@@ -58,8 +60,7 @@ def _data(name: str, shown: str) -> bytes:
 
 
 def _unpacked(data: bytes, shown: str) -> bytes:
-    unpacker = zlib.decompressobj(31)
     try:
-        return unpacker.decompress(data, _MOST_BYTES + 1)
-    except zlib.error as error:
+        return gzip.GzipFile(fileobj=io.BytesIO(data)).read(_MOST_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedInput(f"{shown} is damaged where it is compressed: {error}.") from error
