@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import resource
 import tempfile
 from typing import TYPE_CHECKING
@@ -61,6 +62,20 @@ def test_csv_has_a_line_for_each_place(root: str, call: Callable, tmp_path: Path
     ]
 
 
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("text", r"No passage .*\n"),
+        ("jsonl", ""),
+        ("csv", r"rank,score,tokens,documents,doc_id,[a-z_,]*,text\r?\n"),
+    ],
+)
+def test_no_passage_is_told_to_readers_alone(root: str, call: Callable, form: str, expected: str) -> None:
+    called = call("passages", "extract", "--root", root, "--min-docs", "3", "--format", form)
+    assert (called.code, called.err) == (0, "")
+    assert re.fullmatch(expected, called.out)
+
+
 def test_a_file_that_is_there_is_replaced_by_force_alone(root: str, call: Callable, tmp_path: Path) -> None:
     output = tmp_path / "passages.txt"
     output.write_text("mine")
@@ -69,7 +84,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(root: str, call: Callab
     assert "--force" in called.err
     assert output.read_text() == "mine"
     called = call("passages", "extract", "--root", root, "-o", str(output), "--force", "--json")
-    assert called.json == {"root": root, "output": str(output), "passages": 1, "places": 2}
+    assert called.json == {"root": root, "output": str(output), "format": "text", "passages": 1, "places": 2}
     assert output.read_text().startswith("1. 20 tokens")
 
 

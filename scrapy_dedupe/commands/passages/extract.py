@@ -31,10 +31,11 @@ HELP = "List the passages that stand in several documents, those first that it w
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """How many *passages* were written to *output* ("-" is standard output), and at how many *places* they stand."""
+    """How many *passages* were written to *output* ("-" is standard output) in which *format*, at how many *places*."""
 
     root: str
     output: str
+    format: str
     passages: int
     places: int
 
@@ -115,7 +116,7 @@ def run(place: Place, opts: argparse.Namespace) -> Extracted:
             writer.write(passage)
             passages += 1
             places += len(passage.places)
-    return Extracted(str(root), opts.output, passages, places)
+    return Extracted(str(root), opts.output, opts.format, passages, places)
 
 
 def _work(opts: argparse.Namespace) -> Path:
@@ -147,6 +148,8 @@ def _output(opts: argparse.Namespace) -> Iterator[TextIO]:
 
 
 def text(result: Extracted) -> str:
+    if result.output == "-" and result.format != "text":
+        return ""  # a program reads it
     if result.output == "-":
         return (
             ""
