@@ -70,9 +70,9 @@ _MOST_MANIFEST_BYTES = 16 << 20
 _MOST = 2**63 - 1
 _SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _DELETED_SUFFIX = re.compile(r"deleted-[0-9]{1,19}")
+# What is removed has a name as `segment_name` gives them, since others may keep their files in the folder too.
 _OURS = re.compile(
-    rf"(?:{_SEGMENT_NAME.pattern}\.(?:posts|blobs|{_DELETED_SUFFIX.pattern})"
-    rf"|{_SEGMENT_NAME.pattern}\.[a-z0-9.-]{{1,60}}\.new|manifest\.json\.new)"
+    rf"[0-9]{{8,19}}(?:-[0-9]{{1,19}})?\.(?:posts|blobs|{_DELETED_SUFFIX.pattern})(?:\.new)?|manifest\.json\.new"
 )
 _HEAD = struct.Struct("<8sHHI")
 _MAGIC = b"sd-gone\0"

@@ -207,6 +207,10 @@ def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path: Path) -
         "README",
         "notes.blobs.txt",
         "x.new",
+        "letter.txt.new",
+        "out.jsonl.new",
+        "recipes.posts",
+        "00000003.txt.new",
     ]
     left = [
         "00000001.posts",
