@@ -24,14 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.errors import SettingError, StoreError
+from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.tasks.jobs import job_count, run_in_order
 
 from . import checking, inspection, queries
 from .catalogue import MANIFEST, manifest_stamp
 from .index_parameters import parameters_of
 from .lock import WriterLock
-from .preparation import checked_host, checked_name, prepare
+from .preparation import checked_host, checked_name, checked_text, prepare
 from .snapshot import Snapshot, no_index
 from .tiers import LARGEST
 from .writer import Added, IndexWriter
@@ -424,9 +424,7 @@ def _named(doc_id: str, text: str, host: str | None = None) -> Named:
     checked_name(doc_id)
     if host is not None:
         checked_host(host)
-    if not isinstance(text, str):
-        raise SettingError(f"The text of {doc_id!r} is {type(text).__name__}, not str. Decode it.")
-    return doc_id, host, text
+    return doc_id, host, checked_text(doc_id, text)
 
 
 def _batches(documents: Iterable[Named]) -> Iterator[list[Named]]:

@@ -101,10 +101,7 @@ def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters
     of_documents: list[int] = []
     for doc_id, _, text in batch:
         clean, data = _utf8(text)
-        if len(data) > LARGEST_TEXT:
-            raise SettingError(
-                f"The text of {doc_id!r} has {len(data):,} bytes, and {LARGEST_TEXT:,} are the most."
-            )
+        _refuse_large(doc_id, len(data))
         digest = sha256(data).digest()[:DIGEST_SIZE]
         number = numbers.setdefault(digest, len(texts))
         if number == len(texts):
@@ -179,6 +176,15 @@ def host_of(doc_id: str) -> str:
     return found[1].lower() if found else ""
 
 
+def checked_text(doc_id: str, text: str) -> str:
+    """The text, if it can be that of a document. Raises SettingError."""
+    if not isinstance(text, str):
+        raise SettingError(f"The text of {doc_id!r} is {type(text).__name__}, not str. Decode it.")
+    if len(text) > LARGEST_TEXT // 4:  # a character has four bytes at most
+        _refuse_large(doc_id, len(_utf8(text)[1]))
+    return text
+
+
 def host_named(name: str) -> str:
     """The host that is meant by *name*, as `host_of` tells those of addresses; "" for none. Raises SettingError.
 
@@ -189,6 +195,13 @@ def host_named(name: str) -> str:
     if name and found is None:
         raise SettingError(f"{name[:200]!r} is no name of a host. Give one such as www.example.org.")
     return checked_host(found[1].lower()) if found else ""
+
+
+def _refuse_large(doc_id: str, size_bytes: int) -> None:
+    if size_bytes > LARGEST_TEXT:
+        raise SettingError(
+            f"The text of {doc_id!r} has {size_bytes:,} bytes, and {LARGEST_TEXT:,} are the most."
+        )
 
 
 def _checked(name: str, what: str) -> str:

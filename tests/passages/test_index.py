@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable
-from scrapy_dedupe.passages import Document, PassageIndex
+from scrapy_dedupe.passages import Document, PassageIndex, preparation
 from scrapy_dedupe.passages.catalogue import read_manifest
 
 if TYPE_CHECKING:
@@ -250,6 +250,19 @@ def test_a_lone_surrogate_keeps_the_offsets(tmp_path: Path) -> None:
         (hit,) = index.like(COPIED)
         assert hit.passages[0].places[0].char_start == 5
         assert list(found(index, f"\udc00 {COPIED}")) == ["a"]
+
+
+def test_a_text_that_is_too_large_is_refused_and_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparation, "LARGEST_TEXT", 1_000)
+    with PassageIndex(tmp_path) as index:
+        index.add("before", "é" * 500)
+        with pytest.raises(SettingError, match="'large' has 1,002 bytes, and 1,000 are the most"):
+            index.add("large", "é" * 501)
+        index.add("behind", "x" * 1_000)
+    with PassageIndex(tmp_path) as index:
+        assert [document.doc_id for document in index.documents] == ["before", "behind"]
 
 
 def test_a_text_of_ten_megabytes_is_indexed_whole(tmp_path: Path) -> None:
