@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 QUIET: Final[dict[str, str]] = {
     "binary": "binary files",
+    "index": "folders of other passage indexes",
     "link": "links to folders that are read anyway",
     "special": "pipes, sockets and devices",
     "status": "responses with another status than 200",

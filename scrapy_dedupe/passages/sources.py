@@ -24,12 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final, cast
 
-from scrapy_dedupe.errors import DamagedInput, SettingError, UsageError
+from scrapy_dedupe.errors import DamagedInput, SettingError, StoreError, UsageError
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 from .archived_pages import PageRules, pages_in
+from .catalogue import MANIFEST, read_manifest
 from .forms import ARCHIVE, BINARY, LINES, OPEN, START_BYTES, form_of, has_nul
 from .intake import RawDocument
 from .json_lines import LineFields, documents_in
@@ -127,6 +128,9 @@ class Sources:
                 names = sorted(entry.name for entry in entries)
         except OSError as error:
             self._faults.add(place, _unreadable(error))
+            return []
+        if MANIFEST in names and _is_index(folder):
+            self._skipped.add("index")
             return []
         return [folder / name for name in names]
 
@@ -246,6 +250,14 @@ def _places_of(word: str) -> list[str]:
             " JSON lines on standard input."
         )
     return found
+
+
+def _is_index(folder: Path) -> bool:
+    """Whether the folder has a passage index, as far as its manifest can be read."""
+    try:
+        return read_manifest(folder) is not None
+    except StoreError:
+        return False
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:

@@ -125,6 +125,16 @@ def test_a_host_is_written_as_those_of_urls_are(call: Callable[..., Called]) -> 
         assert [document.host for document in index.documents] == ["docs.example"]
 
 
+def test_other_indexes_below_a_folder_are_no_documents(call: Callable[..., Called]) -> None:
+    write("docs/a.txt", WORDS)
+    write("docs/manifest.json", "{}")
+    assert call("passages", "index", "docs", "--root", "docs/old").code == 0
+    called = call("passages", "index", "docs", "--root", "index")
+    assert called.code == 0
+    assert "Passed over: 1 folders of other passage indexes." in called.out
+    assert documents() == ["docs/a.txt", "docs/manifest.json"]
+
+
 def test_an_archive_that_a_crawl_has_open_is_told(call: Callable[..., Called]) -> None:
     write("warcs/a.txt", WORDS)
     write("warcs/a.warc.gz.open", b"\x1f\x8b")
@@ -181,6 +191,26 @@ def test_work_that_brought_no_document_does_not_say_how_the_index_is_made(
     with PassageIndex("index", create=False) as index:
         assert index.parameters.tokeniser == "words/1"
     assert call("passages", "index", "b.jsonl", "--root", "index", "--append", *made).code == 3
+
+
+def test_a_merge_that_fails_is_told_and_costs_no_document(call: Callable[..., Called]) -> None:
+    for number in range(7):
+        with PassageIndex("index") as index:
+            index.add(f"d{number}", " ".join(f"w{number}-{word}" for word in range(60)))
+    damaged = min(Path("index").glob("*.posts"))
+    data = bytearray(damaged.read_bytes())
+    data[600] ^= 1
+    damaged.write_bytes(bytes(data))
+    write("a.jsonl", line("a", WORDS))
+    called = call("passages", "index", "a.jsonl", "--root", "index", "--append")
+    assert called.code == 4
+    assert "all that was taken is in the index, but small segments could not be merged: " in called.err
+    assert damaged.name in called.err
+    assert documents()[-1] == "a"
+    deleted = call("passages", "delete", "a", "--root", "index", "--json")
+    assert (deleted.code, deleted.json["documents"], deleted.json["missing"]) == (4, 1, [])
+    assert damaged.name in deleted.json["not_merged"]
+    assert "small segments could not be merged: " in deleted.err
 
 
 def test_with_keep_going_what_is_whole_is_indexed_and_the_rest_is_told(call: Callable[..., Called]) -> None:

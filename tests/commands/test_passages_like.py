@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.passages.catalogue import read_manifest, replace_manifest
 from scrapy_dedupe.passages.index import PassageIndex
 
@@ -80,6 +81,21 @@ def test_the_menu_of_the_host_of_the_asked_document_is_no_passage(
         assert [hit.doc_id for hit in hits] == ["https://c.example/"]
         assert index.like(SHARED, host="a.example") == []
         assert index.like(SHARED, host="elsewhere.example") == hits
+
+
+def test_the_help_shows_the_text_before_the_files_of_taboo(
+    capsys: pytest.CaptureFixture[str], call: Callable[..., Called], root: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["passages", "like", "--help"])
+    usage = " ".join(capsys.readouterr().out.split())
+    assert usage.index("FILE|URL|-") < usage.index("--taboo FILE [FILE ...]")
+    Path("a.txt").write_text(SHARED, encoding="utf-8")
+    Path("b.txt").write_text(OWN, encoding="utf-8")
+    assert (
+        call("passages", "like", "a.txt", "--root", root, "--taboo", "b.txt", "a.txt", "--json").json["hits"]
+        == []
+    )
 
 
 def test_a_name_of_nothing_is_told_to_be_neither(call: Callable[..., Called], root: str) -> None:

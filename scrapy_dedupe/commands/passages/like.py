@@ -37,6 +37,11 @@ class Liked:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    # argparse would put the text behind the files of --taboo, which would take it for one of them.
+    parser.usage = (
+        "%(prog)s FILE|URL|- [-h] [--root DIR] [--top N] [--min-tokens N] [--taboo FILE [FILE ...]]"
+        " [--boilerplate-share X | --keep-boilerplate] [--json]"
+    )
     parser.add_argument(
         "asked",
         metavar="FILE|URL|-",
