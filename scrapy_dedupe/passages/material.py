@@ -152,10 +152,10 @@ class TokenMaterial(_Sequence):
         self._marks = Items(folder / "marks", np.uint8)
         try:
             self._build(watch)
+            self.sums = PrefixSums(folder / "sums", self.sequence)
         except BaseException:
             self.close()
             raise
-        self.sums = PrefixSums(folder / "sums", self.sequence)
 
     def before(self, positions: Numbers) -> Values:
         return self.sequence[positions - 1]

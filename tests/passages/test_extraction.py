@@ -15,11 +15,13 @@ from scrapy_dedupe.errors import SettingError, StoreUnavailable
 from scrapy_dedupe.passages import repeats
 from scrapy_dedupe.passages.index import PassageIndex
 from scrapy_dedupe.passages.tokens import tokeniser_named
-from scrapy_dedupe.passages.work_files import WrittenTexts
+from scrapy_dedupe.passages.work_files import Items, WrittenTexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from scrapy_dedupe.passages.values import Passage
 
@@ -440,6 +442,31 @@ def test_a_full_disk_is_told_apart_from_an_index_that_cannot_be_read(
     with pytest.raises(StoreUnavailable, match=r"The index .*index cannot be read"):
         list(index.extract(work=work))
     assert not list(work.iterdir())
+
+
+def test_no_file_is_left_open_when_the_disk_is_full(
+    index: PassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        index.add(name, " ".join([name, *words("p", 30)]))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    opened = []
+
+    class Noted(Items):
+        def between(self, start: int, end: int) -> NDArray:
+            items = super().between(start, end)
+            opened.append(self)
+            assert self._fd >= 0
+            return items
+
+    monkeypatch.setattr("scrapy_dedupe.passages.material.Items", Noted)
+    monkeypatch.setattr("scrapy_dedupe.passages.material.PrefixSums", full)
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        list(index.extract())
+    assert {items._fd for items in opened} == {-1}
 
 
 def test_the_work_folder_is_removed_whatever_happens(index: PassageIndex, tmp_path: Path) -> None:
