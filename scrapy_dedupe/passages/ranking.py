@@ -12,7 +12,8 @@ as tokens, each with thousands of places.
 
 The runs are kept in two files of a work folder: ``runs``, rows of seven int64 (where its places begin, how many there
 are, its length, documents, tokens, its first place, and 1 if it is loose), and ``places``, int64; runs may have places in
-common. ``covered`` has for each item of the sequence the number of the first run that covers it, from 1 (uint32).
+common. ``covered`` has for each item of the sequence how many items the told runs that cover it go on from there, itself
+among them: of several runs the one that reaches farthest; 0 if there is none (uint32).
 """
 
 from __future__ import annotations
@@ -104,7 +105,6 @@ class Ranking:
         with path.open("wb") as file:
             for start in range(0, size + 1, _BLOCK):
                 file.write(bytes(4 * min(_BLOCK, size + 1 - start)))
-        number = 0
         for turn, rows in enumerate(self._ordered()):
             if turn % _TURNS == 0:
                 # What was read of a mapped file stays in memory for as long as it is mapped.
@@ -115,9 +115,10 @@ class Ranking:
                 run = self._run(start, count, length, is_loose)
                 if run is None or _is_covered(covered, run.places, length + extra):
                     continue
-                number += 1
+                left = np.arange(length + extra, 0, -1, dtype=np.uint32)
                 for items in _items(run.places, length + extra):
-                    covered[items[covered[items] == 0]] = number
+                    # Of places that overlap the last one counts, which reaches farthest.
+                    covered[items] = np.maximum(covered[items], left)
                 yield run
 
     def _ordered(self) -> Iterator[Numbers]:
@@ -165,11 +166,11 @@ def _is_covered(covered: NDArray[np.uint32], places: Numbers, length: int) -> bo
         owned = covered[some[:, None] + _spaced(length, _TOKENS_LOOKED_AT)] != 0
         is_open = 3 * np.count_nonzero(owned, axis=1) <= 2 * owned.shape[1]
         return _FEW * int(np.count_nonzero(is_open)) < len(some)
+    # What covers more than two thirds begins in the first third, and goes on from there as far as the told run does.
+    most = np.arange(length, 2 * length // 3, -1)
     for place in places.tolist():
-        owners = covered[place : place + length]
-        # One that covers more than half of a run covers its middle.
-        middle = owners[length // 2]
-        if not middle or 3 * int(np.count_nonzero(owners == middle)) <= 2 * length:
+        left = np.minimum(covered[place : place + len(most)], most)
+        if 3 * int(left.max()) <= 2 * length:
             return False
     return True
 

@@ -177,6 +177,24 @@ def test_what_better_passages_cover_is_left_out_unless_nested(index: PassageInde
     assert [passage.tokens for passage in index.extract(nested=True)] == [40, 43]
 
 
+@pytest.mark.parametrize("more", [3, 99, 100])
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_what_one_better_passage_covers_is_left_out_even_if_a_still_better_one_stands_in_its_middle(
+    index: PassageIndex, more: int, is_behind: bool
+) -> None:
+    middle = words("m", 90)
+    run = [*words("p", 60), *middle, *words("q", 50)]
+    added = words("more", more)
+    longer = [*run, *added] if is_behind else [*added, *run]
+    pages = {"a": longer, "b": longer, "c": run, "d": run, **{f"m{number}": middle for number in range(8)}}
+    for name, part in pages.items():
+        index.add(name, " ".join([*words(f"{name}x", 9), *part, *words(f"{name}y", 9)]))
+    found = [(passage.tokens, passage.documents) for passage in index.extract()]
+    # Of 299 tokens 200 are more than two thirds, of 300 they are not.
+    assert found == [(90, 12), (200, 4), *([(300, 2)] if more == 100 else [])]
+    assert (200 + more, 2) in {(passage.tokens, passage.documents) for passage in index.extract(nested=True)}
+
+
 @pytest.mark.parametrize(("wholes", "expected"), [(4, [20, 20, 40]), (12, [20, 20])])
 def test_a_menu_in_many_places_is_told_by_its_parts(
     index: PassageIndex, wholes: int, expected: list[int]
