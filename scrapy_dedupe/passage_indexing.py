@@ -51,6 +51,7 @@ _LARGEST_MERGE_POSTS: Final = 4_000_000
 
 _KEPT: Final = "The crawl goes on; what could not be written is kept and tried again."
 _ALL_IN: Final = "All pages of this crawl are in the index."
+_GONE: Final = "What this crawl had written there is gone with it."
 _NOT_MERGED: Final = "The pages are in the index; its small segments are merged another time."
 _PASSED_BY: Final = "The page was not added to the passage index."
 
@@ -196,10 +197,12 @@ class PassageExtension:
                     lost = index.pending_documents
                     self._settle()
         except Exception as error:  # noqa: BLE001 - the other layers have to be closed all the same
+            # Where nothing waits only an index that is not there any more is refused.
+            written = _GONE if isinstance(error, StoreRefused) else _ALL_IN
             self._session.error(
                 "passages",
                 error,
-                f"{lost:,} pages of this crawl did not get into the index." if lost else _ALL_IN,
+                f"{lost:,} pages of this crawl did not get into the index." if lost else written,
             )
             if lost:
                 self._lose(lost)

@@ -364,6 +364,50 @@ async def test_a_full_disk_costs_no_page(
 
 
 @crawl_test
+async def test_an_index_that_lacks_a_file_costs_no_page(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PassageIndex(tmp_path / "passages") as index:
+        index.add("x", words("x"))
+    (gone,) = (tmp_path / "passages").glob("*.blobs")
+    gone.unlink()
+    site(web)
+    spider, items = collecting()
+    crawler = await crawl(spider, {**settings, **ALONE}, urls=web.url())
+    assert len(items) == 5
+    assert errors_of(crawler) == {"dedupe/errors/passages": 1}
+    assert stats_of(crawler)["lost"] == 4
+    assert f"lacks the file {gone}" in caplog.text
+    assert "4 pages of this crawl did not get into the index." in caplog.text
+
+
+@crawl_test
+async def test_an_index_that_is_removed_meanwhile_is_told_and_not_begun_again(
+    web: WebServer,
+    settings: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with PassageIndex(tmp_path / "passages") as index:
+        index.add("x", words("x"))
+    index_finish = PassageExtension._finish
+
+    def finish(self: PassageExtension) -> None:
+        self._flush()
+        (tmp_path / "passages").rename(tmp_path / "elsewhere")
+        index_finish(self)
+
+    monkeypatch.setattr(PassageExtension, "_finish", finish)
+    site(web)
+    crawler = await crawl(LinkSpider, {**settings, **ALONE}, urls=web.url())
+    assert errors_of(crawler) == {"dedupe/errors/passages": 1}
+    assert "lost" not in stats_of(crawler)
+    assert "What this crawl had written there is gone with it." in caplog.text
+    assert not (tmp_path / "passages").exists()
+
+
+@crawl_test
 async def test_a_folder_that_cannot_be_made_costs_no_page(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 
 from .catalogue import orphans, read_deleted, read_manifest, refuse_other_files
-from .folder_files import damaged
+from .folder_files import lacking
 from .preparation import prepare
 from .segments import Segment
 from .snapshot import Snapshot, no_index, refuse_unknown_parameters
@@ -54,8 +54,8 @@ class Checked:
     """What was looked at in an index, and what is wrong with it.
 
     *segments*, *documents* (without the deleted ones), *texts* and *posts* are how many there are as far as the
-    segments can be opened. *orphans* are files that a writer has left and that the next one removes, which is no
-    problem.
+    segments can be opened. *orphans* are files of a writer that is at work, or that was stopped, whose files the next
+    one removes; they are no problem.
     """
 
     problems: tuple[str, ...]
@@ -138,7 +138,7 @@ def _opened(folder: Path, manifest: Manifest, files: ExitStack) -> _Opened | Non
 def _sentence(folder: Path, error: StoreRefused | FileNotFoundError) -> str:
     if isinstance(error, StoreRefused):
         return str(error)
-    return str(damaged(folder, f"lacks the file {error.filename}"))
+    return str(lacking(folder, error))
 
 
 def _checked(folder: Path, manifest: Manifest, opened: _Opened, full: bool) -> Checked:

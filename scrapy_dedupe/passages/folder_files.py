@@ -92,6 +92,11 @@ def damaged(path: Path, what: str) -> StoreRefused:
     )
 
 
+def lacking(folder: Path, error: FileNotFoundError) -> StoreRefused:
+    """What is raised for a file that the manifest names and that is gone."""
+    return damaged(folder, f"lacks the file {error.filename}")
+
+
 def other_version(path: Path, version: int, known: int) -> StoreRefused:
     return StoreRefused(
         f"{path} has format version {version}, and this version of scrapy-dedupe reads {known}. Use the version that"

@@ -65,7 +65,7 @@ MOST_MERGE_PAUSE_S = 3600.0
 
 
 class PassageIndex:
-    """The index in the folder *path*; with *create* it is begun there by the first write, if there is none.
+    """The index in the folder *path*; with *create* it is begun there by the first use, if there is none.
 
     *tokeniser* (``words``, ``cjk``, ``code``), *blotter* (``rolling``, ``xor``, ``interleaved``, or a mapping with its
     parameters) and *store_text* are those of the index; None takes what it has, or for a new one ``words``, ``rolling``
@@ -102,7 +102,7 @@ class PassageIndex:
         self.added = Added()
         self.merge_error: StoreError | OSError | None = None
         self.parameters = parameters_of(self.path, tokeniser, blotter, store_text, create=create)
-        self._create = create
+        self._create = create and not (self.path / MANIFEST).exists()
         self._largest_merge = LARGEST if largest_merge_posts is None else largest_merge_posts
         self._merge_pause_s = 0.0
         self._next_merge_at = 0.0
@@ -296,6 +296,7 @@ class PassageIndex:
                 stamp = manifest_stamp(self.path)
             except (FileNotFoundError, NotADirectoryError):
                 raise no_index(self.path) from None
+            self._create = False
             if self._snapshot is None or stamp != self._stamp:
                 # Whoever was given the one before may still read in it.
                 self._snapshot, self._stamp = Snapshot.open(self.path), stamp
@@ -312,7 +313,8 @@ class PassageIndex:
             if self._is_closed:
                 return
             try:
-                self.flush()
+                if self._create or self.pending_documents:
+                    self.flush()
             finally:
                 self._let_go()
 
@@ -412,6 +414,7 @@ class PassageIndex:
             raise no_index(self.path)
         with WriterLock(self.path, self.command or command, timeout_s=self.lock_timeout_s):
             self._writer = IndexWriter(self.path, self.parameters, at_once=at_once)
+            self._create = False  # one that was there and is gone is not begun again
             try:
                 yield self._writer
             finally:

@@ -26,7 +26,7 @@ from scrapy_dedupe.errors import SettingError, StoreRefused
 
 from .blots import blotter_of, key_bits
 from .catalogue import read_deleted, read_manifest, refuse_other_files
-from .folder_files import damaged
+from .folder_files import damaged, lacking
 from .segment_layout import DIGEST_SIZE, blobs_name
 from .segments import Segment, key_bounds
 from .tokens import tokeniser_named
@@ -95,7 +95,7 @@ class Snapshot:
                 newer = read_manifest(folder)
                 if newer == manifest or tries >= _TRIES:
                     if isinstance(error, FileNotFoundError):
-                        raise damaged(folder, f"lacks the file {error.filename}") from error
+                        raise lacking(folder, error) from error
                     raise
                 manifest = newer
         raise no_index(folder)

@@ -22,6 +22,7 @@ from scrapy_dedupe.errors import StoreError, StoreUnavailable
 
 from . import catalogue
 from .catalogue import Manifest, segment_name
+from .folder_files import lacking
 from .merging import merge
 from .preparation import DIGEST_SIZE
 from .segment_writing import SegmentWriter
@@ -74,7 +75,8 @@ class IndexWriter:
 
     With *at_once* nothing becomes the index's before `commit`. After an error the writer can be used again; what did not
     become the index's is as if it had not been asked for. Raises StoreRefused and StoreUnavailable as `catalogue.begin`
-    does. Every method raises StoreUnavailable in a copy of the process that made the writer, which has no lock.
+    does. Every method raises StoreRefused if a file that it needs is damaged or gone, and StoreUnavailable in a copy of the
+    process that made the writer, which has no lock.
     """
 
     def __init__(self, folder: Path, parameters: Parameters, *, at_once: bool = False) -> None:
@@ -218,8 +220,12 @@ class IndexWriter:
     def _segment(self, entry: SegmentEntry) -> Segment:
         segment = self._segments.get(entry.name)
         if segment is None:
-            catalogue.refuse_other_files(self.folder, entry)
-            segment = self._segments[entry.name] = Segment(self.folder, entry, self.parameters)
+            # Nobody else removes files meanwhile, so one that is gone is lost.
+            try:
+                catalogue.refuse_other_files(self.folder, entry)
+                segment = self._segments[entry.name] = Segment(self.folder, entry, self.parameters)
+            except FileNotFoundError as error:
+                raise lacking(self.folder, error) from error
         return segment
 
     def _all_segments(self) -> list[Segment]:
@@ -233,7 +239,10 @@ class IndexWriter:
             living = np.ones(segment.document_count, bool)
             file = self.manifest.deleted.get(name)
             if file is not None:
-                living[catalogue.read_deleted(self.folder, file, segment.document_count)] = False
+                try:
+                    living[catalogue.read_deleted(self.folder, file, segment.document_count)] = False
+                except FileNotFoundError as error:
+                    raise lacking(self.folder, error) from error
             self._living[name] = living
         return living
 

@@ -261,6 +261,31 @@ def test_a_damaged_segment_does_not_keep_others_from_being_added(tmp_path: Path)
         index.compact()
 
 
+@pytest.mark.parametrize("suffix", [".posts", ".blobs", ".deleted"])
+def test_a_file_that_is_gone_is_named_by_whoever_would_write(tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "index"
+    with filled(folder, 2) as index:
+        index.add("more", words(8))
+        index.add("most", words(9))
+        index.flush()
+        assert index.delete("more")
+    gone = max(folder.glob(f"*{suffix}*"))
+    gone.unlink()
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+    sentence = f"damaged: {folder} lacks the file {gone}"
+    with PassageIndex(folder) as index:
+        for work in (index.compact, lambda: index.delete("d0"), lambda: index.like(words(0))):
+            with pytest.raises(StoreRefused, match=sentence):
+                work()
+        index.add("new", words(12))
+        with pytest.raises(StoreRefused, match=sentence):
+            index.flush()
+        assert index.pending_documents == 1
+        with pytest.raises(StoreRefused, match=sentence):
+            index.close()
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"} == before
+
+
 def test_a_program_that_cannot_wait_merges_small_segments_alone(tmp_path: Path) -> None:
     with PassageIndex(tmp_path, largest_merge_posts=500) as index:
         for number in range(20):
@@ -372,6 +397,33 @@ def test_an_index_that_is_not_to_be_made_is_not_made_where_one_vanished(tmp_path
     with pytest.raises(StoreRefused, match="no passage index"):
         index.close()
     assert not folder.exists()
+
+
+def test_an_index_that_vanished_is_not_begun_again(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    for index in (PassageIndex(folder), PassageIndex(folder)):  # the one that made it, and one that found it
+        index.add("a", words(10))
+        assert [hit.doc_id for hit in index.like(words(10))] == ["a"]
+        folder.rename(tmp_path / "elsewhere")
+        for work in (lambda: index.like(words(10)), lambda: len(index), index.compact):  # noqa: B023
+            with pytest.raises(StoreRefused, match=f"There is no passage index in {folder}"):
+                work()
+        assert not folder.exists()
+        index.close()  # nothing is lost
+        (tmp_path / "elsewhere").rename(folder)
+    index = PassageIndex(folder)
+    folder.rename(tmp_path / "elsewhere")
+    index.add("b", words(11))
+    with pytest.raises(StoreRefused, match="no passage index"):
+        index.close()
+    assert not folder.exists()
+    assert names(tmp_path / "elsewhere") == ["a"]
+
+
+def test_a_new_index_that_nobody_wrote_to_answers_that_nothing_is_found(tmp_path: Path) -> None:
+    with PassageIndex(tmp_path / "index") as index:
+        assert index.like(words(1)) == []
+        assert len(index) == 0
 
 
 def test_an_error_of_the_work_is_not_replaced_by_one_of_the_index(tmp_path: Path) -> None:
