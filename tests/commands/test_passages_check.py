@@ -58,6 +58,16 @@ def test_what_a_stopped_writer_has_left_is_told_and_is_no_problem(
     assert "removed by the next one: 00000099.posts." in called.out
 
 
+def test_what_a_writer_at_work_has_written_is_not_called_left(call: Callable[..., Called], root: Path) -> None:
+    with PassageIndex(root) as index, index.writing(at_once=True):
+        index.add("x", "text")
+        index.flush()
+        called = call("passages", "check", "--root", str(root), "--json")
+        shown = call("passages", "check", "--root", str(root))
+    assert (called.code, len(called.json["orphans"])) == (0, 2)
+    assert "Of a writer that is at work, or that was stopped" in shown.out
+
+
 def test_a_damaged_manifest_is_refused(call: Callable[..., Called], root: Path) -> None:
     (root / "manifest.json").write_text("{")
     called = call("passages", "check", "--root", str(root))

@@ -28,7 +28,7 @@ _SHOWN: Final = 20
 class Checked:
     """What was found. *is_full*: all fingerprints were made again and compared.
 
-    *orphans* are files that a writer has left, which is no problem: the next one removes them.
+    *orphans* are files of a writer that is at work or was stopped, which is no problem: the next one removes them.
     """
 
     root: str
@@ -78,7 +78,9 @@ def text(result: Checked) -> str:
         names = printable(", ".join(result.orphans[:_SHOWN])) + (
             " and others" if len(result.orphans) > _SHOWN else ""
         )
-        lines.append(f"Left by a writer that was stopped, and removed by the next one: {names}.")
+        lines.append(
+            f"Of a writer that is at work, or that was stopped, and then removed by the next one: {names}."
+        )
     verdict = "nothing is wrong" if not result.problems else _counted(len(result.problems), "problem")
     lines.append(
         f"Checked {result.root}: {_counted(result.segments, 'segment')}, {_counted(result.documents, 'document')},"
