@@ -81,18 +81,20 @@ class RawDocument:
 
 @dataclass(slots=True)
 class Skipped:
-    """How many documents were passed over, by reason, and the first thousand of those that have to be named.
+    """How many documents were passed over, by reason, and the first thousand of those *to_name* that have to be named.
 
     *replaced* counts documents that were taken with U+FFFD for what was wrong in their encoding.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
     named: list[Fault] = field(default_factory=list)
+    to_name: int = 0
     replaced: int = 0
 
     def add(self, reason: str, place: str = "", sentence: str = "") -> None:
         """Count one; with a *place* it is named."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
+        self.to_name += bool(place)
         if place and len(self.named) < _KEPT:
             self.named.append(Fault(place, sentence.rstrip(".") or (QUIET | LOUD)[reason]))
 
@@ -101,6 +103,7 @@ class Skipped:
         for reason, count in other.counts.items():
             self.counts[reason] = self.counts.get(reason, 0) + count
         self.named += other.named[: max(0, _KEPT - len(self.named))]
+        self.to_name += other.to_name
         self.replaced += other.replaced
 
     @property

@@ -232,6 +232,14 @@ def test_hostile_markup_is_told_and_the_work_goes_on(call: Callable[..., Called]
     assert documents() == ["docs/b.html"]
 
 
+def test_of_many_that_are_passed_over_it_says_how_many_are_not_shown(call: Callable[..., Called]) -> None:
+    write("a.jsonl", "".join(line(f"d{number}", WORDS) for number in range(1_500)))
+    shown = call("passages", "index", "a.jsonl", "--root", "index", "--max-bytes", "100")
+    assert shown.code == 4
+    assert len([row for row in shown.out.splitlines() if "more than 100 bytes" in row]) == 20
+    assert "... and 1,480 more, of which --json lists a thousand." in shown.out
+
+
 def test_a_document_over_the_limit_is_told(call: Callable[..., Called]) -> None:
     write("docs/a.txt", "a" * 101)
     write("docs/b.txt", "b" * 100)

@@ -50,7 +50,7 @@ class Indexed:
     there already. *texts* were stored, and *copies* of
     the documents have a text that is stored already. *undecodable* have U+FFFD for what was wrong in their encoding.
     *skipped* counts by reason what was passed over, of which *loud* is to be told; *named* and *faults* list a thousand
-    at most. ``text_bytes`` counts what was read as UTF-8, ``bytes_per_s`` is the speed in it.
+    at most, of *to_name* and *fault_count*. ``text_bytes`` counts what was read as UTF-8, ``bytes_per_s`` is the speed in it.
     """
 
     root: str
@@ -67,6 +67,7 @@ class Indexed:
     undecodable: int
     skipped: dict[str, int]
     loud: int
+    to_name: int
     named: list[dict[str, str]]
     fault_count: int
     faults: list[dict[str, str]]
@@ -245,6 +246,7 @@ def _result(
         undecodable=skipped.replaced,
         skipped=skipped.counts,
         loud=skipped.loud,
+        to_name=skipped.to_name,
         named=[{"place": fault.place, "reason": fault.reason} for fault in skipped.named],
         fault_count=faults.count,
         faults=[{"place": fault.place, "reason": fault.reason} for fault in faults.first],
@@ -265,7 +267,7 @@ def text(result: Indexed) -> str:
     lines = []
     for count, found in (
         (result.fault_count, result.faults),
-        (len(result.named), result.named),
+        (result.to_name, result.named),
     ):
         lines += [printable(f"{fault['place']}: {fault['reason']}") for fault in found[:_SHOWN]]
         if count > _SHOWN:
