@@ -34,7 +34,7 @@ def documents(root: str) -> list[str]:
 def test_documents_are_deleted_by_their_ids(call: Callable[..., Called], root: str) -> None:
     called = call("passages", "delete", "http://a/", "c d", "http://a/", "--root", root, "--json")
     assert called.code == 0
-    assert called.json == {"root": root, "documents": 2, "missing": []}
+    assert called.json == {"root": root, "documents": 2, "missing": [], "not_merged": None}
     assert documents(root) == ["http://b/"]
 
 
@@ -95,7 +95,7 @@ def test_a_name_that_is_no_utf_8_is_typed_as_it_is(call: Callable[..., Called], 
         "passages", "delete", os.fsdecode(b"th\xe9"), str(tmp_path / name), "--root", root, "--json"
     )
     assert called.code == 4
-    assert called.json == {"root": root, "documents": 1, "missing": ["th\\xe9"]}
+    assert called.json == {"root": root, "documents": 1, "missing": ["th\\xe9"], "not_merged": None}
     assert documents(root) == []
 
 

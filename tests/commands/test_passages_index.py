@@ -201,7 +201,7 @@ def test_a_merge_that_fails_is_told_and_costs_no_document(call: Callable[..., Ca
     data = bytearray(damaged.read_bytes())
     data[600] ^= 1
     damaged.write_bytes(bytes(data))
-    write("a.jsonl", line("a", WORDS))
+    write("a.jsonl", line("b", f"{WORDS} b") + line("a", WORDS))
     called = call("passages", "index", "a.jsonl", "--root", "index", "--append")
     assert called.code == 4
     assert "all that was taken is in the index, but small segments could not be merged: " in called.err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.errors import ArchiveError, UsageError
 
-from .roots import add_root, root_of
+from .roots import add_root, not_merged, root_of
 from .snippets import printable
 
 if TYPE_CHECKING:
@@ -27,11 +27,15 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """*documents* were deleted; *missing* are the ids that the index has no document of."""
+    """*documents* were deleted; *missing* are the ids that the index has no document of.
+
+    *not_merged* says why segments that piled up could not be merged, which changes nothing of that.
+    """
 
     root: str
     documents: int
     missing: list[str]
+    not_merged: str | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +59,7 @@ def run(place: Place, opts: argparse.Namespace) -> Deleted:
     with PassageIndex(root, create=False, command="passages delete") as index:
         was_there = index.delete_many(ids)
     missing = [doc_id for doc_id, was in zip(ids, was_there, strict=True) if not was]
-    return Deleted(str(root), len(ids) - len(missing), missing)
+    return Deleted(str(root), len(ids) - len(missing), missing, not_merged(index))
 
 
 def _listed(name: str) -> list[str]:
@@ -90,7 +94,11 @@ def text(result: Deleted) -> str:
 
 
 def caveat(result: Deleted) -> str | None:
-    count = len(result.missing)
-    if not count:
-        return None
-    return f"{'1 document was' if count == 1 else f'{number_text(count)} documents were'} not in the index."
+    parts = []
+    if count := len(result.missing):
+        parts.append(
+            f"{'1 document was' if count == 1 else f'{number_text(count)} documents were'} not in the index"
+        )
+    if result.not_merged is not None:
+        parts.append(result.not_merged)
+    return f"{'; '.join(parts)}." if parts else None

@@ -14,7 +14,7 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text, size_text
 from scrapy_dedupe.errors import StoreRefused, UsageError
 
-from .roots import add_root, root_of
+from .roots import add_root, not_merged, root_of
 from .snippets import printable
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.passages import PassageIndex
     from scrapy_dedupe.passages.intake import Skipped
     from scrapy_dedupe.passages.sources import Sources
-    from scrapy_dedupe.passages.writer import Added
     from scrapy_dedupe.tasks.faults import Faults
 
 HELP = (
@@ -51,6 +50,7 @@ class Indexed:
     the documents have a text that is stored already. *undecodable* have U+FFFD for what was wrong in their encoding.
     *skipped* counts by reason what was passed over, of which *loud* is to be told; *named* and *faults* list a thousand
     at most, of *to_name* and *fault_count*. ``text_bytes`` counts what was read as UTF-8, ``bytes_per_s`` is the speed in it.
+    *not_merged* says why segments that piled up could not be merged, which costs no document.
     """
 
     root: str
@@ -71,6 +71,7 @@ class Indexed:
     named: list[dict[str, str]]
     fault_count: int
     faults: list[dict[str, str]]
+    not_merged: str | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -191,7 +192,7 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
                 watch.advance(taken.read_bytes)
         watch.end()
     opts.is_written = True
-    return _result(root, index.added, skipped, faults, text_bytes, time.monotonic() - begin)
+    return _result(root, index, skipped, faults, text_bytes, time.monotonic() - begin)
 
 
 def _sources(opts: argparse.Namespace, root: Path, faults: Faults, skipped: Skipped) -> Sources:
@@ -229,8 +230,9 @@ def _refuse_filled(index: PassageIndex, root: Path, *, is_appending: bool) -> No
 
 
 def _result(
-    root: Path, added: Added, skipped: Skipped, faults: Faults, text_bytes: int, seconds: float
+    root: Path, index: PassageIndex, skipped: Skipped, faults: Faults, text_bytes: int, seconds: float
 ) -> Indexed:
+    added = index.added
     return Indexed(
         root=str(root),
         documents=added.documents,
@@ -250,6 +252,7 @@ def _result(
         named=[{"place": fault.place, "reason": fault.reason} for fault in skipped.named],
         fault_count=faults.count,
         faults=[{"place": fault.place, "reason": fault.reason} for fault in faults.first],
+        not_merged=not_merged(index),
     )
 
 
@@ -304,6 +307,8 @@ def caveat(result: Indexed) -> str | None:
         parts.append(f"{_counted(loud, 'document')} left out")
     if result.undecodable:
         parts.append(f"{_counted(result.undecodable, 'document')} with characters replaced")
+    if result.not_merged is not None:
+        parts.append(f"all that was taken is in the index, but {result.not_merged}")
     return f"{'; '.join(parts)}." if parts else None
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import argparse
 
     from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.passages import PassageIndex
     from scrapy_dedupe.passages.snapshot import Snapshot
 
 
@@ -26,6 +27,12 @@ def root_of(place: Place, opts: argparse.Namespace) -> Path:
     """The folder that ``--root`` names, or else the settings."""
     folder: Path | None = opts.root
     return place.settings.passages.root if folder is None else folder
+
+
+def not_merged(index: PassageIndex) -> str | None:
+    """Why the segments of an index that was written could not be merged, in words."""
+    error = index.merge_error
+    return None if error is None else f"small segments could not be merged: {str(error).rstrip('.')}"
 
 
 def opened(root: Path) -> Snapshot:
