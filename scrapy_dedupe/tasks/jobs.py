@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+# Only one thread at a time may hide the main module: another one would take what is hidden for what there was.
+_hiding = threading.Lock()
+
 _WAITING_PER_JOB = 2
 _AHEAD_PER_JOB = 8
 
@@ -161,7 +164,7 @@ def _pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
 
 def _submit(pool: ProcessPoolExecutor, function: Callable[[Task], Result], task: Task) -> Future[Result]:
     """Hand a task over; this is where processes are started, as long as there are fewer than there may be."""
-    with _interrupts_held_back(), _hidden_main(function, task):
+    with _interrupts_held_back(), _hiding, _hidden_main(function, task):
         return pool.submit(function, task)
 
 

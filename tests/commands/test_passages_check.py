@@ -58,7 +58,9 @@ def test_what_a_stopped_writer_has_left_is_told_and_is_no_problem(
     assert "removed by the next one: 00000099.posts." in called.out
 
 
-def test_what_a_writer_at_work_has_written_is_not_called_left(call: Callable[..., Called], root: Path) -> None:
+def test_what_a_writer_at_work_has_written_is_not_called_left(
+    call: Callable[..., Called], root: Path
+) -> None:
     with PassageIndex(root) as index, index.writing(at_once=True):
         index.add("x", "text")
         index.flush()

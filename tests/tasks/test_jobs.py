@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.tasks import jobs
 from scrapy_dedupe.tasks.jobs import job_count, run_in_order, run_jobs
 
 if TYPE_CHECKING:
@@ -103,6 +105,33 @@ def test_the_processes_end_with_the_one_that_started_them(
         _, alive = psutil.wait_procs(workers, timeout=LONG_S / 3)
         assert not alive
         program.wait(LONG_S / 3)
+
+
+def test_threads_that_start_processes_at_once_leave_the_main_module_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main = sys.modules["__main__"]
+    for name in ("__spec__", "__file__"):
+        monkeypatch.setattr(main, name, f"the {name}", raising=False)
+    first_hides, second_hides = threading.Event(), threading.Event()
+
+    class FirstPool:
+        def submit(self, *arguments: object) -> None:
+            first_hides.set()
+            second_hides.wait(0.2)  # which does not happen before this one is done
+
+    class SecondPool:
+        def submit(self, *arguments: object) -> None:
+            second_hides.set()
+            first.join(LONG_S)
+
+    first = threading.Thread(target=jobs._submit, args=(FirstPool(), math.sqrt, 4.0))
+    second = threading.Thread(target=jobs._submit, args=(SecondPool(), math.sqrt, 4.0))
+    first.start()
+    assert first_hides.wait(LONG_S)
+    second.start()
+    second.join(LONG_S)
+    assert (main.__spec__, main.__file__) == ("the __spec__", "the __file__")
 
 
 def test_zero_jobs_are_all_cores() -> None:
