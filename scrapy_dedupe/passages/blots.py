@@ -29,6 +29,7 @@ import numpy as np
 from scrapy_dedupe.errors import SettingError
 
 from .characters import mixed
+from .groups import ranges
 from .values import KEY_BITS
 from .winnowing import windows, winnowed
 
@@ -139,7 +140,7 @@ class Rolling:
                 yield Blots(values[kept], kept + (begin + at))
 
     def _values(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return mixed(windows(hashes, self.k, 1, _weigh))
+        return mixed(windows(hashes, self.k, 1, weighed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +283,11 @@ def _check_bits(name: str, bits: int) -> None:
 def _starts(bounds: NDArray[np.int64], span: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The first tokens of all windows that lie in one text, and how many of them each text has."""
     counts = np.maximum(np.diff(bounds) - (span - 1), 0)
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(bounds[:-1] - (ends - counts), counts), counts
+    return ranges(bounds[:-1], counts), counts
 
 
-def _weigh(first: NDArray[np.uint64], second: NDArray[np.uint64], done: int) -> NDArray[np.uint64]:
+def weighed(first: NDArray[np.uint64], second: NDArray[np.uint64], done: int) -> NDArray[np.uint64]:
+    """What `windows` makes polynomials modulo 2^64 with, which depend on values and their order."""
     result = second * np.uint64(pow(_A, done, 1 << 64))
     result += first
     return result

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .groups import group_bounds
+from .groups import group_bounds, ranges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,9 +117,7 @@ class Chains:
         ones = np.flatnonzero(own_links >= 0)
         several = np.flatnonzero((own > 1)[keys])
         counts = own[keys[several]]
-        ends = counts.cumsum()
-        places_of = np.repeat(starts[keys[several]] - (ends - counts), counts)
-        places_of += np.arange(len(places_of))
+        places_of = ranges(starts[keys[several]], counts)
         return (
             np.concatenate((texts[ones], texts[several].repeat(counts))),
             np.concatenate((own_links[ones], order[places_of])),

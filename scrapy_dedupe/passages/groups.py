@@ -1,4 +1,4 @@
-"""Items in a row in groups, such as equal ones that stand beside each other."""
+"""Items in a row in groups, such as equal ones that stand beside each other, and spans of items."""
 
 from __future__ import annotations
 
@@ -24,3 +24,24 @@ def group_bounds(is_new: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
     np.add(begins, 1, out=bounds[1:-1])
     bounds[-1] = count
     return bounds if count else bounds[:1]
+
+
+def ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers from each start on, so many.
+
+    >>> ranges(np.array([5, 1, 9]), np.array([2, 0, 3])).tolist()
+    [5, 6, 9, 10, 11]
+    """
+    ends = counts.cumsum()
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - ends + counts, counts)
+
+
+def covered(count: int, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of *count* items are in one of the spans.
+
+    >>> np.flatnonzero(covered(9, np.array([1, 2, 7]), np.array([3, 4, 8]))).tolist()
+    [1, 2, 3, 7]
+    """
+    steps = np.bincount(starts, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
+    result: NDArray[np.bool_] = np.cumsum(steps[:count]) > 0
+    return result

@@ -24,13 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .blots import blotter_of, keys
+from .blots import blotter_of, keys, weighed
 from .characters import mixed
-from .periods import Periods, covered
-from .prefix_sums import PrefixSums, window_hashes
+from .groups import covered
+from .periods import Periods
+from .prefix_sums import PrefixSums
 from .repeats import PADDING
 from .seeds import Seeds, mapped
 from .tokens import Tokens, tokeniser_named, tokens_of_all
+from .winnowing import windows
 from .work_files import Items, WrittenTexts
 
 if TYPE_CHECKING:
@@ -129,8 +131,8 @@ class _Sequence:
     def _map_sequence(self) -> None:
         self.sequence = self._map("sequence")
 
-    def _map(self, name: str, dtype: type = np.uint32) -> NDArray:
-        return mapped(self._folder / name, dtype)
+    def _map(self, name: str) -> NDArray:
+        return mapped(self._folder / name, np.uint32)
 
     def _open(self, files: ExitStack, *names: str) -> list[BinaryIO]:
         return [files.enter_context((self._folder / name).open("wb")) for name in names]
@@ -307,7 +309,7 @@ class TokenMaterial(_Sequence):
             may_begin &= ~dropped
             echoes.append(np.flatnonzero(may_begin & repeated) + start)
             positions = np.flatnonzero(may_begin)
-            hashes = mixed(window_hashes(values.astype(np.uint64), self.known)[positions])
+            hashes = mixed(windows(values.astype(np.uint64), self.known, 1, weighed)[positions])
             self._into_buckets(buckets, hashes, positions + start)
         if echoes:
             self.echoes = np.concatenate(echoes)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .groups import group_bounds
+from .groups import group_bounds, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,7 +159,7 @@ class Occurrences:
         there = _Chains.of(values, found, self._size) if begins_only else _Chains.none(len(found))
         for which, side in ((is_first, 1), (is_last, -1)):
             some = np.flatnonzero(which)
-            at = _ranges(low[some], counts[some])
+            at = ranges(low[some], counts[some])
             other = some.repeat(counts[some])
             is_one = there.before[other] == total[other] - 1
             needed = own.needed(at, there, other, side, self._size, is_one)
@@ -175,7 +175,7 @@ class Occurrences:
         return _Chains.of(self._values, self._places, self._size)
 
     def _pairs(self, low: Positions, counts: Positions, others: Positions) -> tuple[Positions, Positions]:
-        return self._places[_ranges(low, counts)], others.repeat(counts)
+        return self._places[ranges(low, counts)], others.repeat(counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +228,3 @@ class _Chains:
             is_covered = is_one & (steps > 0)
             needed = (begun[own] == 0) | (~is_covered & ((begun[own] % turn == 0) | (left[own] == 0)))
         return needed
-
-
-def _ranges(starts: Positions, counts: Positions) -> Positions:
-    """The numbers from each start on, so many."""
-    ends = counts.cumsum()
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - ends + counts, counts)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from .groups import ranges
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -97,8 +99,7 @@ class Periods:
             begins = np.maximum(stretches.starts[here], start) - start
             counts = np.minimum(behind[here], end) - start - begins
             if len(counts):
-                firsts = np.cumsum(counts) - counts
-                at = np.arange(int(counts.sum())) + np.repeat(begins - firsts, counts)
+                at = ranges(begins, counts)
                 echoes[at] = True
                 repeated = np.zeros(end - start, np.bool_)
                 repeated[at] = True
@@ -118,8 +119,7 @@ class Periods:
         lengths = np.unique(groups | (ends - starts + shift))
         lows = np.searchsorted(lengths, groups | (self._known + shift))
         counts = np.maximum(np.searchsorted(lengths, groups | (ends - starts), "right") - lows, 0)
-        firsts = np.cumsum(counts) - counts
-        which = np.arange(int(counts.sum())) + np.repeat(lows - firsts, counts)
+        which = ranges(lows, counts)
         as_others = np.repeat(ends, counts) - (lengths[which] & ((1 << _LENGTH_BITS) - 1))
         last = np.maximum(ends[:, None] - self._known - np.arange(shift), starts[:, None])
         return np.unique(np.append(as_others, last))
@@ -133,13 +133,6 @@ class Periods:
             for first in range(0, len(ends), _ROWS)
         ]
         return np.concatenate(parts)
-
-
-def covered(count: int, starts: Numbers, ends: Numbers) -> Mask:
-    """Which of so many items are in one of the spans."""
-    steps = np.bincount(starts, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
-    result: Mask = np.cumsum(steps[:count]) > 0
-    return result
 
 
 def _between(positions: Numbers, start: int, end: int) -> Numbers:

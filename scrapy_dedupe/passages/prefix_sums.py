@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _BASE: Final = 0x9E6C63D0876A9A47
-_FACTOR: Final = 0xD1342543DE82EF95
 _BITS: Final = 16
 _BLOCK: Final = 1 << 18
 _STEP_BITS: Final = 2
@@ -101,18 +100,3 @@ class PrefixSums:
 def _powers(exponents: Numbers) -> NDArray[np.uint64]:
     powers: NDArray[np.uint64] = _LOW[exponents & ((1 << _BITS) - 1)] * _HIGH[exponents >> _BITS]
     return powers
-
-
-def window_hashes(values: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    """For each window of *size* values a number that depends on them and their order: a polynomial modulo 2^64.
-
-    Two windows that touch give one of twice the size, and one more value can be put behind it.
-    """
-    result, done = values, 1
-    for bit in f"{size:b}"[1:]:
-        result = result[:-done] * np.uint64(pow(_FACTOR, done, 1 << 64)) + result[done:]
-        done *= 2
-        if bit == "1":
-            result = result[:-1] * np.uint64(_FACTOR) + values[done:]
-            done += 1
-    return result

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from .groups import group_bounds
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -177,8 +179,8 @@ class Repeats:
     def _grouped(self, hashes: NDArray[np.uint64], positions: Numbers) -> _Members:
         order = np.argsort(hashes, kind="stable")
         hashes = hashes[order]
-        heads = _heads_of(hashes)
-        sizes = np.diff(heads, append=len(hashes))
+        bounds = group_bounds(hashes[1:] != hashes[:-1], len(hashes))
+        heads, sizes = bounds[:-1], np.diff(bounds)
         is_single = sizes == 1
         kept = np.repeat(~is_single, sizes)
         singles = heads[is_single]
@@ -187,7 +189,7 @@ class Repeats:
         kept[singles[self._material.weights[texts] >= self._least]] = True
         order, hashes = order[kept], hashes[kept]
         positions = positions[order]
-        heads = _heads_of(hashes)
+        heads = group_bounds(hashes[1:] != hashes[:-1], len(hashes))[:-1]
         lengths = np.full(len(heads), self._material.known, np.int64)
         return _Members(
             heads, lengths, positions, self._texts_of(positions), self._material.before(positions)
@@ -244,8 +246,9 @@ class Repeats:
         # What follows is in the order of reaches, the farthest of a class first.
         order = order[~is_dead[order]]
         classes, positions, reaches = classes[order], members.positions[order], reaches[order]
-        starts = _heads_of(classes)
-        ends = np.append(np.flatnonzero((np.diff(classes) != 0) | (np.diff(reaches) != 0)), len(order) - 1)
+        starts = group_bounds(np.diff(classes) != 0, len(classes))[:-1]
+        bounds = group_bounds((np.diff(classes) != 0) | (np.diff(reaches) != 0), len(order))
+        heads, ends = bounds[:-1], bounds[1:] - 1
         befores = members.befores[order].astype(np.int64)
         low = -_highest(-befores, classes, _LENGTH_BITS + 1)[ends]
         high = _highest(befores, classes, _LENGTH_BITS + 1)[ends]
@@ -255,14 +258,13 @@ class Repeats:
         documents = documents[ends] - np.where(bases > 0, documents[bases - 1], 0)
         is_told = (low == 0) | (low != high)
         # Those that agree less far go on differently; the farthest may all go on alike, where the chosen one is dead.
-        farthest = np.append(0, np.flatnonzero(np.diff(of_class)) + 1)
-        heads = np.append(0, ends[:-1] + 1)
+        farthest = group_bounds(np.diff(of_class) != 0, len(of_class))[:-1]
         is_told[farthest] &= _is_diverse(nexts[order], heads)[farthest]
         is_told &= (documents >= self._least) & (documents <= self._most)
         if not is_told.any():
             return None
         near = np.cumsum(is_near[order])
-        is_loose = near[ends] - np.where(bases > 0, near[bases - 1], 0) > 0
+        is_loose = np.greater(near[ends], np.where(bases > 0, near[bases - 1], 0))
         firsts = -_highest(-positions, classes, _PLACE_BITS)[ends]
         ends, bases, of_class = ends[is_told], bases[is_told], of_class[is_told]
         # Of each class what its shortest run has, in which the others are.
@@ -292,7 +294,7 @@ class Repeats:
         """The documents of the members up to each in *order*, each text of a class once."""
         ranks = np.full(len(members), _FAR)
         ranks[order] = np.arange(len(order))
-        heads = np.append(np.zeros(1, np.int64), np.flatnonzero(~is_same) + 1)
+        heads = group_bounds(~is_same, len(members))[:-1]
         weights = np.zeros(len(order), np.int64)
         weights[np.minimum.reduceat(ranks, heads)] = self._material.weights[members.texts[heads]]
         return np.cumsum(weights)
@@ -306,7 +308,7 @@ class Repeats:
         if not len(order):
             none = np.zeros(0, np.int64)
             return _Members(none, none, none, none, np.zeros(0, np.uint32))
-        heads = np.append(0, np.flatnonzero((np.diff(keys) != 0) | (nexts[1:] != nexts[:-1])) + 1)
+        heads = group_bounds((np.diff(keys) != 0) | (nexts[1:] != nexts[:-1]), len(order))[:-1]
         return self._promising(
             _Members(
                 heads,
@@ -351,13 +353,6 @@ def _stops_of(sequence: Values) -> Numbers:
         is_zero = sequence[start : start + _MOST_CELLS + 1] == 0
         parts.append(np.flatnonzero(is_zero[1:] & ~is_zero[:-1]) + start + 1)
     return np.append(np.concatenate(parts), len(sequence)) if parts else np.array([len(sequence)])
-
-
-def _heads_of(values: NDArray) -> Numbers:
-    """Where in an array that is in order a new value begins."""
-    if not len(values):
-        return np.zeros(0, np.int64)
-    return np.concatenate((np.zeros(1, np.int64), np.flatnonzero(values[1:] != values[:-1]) + 1))
 
 
 def _is_diverse(values: Values, heads: Numbers) -> Mask:

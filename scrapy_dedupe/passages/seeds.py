@@ -17,6 +17,7 @@ import numpy as np
 
 from .blots import Blotter, keys
 from .boilerplate import Boilerplate
+from .groups import group_bounds
 from .tokens import tokens_of_all
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class SeedSearch:
         values, texts = values[is_first], texts[is_first]
         if not len(values):
             return values, texts, np.zeros(0, np.int64), np.zeros(0, np.int64)
-        heads = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(values[1:] != values[:-1]) + 1))
+        heads = group_bounds(values[1:] != values[:-1], len(values))[:-1]
         return values, texts, heads, np.add.reduceat(self._weights[texts], heads)
 
     def _threshold(self, sigma: float) -> int:

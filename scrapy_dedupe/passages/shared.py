@@ -7,7 +7,6 @@ may go on for up to ``window - 1`` tokens on either side, and nothing but the bl
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, cast
@@ -17,7 +16,7 @@ import numpy as np
 from .alignment import PartWindows, Runs, Windows, outermost, thinned
 from .blots import Blots, keys
 from .chains import Chains
-from .groups import group_bounds
+from .groups import covered, group_bounds
 from .stretches import ReadStretches, Stretches
 from .values import Passage, Place
 from .winnowing import windows as joined_windows
@@ -42,7 +41,6 @@ Pair = tuple[Span, Span, int, int]
 
 _STRETCH = 32
 _MOST_KEPT = 1 << 20  # tokens whose windows are kept for the next text, in about 40 bytes each
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _PIECE = 1 << 20
 # Of texts with more tokens no more is made ready than what stands around shared blots.
 _SHORT = 1 << 15
@@ -103,7 +101,6 @@ class AskedText:
         cls, text: str, tokeniser: Tokeniser, blotter: Blotter, taboo: Sequence[str], min_tokens: int
     ) -> AskedText:
         """Ready for runs of at least *min_tokens* tokens. A lone surrogate counts as U+FFFD, as in the index."""
-        text = _without_surrogates(text)
         tokens = _compact(tokeniser.tokens(text), len(text))
         bounds = np.array([0, len(tokens.hashes)], np.int64)
         # Both texts have the least blot of a window, if it is shared whole; of a shorter run it may be any.
@@ -113,9 +110,10 @@ class AskedText:
         if taboo:
             every = blotter.all_blots(tokens.hashes, bounds)
             for other in taboo:
-                hashes = tokeniser.tokens(_without_surrogates(other)).hashes
+                hashes = tokeniser.tokens(other).hashes
                 values = blotter.all_blots(hashes, np.array([0, len(hashes)], np.int64)).values
-                is_taboo |= _covered(len(is_taboo), every.starts[np.isin(every.values, values)], blotter.span)
+                starts = every.starts[np.isin(every.values, values)]
+                is_taboo |= covered(len(is_taboo), starts, starts + blotter.span)
             free = ~_touching(blots.starts, blotter.span, is_taboo)
             blots = Blots(blots.values[free], blots.starts[free])
         return cls(text, tokens, tokeniser, blotter, min_tokens, is_taboo, blots.values, blots.starts)
@@ -149,7 +147,9 @@ class AskedText:
         """Which tokens no passage may go through: the taboo ones, and those that these blots are made of."""
         if not len(blots):
             return self.taboo
-        return self.taboo | _covered(len(self.taboo), self.blot_starts[blots], self.blotter.span)
+        return self.taboo | covered(
+            len(self.taboo), self.blot_starts[blots], self.blot_starts[blots] + self.blotter.span
+        )
 
     def windows(self, hidden: Mask, other: NDArray[np.uint64]) -> Windows | PartWindows:
         """The windows of tokens that are compared with another text, which has the hashes *other*.
@@ -367,16 +367,6 @@ def _longest_first(shares: Iterable[Share]) -> list[Share]:
     return sorted(shares, key=lambda share: (-share.tokens, share.asked.token_start))
 
 
-def _without_surrogates(text: str) -> str:
-    try:
-        # Faster than to look for them.
-        for begin in range(0, len(text), _PIECE):
-            text[begin : begin + _PIECE].encode()
-    except UnicodeEncodeError:
-        return _LONE_SURROGATE.sub("\ufffd", text)
-    return text
-
-
 def _compact(tokens: Tokens, characters: int) -> Tokens:
     """Places in half the bytes, of a long text: it is kept as long as it is compared."""
     if len(tokens.hashes) <= _SHORT or characters > np.iinfo(np.int32).max:
@@ -387,15 +377,6 @@ def _compact(tokens: Tokens, characters: int) -> Tokens:
 
 def _table_places(blots: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return (blots * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _TABLE_BITS)
-
-
-def _covered(count: int, starts: Numbers, span: int) -> Mask:
-    """Which of *count* tokens are in one of the spans; no two begin at one token."""
-    steps = np.zeros(count + 1, np.int8)
-    steps[starts] = 1
-    steps[starts + span] -= 1
-    covered: Mask = np.cumsum(steps[:-1], dtype=np.int32) > 0
-    return covered
 
 
 def _touching(starts: Numbers, span: int | Numbers, tokens: Mask) -> Mask:

@@ -169,9 +169,8 @@ class ReadStretches:
     def anchors(self, stretches: Numbers) -> tuple[list[int], list[int]]:
         """Of each stretch a token, by its number, and the character where it begins, from which others are counted."""
         is_cut = self._is_cut_before[stretches]
-        firsts = np.where(is_cut, self._firsts[stretches], self.bounds[stretches])
-        starts = np.append(self.tokens.starts, 0)
-        return firsts.tolist(), np.where(is_cut, starts[firsts], 0).tolist()
+        firsts = self._firsts[stretches]
+        return firsts.tolist(), np.where(is_cut, self.tokens.starts[firsts], 0).tolist()
 
     def wider(self, runs: Runs, least: int) -> Stretches | None:
         """What has to be read instead, of the texts of which too little was read; None if there are none."""

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from .groups import ranges
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -60,7 +62,7 @@ def _smallest_of_short(
     if not len(begins):
         return begins
     firsts = np.cumsum(counts) - counts
-    places = np.arange(int(counts.sum())) + np.repeat(begins - firsts, counts)
+    places = ranges(begins, counts)
     texts = np.repeat(np.arange(len(begins)), counts)
     order = np.lexsort((-places, values[places], texts))
     return places[order[firsts]]

@@ -99,6 +99,22 @@ def test_a_page_whose_lines_repeat_often_is_about_itself(index: PassageIndex) ->
     assert hit.score > 0.99
 
 
+def test_a_lone_surrogate_counts_as_a_replacement_character(index: PassageIndex) -> None:
+    index.add("there", f"{shared(20)} \ud800 x\udfffy {shared(20, 'more')} {text_of(1)}")
+    taboo = f"{shared(12)} \udabc"
+    for text in (
+        f"{shared(20)} \ufffd x\ufffdy {shared(20, 'more')}",
+        f"{shared(20)} \udc01 x\ud900y {shared(20, 'more')}",
+    ):
+        ((whole,), (part,)) = (
+            hit.passages for given in ([], [taboo]) for hit in index.like(text, taboo=given)
+        )
+        assert 42 - 14 <= whole.tokens <= 42
+        assert part.tokens < whole.tokens
+        assert part.asked is not None
+        assert part.asked.token_start >= 12
+
+
 def test_fourteen_tokens_are_too_few_unless_fewer_are_asked_for(with_texts: PassageIndex) -> None:
     with_texts.add("there", f"{text_of(1)} {shared(14)} {text_of(2)}")
     assert with_texts.like(f"{text_of(3)} {shared(14)}") == []
