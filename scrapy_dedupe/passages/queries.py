@@ -24,6 +24,7 @@ from scrapy_dedupe.errors import SettingError
 from .alignment import Occurrences
 from .blots import blotter_of, keys
 from .boilerplate import SHARE
+from .preparation import digest_of
 from .shared import AskedText, Share, shares_in_outline, shares_in_texts
 from .stretches import tokens_before
 from .templates import templates_of
@@ -90,10 +91,11 @@ def like(
     boilerplate in the index then counts for nothing in the other documents either. Of equal scores the document that was
     added first comes first.
 
-    Texts are looked into in the order of how much of *text* they can share at most. It ends when *top* documents are
-    found and what is left can hardly be better, or after 2 x *top* texts with these: of many that share about equally
-    much, others may be given than the very best. As long as there are fewer, all texts that can share a passage are
-    looked into.
+    Texts are looked into in the order of how much of *text* they can share at most, but one that is equal to it first. It
+    ends when *top* documents are found and what is left can hardly be better, or after 2 x *top* texts with these: of
+    many that share about equally much, others may be given than the very best. So it is with texts of very few different
+    words, of which all can share everything. As long as there are fewer, all texts that can share a passage are looked
+    into.
 
     Raises SettingError for numbers that make no sense, StoreRefused if the index is damaged.
     """
@@ -221,8 +223,8 @@ class _Search:
     def _candidates(self) -> tuple[list[int], list[int]]:
         """The texts that may share a run of `min_tokens` tokens, and how many tokens of the asked text at most.
 
-        Those that may share most come first, of equal ones the first added. For runs that are shorter than the
-        guarantee it is a guess and not the most.
+        The text that is the asked one comes first, then those that may share most, of equal ones the first added. For
+        runs that are shorter than the guarantee it is a guess and not the most.
         """
         asked = self._asked
         if asked.min_tokens >= asked.blotter.guarantee:
@@ -236,7 +238,10 @@ class _Search:
             most = (counts[texts] * (asked.window + 1) / 2).astype(np.int64) + asked.blotter.span - 1
         else:
             return [], []
-        order = np.lexsort((_first_documents_of(self._snapshot)[texts], -most))
+        # The text that is the asked one may share no more than all others can, where words are few.
+        same = self._snapshot.text_of_digest(digest_of(asked.text))
+        is_other = texts != (-1 if same is None else same)
+        order = np.lexsort((_first_documents_of(self._snapshot)[texts], -most, is_other))
         return texts[order].tolist(), most[order].tolist()
 
     def _hidden_on(self, host: int) -> NDArray[np.bool_]:

@@ -70,6 +70,26 @@ def test_a_shared_run_is_told_with_its_places_in_both_texts(with_texts: PassageI
     assert there[place.char_start : place.char_end] == shared(15).upper()
 
 
+@pytest.mark.parametrize("top", [1, 5])
+@pytest.mark.parametrize("asked_tokens", [300, 120])
+def test_a_text_that_is_the_asked_one_is_told_where_words_are_few(
+    index: PassageIndex, asked_tokens: int, top: int
+) -> None:
+    rng = random.Random(7)
+    asked = " ".join(rng.choices("01", k=asked_tokens))
+    for number in range(200):
+        index.add(f"d{number}", " ".join(rng.choices("01", k=asked_tokens)))
+    index.add("copy", asked)
+    index.add("again", asked)
+    copy, *others = index.like(asked, top)
+    assert copy.doc_id == "copy"
+    assert copy.score > 0.95  # without texts it ends with the last blots
+    assert ids(others[:1]) == ["again"][: top - 1]
+    assert ids(index.like(asked, 1, left_out={"copy"})) == ["again"]
+    assert index.delete_many(["copy", "again"]) == [True, True]
+    assert len(index.like(asked, top)) == top
+
+
 def test_what_repeats_within_a_text_does_not_break_what_is_shared(index: PassageIndex) -> None:
     paragraphs = " ".join(f"{text_of(number, 30)} {shared(20)}" for number in range(33))
     index.add("there", f"{text_of(40, 20)} {paragraphs}")
