@@ -1,8 +1,7 @@
 """The lock of an index folder: one process writes at a time, and whoever is refused is told which one that is.
 
 The file ``lock`` in the folder is held with an exclusive `flock` and never removed, so the lock ends with the process
-that has it, however that ends; a copy of the process (`os.fork`) does not have it, and does not keep it when the process
-gives it back. What stands in the file only says who has it: a JSON object of ``pid``, ``host``,
+that has it, however that ends; a copy of the process (`os.fork`) does not have it, and does not keep it. What stands in the file only says who has it: a JSON object of ``pid``, ``host``,
 ``since`` (UTC) and ``command`` in one line; empty when nobody has it. Where a file system has no such locks, nothing
 guards the folder. Readers need no lock.
 """
@@ -16,6 +15,7 @@ import os
 import socket
 import stat
 import time
+import weakref
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 LOCK = "lock"
 """The name of the file."""
+
+_held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
 _POLL_S = 0.02
 _MOST_BYTES = 4096  # of what stands in the file
@@ -71,18 +73,28 @@ class WriterLock:
         while fd is None:  # another file has come in the place of the one that was opened
             fd = self._locked(deadline)
         self._fd, self._pid = fd, os.getpid()
+        _held.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _held.discard(self)
         fd, self._fd = self._fd, -1
+        if fd < 0:
+            return  # in a copy of the process
         with contextlib.suppress(OSError):
             if self._pid == os.getpid():
                 os.ftruncate(fd, 0)  # so that nobody is named who has gone
                 if fcntl is not None:
                     # Closing is not enough where a child has the descriptor too.
                     fcntl.flock(fd, fcntl.LOCK_UN)
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+    def _leave_to_parent(self) -> None:
+        """Close the file in a copy of the process: as long as any descriptor of it is open the system keeps the lock."""
+        fd, self._fd = self._fd, -1
         with contextlib.suppress(OSError):
             os.close(fd)
 
@@ -171,6 +183,16 @@ class WriterLock:
 
     def _refusal(self, fd: int) -> str:
         return f"The index {self.folder} is being written by {_holder(fd)}. Wait for its end."
+
+
+def _leave_all_to_parent() -> None:
+    for lock in list(_held):
+        lock._leave_to_parent()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 def _holder(fd: int) -> str:

@@ -178,6 +178,26 @@ def test_a_child_that_has_the_descriptor_does_not_keep_the_lock(tmp_path: Path) 
         os.waitpid(child, 0)
 
 
+def test_the_lock_of_a_killed_process_is_free_although_a_child_of_it_lives(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    parent = os.fork()
+    if not parent:
+        with WriterLock(tmp_path):
+            if os.fork():
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.close(write_end)
+            os.read(read_end, 1)
+            os._exit(0)
+    try:
+        assert os.WTERMSIG(os.waitpid(parent, 0)[1]) == signal.SIGKILL
+        # The child closes the file as the first thing that it does.
+        with WriterLock(tmp_path, timeout_s=60) as lock:
+            assert lock.is_held
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
 def test_a_child_neither_has_the_lock_of_its_parent_nor_gives_it_back(tmp_path: Path) -> None:
     held = WriterLock(tmp_path)
     with held:
