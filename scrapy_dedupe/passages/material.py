@@ -1,9 +1,9 @@
 """What passages are found in: the texts that share something, as sequences of numbers in files of a work folder.
 
-From an index with texts, the sequence has a value for each token: 32 bits of its hash, which is enough to find runs, as
-what is given out is compared word by word afterwards. A run may begin wherever a seed is within reach: the blotter
-guarantees that a shared run has one. The seeds are looked for in all windows of tokens, and not only among those that are
-kept, for at the ends of a run it depends on what is around it which are.
+From an index with texts, the sequence has a value for each token: 32 bits of its hash. What is given out is compared word
+by word afterwards; two words that share them by chance, one pair in 2^32, can cut a run or double it. A run may begin
+wherever a seed is within reach: the blotter guarantees that a shared run has one. The seeds are looked for in all windows
+of tokens, and not only among those that are kept, for at the ends of a run it depends on what is around it which are.
 
 From an index without texts, what can be compared is its blots: the sequence has a value for each step from one blot to
 the next, made of the distance between them and of the key of the next.

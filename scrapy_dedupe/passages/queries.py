@@ -5,9 +5,9 @@ module `chains`), and compares the text word by word with those that can share m
 every text that shares a run of so many tokens can be a hit; with fewer, a text is found only if it shares a blot that the
 index holds.
 
-A document's blots that are boilerplate on its host count for nothing, and its passages do not go through them; so do
-those of the asked text, if its host is told. The same holds for all windows of a taboo text. Of these windows some only have a blot that the index holds, so a passage may go on
-into boilerplate for some tokens, fewer than a window has.
+A document's blots that are boilerplate on its host, or on the host of the asked text if that is told, count for nothing,
+and no passage goes through them. Of the windows of boilerplate some only have a blot that the index holds, so a passage
+may go on into it for some tokens, fewer than a window has. Of a taboo text all windows count.
 """
 
 from __future__ import annotations

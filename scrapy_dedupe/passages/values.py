@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 KEY_BITS = 40
 """How many bits of a blot an index stores, unless the blotter gives fewer.
 
-In 10 million blots one that is looked up and is not there is taken for one of them once in 100,000 times; whatever is
-reported is compared word by word afterwards.
+In 10 million blots one that is looked up and is not there is taken for one of them once in 100,000 times. Where the index
+keeps texts, whatever is reported is compared word by word afterwards.
 """
 
 

@@ -65,13 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="passages of at least so many tokens (default: what the index is sure to find, 15 unless it was made with"
-        " another --k or --window)",
+        " another --k or --window; without texts what one blot has, 8 unless --k was another)",
     )
     parser.add_argument(
         "--sigma",
         type=float,
         metavar="X",
-        help="leave out what stands in fewer documents than the mean and X standard deviations over all blots",
+        help="leave out what stands in fewer documents than the mean and X standard deviations over all blots, rounded to"
+        " whole documents",
     )
     parser.add_argument("--top", type=int, metavar="N", help="the best so many passages (default: all)")
     parser.add_argument("--nested", action="store_true", help="also those that better ones cover")
