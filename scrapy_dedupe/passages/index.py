@@ -171,7 +171,8 @@ class PassageIndex:
         """Write what was added; from then on it is on the disk, and other processes see it.
 
         Raises StoreUnavailable if another process writes, or if there is no space. What was added stays pending then;
-        if the error came after it was written, nothing is pending any more.
+        if the error came after it was written, nothing is pending any more. While another thread is in `writing` at once,
+        all of this is done at the end of that.
         """
         with self._open():
             self._prepare_batch()
@@ -214,6 +215,8 @@ class PassageIndex:
         that is done in it becomes the index's as one change at the end, and nothing of it if it ends by an error;
         questions are answered from before till then. Within another one it is a part of that. Raises StoreUnavailable if
         another process writes; RuntimeError for *at_once* within one that is not so.
+
+        What other threads add meanwhile is a part of it: if it ends by an error, what is not on the disk then is lost.
         """
         held = contextlib.ExitStack()
         with self._open():
