@@ -16,7 +16,7 @@ The manifest is JSON in UTF-8, with an indent of 1 and a newline at its end::
 
     format       "scrapy-dedupe passages"
     version      1
-    generation   how often it was written, from 1
+    generation   a number that grows with every change, by one or more, from 1
     parameters   tokeniser, blotter, has_texts, key_bits: those of `values.Parameters`
     segments     in the order in which they were added, each with the fields of `segment_layout.SegmentEntry`
     deleted      an object: names of segments, and of the file with the deleted documents of each

@@ -67,7 +67,7 @@ class Checked:
 
 
 def check(folder: Path, full: bool = False) -> Checked:
-    """Look at all of the index in *folder*; with *full*, at its posts too.
+    """Look at all of the index in *folder*; with *full*, at its posts too, as long as nothing else is wrong.
 
     Raises StoreRefused if there is no index, or one of another version, or if its manifest is damaged; StoreUnavailable
     if it cannot be read, or if it is written so often that its files are always gone before they can be opened.

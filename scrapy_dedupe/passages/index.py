@@ -292,7 +292,7 @@ class PassageIndex:
             return inspection.inspect(self.snapshot(), **options)
 
     def snapshot(self) -> Snapshot:
-        """The index as it is now, with all that was added; it stays so whatever is written later, until `close`."""
+        """The index with all that was added, in `writing` at once as it was before; it stays so until `close`."""
         with self._open():
             self.flush()
             try:

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--work",
         type=Path,
         metavar="DIR",
-        help="where what is found is kept meanwhile, up to some times the size of the index (default: TMPDIR)",
+        help="where what is found is kept meanwhile, several times the size of the texts (default: TMPDIR)",
     )
     add_exclusions(parser)
 
