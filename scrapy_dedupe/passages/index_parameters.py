@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.errors import SettingError, StoreRefused
-
 from .blots import blotter_of, key_bits
 from .catalogue import read_manifest, refuse_other_parameters
-from .snapshot import no_index
+from .snapshot import no_index, refuse_unknown_parameters
 from .tokens import tokeniser_named
 from .values import Parameters
 
@@ -39,17 +37,7 @@ def parameters_of(
         name = tokeniser_named("words" if tokeniser is None else tokeniser).name
         return Parameters(name, made.spec, store_text is not False, key_bits(made))
     has = manifest.parameters
-    try:
-        tokeniser_named(has.tokeniser)
-        is_known = key_bits(blotter_of(has.blotter)) == has.key_bits
-    except SettingError:
-        is_known = False
-    if not is_known:
-        raise StoreRefused(
-            f"The index {path} was made with the tokeniser {has.tokeniser} and the blotter {has.blotter}, which this"
-            " version of scrapy-dedupe does not know. Use the version that wrote it, or index again into another"
-            " folder."
-        )
+    refuse_unknown_parameters(path, has)
     made = blotter_of(has.blotter if blotter is None else blotter)
     asked = Parameters(
         has.tokeniser if tokeniser is None else tokeniser_named(tokeniser).name,

@@ -37,8 +37,6 @@ def not_merged(index: PassageIndex) -> str | None:
 
 def opened(root: Path) -> Snapshot:
     """The index as it is now, to be closed. Raises StoreRefused for one that cannot be asked, as of another version."""
-    from scrapy_dedupe.passages.index_parameters import parameters_of
     from scrapy_dedupe.passages.snapshot import Snapshot
 
-    parameters_of(root, None, None, None, create=False)
     return Snapshot.open(root)
