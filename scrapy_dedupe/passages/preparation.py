@@ -84,11 +84,6 @@ class Prepared:
     spots: NDArray[np.uint8]
     blobs: bytes
 
-    @property
-    def size_bytes(self) -> int:
-        """How much memory it takes, but for the names."""
-        return len(self.blobs) + self.keys.nbytes + self.spots.nbytes + 9 * DIGEST_SIZE * len(self.digests)
-
 
 def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters) -> Prepared:
     """Prepare documents: name, host (None: that of the name, if it is a web address) and text of each.

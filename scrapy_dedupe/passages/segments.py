@@ -16,7 +16,7 @@ import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
 
-from .outlines import decode_outline, encode_outline
+from .outlines import decode_outline
 from .segment_blobs import Blobs
 from .segment_checking import check_segment
 from .segment_files import PostsFile
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from .segment_blocks import CheckedBlocks
 
-__all__ = ["Segment", "SegmentEntry", "decode_outline", "encode_outline", "key_bounds"]
+__all__ = ["Segment", "SegmentEntry", "key_bounds"]
 
 _SCAN = 64  # the posts of a bucket that are all looked at; in larger ones a key is searched for
 _SPLIT_BITS = 16  # bounds of keys are multiples of 2 ** -16 of all keys
@@ -203,10 +203,6 @@ class Segment:
     def blob(self, text: int) -> bytes:
         """Return the blob of a text, inflated: its UTF-8, or its outline in bytes."""
         return self._blobs.inflated(text)
-
-    def raw_blob(self, text: int) -> tuple[bytes, int]:
-        """Return the blob of a text as it is stored, and its size inflated; it is not compared with its checksum."""
-        return self._blobs.stored(text)
 
     def stored_texts(
         self, start: int, stop: int

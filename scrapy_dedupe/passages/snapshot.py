@@ -441,8 +441,6 @@ def _joined(parts: Sequence[NDArray], dtype: type) -> NDArray:
 
 
 def _one_after_another(parts: Sequence[Posts]) -> Posts:
-    if len(parts) == 1:
-        return parts[0]
     return Posts(
         _joined([part.keys for part in parts], np.uint64),
         _joined([part.texts for part in parts], np.int64),
