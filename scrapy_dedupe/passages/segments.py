@@ -252,7 +252,7 @@ class Segment:
         """Yield all doc ids in their order."""
         return self._names.doc_ids()
 
-    def document_numbers(self, doc_id: str) -> int | None:
+    def document_number(self, doc_id: str) -> int | None:
         """Return the number of the last document with this doc id."""
         return self.documents_named([doc_id]).get(0)
 

@@ -202,7 +202,7 @@ class Snapshot:
     def document_number(self, doc_id: str) -> int | None:
         """The number over all segments of the document of this name; None if there is no such document."""
         for first, segment in zip(reversed(self._first_documents[:-1]), reversed(self.segments), strict=True):
-            own = segment.document_numbers(doc_id)
+            own = segment.document_number(doc_id)
             if own is not None and self.is_alive_document[first + own]:
                 return first + own
         return None

@@ -167,11 +167,11 @@ def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> Non
         assert list(segment.doc_ids()) == [document.doc_id for document in case.documents]
         for number, document in enumerate(case.documents):
             assert segment.doc_id(number) == document.doc_id
-            assert segment.document_numbers(document.doc_id) == number
+            assert segment.document_number(document.doc_id) == number
             assert hosts[segment.document_hosts[number]] == document.host
             text_number = int(texts[number])
             assert (text_number if text_number >= 0 else foreign[-1 - text_number]) == document.text
-        assert segment.document_numbers("not there") is None
+        assert segment.document_number("not there") is None
         assert list(segment.check()) == []
         segment.close()
 
@@ -386,8 +386,8 @@ USES = {
     Section.NAMES: lambda segment: segment.doc_id(0),
     Section.NAME_ENDS: lambda segment: segment.doc_id(0),
     Section.NAME_SIZES: lambda segment: list(segment.doc_ids()),
-    Section.NAME_HEADS: lambda segment: segment.document_numbers("other"),
-    Section.NAME_ORDER: lambda segment: segment.document_numbers("other"),
+    Section.NAME_HEADS: lambda segment: segment.document_number("other"),
+    Section.NAME_ORDER: lambda segment: segment.document_number("other"),
     Section.HOSTS: lambda segment: segment.hosts,
 }
 
@@ -517,7 +517,7 @@ def test_counts_of_posts_that_are_not_all_posts_are_refused(tmp_path: Path) -> N
 def test_an_id_that_cannot_be_encoded_names_no_document(tmp_path: Path) -> None:
     segment = written(tmp_path, CASE, has_texts=True)
     assert segment.documents_named(["\udcff", "other", "a\ud800"]) == {1: 150}
-    assert segment.document_numbers("caf\udce9.txt") is None
+    assert segment.document_number("caf\udce9.txt") is None
 
 
 def test_threads_may_ask_one_segment_for_names(tmp_path: Path) -> None:
