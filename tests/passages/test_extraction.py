@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
 from scrapy_dedupe.passages import repeats
+from scrapy_dedupe.passages.blots import blotter_of, keys
 from scrapy_dedupe.passages.index import PassageIndex
 from scrapy_dedupe.passages.tokens import tokeniser_named
 from scrapy_dedupe.passages.work_files import Items, WrittenTexts
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from scrapy_dedupe.passages.blots import Blotter
     from scrapy_dedupe.passages.values import Passage
 
 Found = set[tuple[tuple[str, ...], tuple[tuple[str, int], ...]]]
@@ -42,12 +44,7 @@ def all_repeats(texts: dict[str, list[str]], least: int, min_docs: int = 2) -> F
             for start in range(len(words) - length + 1):
                 occurrences[tuple(words[start : start + length])].append((name, start))
         for run, at in occurrences.items():
-            # One that overlaps the one before is not counted.
-            places = [
-                (name, start)
-                for number, (name, start) in enumerate(at)
-                if not number or at[number - 1][0] != name or start - at[number - 1][1] >= length
-            ]
+            places = apart(at, length)
             if len({name for name, _ in places}) < min_docs:
                 continue
             befores = [texts[name][start - 1] if start else object() for name, start in places]
@@ -57,6 +54,49 @@ def all_repeats(texts: dict[str, list[str]], least: int, min_docs: int = 2) -> F
             ]
             if len(set(befores)) > 1 and len(set(behinds)) > 1:
                 found.add((run, tuple(places)))
+    return found
+
+
+def apart(at: list[tuple[str, int]], length: int) -> list[tuple[str, int]]:
+    """Those that do not overlap the one before."""
+    return [
+        (name, start)
+        for number, (name, start) in enumerate(at)
+        if not number or at[number - 1][0] != name or start - at[number - 1][1] >= length
+    ]
+
+
+def all_runs_of_blots(
+    texts: dict[str, list[str]], blotter: Blotter
+) -> set[tuple[int, tuple[tuple[str, int], ...]]]:
+    """As `all_repeats`, of the blots that are kept and the steps between them: how many tokens, and where."""
+    kept: dict[str, list[tuple[int, int]]] = {}
+    for name, words in texts.items():
+        hashes = tokeniser_named("words").tokens(" ".join(words)).hashes
+        blots = blotter.blots(hashes, np.array([0, len(hashes)]))
+        kept[name] = list(zip(keys(blots.values, blotter).tolist(), blots.starts.tolist(), strict=True))
+    found = set()
+    for length in range(1, max(map(len, kept.values())) + 1):
+        occurrences = defaultdict(list)
+        for name, blots_there in kept.items():
+            for at in range(len(blots_there) - length + 1):
+                part = blots_there[at : at + length]
+                occurrences[tuple((key, start - part[0][1]) for key, start in part)].append((name, at))
+        for run, all_places in occurrences.items():
+            places = apart(all_places, length)
+            if len({name for name, _ in places}) < 2:
+                continue
+            befores: set[object] = set()
+            behinds: set[object] = set()
+            for name, at in places:
+                there, end = kept[name], at + length
+                before, part, behind = there[:at], there[at:end], there[end:]
+                befores.add((before[-1][0], part[0][1] - before[-1][1]) if before else object())
+                behinds.add((behind[0][0], behind[0][1] - part[-1][1]) if behind else object())
+            if len(befores) > 1 and len(behinds) > 1:
+                found.add(
+                    (run[-1][1] + blotter.span, tuple((name, kept[name][at][1]) for name, at in places))
+                )
     return found
 
 
@@ -230,24 +270,25 @@ def test_one_place_in_ten_has_to_be_new_where_there_are_many(
     assert 20 in {passage.tokens for passage in index.extract(nested=True)}
 
 
-def test_runs_of_blots_that_overlap_themselves_are_told_or_left_out(tmp_path: Path) -> None:
-    # The steps between blots alone would say that a run overlaps one that begins with another blot.
-    texts = [
-        "a b c b a b c a b b c a b a b a b c a b b b c a b a b c c c a b a b c a a b a a a a a b c b c a b",
-        "b c a b a a a a a a a a a b b b a a a a b c a b c a b c a b c a b b b b a b c a b c a b c a a a a c c",
-        "a a b c a b a a c c a b b b a b c b b a b c c b c a b a b c c c c a b c a a a b b b a b b c a b b a b",
-    ]
-    with PassageIndex(tmp_path / "index", blotter=BLOTTER, store_text=False) as index:
-        for number, text in enumerate(texts):
-            index.add(f"d{number}", text)
-        found = list(index.extract(nested=True))
-    assert found
-    for passage in found:
-        written = {
-            " ".join(texts[int(place.doc_id[1:])].split()[place.token_start : place.token_end])
-            for place in passage.places
-        }
-        assert len(written) == 1
+@settings(max_examples=80, deadline=None)
+@given(
+    parts=st.lists(few_words | periodic, min_size=2, max_size=4),
+    blotter=st.sampled_from(
+        [{"name": "rolling/1", "k": k, "window": window} for k, window in ((2, 2), (3, 1), (2, 3))]
+    ),
+)
+def test_without_texts_extract_gives_all_maximal_runs_of_blots(
+    parts: list[list[str]], blotter: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    texts = {f"d{number}": words for number, words in enumerate(parts)}
+    with PassageIndex(tmp_path_factory.mktemp("index"), blotter=blotter, store_text=False) as index:
+        index.add_all((name, " ".join(words)) for name, words in texts.items())
+        found = [
+            (passage.tokens, tuple((place.doc_id, place.token_start) for place in passage.places))
+            for passage in index.extract(nested=True)
+        ]
+    assert len(found) == len(set(found))
+    assert set(found) == all_runs_of_blots(texts, blotter_of(blotter))
 
 
 def test_no_passage_goes_through_taboo_text(index: PassageIndex) -> None:

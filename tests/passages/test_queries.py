@@ -135,6 +135,14 @@ def test_a_lone_surrogate_counts_as_a_replacement_character(index: PassageIndex)
         assert part.asked.token_start >= 12
 
 
+def test_a_menu_of_one_host_is_found_on_another_each_time(index: PassageIndex) -> None:
+    menu = shared(60, "menu")
+    index.add_all((f"http://a.org/{number}", f"{menu} {text_of(number, 40)}") for number in range(100))
+    index.add("http://b.org/", f"before {menu} behind")
+    # What is remembered of a template from the first question does not change the second.
+    assert [ids(index.like(menu)) for _ in range(2)] == [["http://b.org/"]] * 2
+
+
 def test_fourteen_tokens_are_too_few_unless_fewer_are_asked_for(with_texts: PassageIndex) -> None:
     with_texts.add("there", f"{text_of(1)} {shared(14)} {text_of(2)}")
     assert with_texts.like(f"{text_of(3)} {shared(14)}") == []
