@@ -190,7 +190,7 @@ class PassageIndex:
         """Delete documents as one change, and tell of each whether it was there. Raises StoreUnavailable."""
         with self._open():
             self.flush()
-            with self._writing("delete") as writer:
+            with self._writing(self.command or "delete") as writer:
                 was_there = writer.delete(doc_ids)
                 self._tidy(writer)
                 return was_there
@@ -202,14 +202,14 @@ class PassageIndex:
         """
         with self._open():
             self.flush()
-            with self._writing("compact") as writer:
+            with self._writing(self.command or "compact") as writer:
                 is_changed = writer.compact()
                 self._merge_succeeded()
                 return is_changed
 
     @contextlib.contextmanager
     def writing(self, command: str = "", *, at_once: bool = False) -> Iterator[Self]:
-        """Keep the index locked for a longer piece of work; *command* tells others what for.
+        """Keep the index locked for a longer piece of work; *command* tells others what for, in place of that of the index.
 
         What was added before is written before, and what is added in it at its end at the latest. With *at_once* all
         that is done in it becomes the index's as one change at the end, and nothing of it if it ends by an error;
@@ -415,7 +415,7 @@ class PassageIndex:
             return
         if not self._create and not (self.path / MANIFEST).exists():
             raise no_index(self.path)
-        with WriterLock(self.path, self.command or command, timeout_s=self.lock_timeout_s):
+        with WriterLock(self.path, command or self.command, timeout_s=self.lock_timeout_s):
             self._writer = IndexWriter(self.path, self.parameters, at_once=at_once)
             self._create = False  # one that was there and is gone is not begun again
             try:

@@ -520,6 +520,14 @@ def test_a_second_writer_is_told_who_the_first_is_and_writes_after_it(tmp_path: 
         assert index.check(full=True).problems == ()
 
 
+def test_whoever_is_refused_is_told_the_command_of_the_work_or_else_that_of_the_index(tmp_path: Path) -> None:
+    for command, told in (("a repair", "a repair"), ("", "nightly")):
+        with PassageIndex(tmp_path, command="nightly") as index, index.writing(command):
+            other = PassageIndex(tmp_path)
+            with pytest.raises(StoreUnavailable, match=rf"\({told}\)"):
+                other.delete("a")
+
+
 def test_a_writer_waits_for_another_one_if_it_may(tmp_path: Path) -> None:
     with writer(tmp_path) as first, PassageIndex(tmp_path, lock_timeout_s=60) as index:
         index.add("second", COPIED)
