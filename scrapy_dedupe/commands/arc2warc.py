@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import UsageError
 
-from .figures import number_text, size_text
+from .figures import counted, number_text, size_text
 
 if TYPE_CHECKING:
     import argparse
@@ -89,8 +89,8 @@ def text(result: Converted) -> str:
         lines.append(f"... and {number_text(result.fault_count - _SHOWN)} more faults.")
     already = f", {number_text(result.files_found)} of them before" if result.files_found else ""
     lines.append(
-        f"{_counted(result.files, 'ARC file')} converted{already}: {_counted(result.responses, 'response')},"
-        f" {_counted(result.resources, 'resource')}, {_counted(result.metadata, 'version block')};"
+        f"{counted(result.files, 'ARC file')} converted{already}: {counted(result.responses, 'response')},"
+        f" {counted(result.resources, 'resource')}, {counted(result.metadata, 'version block')};"
         f" {size_text(result.bytes_before)} became {size_text(result.bytes_after)}."
     )
     if result.files:
@@ -105,8 +105,4 @@ def caveat(result: Converted) -> str | None:
     if not result.fault_count:
         return None
     were = "was at fault and is" if result.fault_count == 1 else "were at fault and are"
-    return f"{_counted(result.fault_count, 'place')} {were} not in the output."
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{number_text(count)} {noun}{'' if count == 1 else 's'}"
+    return f"{counted(result.fault_count, 'place')} {were} not in the output."

@@ -13,7 +13,7 @@ from scrapy_dedupe.afterwards.manifest import ALGORITHMS
 from scrapy_dedupe.errors import SettingError, UsageError
 
 from .bars import Bars
-from .figures import number_text, size_text
+from .figures import counted, number_text, size_text
 from .left_files import left_files
 from .revisit_options import add_revisit_arguments
 
@@ -221,16 +221,16 @@ def text(result: DedupeReport) -> str:
         lines += _savings("host", done.savings.hosts) + _savings("MIME type", done.savings.types)
     if done.verified:
         lines.append(
-            f"Verified: {_counted(done.verified, 'record')} read again and compared with the old files;"
-            f" {_counted(done.resolved, 'revisit leads', 'revisits lead')} to the same payload,"
+            f"Verified: {counted(done.verified, 'record')} read again and compared with the old files;"
+            f" {counted(done.resolved, 'revisit leads', 'revisits lead')} to the same payload,"
             f" {number_text(done.replayed)} replayed as a sample."
         )
     lines += _first([str(fault) for fault in done.faults], done.fault_count)
     lines += _first(list(done.findings), done.findings_count)
     if (index := result.index) is not None:
         lines.append(
-            f"{_counted(index.imported, 'file')} imported into {index.store}: {_counted(index.originals, 'original')},"
-            f" {_counted(index.revisits, 'revisit')}."
+            f"{counted(index.imported, 'file')} imported into {index.store}: {counted(index.originals, 'original')},"
+            f" {counted(index.revisits, 'revisit')}."
         )
         lines += _first(list(index.failed), len(index.failed))
     return "\n".join([*lines, *_outcome(done)])
@@ -310,16 +310,12 @@ def caveat(result: DedupeReport) -> str | None:
     done, index = result.deduped, result.index
     parts = []
     if done.findings_count:
-        parts.append(f"the verification found {_counted(done.findings_count, 'difference')}")
+        parts.append(f"the verification found {counted(done.findings_count, 'difference')}")
     if done.fault_count:
-        parts.append(f"{_counted(done.fault_count, 'fault')} in the input passed over")
+        parts.append(f"{counted(done.fault_count, 'fault')} in the input passed over")
     if index is not None and index.failed:
-        parts.append(f"{_counted(len(index.failed), 'file')} not imported")
+        parts.append(f"{counted(len(index.failed), 'file')} not imported")
     if index is not None and index.skipped:
-        parts.append(f"{_counted(index.skipped, 'record')} passed over by the import")
+        parts.append(f"{counted(index.skipped, 'record')} passed over by the import")
     sentence = "; ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}." if sentence else None
-
-
-def _counted(count: int, one: str, many: str | None = None) -> str:
-    return f"1 {one}" if count == 1 else f"{number_text(count)} {many or f'{one}s'}"

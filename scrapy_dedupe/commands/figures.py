@@ -35,6 +35,15 @@ def number_text(number: int) -> str:
     return f"{number:,}"
 
 
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """How many there are of something.
+
+    >>> counted(1, "document"), counted(1_200, "document"), counted(0, "copy", "copies")
+    ('1 document', '1,200 documents', '0 copies')
+    """
+    return f"{number_text(count)} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def size_text(size_bytes: int) -> str:
     """A size in the decimal unit that keeps it short.
 

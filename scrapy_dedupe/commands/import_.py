@@ -16,7 +16,7 @@ from scrapy_dedupe.crawls.index import PAYLOAD_MODES, checked_crawl_id
 from scrapy_dedupe.crawls.sources import places_of
 from scrapy_dedupe.errors import UsageError
 
-from .figures import number_text
+from .figures import counted, number_text
 
 if TYPE_CHECKING:
     import argparse
@@ -233,24 +233,24 @@ class _Watch:
 
 def text(result: ImportReport) -> str:
     lines = [
-        f"{_counted(len(result.imported), 'source')} imported into {result.store}"
+        f"{counted(len(result.imported), 'source')} imported into {result.store}"
         + (f", {number_text(len(result.known))} known already" if result.known else "")
         + (f", {number_text(len(result.failed))} failed" if result.failed else "")
         + "."
     ]
     if result.imported:
         lines.append(
-            f"{_counted(result.captures, 'response')}, {number_text(result.revisits)} of them revisits;"
-            f" {_counted(result.originals, 'original')}."
+            f"{counted(result.captures, 'response')}, {number_text(result.revisits)} of them revisits;"
+            f" {counted(result.originals, 'original')}."
         )
     if result.waiting:
         lines.append(
-            f"The originals of {_counted(result.waiting, 'payload')} are not in the index yet; import or commit the crawls"
+            f"The originals of {counted(result.waiting, 'payload')} are not in the index yet; import or commit the crawls"
             " that have them."
         )
     if result.claimed:
         lines.append(
-            f"{_counted(result.claimed, 'source')} of the queue are left to another process that has claimed them."
+            f"{counted(result.claimed, 'source')} of the queue are left to another process that has claimed them."
         )
     if result.removed:
         lines.append(f"Removed: {', '.join(result.removed)}.")
@@ -276,21 +276,17 @@ def text(result: ImportReport) -> str:
 def caveat(result: ImportReport) -> str | None:
     parts = []
     if result.failed:
-        parts.append(f"{_counted(len(result.failed), 'source')} could not be imported")
+        parts.append(f"{counted(len(result.failed), 'source')} could not be imported")
     if result.skipped:
-        parts.append(f"{_counted(result.skipped, 'line or record', 'lines or records')} passed over")
+        parts.append(f"{counted(result.skipped, 'line or record', 'lines or records')} passed over")
     if result.absent:
         parts.append(
-            f"WARC files that {_counted(len(result.absent), 'CDXJ names', 'CDXJ name')} are not there"
+            f"WARC files that {counted(len(result.absent), 'CDXJ names', 'CDXJ name')} are not there"
         )
     sentences = [f"{'; '.join(parts)}."] if parts else []
     if result.not_removed:
         sentences.append(result.not_removed)
     return " ".join(sentences) or None
-
-
-def _counted(count: int, one: str, many: str | None = None) -> str:
-    return f"1 {one}" if count == 1 else f"{number_text(count)} {many or f'{one}s'}"
 
 
 def _some(names: list[str]) -> str:

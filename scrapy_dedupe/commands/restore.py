@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import UsageError
 
-from .figures import number_text, size_text
+from .figures import counted, number_text, size_text
 
 if TYPE_CHECKING:
     import argparse
@@ -86,34 +86,30 @@ def text(result: Restored) -> str:
     lines = [str(fault) for fault in result.faults[:_SHOWN]]
     if result.fault_count > _SHOWN:
         lines.append(f"... and {number_text(result.fault_count - _SHOWN)} more faults.")
-    changed = f"{number_text(result.files_changed)} of {_counted(result.files, 'file')}"
+    changed = f"{number_text(result.files_changed)} of {counted(result.files, 'file')}"
     if result.restored or result.repointed:
         lines.append(
-            f"{_counted(result.restored, 'revisit')} restored, {_counted(result.repointed, 'other record')} pointed back,"
+            f"{counted(result.restored, 'revisit')} restored, {counted(result.repointed, 'other record')} pointed back,"
             f" in {changed}; {size_text(result.bytes_before)} became {size_text(result.bytes_after)}. Verified."
         )
     else:
         lines.append(
-            f"Nothing to restore: {_counted(result.files, 'file')}, {size_text(result.bytes_before)}, with no record"
+            f"Nothing to restore: {counted(result.files, 'file')}, {size_text(result.bytes_before)}, with no record"
             " that warcrefs or dedupe has changed."
         )
     lines += [
-        f"Left: {_counted(count, 'revisit')} of other programs ({reason})."
+        f"Left: {counted(count, 'revisit')} of other programs ({reason})."
         for reason, count in result.left.items()
     ]
     if result.not_ours:
         lines.append(
-            f"Left: {_counted(result.not_ours, 'record')} with Former- fields that are not those of warcrefs or dedupe."
+            f"Left: {counted(result.not_ours, 'record')} with Former- fields that are not those of warcrefs or dedupe."
         )
     if result.output is not None:
         lines.append(f"The files are in {result.output}; those they were made from are as they were.")
     elif result.files_changed:
         lines.append("The files were replaced.")
     return "\n".join(lines)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{number_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def caveat(result: Restored) -> str | None:

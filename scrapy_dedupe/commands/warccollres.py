@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError, UsageError
 
 from .bars import Bars
-from .figures import number_text
+from .figures import counted, number_text
 
 if TYPE_CHECKING:
     import argparse
@@ -159,9 +159,9 @@ def text(result: CollisionReport) -> str:
     if result.output == "-":
         return ""
     summary = (
-        f"{result.output}: {_counted(result.lines, 'record')}. {number_text(result.compared)} of them compared, since they"
-        f" share {_counted(result.digests, 'digest')}: {_counted(result.collisions, 'digest')} of different payloads,"
-        f" {_counted(result.alone, 'record')} that may not stand for another."
+        f"{result.output}: {counted(result.lines, 'record')}. {number_text(result.compared)} of them compared, since they"
+        f" share {counted(result.digests, 'digest')}: {counted(result.collisions, 'digest')} of different payloads,"
+        f" {counted(result.alone, 'record')} that may not stand for another."
     )
     lines = [summary, *(str(fault) for fault in result.faults[:_SHOWN])]
     if result.fault_count > _SHOWN:
@@ -173,10 +173,6 @@ def caveat(result: CollisionReport) -> str | None:
     if not result.fault_count:
         return None
     return (
-        f"{_counted(result.fault_count, 'fault')} in the input passed over; a record that could not be compared has an"
+        f"{counted(result.fault_count, 'fault')} in the input passed over; a record that could not be compared has an"
         " extension of its own."
     )
-
-
-def _counted(count: int, word: str) -> str:
-    return f"1 {word}" if count == 1 else f"{number_text(count)} {word}s"

@@ -10,7 +10,7 @@ from scrapy_dedupe.afterwards.manifest import ALGORITHMS, FORMATS
 from scrapy_dedupe.errors import UsageError
 
 from .bars import Bars
-from .figures import number_text, size_text
+from .figures import counted, number_text, size_text
 from .left_files import left_files
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def run(place: Place, opts: argparse.Namespace) -> Sums:
 def text(result: Sums) -> str:
     lines = [
         (
-            f"{result.output}: {_counted(result.lines, 'record')} of {_counted(result.files, 'file')},"
+            f"{result.output}: {counted(result.lines, 'record')} of {counted(result.files, 'file')},"
             f" {size_text(result.size_bytes)}. {number_text(result.stored)} digests were stored with the records,"
             f" {number_text(result.computed)} computed ({size_text(result.hashed_bytes)} hashed)."
         )
@@ -128,12 +128,12 @@ def text(result: Sums) -> str:
         lines.append(f"Passed over, since the manifest lists them: {_some(result.listed)}.")
     lines += left_files(result.left_below, result.left_open)
     if result.empty:
-        lines.append(f"{_counted(result.empty, 'record')} without payload left out.")
+        lines.append(f"{counted(result.empty, 'record')} without payload left out.")
     if result.headless:
-        lines.append(f"{_counted(result.headless, 'response')} without an HTTP status line left out.")
+        lines.append(f"{counted(result.headless, 'response')} without an HTTP status line left out.")
     if result.verified or result.unverifiable:
         lines.append(
-            f"{_counted(result.verified, 'stored digest')} compared,"
+            f"{counted(result.verified, 'stored digest')} compared,"
             f" {number_text(result.mismatch_count)} different"
             + (f", {number_text(result.unverifiable)} of unknown algorithms." if result.unverifiable else ".")
         )
@@ -147,16 +147,12 @@ def text(result: Sums) -> str:
 def caveat(result: Sums) -> str | None:
     parts = []
     if result.fault_count:
-        parts.append(f"{_counted(result.fault_count, 'fault')} in the input passed over")
+        parts.append(f"{counted(result.fault_count, 'fault')} in the input passed over")
     if result.mismatch_count:
         parts.append(
-            f"{_counted(result.mismatch_count, 'record')} with a digest that is not that of the payload"
+            f"{counted(result.mismatch_count, 'record')} with a digest that is not that of the payload"
         )
     return f"{'; '.join(parts)}." if parts else None
-
-
-def _counted(count: int, word: str) -> str:
-    return f"1 {word}" if count == 1 else f"{number_text(count)} {word}s"
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.commands.figures import counted, number_text
 
 from .roots import add_root, root_of
 from .snippets import printable
@@ -81,10 +81,10 @@ def text(result: Checked) -> str:
         lines.append(
             f"Of a writer that is at work, or that was stopped, and then removed by the next one: {names}."
         )
-    verdict = "nothing is wrong" if not result.problems else _counted(len(result.problems), "problem")
+    verdict = "nothing is wrong" if not result.problems else counted(len(result.problems), "problem")
     lines.append(
-        f"Checked {result.root}: {_counted(result.segments, 'segment')}, {_counted(result.documents, 'document')},"
-        f" {_counted(result.texts, 'text')}, {_counted(result.posts, 'post')} in {result.seconds:.1f} s: {verdict}."
+        f"Checked {result.root}: {counted(result.segments, 'segment')}, {counted(result.documents, 'document')},"
+        f" {counted(result.texts, 'text')}, {counted(result.posts, 'post')} in {result.seconds:.1f} s: {verdict}."
     )
     return "\n".join(lines)
 
@@ -94,7 +94,3 @@ def caveat(result: Checked) -> str | None:
         return None
     things = "1 thing is" if len(result.problems) == 1 else f"{number_text(len(result.problems))} things are"
     return f"{things} wrong with the index. Index the documents anew into another folder, or put back a copy of this one."
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{number_text(count)} {noun}{'' if count == 1 else 's'}"

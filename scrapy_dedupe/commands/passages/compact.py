@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.commands.figures import number_text, size_text
+from scrapy_dedupe.commands.figures import counted, size_text
 
 from .roots import add_root, root_of
 
@@ -69,10 +69,6 @@ def text(result: Compacted) -> str:
     if not result.was_done:
         return f"{result.root} is compact already."
     return (
-        f"{result.root}: {_counted(result.segments_before)} with {size_text(result.bytes_before)} became"
-        f" {_counted(result.segments)} with {size_text(result.size_bytes)}, in {result.seconds:.1f} s."
+        f"{result.root}: {counted(result.segments_before, 'segment')} with {size_text(result.bytes_before)} became"
+        f" {counted(result.segments, 'segment')} with {size_text(result.size_bytes)}, in {result.seconds:.1f} s."
     )
-
-
-def _counted(segments: int) -> str:
-    return "1 segment" if segments == 1 else f"{number_text(segments)} segments"

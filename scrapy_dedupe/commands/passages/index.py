@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.figures import number_text, size_text
+from scrapy_dedupe.commands.figures import counted, number_text, size_text
 from scrapy_dedupe.errors import StoreRefused, UsageError
 
 from .roots import add_root, not_merged, root_of
@@ -224,7 +224,7 @@ def _refuse_filled(index: PassageIndex, root: Path, *, is_appending: bool) -> No
     # Asked while the lock is held: another process may have begun the index meanwhile.
     if not is_appending and (count := len(index)):
         raise StoreRefused(
-            f"The index {root} has {_counted(count, 'document')} already. Add to it with --append, or name another folder"
+            f"The index {root} has {counted(count, 'document')} already. Add to it with --append, or name another folder"
             " with --root."
         )
 
@@ -279,7 +279,7 @@ def text(result: Indexed) -> str:
     unchanged = f"; {number_text(result.unchanged)} unchanged" if result.unchanged else ""
     copies = f", {number_text(result.copies)} with a text that is stored already" if result.copies else ""
     lines.append(
-        f"{result.root}: {_counted(result.documents, 'document')} added{replaced}{copies}{unchanged}."
+        f"{result.root}: {counted(result.documents, 'document')} added{replaced}{copies}{unchanged}."
     )
     lines.append(
         f"{size_text(result.text_bytes)} of text, {number_text(result.tokens)} tokens and {number_text(result.posts)} posts in"
@@ -291,7 +291,7 @@ def text(result: Indexed) -> str:
         lines.append(f"Passed over: {', '.join(counts)}.")
     if result.undecodable:
         lines.append(
-            f"{_counted(result.undecodable, 'document')} had bytes that are wrong in the encoding, and are U+FFFD now."
+            f"{counted(result.undecodable, 'document')} had bytes that are wrong in the encoding, and are U+FFFD now."
         )
     return "\n".join(lines)
 
@@ -299,18 +299,14 @@ def text(result: Indexed) -> str:
 def caveat(result: Indexed) -> str | None:
     parts = []
     if result.fault_count:
-        parts.append(f"{_counted(result.fault_count, 'fault')} in the input passed over")
+        parts.append(f"{counted(result.fault_count, 'fault')} in the input passed over")
     opened = result.skipped.get("open", 0)
     if opened:
-        parts.append(f"{_counted(opened, 'archive')} that a crawl has open, or left so, passed over")
+        parts.append(f"{counted(opened, 'archive')} that a crawl has open, or left so, passed over")
     if loud := result.loud - opened:
-        parts.append(f"{_counted(loud, 'document')} left out")
+        parts.append(f"{counted(loud, 'document')} left out")
     if result.undecodable:
-        parts.append(f"{_counted(result.undecodable, 'document')} with characters replaced")
+        parts.append(f"{counted(result.undecodable, 'document')} with characters replaced")
     if result.not_merged is not None:
         parts.append(f"all that was taken is in the index, but {result.not_merged}")
     return f"{'; '.join(parts)}." if parts else None
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{number_text(count)} {noun}{'' if count == 1 else 's'}"
