@@ -37,7 +37,6 @@ _LAYERS = 8
 _BLOCK = 1 << 14
 _NOWHERE = np.uint64(0xD1342543DE82EF95)
 _PIECE = 1 << 20
-__all__ = ["Occurrences", "PartWindows", "Runs", "Windows", "outermost", "shared_runs", "thinned"]
 
 _powers: dict[int, Hashes] = {}
 
@@ -128,16 +127,6 @@ class PartWindows:
         return Runs(runs.a_starts + self._shifts[parts], runs.b_starts, runs.lengths)
 
 
-def shared_runs(
-    a_hashes: Hashes, b_hashes: Hashes, seeds: tuple[Positions, Positions], min_tokens: int
-) -> Runs:
-    """The maximal equal runs of at least *min_tokens* tokens that go through *seeds*, each once.
-
-    Seeds are pairs of places that may agree; those that do not are passed over. In the order of the first text.
-    """
-    return _runs(a_hashes, _sums(a_hashes), b_hashes, _sums(b_hashes), seeds, min_tokens)
-
-
 def thinned(runs: Runs) -> Runs:
     """All runs, unless tokens are on average in very many of them: then those that cover the same in both texts.
 
@@ -194,6 +183,10 @@ def outermost(runs: Runs) -> Runs:
 def _runs(
     a: Hashes, a_sums: Hashes, b: Hashes, b_sums: Hashes, seeds: tuple[Positions, Positions], min_tokens: int
 ) -> Runs:
+    """The maximal equal runs of at least *min_tokens* tokens that go through *seeds*, each once.
+
+    Seeds are pairs of places that may agree; those that do not are passed over. In the order of the first text.
+    """
     a_at, b_at = (np.asarray(side, np.int64) for side in seeds)
     if len(a_at):
         equal = a[a_at] == b[b_at]

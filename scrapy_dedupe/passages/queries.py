@@ -21,9 +21,9 @@ import numpy as np
 
 from scrapy_dedupe.errors import SettingError
 
-from .alignment import Occurrences
 from .blots import blotter_of, keys
 from .boilerplate import SHARE
+from .occurrences import Occurrences
 from .preparation import digest_of
 from .shared import AskedText, Share, shares_in_outline, shares_in_texts
 from .stretches import tokens_before

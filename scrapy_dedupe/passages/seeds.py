@@ -124,7 +124,7 @@ class SeedSearch:
         rows = mapped(self._path, np.uint64).reshape(-1, 2)
         values = rows[:, 0]
         if sigma is not None and self._count:
-            values = values[rows[:, 1] >= max(least, self._threshold(sigma))]
+            values = values[rows[:, 1] >= self._threshold(sigma)]
         hidden = self._hidden_keys()
         return Seeds(KeySet(np.array(values), self._bits), np.flatnonzero(self._has_seed), hidden, tabooed)
 

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages.alignment import (
-    Occurrences,
-    PartWindows,
-    Runs,
-    Windows,
-    outermost,
-    shared_runs,
-    thinned,
-)
+from scrapy_dedupe.passages.alignment import PartWindows, Runs, Windows, _runs, _sums, outermost, thinned
+from scrapy_dedupe.passages.occurrences import Occurrences
 
 FEW_WORDS = st.lists(st.integers(0, 3), max_size=30)
 Triples = list[tuple[int, int, int]]
@@ -27,6 +20,10 @@ def hashes(numbers: list[int]) -> np.ndarray:
 
 def triples(runs: Runs) -> Triples:
     return list(zip(runs.a_starts.tolist(), runs.b_starts.tolist(), runs.lengths.tolist(), strict=True))
+
+
+def shared_runs(a: np.ndarray, b: np.ndarray, seeds: tuple[np.ndarray, np.ndarray], least: int) -> Runs:
+    return _runs(a, _sums(a), b, _sums(b), seeds, least)
 
 
 def all_runs(a: list[int], b: list[int], least: int) -> Triples:
