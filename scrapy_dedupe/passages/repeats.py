@@ -149,32 +149,44 @@ class Repeats:
         positions = np.sort(positions)
         if not len(positions):
             return None
-        most = length - 1 + self._material.extra
-        first = np.full(most, positions[0])
-        shifts = np.arange(1, most + 1)
-        # Only what agrees with itself after so many values can overlap itself by the rest.
-        shifts = shifts[self._material.are_equal(first, first + shifts, np.maximum(length - shifts, 0))]
+        first = int(positions[0])
+        shifts = self._periods_at(first, length)
         if len(shifts):
             # Behind a place that is several times the least one away from another is one that is it once.
             shifts = shifts[(shifts == shifts[0]) | (shifts % shifts[0] != 0)]
         for shift in shifts.tolist():
-            can_be = np.flatnonzero(positions >= shift)
+            # Two places that are so far apart need no look: the run stands at the first of them as at all places.
+            is_behind = np.zeros(len(positions), np.bool_)
+            is_behind[1:] = (np.diff(positions) == shift) & (shift <= length)
+            can_be = np.flatnonzero((positions >= shift) & ~is_behind)
             # As the run agrees with itself after so many values, no more of them have to be compared.
             steps = np.arange(min(shift, _WIDTH))
-            begin = self._material.sequence[first[0] + steps]
+            begin = self._material.sequence[first + steps]
             at = positions[can_be]
             is_there = (self._material.sequence[at[:, None] - shift + steps] == begin).all(axis=1)
             can_be, at = can_be[is_there], at[is_there]
             if shift > _WIDTH or self._material.extra:
                 is_there = self._material.are_equal(at - shift, at, np.full(len(at), shift))
                 can_be = can_be[is_there]
-            positions = np.delete(positions, can_be)
+            is_behind[can_be] = True
+            positions = positions[~is_behind]
             if not len(positions):
                 return None
         head = np.zeros(1, np.int64)
         is_maximal = _is_diverse(self._material.before(positions), head)
         is_maximal &= _is_diverse(self._material.sequence[positions + length], head)
         return positions if is_maximal.all() else None
+
+    def _periods_at(self, first: int, length: int) -> Numbers:
+        """After how many values the run from *first* on agrees with itself, so that it can overlap itself by the rest."""
+        sequence = self._material.sequence
+        shifts = np.arange(1, length + self._material.extra)
+        # For most of them one value tells, which is much less work where a long run is one of thousands.
+        is_like = np.ones(len(shifts), np.bool_)
+        is_like[: length - 1] = sequence[first + 1 : first + length] == sequence[first]
+        shifts = shifts[is_like]
+        firsts = np.full(len(shifts), first)
+        return shifts[self._material.are_equal(firsts, firsts + shifts, np.maximum(length - shifts, 0))]
 
     def _grouped(self, hashes: NDArray[np.uint64], positions: Numbers) -> _Members:
         order = np.argsort(hashes, kind="stable")

@@ -11,9 +11,12 @@ import pytest
 
 from scrapy_dedupe.passages.index import PassageIndex
 from scrapy_dedupe.passages.periods import Periods
+from scrapy_dedupe.passages.prefix_sums import PrefixSums
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 KNOWN = 5
 
@@ -71,3 +74,26 @@ def test_two_texts_of_one_line_take_little_memory(tmp_path: Path) -> None:
     tokens, documents, size_mb = map(int, done.stdout.split())
     assert (tokens, documents) == (60_000 * 13, 2)
     assert size_mb < 250
+
+
+@pytest.mark.parametrize("has_texts", [True, False])
+def test_a_line_that_repeats_in_two_texts_is_told_without_comparing_each_place_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_texts: bool
+) -> None:
+    compared = 0
+    are_equal = PrefixSums.are_equal
+
+    def counted(self: PrefixSums, ours: NDArray[np.int64], *others: NDArray[np.int64]) -> NDArray[np.bool_]:
+        nonlocal compared
+        compared += len(ours)
+        return are_equal(self, ours, *others)
+
+    monkeypatch.setattr(PrefixSums, "are_equal", counted)
+    line = [f"w{number}" for number in range(20)]
+    with PassageIndex(tmp_path / "index", store_text=has_texts) as index:
+        index.add("long", " ".join(line * 2_000))
+        index.add("short", " ".join(line * 400))
+        told = [(passage.tokens, len(passage.places)) for passage in index.extract()]
+    # Without texts passages begin and end at blots.
+    assert told == ([(8_000, 2), (20, 2_400)] if has_texts else [(7_998, 2), (18, 2_400)])
+    assert compared < 5 * 2_400 * len(line)
