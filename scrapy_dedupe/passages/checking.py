@@ -6,8 +6,8 @@ What is looked at:
 - each segment by itself: its checksums, its order, and whether its texts have their digests;
 - the deleted documents: whether their segments have them;
 - the documents: whether each has a text that some segment holds, and whether each name is there once;
-- in full, the posts: the blots of every text are made again, and compared with what stands under its number: keys and spots. In an index
-  without texts only their count and their numbering can be compared with the outlines.
+- in full, the posts: the blots of every text are made again, and compared with what stands under its number: keys and
+  spots. In an index without texts only their count and their numbering can be compared with the outlines.
 
 Posts are compared by their count and by the sum, modulo 2^64, of what splitmix64 (Steele, Lea, Flood 2014) makes of each:
 that takes 16 bytes a text however many posts there are, and does not depend on their order.

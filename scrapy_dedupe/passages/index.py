@@ -209,12 +209,13 @@ class PassageIndex:
 
     @contextlib.contextmanager
     def writing(self, command: str = "", *, at_once: bool = False) -> Iterator[Self]:
-        """Keep the index locked for a longer piece of work; *command* tells others what for, in place of that of the index.
+        """Keep the index locked for a longer piece of work.
 
-        What was added before is written before, and what is added in it at its end at the latest. With *at_once* all
-        that is done in it becomes the index's as one change at the end, and nothing of it if it ends by an error;
-        questions are answered from before till then. Within another one it is a part of that. Raises StoreUnavailable if
-        another process writes; RuntimeError for *at_once* within one that is not so.
+        *command* tells others what for, in place of that of the index. What was added before is written before, and
+        what is added in it at its end at the latest. With *at_once* all that is done in it becomes the index's as one
+        change at the end, and nothing of it if it ends by an error; questions are answered from before till then.
+        Within another one it is a part of that. Raises StoreUnavailable if another process writes; RuntimeError for
+        *at_once* within one that is not so.
 
         What other threads add meanwhile is a part of it: if it ends by an error, what is not on the disk then is lost.
         """

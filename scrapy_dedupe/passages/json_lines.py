@@ -1,7 +1,8 @@
 """Documents in JSON lines: one object a line, with a field for the id and one for the text.
 
 Blank lines are passed over. A number as id is taken as it is written. A line that is no JSON object, lacks a field, or
-has something else than a text in one, is a fault that names the line. NaN and infinite numbers are let pass, as Python writes them.
+has something else than a text in one, is a fault that names the line. NaN and infinite numbers are let pass, as Python
+writes them.
 
 No more of a line is held than the limit. What stands in it beside texts is made Python objects that take up to forty
 times its room, so that has a limit of its own, and is measured before it is parsed.

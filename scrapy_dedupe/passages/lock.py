@@ -1,9 +1,9 @@
 """The lock of an index folder: one process writes at a time, and whoever is refused is told which one that is.
 
 The file ``lock`` in the folder is held with an exclusive `flock` and never removed, so the lock ends with the process
-that has it, however that ends; a copy of the process (`os.fork`) does not have it, and does not keep it. What stands in the file only says who has it: a JSON object of ``pid``, ``host``,
-``since`` (UTC) and ``command`` in one line; empty when nobody has it. Where a file system has no such locks, nothing
-guards the folder. Readers need no lock.
+that has it, however that ends; a copy of the process (`os.fork`) does not have it, and does not keep it. What stands in
+the file only says who has it: a JSON object of ``pid``, ``host``, ``since`` (UTC) and ``command`` in one line; empty when
+nobody has it. Where a file system has no such locks, nothing guards the folder. Readers need no lock.
 """
 
 from __future__ import annotations

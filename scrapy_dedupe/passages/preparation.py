@@ -54,7 +54,6 @@ _LEVEL = 1
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # RFC 3986, 3.2: [ user @ ] host [ : port ], where the host may be an address in brackets.
 _AUTHORITY = re.compile(r"https?://(?:[^/?#@\\]*@)?(\[[^\]/?#]*\]|[^/?#:\\]*)", re.IGNORECASE)
-
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w-]+(?:\.[\w-]+)*\.?)(?::[0-9]*)?")
 
 

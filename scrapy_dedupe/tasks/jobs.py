@@ -66,7 +66,8 @@ def run_in_order(
 
     Tasks are taken as they are needed, in this process, so they may be as many as they like: at most eight a job are
     taken before their results are. So the processes have something to do also while the caller is busy with a result.
-    Given a *weight*, those that are handed over weigh *most* together; a heavier one is handed over alone. With one job, or one task, all is done in this process. Raises as `run_jobs` does, and what *tasks* raises.
+    Given a *weight*, those that are handed over weigh *most* together; a heavier one is handed over alone. With one job,
+    or one task, all is done in this process. Raises as `run_jobs` does, and what *tasks* raises.
     """
     left = iter(tasks)
     count = job_count(jobs)

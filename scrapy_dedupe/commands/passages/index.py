@@ -46,10 +46,10 @@ class Indexed:
     """What was indexed.
 
     *documents* were taken, *replaced* times one in place of another text, be it of the same run; *unchanged* ones were
-    there already. *texts* were stored, and *copies* of
-    the documents have a text that is stored already. *undecodable* have U+FFFD for what was wrong in their encoding.
-    *skipped* counts by reason what was passed over, of which *loud* is to be told; *named* and *faults* list a thousand
-    at most, of *to_name* and *fault_count*. ``text_bytes`` counts what was read as UTF-8, ``bytes_per_s`` is the speed in it.
+    there already. *texts* were stored, and *copies* of the documents have a text that is stored already. *undecodable*
+    have U+FFFD for what was wrong in their encoding. *skipped* counts by reason what was passed over, of which *loud* is
+    to be told; *named* and *faults* list a thousand at most, of *to_name* and *fault_count*. ``text_bytes`` counts what
+    was read as UTF-8, ``bytes_per_s`` is the speed in it.
     *not_merged* says why segments that piled up could not be merged, which costs no document.
     """
 
