@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,7 @@ def record_crawl(
         assert done is not None
     if commit:
         index.commit(crawl)
+    time.sleep(0.002)  # so that no two crawls of a test have one time; those are kept in milliseconds
     if done is None:
         return files
     drop_warc_files(index, done)

@@ -218,10 +218,8 @@ def test_a_file_that_is_locked_is_said_at_once(path: Path) -> None:
     other.execute("PRAGMA locking_mode=EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
     exact._file._reader = sqlite3.connect(path, timeout=0.0, isolation_level=None)
-    start = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"urls\.exact does not answer.*locked.*count as new"):
         _ = items[0] in exact
-    assert time.monotonic() - start < 0.5
     other.close()
 
 
