@@ -18,6 +18,7 @@ from .breaker import Breaker
 from .crawls import new_crawl_id
 from .errors import ArchiveError, DedupeError, StoreError, StoreUnavailable
 from .event_loop import EventLoop
+from .onlookers import Onlookers
 from .recordings import Recordings
 from .settings import Settings, read_settings, warn_of_unknown
 from .stores import open_store, parse_store_url
@@ -66,6 +67,7 @@ class Session:
         self.is_spoiled = False
         self.loop = EventLoop()
         self.recordings = Recordings(self.loop)
+        self.onlookers = Onlookers(self._onlooker_failed)
         self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
         warn_of_unknown(crawler.settings)
         self.jobdir: Path | None = self.settings.jobdir
@@ -282,6 +284,9 @@ class Session:
             layer,
             exc_info=None if expected else error,
         )
+
+    def _onlooker_failed(self, error: BaseException) -> None:
+        self.error("report", error, "What looked on there is told nothing more; the crawl goes on.")
 
     def close_spider(self, reason: str) -> None:
         """End the crawl with *reason*."""

@@ -113,6 +113,24 @@ class ReplaySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportSettings:
+    """Where the page of the report and the log of duplicates go; None: nowhere. Paths may have ``%(name)s`` in them."""
+
+    page: str | None
+    duplicates_log: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Where Prometheus finds the metrics: at a port (0: none) of an address, or in a file; and how often that is written."""
+
+    port: int
+    address: str
+    file: Path | None
+    every_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one crawl."""
 
@@ -122,6 +140,8 @@ class Settings:
     wacz: WaczSettings
     passages: PassageSettings
     replay: ReplaySettings
+    report: ReportSettings
+    metrics: MetricsSettings
     store_timeout_s: float
     on_store_error: str
     jobdir: Path | None

@@ -88,6 +88,17 @@ def path(value: Any) -> Path:
     return Path(value)
 
 
+NAMES_IN_PATHS: Final = ("name", "time", "crawl")
+
+
+def named_path(value: Any) -> str:
+    text = str(path(value))
+    # Other percent signs are part of the path.
+    if not set(re.findall(r"%\((.*?)\)s", text)) <= set(NAMES_IN_PATHS):
+        raise ValueError
+    return text
+
+
 def _sequence(value: Any) -> list[Any]:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]

@@ -19,8 +19,10 @@ from scrapy.utils.project import data_path
 from .errors import SettingError
 from .setting_groups import (
     ContentSettings,
+    MetricsSettings,
     PassageSettings,
     ReplaySettings,
+    ReportSettings,
     Settings,
     UrlSettings,
     WaczSettings,
@@ -36,6 +38,7 @@ from .setting_values import (
     integer,
     matching,
     mime_types,
+    named_path,
     number,
     path,
     per_type,
@@ -73,6 +76,7 @@ class Spec:
 
 
 _FLAG = "True or False"
+_NAMED_PATH = "a path, in which %(name)s, %(time)s and %(crawl)s may stand"
 
 SPECS: Final[tuple[Spec, ...]] = (
     # Stores
@@ -230,6 +234,23 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_REPLAY_MISSING", "fail", choice("fail", "fetch"), '"fail" or "fetch"',
          "What happens to a request that DEDUPE_REPLAY has no answer for: it fails with NotInArchive, or it is"
          " fetched from the network."),
+    # Report and metrics
+    Spec("DEDUPE_REPORT", None, named_path, _NAMED_PATH,
+         "The HTML page that says what the crawl saved, written when it has ended; replaced if it is there. %(name)s"
+         " stands for the spider's name, %(time)s for the time of the start, %(crawl)s for the crawl's id. Needs the"
+         " extra report. Default: none; scrapy dedupe report makes one at any time."),
+    Spec("DEDUPE_DUPLICATES_LOG", None, named_path, _NAMED_PATH,
+         "The file that gets a line of JSON for each request, page and exchange that was a duplicate; lines are added at"
+         " its end. Names in it as in DEDUPE_REPORT. Default: none."),
+    Spec("DEDUPE_METRICS_PORT", 0, integer(0, 65535), "a whole number from 0 to 65535",
+         "The port at which Prometheus can read metrics while the crawl goes on; 0: none. Needs the extra prometheus."),
+    Spec("DEDUPE_METRICS_ADDRESS", "127.0.0.1", matching(r"[^\s/]+"), "an address or a host name",
+         "The address of that port. The default is for this machine alone."),
+    Spec("DEDUPE_METRICS_FILE", None, path, "a path",
+         "The file that gets the metrics as text, for the textfile collector of node_exporter; replaced as a whole each"
+         " time. Needs the extra prometheus. Default: none."),
+    Spec("DEDUPE_METRICS_SECONDS", 15.0, number(lambda n: 1 <= n <= 3600), "a number from 1 to 3600",
+         "How often the file of metrics is written.", "seconds"),
 )  # fmt: skip
 
 _KNOWN: Final = {spec.name: spec for spec in SPECS}
@@ -302,6 +323,13 @@ def read_settings(settings: BaseSettings) -> Settings:
             store_text=values["DEDUPE_PASSAGES_TEXT"],
         ),
         replay=ReplaySettings(files=values["DEDUPE_REPLAY"], missing=values["DEDUPE_REPLAY_MISSING"]),
+        report=ReportSettings(page=values["DEDUPE_REPORT"], duplicates_log=values["DEDUPE_DUPLICATES_LOG"]),
+        metrics=MetricsSettings(
+            port=values["DEDUPE_METRICS_PORT"],
+            address=values["DEDUPE_METRICS_ADDRESS"],
+            file=values["DEDUPE_METRICS_FILE"],
+            every_s=values["DEDUPE_METRICS_SECONDS"],
+        ),
         store_timeout_s=values["DEDUPE_STORE_TIMEOUT"],
         on_store_error=values["DEDUPE_ON_STORE_ERROR"],
         jobdir=Path(jobdir) if jobdir else None,

@@ -73,6 +73,12 @@ WRONG = {
     "DEDUPE_CONCURRENT": "sometimes",
     "DEDUPE_REPLAY": [7],
     "DEDUPE_REPLAY_MISSING": "skip",
+    "DEDUPE_REPORT": "report-%(spider)s.html",
+    "DEDUPE_DUPLICATES_LOG": " ",
+    "DEDUPE_METRICS_PORT": 65_536,
+    "DEDUPE_METRICS_ADDRESS": "http://localhost",
+    "DEDUPE_METRICS_FILE": 9_100,
+    "DEDUPE_METRICS_SECONDS": 0,
 }
 
 
