@@ -20,6 +20,7 @@ ALLOWED = {
     "crawls": {"stores", "warc"},
     "afterwards": {"stores", "tasks", "warc"},
     "passages": {"stores", "tasks", "warc"},
+    "reports": {"stores"},
     "tasks": {"warc"},
     "warc": set(),
     "stores": set(),

@@ -1,0 +1,168 @@
+"""Numbers, sizes, times and URLs as people read them.
+
+What comes from the web is shown with its control characters and marks of direction replaced, so that a URL cannot
+look like another one; a long one is shortened in the middle, where URLs differ least.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+_HARMFUL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_SHOWN_CHARS = 90
+# Longer ones may have been cut when they were kept.
+_MAX_LINK_CHARS = 1_999
+
+
+def clean(text: str) -> str:
+    r"""A text with a replacement character for what is not seen, or changes how the rest is seen.
+
+    >>> clean("a\x00b\u202ec")
+    'a�b�c'
+    """
+    return _HARMFUL.sub("\ufffd", text)
+
+
+def shortened(text: str, chars: int = _SHOWN_CHARS) -> str:
+    """A text of at most *chars* characters: what is longer loses its middle.
+
+    >>> shortened("https://example.com/a/very/long/path", 20)
+    'https://exa…ong/path'
+    """
+    if len(text) <= chars:
+        return text
+    tail = (chars - 1) * 2 // 5
+    return f"{text[: chars - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def is_link(url: str) -> bool:
+    """Whether a URL may be made a link: an http(s) URL with a host, whole, and without anything that is not seen.
+
+    >>> is_link("https://example.com/"), is_link("javascript:alert(1)"), is_link("https:///path")
+    (True, False, False)
+    """
+    if len(url) > _MAX_LINK_CHARS or _HARMFUL.search(url):
+        return False
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+def number(value: int) -> str:
+    """A count with thousands separators.
+
+    >>> number(1234567)
+    '1,234,567'
+    """
+    return f"{value:,}"
+
+
+def large_number(value: int) -> str:
+    """A count in few characters, for where it is large.
+
+    >>> large_number(9_999), large_number(12_345), large_number(99_950_000), large_number(3_000_000_000)
+    ('9,999', '12.3 thousand', '100 million', '3 billion')
+    """
+    if value < 10_000:
+        return number(value)
+    return _scaled(value, ("", " thousand", " million", " billion", " trillion"))
+
+
+def size(size_bytes: int) -> str:
+    """A size in decimal units.
+
+    >>> size(999), size(1_500), size(2_340_000_000)
+    ('999 B', '1.5 kB', '2.34 GB')
+    """
+    return _scaled(size_bytes, (" B", " kB", " MB", " GB", " TB", " PB"))
+
+
+def _scaled(value: float, units: tuple[str, ...]) -> str:
+    """Three digits that count, and the unit. A trailing zero says nothing and is left out."""
+    step = 0
+    while float(f"{value:.3g}") >= 1_000 and step < len(units) - 1:
+        value, step = value / 1_000, step + 1
+    if value >= 100 or step == 0:
+        return f"{value:,.0f}{units[step]}"
+    return f"{value:.3g}{units[step]}"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share; empty if there is no whole. Never 0 % of something, nor 100 % of less than all.
+
+    >>> percent(1, 4), percent(1, 4_000), percent(3_999, 4_000), percent(0, 0)
+    ('25 %', 'below 1 %', 'above 99 %', '')
+    """
+    if whole <= 0:
+        return ""
+    share = 100 * part / whole
+    if 0 < share < 1:
+        return "below 1 %"
+    if 99 < share < 100:
+        return "above 99 %"
+    return f"{share:.0f} %"
+
+
+def similarity(value: float) -> str:
+    """A similarity from 0 to 1, never rounded up to equal.
+
+    >>> similarity(1.0), similarity(0.9999), similarity(0.87)
+    ('100 %', 'above 99 %', '87 %')
+    """
+    return percent(value, 1)
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """How many there are of something.
+
+    >>> counted(1, "page"), counted(1_200, "page"), counted(0, "copy", "copies")
+    ('1 page', '1,200 pages', '0 copies')
+    """
+    return f"{number(count)} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in one unit, or two.
+
+    >>> duration(45), duration(60), duration(5400), duration(200_000)
+    ('45 s', '1 min', '1 h 30 min', '2 d 8 h')
+    """
+    left, parts = round(seconds), []
+    for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        count, left = divmod(left, unit)
+        if count or (not parts and unit == 1):
+            parts.append(f"{count:,} {name}")
+        elif parts:
+            break
+    return " ".join(parts[:2])
+
+
+def moment(iso: str) -> datetime | None:
+    """A time in ISO 8601 as UTC; None for what is none.
+
+    >>> moment("2026-11-29T09:07:00Z").isoformat()
+    '2026-11-29T09:07:00+00:00'
+    """
+    try:
+        found = datetime.fromisoformat(iso)
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def time(iso: str | None) -> str:
+    """A time to the minute, in UTC.
+
+    >>> time("2026-11-29T09:07:31+00:00"), time(None)
+    ('2026-11-29 09:07', '')
+    """
+    if not iso:
+        return ""
+    found = moment(iso)
+    return f"{found:%Y-%m-%d %H:%M}" if found else clean(iso)
