@@ -266,6 +266,10 @@ class CrawlIndex:
         """Forget committed or canceled crawls. Atomic for readers, safe to repeat and to resume."""
         self._store.purge(crawls)
 
+    def forget_canceled(self, crawl: str) -> None:
+        """Take a canceled crawl out of the list of crawls, as if it had never been. Any other crawl stays."""
+        self._store.forget_canceled(_checked_id(crawl))
+
     def unfinished_purge(self) -> list[str]:
         """The crawls of a purge that was cut off after it had taken effect; purging them again ends it."""
         return self._store.unfinished_purge()

@@ -330,6 +330,9 @@ class IndexStore(Protocol):
         nothing, for a crawl that is uncommitted.
         """
 
+    def forget_canceled(self, crawl: str) -> None:
+        """Take a canceled crawl out of the list of crawls, as if it had never been. Any other crawl stays."""
+
     def unfinished_purge(self) -> list[str]:
         """The crawls of a purge that was cut off after it had taken effect; purging them again ends it."""
 

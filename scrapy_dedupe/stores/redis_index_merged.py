@@ -63,6 +63,11 @@ class RedisMerged(RedisImports):
         if known:
             self._make("purged", known, "purge", *known)
 
+    def forget_canceled(self, crawl: str) -> None:
+        """Take a canceled crawl out of the list of crawls."""
+        self._check()
+        self._run("index_forget_canceled", crawl)
+
     def unfinished_purge(self) -> list[str]:
         """None: a purge takes effect and ends in one step."""
         return []

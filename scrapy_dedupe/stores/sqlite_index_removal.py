@@ -38,6 +38,14 @@ class SqliteRemoval(SqliteIndexBase):
             self._note_none_missing()
         self._clear()
 
+    def forget_canceled(self, crawl: str) -> None:
+        """Take a canceled crawl out of the list of crawls."""
+        with self._transaction():
+            number, state, _ = self._row(crawl)
+            if number is not None and state == "canceled":
+                self._waste(number)
+        self._clear()
+
     def unfinished_purge(self) -> list[str]:
         """The crawls of a purge that was cut off after it had taken effect."""
         with sqlite_faults(self._url):

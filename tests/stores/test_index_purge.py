@@ -462,3 +462,29 @@ def test_what_was_cut_off_while_it_forgot_is_ended_by_the_next_purge(
     kept = store.index._connection.execute("SELECT count(*) FROM original")  # type: ignore[attr-defined]
     assert kept.fetchone() == (2,)
     store.close()
+
+
+def test_a_canceled_crawl_is_forgotten_without_a_trace_and_no_other(index: IndexStore) -> None:
+    commit(index, "kept", TWO)
+    for crawl in ("a", "running"):
+        enter(index, crawl, ONE, THREE)
+    index.cancel("a")
+    for crawl in ("a", "a", "kept", "running", "unknown"):
+        index.forget_canceled(crawl)
+    assert [(info.id, info.state) for info in index.crawls()] == [
+        ("kept", "committed"),
+        ("running", "uncommitted"),
+    ]
+    assert index.find("running", [ONE, TWO]) == [record(ONE, "running"), record(TWO, "kept")]
+    enter(index, "a", ONE)
+    assert index.find("a", [ONE]) == [record(ONE, "a")], "its id is free"
+
+
+def test_an_empty_server_is_empty_again_once_its_only_crawl_is_forgotten(
+    redis_index: IndexStore, client: Any
+) -> None:
+    enter(redis_index, "a", ONE)
+    redis_index.cancel("a")
+    assert client.keys("*")
+    redis_index.forget_canceled("a")
+    assert client.keys("*") == []

@@ -1,0 +1,11 @@
+-- Takes a canceled crawl out of the list of crawls. An index without anything in it loses its mark as well.
+-- ARGV  2 crawl
+-- Gives "ok".
+local crawl = ARGV[2]
+local meta = 'dedupe:crawl:' .. crawl
+if call('HEXISTS', meta, 'canceling') == 0 and call('SREM', CANCELED, crawl) == 1 then
+  call('DEL', meta)
+end
+local is_empty = call('EXISTS', COMMITTED, UNCOMMITTED, CANCELED, BEGUN, DUPES) == 0
+if is_empty and call('HLEN', KEYS[1]) == 1 and call('HEXISTS', KEYS[1], 'format') == 1 then call('DEL', KEYS[1]) end
+return 'ok'
