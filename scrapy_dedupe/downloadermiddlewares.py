@@ -32,6 +32,7 @@ from .content.judge import Judgement
 from .content.latency import Latency
 from .desk import ERROR, STORE_AWAY, Desk
 from .errors import SettingError, StoreError
+from .onlookers import JudgedPage
 from .page_limits import PageLimits
 from .page_reasons import declared_type, reason_to_skip
 from .session import Session
@@ -95,8 +96,9 @@ class ContentDedupeMiddleware:
     async def process_response(
         self, request: Request, response: Response, spider: Spider | None = None
     ) -> Response:
+        session = self._session
         if request.callback is NO_CALLBACK:
-            self._session.inc("dedupe/content/skipped/internal")
+            session.inc("dedupe/content/skipped/internal")
             return response
         start = time.perf_counter()
         judged, is_to_drop = await self._decision_on(request, response)
@@ -104,22 +106,24 @@ class ContentDedupeMiddleware:
         # Always set: a spider that copies the meta of a page into its next request passes on an old verdict.
         request.meta[META_KEY] = verdict
         if verdict.kind == "unknown" and verdict.reason not in (STORE_AWAY, ERROR):
-            self._session.inc(f"dedupe/content/skipped/{str(verdict.reason).replace(' ', '_')}")
+            session.inc(f"dedupe/content/skipped/{str(verdict.reason).replace(' ', '_')}")
             self._tell(verdict, request, response)
             return response
         self._latencies["verdict"].add(time.perf_counter() - start)
-        self._session.inc(f"dedupe/content/{verdict.kind}")
+        session.inc(f"dedupe/content/{verdict.kind}")
         if judged.is_template:
-            self._session.inc("dedupe/content/template")
+            session.inc("dedupe/content/template")
         if verdict.kind != "unique":
             response.flags.append(f"dedupe-{verdict.kind}")
         self._tell(verdict, request, response)
+        if session.onlookers:
+            session.onlookers.page_judged(judged_page(response, verdict, dropped=is_to_drop))
         if is_to_drop:
             assert judged.capture is not None
             self._watch.dropped(judged.capture)
-            self._session.inc("dedupe/content/dropped")
+            session.inc("dedupe/content/dropped")
             self._limits.page_dropped()
-            self._session.page_dropped(request)
+            session.page_dropped(request)
             error = DuplicateContent(verdict)
             logger.debug("Dropped %s: %s", response, error, extra={"spider": self._crawler.spider})
             raise error
@@ -222,6 +226,12 @@ class ContentDedupeMiddleware:
                 self._content.purge(before_ms=round(1000 * (time.time() - self._settings.ttl_s)))
         except StoreError as error:
             self._guard.failed(error)
+
+
+def judged_page(response: Response, verdict: Verdict, *, dropped: bool) -> JudgedPage:
+    """What onlookers are told of a page."""
+    mime = mime_of(declared_type(response) or "")
+    return JudgedPage(response.url, response.status, mime, len(response.body), verdict, dropped)
 
 
 def judge_options(settings: ContentSettings) -> JudgeOptions:

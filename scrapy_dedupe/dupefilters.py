@@ -156,6 +156,8 @@ class BloomDupeFilter(BaseDupeFilter):
         except Exception as error:  # noqa: BLE001 - Scrapy would drop the request without a trace
             self._passed(error)
             return False
+        if self._session.onlookers:
+            self._session.onlookers.request_filtered(request.url)
         return True
 
     def log(self, request: Request, spider: Spider) -> None:

@@ -271,7 +271,10 @@ class WarcPipeline:
                 self._next.append(self._waiting.popleft())
             if len(self._next) > 1:
                 self._look_up()
-        return self._recorder.record(*self._next.popleft())
+        capture, limit = self._next.popleft()
+        recorded = self._recorder.record(capture, limit)
+        self._session.onlookers.exchange_recorded(capture, recorded)
+        return recorded
 
     def _look_up(self) -> None:
         try:
