@@ -13,6 +13,7 @@ from .settling import Settling
 from .urls.bloom import GrowingBloomFilter
 from .urls.confirmed import ConfirmedBloomFilter
 from .urls.exact import ExactSet
+from .urls.expected import expected_figures
 from .urls.folder import FilterFolder, LastStop
 from .urls.forgotten import Forgotten
 
@@ -183,6 +184,18 @@ class LocalUrls:
             figures["confirmed"] = filter_.confirmed
             figures["false_positives"] = filter_.false_positives
         return figures
+
+    def known_figures(self) -> dict[str, float]:
+        filter_ = self._filter
+        if filter_ is None:
+            return {}
+        if not isinstance(filter_, ConfirmedBloomFilter):
+            return expected_figures(filter_.layer_heads())
+        figures = expected_figures(filter_.bloom.layer_heads())
+        confirmed, false_positives = filter_.confirmed, filter_.false_positives
+        # The Bloom filter takes its errors for seen; the exact set has them.
+        figures.update(seen=figures["seen"] + false_positives, expected_lost=0.0)
+        return figures | {"confirmed": confirmed, "false_positives": false_positives}
 
     @property
     def capacity(self) -> int:

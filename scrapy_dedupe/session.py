@@ -18,6 +18,7 @@ from .breaker import Breaker
 from .crawls import new_crawl_id
 from .errors import ArchiveError, DedupeError, StoreError, StoreUnavailable
 from .event_loop import EventLoop
+from .live_figures import LiveFigures
 from .onlookers import Onlookers
 from .recordings import Recordings
 from .settings import Settings, read_settings, warn_of_unknown
@@ -67,6 +68,7 @@ class Session:
         self.is_spoiled = False
         self.loop = EventLoop()
         self.recordings = Recordings(self.loop)
+        self.live = LiveFigures()
         self.onlookers = Onlookers(self._onlooker_failed)
         self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
         warn_of_unknown(crawler.settings)
@@ -144,6 +146,11 @@ class Session:
             self._crawl_id = self.settings.warc.crawl_id or self._kept_crawl_id() or self.renew_crawl_id()
         return self._crawl_id
 
+    @property
+    def known_crawl_id(self) -> str | None:
+        """The crawl's name if a layer has asked for it, which those that keep something do."""
+        return self._crawl_id
+
     def renew_crawl_id(self) -> str:
         """Take a new name and keep it in JOBDIR."""
         self._crawl_id = new_crawl_id(self._spider_name)
@@ -178,6 +185,11 @@ class Session:
         if self._worker is None:
             self._worker = Worker(f"dedupe-{self._spider_name}", on_change=self._balance)
         return self._worker
+
+    @property
+    def queue_bytes(self) -> int:
+        """Bytes of what waits to be written."""
+        return self._worker.pending_bytes if self._worker is not None else 0
 
     async def on_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run *function* on the worker, after all that was given to it before, and return its result."""

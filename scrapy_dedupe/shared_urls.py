@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .session import Session
+    from .urls.shared_layers import Description
 
 logger = logging.getLogger(__name__)
 
@@ -147,15 +148,11 @@ class SharedUrls:
         if not self._filter.is_away:
             with suppress(StoreUnavailable):
                 found = shared.describe()
-        return {
-            "seen": found.seen,
-            "capacity": found.capacity,
-            "layers": len(found.layers),
-            "bytes": found.size_bytes,
-            "fill_ratio": found.fill_ratio,
-            "estimated_error": found.estimated_error,
-            "expected_lost": found.expected_lost,
-        }
+        return _figures(found)
+
+    def known_figures(self) -> dict[str, float]:
+        # Read every ten seconds or so.
+        return {} if self._filter is None else _figures(self._filter.description)
 
     @property
     def capacity(self) -> int:
@@ -238,3 +235,15 @@ class SharedUrls:
             shared.detach(delete=not self._settings.persist)
             if self._done is not None:
                 self._done.close()
+
+
+def _figures(found: Description) -> dict[str, float]:
+    return {
+        "seen": found.seen,
+        "capacity": found.capacity,
+        "layers": len(found.layers),
+        "bytes": found.size_bytes,
+        "fill_ratio": found.fill_ratio,
+        "estimated_error": found.estimated_error,
+        "expected_lost": found.expected_lost,
+    }

@@ -1,33 +1,46 @@
-"""How long things took: a histogram of fixed size, from which quantiles are read.
+"""How long things took: a histogram of fixed size, from which quantiles and cumulative counts are read.
 
-Buckets grow by a tenth, from a microsecond on, so a quantile is off by at most 5 %.
+Buckets grow by a tenth at most, from a microsecond on, so a quantile is off by at most 5 %. The bounds that a monitoring
+system is told, :data:`BOUNDS_S`, are edges of buckets too, so the counts at them are exact.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from bisect import bisect_left
+from itertools import accumulate
 from typing import Final
+
+BOUNDS_S: Final = (
+    *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
 
 _SMALLEST_S: Final = 1e-6
 _GROWTH: Final = 1.1
-_BUCKETS: Final = 256  # up to ten hours
+_STEPS: Final = 256  # up to ten hours
+# A bucket holds what took longer than the edge below it, and not longer than its own; the last one holds the rest.
+_EDGES_S: Final = sorted({*(_SMALLEST_S * _GROWTH**step for step in range(_STEPS)), *BOUNDS_S})
+_AT_BOUNDS: Final = tuple(_EDGES_S.index(bound) for bound in BOUNDS_S)
 
 
 class Latency:
-    """A histogram of durations in seconds. Several threads may add to it."""
+    """A histogram of durations in seconds. Several threads may add to it. ``count`` and ``sum_s`` are of all durations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = [0] * _BUCKETS
+        self._counts = [0] * (len(_EDGES_S) + 1)
         self.count = 0
+        self.sum_s = 0.0
 
     def add(self, seconds: float) -> None:
         """Note that something took so long."""
-        bucket = int(math.log(max(seconds, _SMALLEST_S) / _SMALLEST_S, _GROWTH))
+        bucket = bisect_left(_EDGES_S, seconds)
         with self._lock:
-            self._counts[min(bucket, _BUCKETS - 1)] += 1
+            self._counts[bucket] += 1
             self.count += 1
+            self.sum_s += seconds
 
     def quantile(self, share: float) -> float:
         """The seconds within which a *share* of all was done; 0.0 if there was nothing.
@@ -43,6 +56,23 @@ class Latency:
         for bucket, count in enumerate(self._counts):
             seen += count
             if seen >= wanted:
+                low = _EDGES_S[max(0, bucket - 1)]
+                high = _EDGES_S[min(bucket, len(_EDGES_S) - 1)]
                 # The geometric middle of the bucket.
-                return _SMALLEST_S * math.pow(_GROWTH, bucket + 0.5)
+                return math.sqrt(low * high)
         return 0.0
+
+    def cumulative(self) -> tuple[tuple[int, ...], float]:
+        """How many took at most each of :data:`BOUNDS_S`, then how many there are at all; and the sum in seconds.
+
+        >>> latency = Latency()
+        >>> for seconds in (0.001, 0.002, 60.0):
+        ...     latency.add(seconds)
+        >>> counts, sum_s = latency.cumulative()
+        >>> counts[BOUNDS_S.index(0.001)], counts[BOUNDS_S.index(0.0025)], counts[-1], sum_s
+        (1, 2, 3, 60.003)
+        """
+        with self._lock:
+            counts, sum_s = list(self._counts), self.sum_s
+        sums = list(accumulate(counts))
+        return (*(sums[place] for place in _AT_BOUNDS), sums[-1]), sum_s

@@ -107,6 +107,10 @@ class Geometry:
     def size_bytes(self) -> int:
         return (self.bits + 7) // 8
 
+    def fill_at(self, count: float) -> float:
+        """Share of the bits that are set after ``count`` additions, as expected."""
+        return _expected_fill(self.slice_bits, count, _word_bits(self.slice_bits))
+
     def error_at(self, count: float) -> float:
         """Probability that a fingerprint which was not added is found, after ``count`` additions."""
         return slice_error(self.slice_bits, count, _word_bits(self.slice_bits)) ** self.hashes
