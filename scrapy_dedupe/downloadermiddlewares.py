@@ -29,7 +29,6 @@ from .content import Judge, JudgeOptions, NearOptions, Verdict
 from .content.canonical import kind_of
 from .content.content_type import mime_of
 from .content.judge import Judgement
-from .content.latency import Latency
 from .desk import ERROR, STORE_AWAY, Desk
 from .errors import SettingError, StoreError
 from .onlookers import JudgedPage
@@ -53,6 +52,8 @@ logger = logging.getLogger(__name__)
 META_KEY: Final = "dedupe"
 ACTION_META_KEY: Final = "dedupe_action"
 
+_STEPS: Final = ("canonical", "exact", "near", "verdict")
+
 # How often a page is judged, when others with its text fail one after the other.
 _MOST_LOOKS: Final = 3
 
@@ -75,7 +76,7 @@ class ContentDedupeMiddleware:
         # Found out now, since it may have to be written to JOBDIR.
         session.at_start(lambda: session.crawl_id)
         store = session.store(settings.store_url)
-        self._latencies = {step: Latency() for step in ("canonical", "exact", "near", "verdict")}
+        self._latencies = {step: session.live.latency(step) for step in _STEPS}
         self._judge = session.at_start(lambda: Judge(store.content, judge_options(settings), self._measure))
         self._guard = session.guard(settings.store_url)
         self._desk = Desk(session, self._judge, self._guard)

@@ -12,6 +12,7 @@ brought nothing new, count as seen; a request that failed may be asked for again
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals, version_info
@@ -76,6 +77,9 @@ class UrlFilter(Protocol):
     def figures(self) -> dict[str, float]:
         """Name and value of each stat."""
 
+    def known_figures(self) -> dict[str, float]:
+        """Name and value of the figures that are known without asking anybody; for any thread."""
+
 
 class BloomDupeFilter(BaseDupeFilter):
     """``DUPEFILTER_CLASS``; see the module. Works under Scrapy's scheduler and under scrapy-redis's."""
@@ -93,6 +97,7 @@ class BloomDupeFilter(BaseDupeFilter):
             if self._settings.store_url is None
             else SharedUrls(session, fingerprinter, queue_is_shared=queue_is_shared)
         )
+        self._latency, self._is_timed = session.live.latency("url"), session.live.is_watched
         self._pages = PageWatch(crawler)
         self._is_open = self._is_refused = self._is_closed = False
         self._told_drop = self._told_growth = False
@@ -132,6 +137,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 raise CloseSpider("dedupe_url_filter") from error
             raise
         self._is_open = True
+        self._session.live.url_figures = self._urls.known_figures
         self._session.at_refusal(self._end)
         connect = self._crawler.signals.connect
         if self._urls.keeps_done or self._urls.keeps_failed:
@@ -143,6 +149,14 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def request_seen(self, request: Request) -> bool:
         """Whether the request was made before; records it."""
+        if not self._is_timed:
+            return self._is_seen(request)
+        start = time.perf_counter()
+        is_seen = self._is_seen(request)
+        self._latency.add(time.perf_counter() - start)
+        return is_seen
+
+    def _is_seen(self, request: Request) -> bool:
         try:
             fingerprint = self._fingerprint(request)
             urls = self._urls if self._is_open else self._opened()

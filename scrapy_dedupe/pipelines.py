@@ -8,6 +8,7 @@ errors, retries, robots.txt and media included. Items pass through untouched.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -86,6 +87,7 @@ class WarcPipeline:
         self._next: deque[tuple[Capture, int]] = deque()
         self._lock = Lock()
         self._tally: Counter[str] = Counter()
+        self._latency = self._session.live.latency("warc")
         self._session.at_start(self._start)
         crawler.signals.connect(self._response_downloaded, signal=signals.response_downloaded)
 
@@ -266,6 +268,7 @@ class WarcPipeline:
 
     def _record_next(self) -> Recorded:
         """On the worker: record what has waited longest. What waits is looked up in the index in one round trip."""
+        start = time.perf_counter()
         if not self._next:
             while self._waiting and len(self._next) < _LOOK_AHEAD:
                 self._next.append(self._waiting.popleft())
@@ -273,6 +276,7 @@ class WarcPipeline:
                 self._look_up()
         capture, limit = self._next.popleft()
         recorded = self._recorder.record(capture, limit)
+        self._latency.add(time.perf_counter() - start)
         self._session.onlookers.exchange_recorded(capture, recorded)
         return recorded
 
