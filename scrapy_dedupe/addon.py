@@ -71,6 +71,12 @@ class Addon:
             from .passage_indexing import PassageExtension
 
             settings.setdefault_in_component_priority_dict("EXTENSIONS", PassageExtension, EXTENSION_PRIORITY)
+        if ours.report.duplicates_log is not None:
+            from .duplicates_log import DuplicatesLogExtension
+
+            settings.setdefault_in_component_priority_dict(
+                "EXTENSIONS", DuplicatesLogExtension, EXTENSION_PRIORITY
+            )
         # What is answered from an archive is in one already.
         if ours.warc.enabled and not (ours.replay.files and ours.replay.missing == "fail"):
             from .pipelines import WarcPipeline

@@ -10,6 +10,8 @@ from __future__ import annotations
 import inspect
 import logging
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from scrapy import signals
@@ -29,7 +31,6 @@ from .worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
-    from pathlib import Path
 
     from scrapy import Request
     from scrapy.crawler import Crawler
@@ -66,6 +67,7 @@ class Session:
         self._is_holding_back = False
         self._has_paused = False
         self.is_spoiled = False
+        self._started = datetime.now(UTC).replace(microsecond=0)
         self.loop = EventLoop()
         self.recordings = Recordings(self.loop)
         self.live = LiveFigures()
@@ -153,7 +155,7 @@ class Session:
 
     def renew_crawl_id(self) -> str:
         """Take a new name and keep it in JOBDIR."""
-        self._crawl_id = new_crawl_id(self._spider_name)
+        self._crawl_id = new_crawl_id(self.spider_name)
         if self.jobdir is not None:
             folder = self.jobdir / "dedupe"
             try:
@@ -174,16 +176,24 @@ class Session:
             return None
 
     @property
-    def _spider_name(self) -> str:
+    def spider_name(self) -> str:
+        """The spider's name, also while there is no spider yet."""
         spider = self.crawler.spider
         return str(spider.name if spider is not None else self.crawler.spidercls.name)
+
+    def named_path(self, path: str) -> Path:
+        """*path* with the names in it filled in, as a feed has them: ``%(name)s`` and ``%(time)s``, that of the start."""
+        # A name is no folder.
+        name = self.spider_name.replace("/", "-").replace("\\", "-")
+        time = self._started.isoformat().replace(":", "-")
+        return Path(path.replace("%(name)s", name).replace("%(time)s", time))
 
     # Work
 
     @property
     def worker(self) -> Worker:
         if self._worker is None:
-            self._worker = Worker(f"dedupe-{self._spider_name}", on_change=self._balance)
+            self._worker = Worker(f"dedupe-{self.spider_name}", on_change=self._balance)
         return self._worker
 
     @property

@@ -88,7 +88,7 @@ def path(value: Any) -> Path:
     return Path(value)
 
 
-NAMES_IN_PATHS: Final = ("name", "time", "crawl")
+NAMES_IN_PATHS: Final = ("name", "time")
 
 
 def named_path(value: Any) -> str:

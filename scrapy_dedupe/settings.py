@@ -76,7 +76,7 @@ class Spec:
 
 
 _FLAG = "True or False"
-_NAMED_PATH = "a path, in which %(name)s, %(time)s and %(crawl)s may stand"
+_NAMED_PATH = "a path, in which %(name)s and %(time)s may stand"
 
 SPECS: Final[tuple[Spec, ...]] = (
     # Stores
@@ -237,8 +237,8 @@ SPECS: Final[tuple[Spec, ...]] = (
     # Report and metrics
     Spec("DEDUPE_REPORT", None, named_path, _NAMED_PATH,
          "The HTML page that says what the crawl saved, written when it has ended; replaced if it is there. %(name)s"
-         " stands for the spider's name, %(time)s for the time of the start, %(crawl)s for the crawl's id. Needs the"
-         " extra report. Default: none; scrapy dedupe report makes one at any time."),
+         " stands for the spider's name, %(time)s for the time of the start. Needs the extra report. Default: none;"
+         " scrapy dedupe report makes one at any time."),
     Spec("DEDUPE_DUPLICATES_LOG", None, named_path, _NAMED_PATH,
          "The file that gets a line of JSON for each request, page and exchange that was a duplicate; lines are added at"
          " its end. Names in it as in DEDUPE_REPORT. Default: none."),
@@ -376,13 +376,39 @@ def _value(settings: BaseSettings, spec: Spec) -> Any:
         raise SettingError(f"The setting {spec.name} is {raw!r}. Allowed: {spec.allowed}.") from error
 
 
+def faults_of(settings: BaseSettings) -> list[str]:
+    """A sentence for each setting that is wrong, not only for the first one."""
+    faults = []
+    for spec in SPECS:
+        try:
+            _value(settings, spec)
+        except SettingError as error:
+            faults.append(str(error))
+    if faults:
+        return faults
+    try:
+        # Each by itself is right; together they may not be.
+        read_settings(settings)
+    except SettingError as error:
+        faults.append(str(error))
+    return faults
+
+
+def set_names(settings: BaseSettings) -> list[str]:
+    """The ``DEDUPE_*`` names that are set, known or not."""
+    return sorted(name for name in settings if isinstance(name, str) and name.startswith("DEDUPE_"))
+
+
+def unknown_names(settings: BaseSettings) -> list[tuple[str, str | None]]:
+    """The ``DEDUPE_*`` names that mean nothing, each with the nearest known one, if one is near."""
+    unknown = [name for name in set_names(settings) if name not in _KNOWN]
+    return [(name, next(iter(difflib.get_close_matches(name, _KNOWN, n=1)), None)) for name in unknown]
+
+
 def warn_of_unknown(settings: BaseSettings) -> None:
     """Warn about ``DEDUPE_*`` names that mean nothing, with the nearest known one; once a crawl."""
-    for name in settings:
-        if not isinstance(name, str) or not name.startswith("DEDUPE_") or name in _KNOWN:
-            continue
-        nearest = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.6)
-        hint = f"; did you mean {nearest[0]}?" if nearest else "."
+    for name, nearest in unknown_names(settings):
+        hint = f"; did you mean {nearest}?" if nearest else "."
         logger.warning("The setting %s is unknown and has no effect%s", name, hint)
 
 

@@ -1,0 +1,96 @@
+"""Lines that wait to be added at the end of a file, and are not lost while it cannot be written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from threading import Lock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class AppendedLines:
+    """Lines on their way into a file; may be used from several threads.
+
+    Above *most_bytes* the lines that come are lost. True while some wait.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._lost = 0
+        self._lock = Lock()
+        self._writing = Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, line: bytes) -> None:
+        """Let *line*, which ends with a line end, wait."""
+        with self._lock:
+            if self._waiting_bytes + len(line) > self._most_bytes:
+                self._lost += 1
+                return
+            self._waiting.append(line)
+            self._waiting_bytes += len(line)
+
+    def write_to(self, path: Path) -> int:
+        """Add all lines that wait to the end of *path*. How many. Raises OSError; lines that are not in it wait on.
+
+        The file is opened anew each time, so it may be moved away in between. If it ends within a line, after a kill or
+        on a disk that was full, that line is ended first.
+        """
+        with self._writing:
+            with self._lock:
+                lines = list(self._waiting)
+            if not lines:
+                return 0
+            written, error = _append(path, b"".join(lines))
+            count = 0
+            for line in lines:
+                if len(line) > written:
+                    break
+                written -= len(line)
+                count += 1
+            with self._lock:
+                for _ in range(count):
+                    self._waiting_bytes -= len(self._waiting.popleft())
+        if error is not None:
+            raise error
+        return count
+
+    def give_up(self) -> int:
+        """Let nothing wait any more. How many lines were lost, these and those that there was no room for."""
+        with self._lock:
+            lost, self._lost = self._lost + len(self._waiting), 0
+            self._waiting.clear()
+            self._waiting_bytes = 0
+        return lost
+
+
+def _append(path: Path, data: bytes) -> tuple[int, OSError | None]:
+    """How many bytes of *data* were written, and what stood in the way of the rest."""
+    written = 0
+    try:
+        with path.open("ab", buffering=0) as file:
+            if _is_torn(path):
+                file.write(b"\n")
+            while written < len(data):
+                written += file.write(data[written:]) or 0
+    except OSError as error:
+        return written, error
+    return written, None
+
+
+def _is_torn(path: Path) -> bool:
+    status = path.stat()
+    # Nothing is read back from a pipe.
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"

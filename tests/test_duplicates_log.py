@@ -1,0 +1,227 @@
+"""``DEDUPE_DUPLICATES_LOG``: a line of JSON for each duplicate, whatever happens to the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import threading
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from archives import records_of
+from crawling import LinkSpider, crawl, crawl_test
+from webserver import Page
+
+from scrapy_dedupe.appended_lines import AppendedLines
+from scrapy_dedupe.duplicates_log import FIELDS, MAX_URL_CHARS
+from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.warc.reading import read_record
+
+if TYPE_CHECKING:
+    from webserver import WebServer
+
+DOCS = Path(__file__).parent.parent / "docs" / "reference" / "duplicates_log.rst"
+
+
+def text(name: str) -> str:
+    words = random.Random(name)
+    return f"<title>{name}</title><p>" + " ".join(f"{words.getrandbits(40):x}" for _ in range(300))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def logs_in(folder: Path) -> list[Path]:
+    return list(folder.glob("*.jsonl"))
+
+
+@pytest.fixture
+def logged(settings: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    settings["DEDUPE_DUPLICATES_LOG"] = tmp_path / "logs" / "duplicates.jsonl"
+    settings["CONCURRENT_REQUESTS"] = 1
+    return settings
+
+
+@crawl_test
+async def test_each_layer_says_what_repeats_what(
+    web: WebServer, logged: dict[str, Any], tmp_path: Path
+) -> None:
+    near = text("a").replace("<p>", "<p>one more word ")
+    web.page(
+        "/", text("home") + '<a href="/a">1</a><a href="/copy">2</a><a href="/near">3</a><a href="/a">4</a>'
+    )
+    web.page("/a", text("a"))
+    web.page("/copy", text("a"))
+    web.page("/near", near)
+    logged.update(DEDUPE_ACTION_EXACT="drop", DEDUPE_CRAWL_ID="c1", DEPTH_PRIORITY=0)
+    crawler = await crawl(LinkSpider, logged, urls=web.url())
+    lines = lines_of(logged["DEDUPE_DUPLICATES_LOG"])
+    assert [list(line) for line in lines] == [list(FIELDS)] * 4
+    assert {(line["crawl"], line["spider"]) for line in lines} == {("c1", "links")}
+    assert all(datetime.fromisoformat(line["time"]).tzinfo for line in lines)
+    by_kind = {line["kind"]: line for line in lines}
+    told = {name: value for name, value in by_kind["seen"].items() if value is not None}
+    assert told.keys() == {"time", "crawl", "spider", "layer", "kind", "url"}
+    assert (told["layer"], told["url"]) == ("url", web.url("/a"))
+    # Which of the pages came first is Scrapy's affair.
+    exact, alike = by_kind["exact"], by_kind["near"]
+    assert {exact["url"], exact["original_url"]} == {web.url("/a"), web.url("/copy")}
+    assert (exact["layer"], exact["original_crawl"], exact["similarity"], exact["dropped"]) == (
+        "content",
+        "c1",
+        1.0,
+        True,
+    )
+    assert (alike["layer"], alike["dropped"]) == ("content", False)
+    assert 0.85 <= alike["similarity"] <= 1
+    revisit = by_kind["revisit"]
+    assert revisit["layer"] == "warc"
+    record = read_record(tmp_path / "warcs" / revisit["file"], revisit["offset"])
+    assert (record.type, record.id, record.target_uri) == ("revisit", revisit["record_id"], revisit["url"])
+    headers = dict(record.headers)
+    assert headers["WARC-Refers-To-Target-URI"] == revisit["original_url"]
+    assert headers["WARC-Refers-To-Date"] == revisit["original_time"]
+    assert str(record.payload_digest) == revisit["digest"]
+    assert revisit["bytes_conserved"] == crawler.stats.get_value("dedupe/warc/bytes_conserved") > 0
+    assert crawler.stats.get_value("dedupe/log/lines") == 4
+
+
+@crawl_test
+async def test_a_second_crawl_adds_what_is_unchanged_and_not_modified(
+    web: WebServer, logged: dict[str, Any]
+) -> None:
+    tag = ("ETag", '"1"')
+
+    def page(request: Any) -> Page:
+        if request.headers.get("If-None-Match"):
+            return Page(status=304, headers=[tag])
+        return Page(text("a").encode(), headers=[tag])
+
+    web.pages["/a"] = page
+
+    class AskingAgain(LinkSpider):
+        async def start(self) -> Any:
+            async for request in super().start():
+                yield request
+                yield request.replace(headers={"If-None-Match": '"1"'})
+
+        def parse(self, response: Any, **kwargs: Any) -> None:
+            return None
+
+    await crawl(LinkSpider, {**logged, "DEDUPE_CRAWL_ID": "first"}, urls=web.url("/a"))
+    assert lines_of(logged["DEDUPE_DUPLICATES_LOG"]) == []
+    await crawl(AskingAgain, {**logged, "DEDUPE_CRAWL_ID": "second"}, urls=web.url("/a"))
+    lines = lines_of(logged["DEDUPE_DUPLICATES_LOG"])
+    assert sorted((line["layer"], line["kind"], line["original_crawl"]) for line in lines) == [
+        ("content", "unchanged", "first"),
+        ("warc", "not-modified", "first"),
+        ("warc", "revisit", "first"),
+    ]
+
+
+@crawl_test
+async def test_nothing_in_a_url_ends_a_line(web: WebServer, logged: dict[str, Any]) -> None:
+    hostile = "/a?<script>\u2028\u0085" + "x" * 30_000
+    web.page("/", "".join(f'<a href="{hostile}">{n}</a>' for n in range(2)))
+    logged.update(DEDUPE_WARC_ENABLED=False, DEDUPE_CONTENT_ENABLED=False, URLLENGTH_LIMIT=100_000)
+    await crawl(LinkSpider, logged, urls=web.url())
+    (line,) = logged["DEDUPE_DUPLICATES_LOG"].read_text("ascii").splitlines()
+    url = json.loads(line)["url"]
+    assert (len(url), url[-1]) == (MAX_URL_CHARS, "…")
+
+
+@crawl_test
+async def test_the_path_has_the_name_of_the_spider_in_it(
+    web: WebServer, logged: dict[str, Any], tmp_path: Path
+) -> None:
+    web.page("/", "<p>x")
+    logged["DEDUPE_DUPLICATES_LOG"] = str(tmp_path / "100% %(name)s %(time)s.jsonl")
+    await crawl(LinkSpider, logged, urls=web.url())
+    (path,) = logs_in(tmp_path)
+    assert re.fullmatch(r"100% links \d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\+00-00\.jsonl", path.name)
+
+
+@crawl_test
+async def test_a_file_that_cannot_be_written_refuses_the_start(
+    web: WebServer, logged: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logged["DEDUPE_DUPLICATES_LOG"] = tmp_path
+    with pytest.raises(SettingError, match="DEDUPE_DUPLICATES_LOG cannot be written"):
+        await crawl(LinkSpider, logged, urls=web.url())
+    assert "The crawl does not start. The file of DEDUPE_DUPLICATES_LOG" in caplog.text
+    assert web.paths == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@crawl_test
+async def test_a_full_disk_is_told_once_and_the_crawl_goes_on(
+    web: WebServer, logged: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page("/", text("home") + '<a href="/a">1</a><a href="/a">2</a><a href="/a">3</a>')
+    web.page("/a", text("a"))
+    logged["DEDUPE_DUPLICATES_LOG"] = "/dev/full"
+    crawler = await crawl(LinkSpider, logged, urls=web.url())
+    stats = crawler.stats.get_stats()
+    assert (stats["finish_reason"], stats["response_received_count"]) == ("finished", 2)
+    assert stats["dedupe/errors/report"] >= 1
+    assert (stats.get("dedupe/log/lines", 0), stats["dedupe/log/lost"]) == (0, 2)
+    assert caplog.text.count("/dev/full cannot be written: No space left on device.") == 1
+    assert len(records_of(tmp_path / "warcs")) > 2
+
+
+def test_the_fields_are_documented_in_their_order() -> None:
+    heads = re.findall(r"^(``\w+``(?:, ``\w+``)*)$", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert [name for head in heads for name in re.findall(r"``(\w+)``", head)] == list(FIELDS)
+
+
+# The lines on their way into the file
+
+
+def test_a_torn_line_is_ended_before_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b'{"a": 1}\n{"a"')
+    lines = AppendedLines(100)
+    lines.add(b'{"b": 2}\n')
+    assert lines.write_to(path) == 1
+    assert path.read_bytes() == b'{"a": 1}\n{"a"\n{"b": 2}\n'
+    assert not lines
+    assert lines.write_to(path) == 0
+
+
+def test_lines_wait_while_the_file_cannot_be_written(tmp_path: Path) -> None:
+    lines, folder = AppendedLines(12), tmp_path / "away"
+    for number in range(8):
+        lines.add(b"%d\n" % number)
+    with pytest.raises(FileNotFoundError):
+        lines.write_to(folder / "log")
+    folder.mkdir()
+    assert lines.write_to(folder / "log") == 6
+    assert (folder / "log").read_bytes() == b"0\n1\n2\n3\n4\n5\n"
+    assert lines.give_up() == 2
+
+
+def test_a_file_that_is_moved_away_is_made_again(tmp_path: Path) -> None:
+    lines, path = AppendedLines(100), tmp_path / "log"
+    lines.add(b"1\n")
+    lines.write_to(path)
+    path.rename(tmp_path / "log.1")
+    lines.add(b"2\n")
+    lines.write_to(path)
+    assert [(tmp_path / name).read_bytes() for name in ("log.1", "log")] == [b"1\n", b"2\n"]
+
+
+def test_lines_go_into_a_pipe_too(tmp_path: Path) -> None:
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    lines = AppendedLines(100)
+    lines.add(b"1\n")
+    assert lines.write_to(pipe) == 1
+    reader.join()
+    assert read == [b"1\n"]
