@@ -1,12 +1,57 @@
-"""What was seen during a crawl, in bounded memory."""
+"""What was seen during a crawl, in bounded memory.
+
+Counters are exact. Hosts, MIME types, statuses, groups of duplicates and patterns of URLs are those that came most often
+(see :mod:`.heavy_hitters`); what has no row of its own is in the sums all the same.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe.errors import StoreRefused
+
+from .groups import Groups
+from .parsing import MOST, count_of, dict_of, list_of, number_of, text_of
+from .tallies import Tallies
+from .texts import harmless, host_of, mime_of
+from .timeline import Timeline
+from .url_patterns import UrlPatterns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+FORMAT = 1
+KINDS = ("unique", "unchanged", "exact", "near", "unknown")
+DUPLICATES = ("unchanged", "exact", "near")
+BINS = 100
+
+TOTALS = (
+    "requests_filtered",
+    "pages_judged",
+    "duplicates",
+    "dropped",
+    "responses",
+    "revisits",
+    "bytes_written",
+    "bytes_conserved",
+    "bytes_judged",
+)
+SHARE_COLUMNS = (
+    "pages",
+    "duplicates",
+    "requests_filtered",
+    "responses",
+    "revisits",
+    "bytes_written",
+    "bytes_conserved",
+)
+TIME_COLUMNS = ("requests_filtered", "pages", "duplicates", "bytes_written", "bytes_conserved")
+
+_MOST_STATS = 200
+_STATS_PREFIXES = ("dedupe/", "dupefilter/")
 
 
 class Observations:
@@ -17,11 +62,28 @@ class Observations:
 
     def __init__(self, now: Callable[[], float] = time.time, *, spider: str | None = None) -> None:
         self._now = now
-        self.spider = spider
+        self._lock = Lock()
+        self._is_running = True
+        self.spider = None if spider is None else harmless(spider, 200)
+        self.started = self.ended = now()
+        self.totals = dict.fromkeys(TOTALS, 0)
+        self.verdicts = dict.fromkeys(KINDS, 0)
+        self.similarities = [0] * BINS
+        self.timeline = Timeline(len(TIME_COLUMNS))
+        self.hosts = Tallies(len(SHARE_COLUMNS), 150, 30_000)
+        self.mime_types = Tallies(len(SHARE_COLUMNS), 40, 6_000)
+        self.statuses = Tallies(len(SHARE_COLUMNS), 40, 4_000)
+        self.groups = Groups()
+        self.url_patterns = UrlPatterns()
+        self.stats: dict[str, int | float] = {}
 
     def filtered(self, url: str) -> None:
         """Note a request that was filtered as seen."""
-        raise NotImplementedError
+        host = host_of(url)
+        with self._lock:
+            self.totals["requests_filtered"] += 1
+            self.hosts.count(host, ((2, 1),))
+            self._at_this_time((0, 1))
 
     def judged(
         self,
@@ -37,19 +99,89 @@ class Observations:
         same_url: bool = False,
     ) -> None:
         """Note a page with its verdict (``same_url``: as the verdict says). ``size_bytes`` is that of its body."""
-        raise NotImplementedError
+        if kind not in KINDS:
+            raise ValueError(f"{kind!r} is no kind of verdict.")
+        is_duplicate = kind in DUPLICATES
+        is_other = is_duplicate and original_url is not None and not (same_url or original_url == url)
+        similarity = _checked_similarity(similarity)
+        host, mime, word = host_of(url), mime_of(mime), _status_text(status)
+        with self._lock:
+            self.verdicts[kind] += 1
+            if kind == "unknown":
+                return
+            totals = self.totals
+            totals["pages_judged"] += 1
+            totals["duplicates"] += is_duplicate
+            totals["dropped"] += dropped
+            totals["bytes_judged"] += _bounded(size_bytes)
+            counts = ((0, 1), (1, 1)) if is_duplicate else ((0, 1),)
+            self.hosts.count(host, counts)
+            self.mime_types.count(mime, counts)
+            self.statuses.count(word, counts)
+            self._at_this_time((1, 1), (2, int(is_duplicate)))
+            if kind == "near" and similarity is not None:
+                self.similarities[min(int(similarity * BINS + 1e-9), BINS - 1)] += 1
+            self.url_patterns.count(url, kind, is_other=is_other)
+            if is_duplicate and original_url is not None and original_url != url:
+                self.groups.count(original_url, url, kind, similarity)
 
     def recorded(self, url: str, mime: str, status: int, kind: str, written: int, conserved: int) -> None:
         """Note an exchange that the archive took. ``kind`` is that of the record, the sizes are in bytes."""
-        raise NotImplementedError
+        written, conserved = _bounded(written), _bounded(conserved)
+        is_response, is_revisit = int(kind == "response"), int(kind == "revisit")
+        host, mime, word = host_of(url), mime_of(mime), _status_text(status)
+        counts = ((3, is_response), (4, is_revisit), (5, written), (6, conserved))
+        with self._lock:
+            totals = self.totals
+            totals["responses"] += is_response
+            totals["revisits"] += is_revisit
+            totals["bytes_written"] += written
+            totals["bytes_conserved"] += conserved
+            self.hosts.count(host, counts)
+            self.mime_types.count(mime, counts)
+            self.statuses.count(word, counts)
+            self._at_this_time((3, written), (4, conserved))
 
     def set_stats(self, stats: Mapping[str, object]) -> None:
-        """Keep the numbers among the stats of the crawl, those of the URL filter first of all."""
-        raise NotImplementedError
+        """Keep the numbers among the stats of the crawl that are about deduplication."""
+        kept = {}
+        for key in sorted(
+            key for key in map(str, stats) if key.startswith(_STATS_PREFIXES) and len(key) <= 120
+        ):
+            value = stats.get(key)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+                kept[harmless(key)] = number_of(value)
+            if len(kept) == _MOST_STATS:
+                break
+        with self._lock:
+            self.stats = kept
+
+    def _at_this_time(self, *counts: tuple[int, int]) -> None:
+        self._is_running = True
+        self.ended = now = self._now()
+        self.timeline.count(now, counts)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in plain values, for JSON; below 400 kB."""
-        raise NotImplementedError
+        with self._lock:
+            if self._is_running:
+                self._at_this_time()
+            return {
+                "format": FORMAT,
+                "spider": self.spider,
+                "started": self.started,
+                "ended": self.ended,
+                "totals": dict(self.totals),
+                "verdicts": dict(self.verdicts),
+                "similarities": list(self.similarities),
+                "timeline": self.timeline.as_dict(),
+                "hosts": self.hosts.as_dict(),
+                "mime_types": self.mime_types.as_dict(),
+                "statuses": self.statuses.as_dict(),
+                "groups": self.groups.as_dict(),
+                "url_patterns": self.url_patterns.as_dict(),
+                "stats": dict(self.stats),
+            }
 
     @classmethod
     def from_dict(cls, data: object, now: Callable[[], float] = time.time) -> Observations:
@@ -57,4 +189,57 @@ class Observations:
 
         Raises :class:`~scrapy_dedupe.errors.StoreRefused` for anything else, and for a newer format.
         """
-        raise NotImplementedError
+        format_ = data.get("format") if isinstance(data, dict) else None
+        if isinstance(format_, int) and format_ > FORMAT:
+            raise StoreRefused(
+                f"What was seen during the crawl has format {format_}, this version of scrapy-dedupe reads format"
+                f" {FORMAT}. Upgrade scrapy-dedupe."
+            )
+        try:
+            plain = dict_of(data)
+            if format_ != FORMAT:
+                raise ValueError("no format")
+            return cls._read(plain, now)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            raise StoreRefused(f"What was seen during the crawl is damaged ({error}).") from error
+
+    @classmethod
+    def _read(cls, plain: dict[str, Any], now: Callable[[], float]) -> Observations:
+        new = cls(now, spider=None if plain["spider"] is None else text_of(plain["spider"]))
+        new._is_running = False
+        new.started, new.ended = _time_of(plain["started"]), _time_of(plain["ended"])
+        for name, counts in (("totals", new.totals), ("verdicts", new.verdicts)):
+            stored = dict_of(plain[name])
+            counts.update({key: count_of(stored[key]) for key in counts})
+        new.similarities = [count_of(pages) for pages in list_of(plain["similarities"])]
+        if len(new.similarities) != BINS:
+            raise ValueError("another number of bins")
+        new.timeline.take(plain["timeline"])
+        new.hosts.take(plain["hosts"])
+        new.mime_types.take(plain["mime_types"])
+        new.statuses.take(plain["statuses"])
+        new.groups.take(plain["groups"])
+        new.url_patterns.take(plain["url_patterns"])
+        new.set_stats(dict_of(plain["stats"]))
+        return new
+
+
+def _bounded(number: int) -> int:
+    return min(max(int(number), 0), MOST)
+
+
+def _checked_similarity(similarity: float | None) -> float | None:
+    if similarity is None or math.isnan(similarity):
+        return None
+    return min(max(float(similarity), 0.0), 1.0)
+
+
+def _status_text(status: int) -> str:
+    return str(status) if 0 < status < 1_000 else "(none)"
+
+
+def _time_of(value: object) -> float:
+    seconds = float(number_of(value))
+    if not 0 <= seconds < 253_402_300_800:
+        raise ValueError("no time")
+    return seconds

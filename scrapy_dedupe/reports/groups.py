@@ -1,0 +1,130 @@
+"""The largest groups of pages with one text, by the URL of the page that was read first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .figures import DuplicateGroup, Example
+from .heavy_hitters import HeavyHitters, Row
+from .parsing import count_of, dict_of, list_of, share_of, text_of
+from .texts import key_of, shown_url
+
+MOST_EXAMPLES = 5
+
+_MOST_GROUPS = 120
+_MOST_BYTES = 60_000
+_KINDS = ("unchanged", "exact", "near")
+
+
+class Group(Row):
+    """Pages that repeat the one at ``url``."""
+
+    __slots__ = ("examples", "kinds", "least", "url")
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self.kinds = dict.fromkeys(_KINDS, 0)
+        self.least = 1.0
+        self.examples: list[Example] = []
+
+
+class Groups(HeavyHitters[Group]):
+    """Groups of duplicates, in bounded memory."""
+
+    def __init__(self) -> None:
+        super().__init__(_MOST_GROUPS, _MOST_BYTES)
+        self._shown = ""
+
+    def count(self, original_url: str, url: str, kind: str, similarity: float | None) -> None:
+        """Note that the page at *url* repeats the one at *original_url*."""
+        self._shown = shown_url(original_url)
+        group = self._row(key_of(original_url, self._shown))
+        group.kinds[kind] += 1
+        if similarity is not None:
+            group.least = min(group.least, similarity)
+        if len(group.examples) < MOST_EXAMPLES:
+            shown = shown_url(url)
+            if all(example.url != shown for example in group.examples):
+                group.examples.append(Example(shown, kind, similarity))
+                self._add_text(group, shown)
+
+    def _make(self, name: str) -> Group:
+        group = Group(self._shown)
+        if self._shown != name:
+            self._add_text(group, self._shown)
+        return group
+
+    def merge(self, other: Groups) -> None:
+        """Add what another one counted, over the bounds if need be."""
+        for name, group in self._rows.items():
+            if name not in other._rows:
+                group.missed += other.floor
+        for name, group in other:
+            ours = self._rows.get(name)
+            if ours is None:
+                ours = Group(group.url)
+                ours.missed = self.floor
+                self._put(name, ours)
+            ours.calls += group.calls
+            ours.missed += group.missed
+            ours.least = min(ours.least, group.least)
+            for kind, pages in group.kinds.items():
+                ours.kinds[kind] += pages
+            known = {example.url for example in ours.examples}
+            new = [example for example in group.examples if example.url not in known]
+            ours.examples = (ours.examples + new)[:MOST_EXAMPLES]
+        self.floor += other.floor
+
+    def largest(self, most: int) -> list[DuplicateGroup]:
+        """The largest groups, the one with most pages first."""
+        found = sorted(self._rows.values(), key=lambda group: (-group.calls, group.url))
+        return [
+            DuplicateGroup(
+                url=group.url,
+                pages=group.calls,
+                unchanged=group.kinds["unchanged"],
+                exact=group.kinds["exact"],
+                near=group.kinds["near"],
+                least_similarity=round(group.least, 4),
+                examples=list(group.examples),
+                is_bound=group.missed > 0,
+            )
+            for group in found[:most]
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in plain values, within the bounds."""
+        self.cut()
+        return {"floor": self.floor, "rows": [_plain(name, group) for name, group in self]}
+
+    def take(self, data: object) -> None:
+        """Fill this empty one with what :meth:`as_dict` gave. Raises :class:`ValueError` for anything else."""
+        plain = dict_of(data)
+        for item in list_of(plain.get("rows")):
+            key, url, missed, least, unchanged, exact, near, *examples = list_of(item)
+            group = Group(text_of(url))
+            group.missed, group.least = count_of(missed), share_of(least)
+            group.kinds = dict(zip(_KINDS, map(count_of, (unchanged, exact, near)), strict=True))
+            group.calls = sum(group.kinds.values())
+            for example in examples[:MOST_EXAMPLES]:
+                group.examples.append(_example(list_of(example)))
+                self._add_text(group, group.examples[-1].url)
+            self._put(text_of(key or url), group)
+            if key:
+                self._add_text(group, group.url)
+        self.floor = count_of(plain.get("floor"))
+        self.cut()
+
+
+def _plain(name: str, group: Group) -> list[Any]:
+    key = None if name == group.url else name
+    examples = [[example.url, example.kind, example.similarity] for example in group.examples]
+    return [key, group.url, group.missed, group.least, *group.kinds.values(), *examples]
+
+
+def _example(values: list[Any]) -> Example:
+    url, kind, similarity = values
+    if kind not in _KINDS:
+        raise ValueError("no kind of copy")
+    return Example(text_of(url), kind, None if similarity is None else share_of(similarity))

@@ -1,0 +1,87 @@
+"""Rows by name, for any number of names in bounded memory.
+
+As in Misra and Gries (1982): when there are twice as many rows as there may be, or twice as many bytes of text in them,
+those that were counted least often are given up. Whoever comes afterwards may have been counted before; ``missed`` of
+a new row is the most that can be, and no name without a row was counted more often than ``floor`` times.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Row:
+    """What is known of one name. ``calls``: how often it was counted; ``text_bytes``: the size of its texts in UTF-8."""
+
+    __slots__ = ("calls", "missed", "text_bytes")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.missed = 0
+        self.text_bytes = 0
+
+
+RowT = TypeVar("RowT", bound=Row)
+
+
+class HeavyHitters(Generic[RowT]):
+    """At most 2 x ``most_rows`` rows with at most 2 x ``most_bytes`` bytes of text, and one row more."""
+
+    def __init__(self, most_rows: int, most_bytes: int) -> None:
+        self._most_rows = most_rows
+        self._most_bytes = most_bytes
+        self._rows: dict[str, RowT] = {}
+        self._text_bytes = 0
+        self.floor = 0
+
+    def _make(self, name: str) -> RowT:
+        """A new row."""
+        raise NotImplementedError
+
+    def _give_up(self, row: RowT) -> None:
+        """Take note of what a row counted that is given up."""
+
+    def __iter__(self) -> Iterator[tuple[str, RowT]]:
+        return iter(self._rows.items())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _row(self, name: str) -> RowT:
+        """The row of a name, which may be a new one."""
+        row = self._rows.get(name)
+        if row is None:
+            if len(self._rows) >= 2 * self._most_rows or self._text_bytes >= 2 * self._most_bytes:
+                self.cut()
+            row = self._make(name)
+            row.missed = self.floor
+            self._put(name, row)
+        row.calls += 1
+        return row
+
+    def _put(self, name: str, row: RowT) -> None:
+        self._rows[name] = row
+        self._add_text(row, name)
+
+    def _add_text(self, row: RowT, text: str) -> None:
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        row.text_bytes += size
+        self._text_bytes += size
+
+    def cut(self) -> None:
+        """Keep to the bounds: the rows of those that were counted most often."""
+        if len(self._rows) <= self._most_rows and self._text_bytes <= self._most_bytes:
+            return
+        kept: dict[str, RowT] = {}
+        text_bytes = 0
+        for name, row in sorted(self._rows.items(), key=lambda item: -(item[1].calls + item[1].missed)):
+            if len(kept) < self._most_rows and text_bytes + row.text_bytes <= self._most_bytes:
+                kept[name] = row
+                text_bytes += row.text_bytes
+            else:
+                self.floor = max(self.floor, row.calls + row.missed)
+                self._give_up(row)
+        self._rows, self._text_bytes = kept, text_bytes

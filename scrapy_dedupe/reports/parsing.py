@@ -1,0 +1,56 @@
+"""Checks of plain values that were stored; each raises :class:`ValueError` for what it does not expect."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+MOST = 2**63 - 1
+
+
+def dict_of(value: object) -> dict[str, Any]:
+    """A dict, as it is."""
+    if not isinstance(value, dict):
+        raise ValueError("no dict")  # noqa: TRY004
+    return value
+
+
+def list_of(value: object) -> list[Any]:
+    """A list, as it is."""
+    if not isinstance(value, list):
+        raise ValueError("no list")  # noqa: TRY004
+    return value
+
+
+def text_of(value: object, most_chars: int = 3_000) -> str:
+    """A text of at most so many characters."""
+    if not isinstance(value, str) or len(value) > most_chars:
+        raise ValueError("no short text")
+    return value
+
+
+def optional_text_of(value: object) -> str | None:
+    """A text, or None."""
+    return None if value is None else text_of(value)
+
+
+def count_of(value: object) -> int:
+    """A whole number from 0 on; of an enormous one as much as other programs can read."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError("no count")
+    return min(value, MOST)
+
+
+def number_of(value: object) -> int | float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError("no number")
+    return max(-MOST, min(value, MOST)) if isinstance(value, int) else value
+
+
+def share_of(value: object) -> float:
+    """A number from 0 to 1."""
+    number = float(number_of(value))
+    if not 0 <= number <= 1:
+        raise ValueError("no share")
+    return number

@@ -1,0 +1,83 @@
+"""Texts from the web, made short and harmless before they are kept or shown."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+
+MOST_CHARS = 2_000
+MOST_HOST_CHARS = 253
+
+# Besides control characters and lone surrogates those that change the direction of what follows, by which a URL can
+# be made to look like another one.
+_HARMFUL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
+_MIME_CHARS = re.compile(r"[a-z0-9!#$&^_.+*-]+/[a-z0-9!#$&^_.+*-]+")
+_USER = re.compile(r"(//)[^/?#@]*(?:@[^/?#@]*)*@")
+
+
+def harmless(text: str, most_chars: int = MOST_CHARS) -> str:
+    r"""At most so many characters of a text, with U+FFFD for those that do harm.
+
+    >>> harmless("a\tb" + chr(0xD800))
+    'a�b�'
+    """
+    if len(text) > most_chars:
+        text = f"{text[: most_chars - 1]}\u2026"
+    return text if _PRINTABLE_ASCII.fullmatch(text) else _HARMFUL.sub("\ufffd", text)
+
+
+def shown_url(url: str, most_chars: int = MOST_CHARS) -> str:
+    """A URL as it may be shown to others: harmless, and without a user name and password.
+
+    >>> shown_url("https://me:secret@example.com/")
+    'https://example.com/'
+    """
+    if len(url) > most_chars:
+        # The rest of a long one is not looked at.
+        url = f"{url[: most_chars + 1]}"
+    if "@" in url:
+        url = _USER.sub(r"\1", url, count=1)
+    return harmless(url, most_chars)
+
+
+def host_of(url: str) -> str:
+    """The host of a URL, with its port if it has one, in lower case; ``(none)`` if there is none.
+
+    >>> host_of("https://me@Example.com:8080/a"), host_of("data:,x")
+    ('example.com:8080', '(none)')
+    """
+    _, found, rest = url[: 2 * MOST_CHARS].partition("://")
+    if not found:
+        return "(none)"
+    # Without the help of urlsplit(), which raises for some hosts and takes ten times as long.
+    for end in "/?#":
+        rest = rest.partition(end)[0]
+    host = rest.rpartition("@")[2].lower()
+    return harmless(host, MOST_HOST_CHARS) or "(none)"
+
+
+def mime_of(content_type: str) -> str:
+    """The MIME type of a Content-Type, in lower case and without parameters.
+
+    >>> mime_of("Text/HTML; charset=utf-8"), mime_of(""), mime_of("<b>")
+    ('text/html', '(none)', '(not a MIME type)')
+    """
+    mime = content_type[:200].partition(";")[0].strip().lower()
+    if not mime:
+        return "(none)"
+    return mime if len(mime) <= 100 and _MIME_CHARS.fullmatch(mime) else "(not a MIME type)"
+
+
+def key_of(url: str, shown: str) -> str:
+    """What tells a URL from others: how it is shown, or a hash where others may be shown like it.
+
+    Of an enormous one both ends and the length count.
+
+    >>> key_of("https://example.com/", "https://example.com/")
+    'https://example.com/'
+    """
+    if url == shown and not url.startswith("#"):
+        return url
+    ends = url if len(url) <= 20_000 else f"{url[:10_000]} {len(url)} {url[-10_000:]}"
+    return f"#{blake2b(ends.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"

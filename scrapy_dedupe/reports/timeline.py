@@ -1,0 +1,107 @@
+"""Counters over time: slots whose width doubles when there are more than there may be.
+
+A slot is a whole number of widths since the epoch, so those of several crawls fit on each other. In a run there is a
+slot for every moment, also for one at which nothing happened; times between runs have none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .parsing import count_of, dict_of, list_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_SLOTS = 120
+_LAST_SECOND = 253_402_300_799
+
+
+class Timeline:
+    """Counters in so many columns for at most 120 slots, which are one second wide at first."""
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+        self._slots: dict[int, list[int]] = {}
+        self._newest: int | None = None
+        self.seconds = 1
+
+    def count(self, now_s: float, counts: Iterable[tuple[int, int]] = ()) -> None:
+        """Add to the counters of a moment (seconds since the epoch); each pair is a column and a number.
+
+        Without any it is noted that the run goes on.
+        """
+        second = int(min(max(now_s, 0), _LAST_SECOND))
+        slot = second // self.seconds
+        if slot != self._newest:
+            slot = self._go_to(second)
+        row = self._slots[slot]
+        for column, number in counts:
+            row[column] += number
+
+    def _go_to(self, second: int) -> int:
+        slot = second // self.seconds
+        if self._newest is None or slot < self._newest:
+            # The first moment of a run, or a clock that was set back.
+            self._slots.setdefault(slot, [0] * self._columns)
+            while len(self._slots) > MOST_SLOTS:
+                self._double()
+            slot = second // self.seconds
+            self._newest = slot if self._newest is None else self._newest
+            return slot
+        while len(self._slots) + slot - self._newest > MOST_SLOTS:
+            self._double()
+            slot = second // self.seconds
+        for number in range(self._newest + 1, slot + 1):
+            self._slots.setdefault(number, [0] * self._columns)
+        self._newest = slot
+        return slot
+
+    def _double(self) -> None:
+        self.seconds *= 2
+        wider: dict[int, list[int]] = {}
+        for slot, row in self._slots.items():
+            known = wider.get(slot // 2)
+            wider[slot // 2] = row if known is None else [a + b for a, b in zip(known, row, strict=True)]
+        self._slots = wider
+        if self._newest is not None:
+            self._newest //= 2
+
+    def merge(self, other: Timeline) -> None:
+        """Add what another one counted. The other one may be changed by it."""
+        while self.seconds < other.seconds:
+            self._double()
+        while other.seconds < self.seconds:
+            other._double()
+        for slot, row in other._slots.items():
+            known = self._slots.get(slot)
+            self._slots[slot] = (
+                list(row) if known is None else [a + b for a, b in zip(known, row, strict=True)]
+            )
+        while len(self._slots) > MOST_SLOTS:
+            self._double()
+
+    def slices(self) -> list[tuple[int, list[int]]]:
+        """Each slot in the order of time: its first second since the epoch, and its counters."""
+        return [(slot * self.seconds, row) for slot, row in sorted(self._slots.items())]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in plain values."""
+        return {"seconds": self.seconds, "slots": [[slot, *row] for slot, row in sorted(self._slots.items())]}
+
+    def take(self, data: object) -> None:
+        """Fill this empty one with what :meth:`as_dict` gave. Raises :class:`ValueError` for anything else.
+
+        What is counted from then on belongs to another run.
+        """
+        plain = dict_of(data)
+        seconds = count_of(plain.get("seconds"))
+        slots = list_of(plain.get("slots"))
+        if seconds < 1 or seconds & (seconds - 1) or len(slots) > MOST_SLOTS:
+            raise ValueError("no timeline")
+        self.seconds = seconds
+        for item in slots:
+            slot, *row = map(count_of, list_of(item))
+            if len(row) != self._columns or slot * seconds > _LAST_SECOND:
+                raise ValueError("a slot of another kind")
+            self._slots[slot] = row

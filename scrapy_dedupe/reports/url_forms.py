@@ -1,0 +1,151 @@
+"""The pattern of a URL: what many pages of one kind have in common.
+
+``{n}`` stands for a number, ``{id}`` for a long number in hex or a UUID, ``{token}`` for another long word without
+sense, ``{value}`` for what a parameter is, and ``{repeated}`` for parts of the path that come several times in a row.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from .texts import MOST_HOST_CHARS, harmless, host_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_READ_CHARS = 1_000
+_MOST_PARTS = 12
+_MOST_PART_CHARS = 60
+_MOST_NAMES = 8
+_LONGEST_PERIOD = 4
+
+_SEPARATORS = re.compile(r"[&;]")
+_DIGITS = re.compile(r"[0-9]+")
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:[.,:-][0-9]+)*")
+_HEX = re.compile(
+    r"(?=[^0-9]*[0-9])(?=[^a-f]*[a-f])[0-9a-f]{8,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
+)
+_TOKEN = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_~%+=.()-]{24,}")
+_WORDS = re.compile(r"[a-z]+(?:[-_][a-z0-9]+)+", re.IGNORECASE)
+
+
+class Patterns(NamedTuple):
+    """The patterns that a URL has: its path with the names of its parameters, and wider ones.
+
+    ``path``: all pages at the path, whatever their parameters; None if it has less than three. ``parameters``: all pages
+    of the host that have the parameter, whatever their path; one for each.
+    """
+
+    whole: str
+    path: str | None
+    parameters: tuple[str, ...]
+
+
+def patterns_of(url: str) -> Patterns:
+    """The patterns of a URL, of which the first 1,000 characters are looked at.
+
+    >>> patterns_of("https://example.com/calendar/2026/11?month=12").whole
+    'example.com/calendar/{n}/{n}?month={n}'
+    >>> patterns_of("https://example.com/a?x=1").parameters
+    ('example.com/…?x={n}',)
+    """
+    text, _, _ = url[:_READ_CHARS].partition("#")
+    host = host_of(text)[:MOST_HOST_CHARS]
+    rest = text.partition("://")[2]
+    path, _, query = rest.partition("?")
+    # What stands behind a semicolon is a parameter, too: ;jsessionid=12AB.
+    path, _, beside = path.partition(";")
+    # Nothing is left of the host, which ends at the first slash.
+    place = host + _path(path.partition("/")[2])
+    pairs = [*_pairs(query, ""), *_pairs(beside, ";")] if query or beside else []
+    if not pairs:
+        return Patterns(place, None, ())
+    kinds: dict[str, str] = {}
+    for name, value in pairs:
+        kind = "{n}" if _NUMBER.fullmatch(value) else "{value}"
+        kinds[name] = kind if kinds.get(name, kind) == kind else "{value}"
+    # In one order, since a generator of links may put them in any.
+    names = sorted(kinds)
+    shown = list(dict.fromkeys(_parameter(name, kinds[name]) for name in names[:_MOST_NAMES]))
+    more = "&…" if len(names) > _MOST_NAMES else ""
+    whole = f"{place}?{'&'.join(shown)}{more}"
+    return Patterns(
+        whole,
+        f"{place}?…" if len(names) > 2 else None,
+        tuple(f"{host}/…?{parameter}" for parameter in shown),
+    )
+
+
+def _pairs(query: str, mark: str) -> list[tuple[str, str]]:
+    found = []
+    for item in _SEPARATORS.split(query, 50)[:50]:
+        name, _, value = item.partition("=")
+        if item:
+            found.append((mark + name, value))
+    return found
+
+
+def _parameter(name: str, kind: str) -> str:
+    if not name.isalpha():
+        name = _DIGITS.sub("{n}", harmless(name, _MOST_PART_CHARS))
+    return f"{name[:_MOST_PART_CHARS]}={kind}"
+
+
+def _path(path: str) -> str:
+    parts = path.split("/", 200)
+    if len(parts) > 1:
+        parts = _without_repeats(parts)
+    shown = "/".join([_part(part) for part in parts[:_MOST_PARTS]])
+    return f"/{shown}/…" if len(parts) > _MOST_PARTS else f"/{shown}"
+
+
+def _part(part: str) -> str:
+    """One part of a path, with numbers and words without sense replaced.
+
+    >>> [_part(part) for part in ("news", "page12.html", "3f2a90bc77", "2026-11-28", "ten-years-after-9-11-and-more-of-it")]
+    ['news', 'page{n}.html', '{id}', '{n}-{n}-{n}', 'ten-years-after-{n}-{n}-and-more-of-it']
+    """
+    if not part or (part.isalpha() and len(part) <= _MOST_PART_CHARS and part.isascii()):
+        return part
+    if _HEX.fullmatch(part) and not part.isdigit():
+        return "{id}"
+    if len(part) >= 24 and not _WORDS.match(part) and _TOKEN.fullmatch(part):
+        return "{token}"
+    return _DIGITS.sub("{n}", harmless(part, _MOST_PART_CHARS))
+
+
+def _without_repeats(parts: list[str]) -> list[str]:
+    """The parts of a path, with {repeated} where up to four parts come again at once.
+
+    >>> _without_repeats("a/b/a/b/a/b/c".split("/"))
+    ['a', 'b', '{repeated}', 'c']
+    """
+    if len(set(parts)) == len(parts):
+        return parts
+    kept: list[str] = []
+    place = 0
+    while place < len(parts):
+        period = _period(parts, place)
+        kept += parts[place : place + max(period, 1)]
+        place += max(period, 1)
+        if period:
+            block = parts[place - period : place]
+            while parts[place : place + period] == block:
+                place += period
+            kept.append("{repeated}")
+    return kept
+
+
+def _period(parts: Sequence[str], place: int) -> int:
+    """How many parts from *place* on come again directly behind, 0 if none do."""
+    for period in range(1, _LONGEST_PERIOD + 1):
+        block = parts[place : place + period]
+        # Two slashes in a row repeat nothing, and two equal numbers may be a day and a month.
+        if (
+            block == parts[place + period : place + 2 * period]
+            and any(block)
+            and not all(part.isdigit() for part in block)
+        ):
+            return period
+    return 0

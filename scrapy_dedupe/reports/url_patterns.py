@@ -1,0 +1,148 @@
+"""Patterns of URLs, and those most of whose pages repeat other pages.
+
+Such a pattern may be a trap: a calendar without end, a session in the URL, filters in any combination, relative links
+that grow. It may as well be printer versions; what is certain is that its pages brought little that was new.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .figures import Trap
+from .heavy_hitters import HeavyHitters, Row
+from .parsing import count_of, dict_of, list_of, text_of
+from .texts import shown_url
+from .url_forms import patterns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEAST_PAGES = 20
+MOST_EXAMPLES = 3
+
+_MOST_PATTERNS = 300
+_MOST_BYTES = 60_000
+_EXAMPLE_CHARS = 500
+# A wider pattern stands for a narrower one only if it says more.
+_WIDER = 1.2
+
+
+class Pattern(Row):
+    """The pages of one pattern. ``exact`` and ``near`` are copies of pages at other URLs, as the ``examples`` are."""
+
+    __slots__ = ("exact", "examples", "near", "unchanged")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exact = self.near = self.unchanged = 0
+        self.examples: list[str] = []
+
+    @property
+    def copies(self) -> int:
+        """The pages that repeat others."""
+        return self.exact + self.near
+
+
+class UrlPatterns(HeavyHitters[Pattern]):
+    """How many pages each pattern of URLs has, and how many of them repeat others, in bounded memory."""
+
+    def __init__(self) -> None:
+        super().__init__(_MOST_PATTERNS, _MOST_BYTES)
+
+    def count(self, url: str, kind: str, *, is_other: bool) -> None:
+        """Note a page. ``is_other``: it repeats a page at another URL."""
+        for name in _all_patterns(url):
+            row = self._row(name)
+            if kind == "unchanged":
+                row.unchanged += 1
+            elif is_other and kind in ("exact", "near"):
+                if kind == "exact":
+                    row.exact += 1
+                else:
+                    row.near += 1
+                if len(row.examples) < MOST_EXAMPLES:
+                    self._add_example(row, shown_url(url, _EXAMPLE_CHARS))
+
+    def _add_example(self, row: Pattern, shown: str) -> None:
+        if shown not in row.examples:
+            row.examples.append(shown)
+            self._add_text(row, shown)
+
+    def _make(self, name: str) -> Pattern:
+        return Pattern()
+
+    def merge(self, other: UrlPatterns) -> None:
+        """Add what another one counted, over the bounds if need be."""
+        for name, row in other:
+            ours = self._rows.get(name)
+            if ours is None:
+                ours = Pattern()
+                self._put(name, ours)
+            ours.calls += row.calls
+            ours.exact += row.exact
+            ours.near += row.near
+            ours.unchanged += row.unchanged
+            new = [example for example in row.examples if example not in ours.examples]
+            ours.examples = (ours.examples + new)[:MOST_EXAMPLES]
+
+    def traps(self, most: int) -> list[Trap]:
+        """Patterns of at least 20 pages, more than half of which repeat pages at other URLs, most copies first.
+
+        Where one pattern is part of another, the narrower one is told, unless the wider one has many more copies.
+        """
+        found = {name: row for name, row in self if row.calls >= LEAST_PAGES and 2 * row.copies > row.calls}
+        above = {name: _above(name, row, found) for name, row in found.items()}
+        dropped = {
+            wider
+            for name, row in found.items()
+            for wider in above[name]
+            if found[wider].copies <= _WIDER * row.copies
+        }
+        dropped |= {name for name in found if any(wider not in dropped for wider in above[name])}
+        ranked = sorted(
+            (item for item in found.items() if item[0] not in dropped),
+            key=lambda item: (-item[1].copies, item[0]),
+        )
+        return [
+            Trap(name, row.calls, row.exact, row.near, round(row.copies / row.calls, 4), list(row.examples))
+            for name, row in ranked[:most]
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in plain values, within the bounds."""
+        self.cut()
+        rows = [
+            [name, row.calls, row.missed, row.exact, row.near, row.unchanged, *row.examples]
+            for name, row in self
+        ]
+        return {"floor": self.floor, "rows": rows}
+
+    def take(self, data: object) -> None:
+        """Fill this empty one with what :meth:`as_dict` gave. Raises :class:`ValueError` for anything else."""
+        plain = dict_of(data)
+        for item in list_of(plain.get("rows")):
+            name, calls, missed, exact, near, unchanged, *examples = list_of(item)
+            row = Pattern()
+            row.calls, row.missed = count_of(calls), count_of(missed)
+            row.exact, row.near, row.unchanged = map(count_of, (exact, near, unchanged))
+            if row.copies + row.unchanged > row.calls:
+                raise ValueError("a pattern with more copies than pages")
+            self._put(text_of(name), row)
+            for example in examples[:MOST_EXAMPLES]:
+                self._add_example(row, text_of(example))
+        self.floor = count_of(plain.get("floor"))
+        self.cut()
+
+
+def _all_patterns(url: str) -> tuple[str, ...]:
+    """The patterns of a URL, the narrowest one first."""
+    whole, path, parameters = patterns_of(url)
+    return (whole, *parameters) if path is None else (whole, path, *parameters)
+
+
+def _above(name: str, row: Pattern, known: Mapping[str, Pattern]) -> list[str]:
+    """The wider ones of the known patterns that a pattern is part of, as one of its pages shows."""
+    patterns = _all_patterns(row.examples[0]) if row.examples else ()
+    if name not in patterns or name in patterns_of(row.examples[0]).parameters:
+        return []
+    return [wider for wider in patterns[patterns.index(name) + 1 :] if wider in known]
