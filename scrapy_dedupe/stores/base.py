@@ -1,4 +1,4 @@
-"""What a store is: two small protocols, one for texts and one for the crawl index.
+"""What a store is: small protocols: for texts, for the crawl index, and for reports.
 
 Two stores keep them, with the same behaviour and one contract test suite: :mod:`.sqlite` (embedded, the
 default) and :mod:`.redis` (shared, Redis or Valkey). A store is opened with :func:`scrapy_dedupe.stores.open_store`
@@ -38,6 +38,7 @@ __all__ = [
     "NearAnswer",
     "Need",
     "Original",
+    "ReportStore",
     "SeenText",
     "Signature",
     "Source",
@@ -200,6 +201,25 @@ class ContentStore(Protocol):
         """``texts`` (distinct texts), ``kept`` (texts that others are compared with), ``pending``, ``templates``."""
 
 
+class ReportStore(Protocol):
+    """Keeps what was seen during crawls, for reports: bytes that only who wrote them understands.
+
+    A crawl that is canceled or purged loses what is kept of it. It need not be one of the index.
+    """
+
+    def save(self, crawl: str, data: bytes) -> None:
+        """Keep *data* of a crawl, in the place of what was kept of it. In one atomic step."""
+
+    def load(self, crawl: str) -> bytes | None:
+        """What is kept of a crawl; None if there is nothing."""
+
+    def delete(self, crawl: str) -> None:
+        """Forget what is kept of a crawl. Safe to repeat."""
+
+    def crawls(self) -> list[str]:
+        """The crawls of which something is kept, in the order of their ids."""
+
+
 class Store(Protocol):
     """An open store."""
 
@@ -212,6 +232,10 @@ class Store(Protocol):
     @property
     def index(self) -> IndexStore:
         """The crawl index."""
+
+    @property
+    def reports(self) -> ReportStore:
+        """What was seen during crawls."""
 
     def probe(self) -> None:
         """Write, read and delete a value, so that a broken store fails at the start of a crawl."""

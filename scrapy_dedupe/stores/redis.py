@@ -18,6 +18,7 @@ from .faults import redis_faults
 from .location import StoreLocation, parse_store_url
 from .redis_content import RedisContent
 from .redis_index import RedisIndex
+from .redis_reports import RedisReports
 
 
 def connect(
@@ -61,6 +62,7 @@ class RedisStore:
             self._client.ping()
         self.content = RedisContent(self._client, self.url)
         self.index = RedisIndex(self._client, self.url)
+        self.reports = RedisReports(self._client, self.url)
 
     def probe(self) -> None:
         """Write, read and delete a value; a read-only replica or a full server fails here."""

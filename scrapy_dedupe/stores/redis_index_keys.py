@@ -45,6 +45,9 @@ Beside them, what Browsertrix has no field for:
 ``dedupe:sources:{crawl}``   set     the names of the sources that were imported into it
 ``dedupe:hidden:{crawl}``    hash    WARC file -> the source that alone has it and has not ended, or nothing if
                                      that was dropped
+``dedupe:report:{crawl}``     string  what was seen during it (see :class:`~.base.ReportStore`); the crawl need not be one
+                                     of the index
+``dedupe:reports``           set     the crawls that have such a key
 ``dedupe:committing``        set     crawls with a commit that is under way or was cut off
 ``dedupe:concurrent``        set     uncommitted crawls whose digests are in ``alldupes`` from the start
 ===========================  ======  ============================================================
@@ -87,6 +90,7 @@ REBUILDING = "dedupe:rebuilding"
 MERGING = "dedupe:merging"
 WAITERS = "dedupe:waiters"
 REVS = "dedupe:revs"
+REPORTS = "dedupe:reports"
 COMMITTED = "allcrawls"
 UNCOMMITTED = "uncommittedcrawls"
 CANCELED = "canceledcrawls"
@@ -156,6 +160,11 @@ def sources(crawl: str) -> str:
     return f"dedupe:sources:{crawl}"
 
 
+def report(crawl: str) -> str:
+    """The key of what was seen during a crawl."""
+    return f"dedupe:report:{crawl}"
+
+
 def entered(name: str) -> str:
     """The key of the digests that a source has entered."""
     return f"dedupe:entered:{name}"
@@ -191,6 +200,8 @@ def types(crawl: str) -> dict[str, str]:
         waiting(crawl): "hash",
         hidden(crawl): "hash",
         sources(crawl): "set",
+        report(crawl): "string",
+        REPORTS: "set",
     }
 
 

@@ -20,6 +20,7 @@ from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from . import sqlite_content, sqlite_content_tables, sqlite_index
 from .faults import sqlite_faults
 from .location import StoreLocation, parse_store_url
+from .sqlite_reports import SqliteReports
 
 if TYPE_CHECKING:
     from .sqlite_content import SqliteContent
@@ -77,6 +78,7 @@ class SqliteStore:
             raise
         self.content: SqliteContent = sqlite_content.SqliteContent(self._connection, self.url)
         self.index: SqliteIndex = sqlite_index.SqliteIndex(self._connection, self.url)
+        self.reports = SqliteReports(self._connection, self.url)
 
     def _prepare(self) -> None:
         # In one transaction, since another process may be making the file at this moment.

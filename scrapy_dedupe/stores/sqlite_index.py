@@ -186,6 +186,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
                     (new,),
                 )
                 self._forget_payload()
+            self._connection.execute("DELETE FROM report WHERE crawl = ?", (crawl,))
         self._clear()
 
     # Helpers

@@ -34,6 +34,7 @@ class SqliteRemoval(SqliteIndexBase):
                 if number is not None:
                     self._waste(number, "purging")
                     self._connection.execute("DELETE FROM source_done WHERE crawl = ?", (number,))
+            self._connection.executemany("DELETE FROM report WHERE crawl = ?", [(crawl,) for crawl in rows])
             self._forget_payload()
             self._note_none_missing()
         self._clear()

@@ -41,6 +41,9 @@ The same model as Browsertrix's keys (see :mod:`.redis_index_keys`):
 ``source_begun``, ``source_done``
     The sources that were begun and have not ended, with their parts and the tokens of those who began them; and the
     names of those that have ended, with the greatest number that a crawl or part had then.
+``report``
+    What was seen during a crawl, as it was given (see :class:`~.base.ReportStore`); the crawl need not be one of the
+    index.
 ``index_mark``
     ``payload``: how the crawls hash, ``stored`` or ``decoded``. ``imports``: what was noted of imports, as JSON.
 
@@ -109,6 +112,10 @@ CREATE TABLE IF NOT EXISTS source_done (
     crawl INTEGER NOT NULL,
     ended_after INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS report (
+    crawl TEXT PRIMARY KEY,
+    data BLOB NOT NULL
+);
 CREATE INDEX IF NOT EXISTS crawl_file_name ON crawl_file (crawl, name);
 CREATE INDEX IF NOT EXISTS crawl_container_filename ON crawl_container (filename);
 CREATE INDEX IF NOT EXISTS crawl_need_file ON crawl_need (other, file);
@@ -122,6 +129,7 @@ LATER_NAMES = (
     "source_queue",
     "source_begun",
     "source_done",
+    "report",
     "crawl_file_name",
     "crawl_container_filename",
     "crawl_need_file",

@@ -12,6 +12,7 @@ if ARGV[3] == 'begin' then
     call('HDEL', meta, 'resetting')
     call('HSET', meta, 'canceling', ARGV[4])
   end
+  if has(CANCELED, crawl) then forget_report(crawl) end
   local token = call('HGET', meta, 'canceling')
   if token then return {'ok', token} end
   return {has(CANCELED, crawl) and 'done' or 'unknown'}

@@ -184,6 +184,12 @@ local function forget_source(name)
   end
 end
 
+-- Forgets what was seen during a crawl.
+local function forget_report(crawl)
+  call('UNLINK', 'dedupe:report:' .. crawl)
+  call('SREM', 'dedupe:reports', crawl)
+end
+
 -- Forgets all that a crawl has entered, with its files and containers.
 local function forget_records(crawl)
   for _, key in ipairs({'h:' .. crawl, 'h:' .. crawl .. ':counts', 'c:' .. crawl .. ':wacz'}) do

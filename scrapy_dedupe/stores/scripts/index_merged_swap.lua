@@ -60,6 +60,7 @@ if what == 'purge' then
       call('SREM', DONE, name)
     end
     forget_records(crawl)
+    forget_report(crawl)
     call('DEL', 'dedupe:crawl:' .. crawl)
   end
   for _, name in ipairs({'removedCrawls', 'removedCrawlSize'}) do
