@@ -183,6 +183,24 @@ class Observations:
                 "stats": dict(self.stats),
             }
 
+    def copy(self) -> Observations:
+        """The same, on its own."""
+        return self.from_dict(self.as_dict(), self._now)
+
+    def merge(self, other: Observations) -> None:
+        """Add what was seen during another crawl. Neither can go on then."""
+        for name, number in other.totals.items():
+            self.totals[name] += number
+        for kind, pages in other.verdicts.items():
+            self.verdicts[kind] += pages
+        self.similarities = [a + b for a, b in zip(self.similarities, other.similarities, strict=True)]
+        self.timeline.merge(other.timeline)
+        self.hosts.merge(other.hosts)
+        self.mime_types.merge(other.mime_types)
+        self.statuses.merge(other.statuses)
+        self.groups.merge(other.groups)
+        self.url_patterns.merge(other.url_patterns)
+
     @classmethod
     def from_dict(cls, data: object, now: Callable[[], float] = time.time) -> Observations:
         """What :meth:`as_dict` gave, to go on with.

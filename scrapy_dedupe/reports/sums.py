@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from .figures import CrawlGraph, Report
+from scrapy_dedupe import __version__
+
+from . import stats_figures
+from .figures import OTHERS, Bin, CrawlFigures, CrawlGraph, Report, Share, TimeSlice, Totals
+from .observations import BINS, DUPLICATES, KINDS, SHARE_COLUMNS, TIME_COLUMNS, Observations
+from .tallies import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from scrapy_dedupe.stores.base import CrawlInfo
 
-    from .observations import Observations
+    from .tallies import Tallies
+
+MOST_HOSTS = 50
+MOST_NAMES = 20
+MOST_GROUPS = 30
+MOST_TRAPS = 30
 
 _NO_GRAPH = CrawlGraph([], [])
+_NAMED = 5
+_NARROW = BINS * 8 // 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,206 @@ def report_of(
 ) -> Report:
     """The report over *crawls*, in their order. ``notes`` come before those that are made here.
 
-    ``made`` is the time of the report, now if it is None.
+    ``made`` is the time of the report, now if it is None. Observations of a crawl that runs may go on meanwhile.
     """
-    raise NotImplementedError
+    # A copy, since a crawl may go on, and since summing changes it.
+    seen = [
+        CrawlSeen(crawl.id, crawl.info, None if crawl.observations is None else crawl.observations.copy())
+        for crawl in crawls
+    ]
+    figures = [_crawl_figures(crawl) for crawl in seen]
+    own_notes = [*notes, *_notes(seen)]
+    dropped = sum(_dropped(crawl) for crawl in seen)
+    url_filters = [
+        found for crawl in seen if (found := stats_figures.url_filter(crawl.id, _stats(crawl))) is not None
+    ]
+    # The first one is where all are added up, so this comes last.
+    whole = _merged(seen)
+    hosts = _shares(whole.hosts, MOST_HOSTS)
+    mime_types = _shares(whole.mime_types, MOST_NAMES)
+    statuses = _shares(whole.statuses, MOST_NAMES)
+    groups = whole.groups.largest(MOST_GROUPS)
+    if any(row.is_bound for row in [*hosts, *mime_types, *statuses]) or any(
+        group.is_bound for group in groups
+    ):
+        own_notes.append(
+            "There were more names than are counted one by one. Figures that are marked so are the least that they can"
+            " be; what is missing there is in the sums."
+        )
+    if len(whole.groups) > len(groups) or whole.groups.floor:
+        own_notes.append(f"Of the groups of duplicates the {len(groups)} largest ones are shown.")
+    verdicts = {kind: sum(crawl.verdicts[kind] for crawl in figures) for kind in KINDS}
+    return Report(
+        made=_iso((made or datetime.now(UTC)).timestamp()),
+        version=__version__,
+        crawls=figures,
+        totals=_totals(figures, verdicts, dropped),
+        timeline=_timeline(whole),
+        hosts=hosts,
+        mime_types=mime_types,
+        statuses=statuses,
+        verdicts=verdicts,
+        similarities=_bins(whole.similarities),
+        groups=groups,
+        url_filters=url_filters,
+        graph=graph,
+        traps=whole.url_patterns.traps(MOST_TRAPS),
+        notes=own_notes,
+    )
+
+
+def _merged(crawls: Sequence[CrawlSeen]) -> Observations:
+    known = [crawl.observations for crawl in crawls if crawl.observations is not None]
+    whole = known[0] if known else Observations()
+    for other in known[1:]:
+        whole.merge(other)
+    return whole
+
+
+def _stats(crawl: CrawlSeen) -> dict[str, object]:
+    """What is known of a crawl's stats; those of the commit are the newest ones."""
+    seen = {} if crawl.observations is None else dict(crawl.observations.stats)
+    committed = {} if crawl.info is None or crawl.info.stats is None else crawl.info.stats
+    return {**seen, **committed}
+
+
+def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:
+    info, seen = crawl.info, crawl.observations
+    stats = _stats(crawl)
+    responses, revisits, written, conserved = _archived(crawl)
+    if seen is None:
+        filtered = stats_figures.count(stats, "dupefilter/filtered")
+        verdicts = {kind: stats_figures.count(stats, f"dedupe/content/{kind}") for kind in KINDS}
+        ended = stats_figures.time(stats, "finish_time")
+    else:
+        filtered, verdicts, ended = seen.totals["requests_filtered"], dict(seen.verdicts), _iso(seen.ended)
+    started = None if info is None else info.started
+    return CrawlFigures(
+        id=crawl.id,
+        spider=None if seen is None else seen.spider,
+        state="not archived" if info is None else info.state,
+        started=started or (None if seen is None else _iso(seen.started)),
+        ended=ended,
+        committed=None if info is None else info.committed,
+        has_details=seen is not None,
+        requests_filtered=filtered,
+        responses=responses,
+        revisits=revisits,
+        bytes_written=written,
+        bytes_conserved=conserved,
+        verdicts=verdicts,
+    )
+
+
+def _archived(crawl: CrawlSeen) -> tuple[int, int, int, int]:
+    """Responses, revisits, bytes written and bytes conserved, from where more of them are known.
+
+    The index lags behind while a crawl runs, and what was seen lacks the last minute of a crawl that was killed.
+    """
+    if crawl.observations is not None and not _is_cut(crawl):
+        totals = crawl.observations.totals
+        return totals["responses"], totals["revisits"], totals["bytes_written"], totals["bytes_conserved"]
+    if crawl.info is None:
+        return 0, 0, 0, 0
+    counts = crawl.info.counts
+    seen = 0 if crawl.observations is None else crawl.observations.totals["bytes_written"]
+    revisits = min(counts.dupe_urls, counts.total_urls)
+    return counts.total_urls - revisits, revisits, max(counts.total_crawl_size, seen), counts.conserved_size
+
+
+def _is_cut(crawl: CrawlSeen) -> bool:
+    """Whether the index has more records of a crawl than were seen."""
+    if crawl.info is None or crawl.observations is None:
+        return False
+    totals = crawl.observations.totals
+    return crawl.info.counts.total_urls > totals["responses"] + totals["revisits"]
+
+
+def _dropped(crawl: CrawlSeen) -> int:
+    if crawl.observations is not None:
+        return crawl.observations.totals["dropped"]
+    return stats_figures.count(_stats(crawl), "dedupe/content/dropped")
+
+
+def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
+    notes = []
+    if bare := [crawl.id for crawl in crawls if crawl.observations is None]:
+        notes.append(
+            f"Nothing is known of the course of {_named(bare)}: imported, made by another program or an earlier"
+            " version, or nothing was kept. Only the counts of the index are shown, and the timeline, hosts, groups and"
+            " patterns are without them."
+        )
+    if cut := [crawl.id for crawl in crawls if _is_cut(crawl)]:
+        notes.append(
+            f"The archive has more records of {_named(cut)} than were seen, as after a kill. The counts are those of"
+            " the archive; the timeline and the hosts, MIME types and statuses lack the rest."
+        )
+    if waiting := [crawl.id for crawl in crawls if crawl.info and crawl.info.state == "uncommitted"]:
+        notes.append(f"Not committed: {_named(waiting)}. Their figures may still change.")
+    return notes
+
+
+def _named(crawls: Sequence[str]) -> str:
+    """Crawls by id, the first ones of many.
+
+    >>> _named(["a"]), _named(["a", "b"]), _named([str(number) for number in range(9)])
+    ('the crawl a', 'the crawls a, b', 'the crawls 0, 1, 2, 3, 4 and 4 more')
+    """
+    if len(crawls) == 1:
+        return f"the crawl {crawls[0]}"
+    more = f" and {len(crawls) - _NAMED:,} more" if len(crawls) > _NAMED else ""
+    return f"the crawls {', '.join(crawls[:_NAMED])}{more}"
+
+
+def _totals(crawls: Sequence[CrawlFigures], verdicts: dict[str, int], dropped: int) -> Totals:
+    return Totals(
+        requests_filtered=sum(crawl.requests_filtered for crawl in crawls),
+        pages_judged=sum(pages for kind, pages in verdicts.items() if kind != "unknown"),
+        duplicates=sum(verdicts[kind] for kind in DUPLICATES),
+        dropped=dropped,
+        responses=sum(crawl.responses for crawl in crawls),
+        revisits=sum(crawl.revisits for crawl in crawls),
+        bytes_written=sum(crawl.bytes_written for crawl in crawls),
+        bytes_conserved=sum(crawl.bytes_conserved for crawl in crawls),
+    )
+
+
+def _timeline(whole: Observations) -> list[TimeSlice]:
+    timeline = whole.timeline
+    return [
+        TimeSlice(
+            start=_iso(second), seconds=timeline.seconds, **dict(zip(TIME_COLUMNS, counts, strict=True))
+        )
+        for second, counts in timeline.slices()
+    ]
+
+
+def _shares(tallies: Tallies, most: int) -> list[Share]:
+    """The names that were counted most often, and one row for the others if there are any."""
+    ranked = sorted(tallies, key=lambda item: (-item[1].calls, item[0]))
+    shares = [_share(name, row, is_bound=row.missed > 0) for name, row in ranked[:most]]
+    others = Tally(len(SHARE_COLUMNS))
+    others.add(tallies.others)
+    for _, row in ranked[most:]:
+        others.add(row)
+    return [*shares, _share(OTHERS, others)] if others.calls else shares
+
+
+def _share(name: str, row: Tally, *, is_bound: bool = False) -> Share:
+    return Share(name, **dict(zip(SHARE_COLUMNS, row.counts, strict=True)), is_bound=is_bound)
+
+
+def _bins(similarities: Sequence[int]) -> list[Bin]:
+    """From the lowest similarity that there was up to 1: in steps of 0.01, or of 0.05 if it is below 0.8."""
+    lowest = next((number for number, pages in enumerate(similarities) if pages), None)
+    if lowest is None:
+        return []
+    step = 1 if lowest >= _NARROW else 5
+    return [
+        Bin(low / BINS, (low + step) / BINS, sum(similarities[low : low + step]))
+        for low in range(lowest - lowest % step, BINS, step)
+    ]
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

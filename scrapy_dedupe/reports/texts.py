@@ -54,7 +54,8 @@ def host_of(url: str) -> str:
     for end in "/?#":
         rest = rest.partition(end)[0]
     host = rest.rpartition("@")[2].lower()
-    return harmless(host, MOST_HOST_CHARS) or "(none)"
+    # No host has a bracket of this kind, and what begins with one is our own.
+    return harmless(host, MOST_HOST_CHARS) if host and not host.startswith("(") else "(none)"
 
 
 def mime_of(content_type: str) -> str:
