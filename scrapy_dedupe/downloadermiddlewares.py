@@ -88,6 +88,7 @@ class ContentDedupeMiddleware:
         }
         self._limits = PageLimits(crawler, session)
         self._content = store.content
+        session.layers["content"] = settings.store_url
         session.at_close(self._close)
 
     @classmethod

@@ -163,6 +163,7 @@ class WarcPipeline:
         files = files_of(index, crawl, settings.folder) if crawl in known and storage is not None else []
         here = settings.folder.absolute()
         self._earlier = [file for file in files if isinstance(file, Path) and file.parent == here]
+        session.layers["warc"] = settings.index_url
         self._crawler.signals.connect(self._move_earlier, signal=signals.spider_opened)
         session.run_every(_TELL_SECONDS, self._tell)
         session.at_close(self._tell)

@@ -54,6 +54,8 @@ class Session:
         self.crawler = crawler
         self.reason: str | None = None
         self.notes: dict[str, str] = {}
+        # The layers that keep something, each with the URL of its store.
+        self.layers: dict[str, str] = {}
         self._worker: Worker | None = None
         self._stores: dict[str, Store] = {}
         self._breakers: dict[str, Breaker] = {}

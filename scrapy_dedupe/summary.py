@@ -5,80 +5,112 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 # In the order of the line; what did not happen is left out.
-_TEXTS = {
-    "unique": "new",
-    "unchanged": "unchanged since an earlier capture",
+_COPIES = {
+    "unchanged": "unchanged since an earlier visit",
     "exact": "equal to another page",
-    "near": "nearly equal to another",
-    "unknown": "not judged because of an error",
-    "dropped": "of them dropped",
+    "near": "nearly equal to another page",
 }
 
 
 def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     """Readable lines from the crawl's stats; a layer that was not on has none.
 
-    ``notes`` may say where the archive is (``warc``, ``wacz``) and the passage index (``passages``), which files were not moved to a storage elsewhere
-    (``storage``), and what became of the crawl in the index (``index``).
+    ``notes`` may say where the archive is (``warc``, ``wacz``), the passage index (``passages``) and the page of the report
+    (``report``), which files were not moved to a storage elsewhere (``storage``), what became of the crawl in the index
+    (``index``), and which command says more (``more``).
     """
 
     def number(key: str) -> int:
-        return int(stats.get(key, 0) or 0)
+        return int(stats.get(f"dedupe/{key}", 0) or 0)
 
     lines = []
     if "dedupe/url/capacity" in stats:
-        lines.append(
-            f"  URLs   {number('dedupe/url/seen'):,} different ones recorded,"
-            f" {number('dupefilter/filtered'):,} requests filtered as seen{_failed(number('dedupe/url/failed'))}"
-        )
-    texts = [
-        f"{number(f'dedupe/content/{kind}'):,} {words}"
-        for kind, words in _TEXTS.items()
-        if kind == "unique" or number(f"dedupe/content/{kind}")
-    ]
-    if len(texts) > 1 or number("dedupe/content/unique"):
-        lines.append(f"  Texts  {', '.join(texts)}")
+        lines.append(f"  Requests  {_requests(stats)}{_failed(number('url/failed'))}")
+    if any(number(f"content/{kind}") for kind in ("unique", "unknown", *_COPIES)):
+        lines.append(f"  Pages     {_pages(number)}")
     if "passages" in notes:
         lines.append(
-            f"  Parts  {number('dedupe/passages/documents'):,} pages added to the passage index {notes['passages']},"
-            f" {number('dedupe/passages/unchanged'):,} unchanged;"
-            f" {number('dedupe/passages/texts'):,} different texts stored{_lost(number('dedupe/passages/lost'))}"
+            f"  Passages  {counted(number('passages/documents'), 'page')} added to the index {notes['passages']},"
+            f" {number('passages/unchanged'):,} unchanged;"
+            f" {counted(number('passages/texts'), 'text')} stored{_lost(number('passages/lost'))}"
         )
     if "warc" in notes or "index" in notes:
-        written, saved = number("dedupe/warc/bytes_written"), number("dedupe/warc/bytes_conserved")
-        lines.append(
-            f"  Bytes  {number('dedupe/warc/response'):,} responses and"
-            f" {number('dedupe/warc/revisit'):,} revisits in {sized(written)};"
-            f" {sized(saved)} not stored again{share(saved, written + saved)}"
-        )
-    if "warc" in notes:
-        lines.append(f"  WARC   {notes['warc']}")
-    if "wacz" in notes:
-        lines.append(f"  WACZ   {notes['wacz']}")
-    if "storage" in notes:
-        lines.append(f"  Store  {notes['storage']}")
-    if "index" in notes:
-        lines.append(f"  Index  {notes['index']}")
+        lines.append(f"  Bytes     {_bytes(number)}")
+    places = (
+        ("WARC", "warc"),
+        ("WACZ", "wacz"),
+        ("Upload", "storage"),
+        ("Index", "index"),
+        ("Report", "report"),
+    )
+    lines += [f"  {name:9} {notes[key]}" for name, key in places if key in notes]
     if any(key.startswith("dedupe/replay/") for key in stats):
         lines.append(
-            f"  Replay {number('dedupe/replay/answered'):,} requests answered from the archive,"
-            f" {number('dedupe/replay/missing'):,} not in it"
+            f"  Replay    {counted(number('replay/answered'), 'request')} answered from the archive,"
+            f" {number('replay/missing'):,} not in it"
         )
     errors = sum(int(value) for key, value in stats.items() if key.startswith("dedupe/errors/"))
     if errors:
-        lines.append(f"  Errors {errors:,}; see the stats dedupe/errors/… and the messages above")
+        lines.append(f"  Errors    {errors:,}; see the messages above, and the stats dedupe/errors/…")
+    if lines and "more" in notes:
+        lines.append(f"  More      {notes['more']}")
     return ["What was not asked, read or stored twice:", *lines] if lines else []
 
 
+def _requests(stats: Mapping[str, Any]) -> str:
+    filtered = int(stats.get("dupefilter/filtered", 0) or 0)
+    # The second is scrapy-redis's.
+    made = sum(int(stats.get(key, 0) or 0) for key in ("scheduler/enqueued", "scheduler/enqueued/redis"))
+    whole = f" of {made + filtered:,}{share(filtered, made + filtered)}" if made else ""
+    if filtered:
+        return f"{filtered:,}{whole} filtered, since they had been made before"
+    return f"none{whole} filtered: each was new"
+
+
+def _pages(number: Callable[[str], int]) -> str:
+    copies = {kind: number(f"content/{kind}") for kind in _COPIES}
+    unknown, repeating = number("content/unknown"), sum(copies.values())
+    judged = number("content/unique") + repeating
+    parts = [f"{count:,} {_COPIES[kind]}" for kind, count in copies.items() if count]
+    text = f"{repeating:,} of {judged:,}{share(repeating, judged)} repeat a text: {', '.join(parts)}"
+    if not repeating:
+        text = f"none of {judged:,} repeats a text"
+    if dropped := number("content/dropped"):
+        text += f"; {dropped:,} of them dropped"
+    return f"{text}; {unknown:,} not judged because of an error" if unknown else text
+
+
+def _bytes(number: Callable[[str], int]) -> str:
+    written, saved = number("warc/bytes_written"), number("warc/bytes_conserved")
+    revisits, missing = number("warc/revisit"), number("warc/not_archived")
+    responses = counted(number("warc/response") + revisits, "response")
+    text = f"{sized(written)} written for {responses}; nothing was stored before"
+    if revisits:
+        text = (
+            f"{sized(saved)} of {sized(written + saved)}{share(saved, written + saved)} not stored again:"
+            f" {revisits:,} of {responses} had been archived before"
+        )
+    return f"{text}; {counted(missing, 'response')} not archived because of an error" if missing else text
+
+
 def _failed(count: int) -> str:
-    return f", {count:,} failed and may be asked for again in the next run" if count else ""
+    return f"; {count:,} failed and may be asked for again in the next run" if count else ""
 
 
 def _lost(count: int) -> str:
-    return f", {count:,} pages not added because of an error" if count else ""
+    return f", {counted(count, 'page')} not added because of an error" if count else ""
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "page"), counted(1_200, "page")
+    ('1 page', '1,200 pages')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def sized(size_bytes: int) -> str:
@@ -98,9 +130,16 @@ def sized(size_bytes: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """A share in brackets, or nothing.
+    """A share in brackets, or nothing; never 0 % of something, nor 100 % of less than all.
 
-    >>> share(1, 4)
-    ' (25 %)'
+    >>> share(1, 4), share(1, 1_000), share(999, 1_000)
+    (' (25 %)', ' (below 1 %)', ' (above 99 %)')
     """
-    return f" ({100 * part / whole:.0f} %)" if part and whole else ""
+    if not part or not whole:
+        return ""
+    percent = 100 * part / whole
+    if percent < 1:
+        return " (below 1 %)"
+    if 99 < percent < 100:
+        return " (above 99 %)"
+    return f" ({percent:.0f} %)"

@@ -2,19 +2,25 @@ from __future__ import annotations
 
 from scrapy_dedupe.summary import summary_lines
 
+HEADING = "What was not asked, read or stored twice:"
+
 
 def test_a_crawl_without_any_layer_has_no_summary() -> None:
-    assert summary_lines({"downloader/request_count": 3}, {}) == []
+    assert summary_lines({"downloader/request_count": 3}, {"more": "scrapy dedupe report x"}) == []
 
 
-def test_each_layer_has_a_line_and_zeros_are_left_out() -> None:
+def test_each_layer_has_a_line_with_a_share() -> None:
     stats = {
         "dedupe/url/capacity": 10_000,
         "dedupe/url/seen": 1_234,
-        "dupefilter/filtered": 56,
         "dedupe/url/failed": 4,
-        "dedupe/content/unchanged": 7,
-        "dedupe/content/dropped": 7,
+        "dupefilter/filtered": 56,
+        "scheduler/enqueued": 1_234,
+        "dedupe/content/unique": 588,
+        "dedupe/content/unchanged": 300,
+        "dedupe/content/exact": 100,
+        "dedupe/content/near": 12,
+        "dedupe/content/dropped": 400,
         "dedupe/passages/documents": 1_200,
         "dedupe/passages/unchanged": 34,
         "dedupe/passages/texts": 1_150,
@@ -23,23 +29,91 @@ def test_each_layer_has_a_line_and_zeros_are_left_out() -> None:
         "dedupe/warc/revisit": 3,
         "dedupe/warc/bytes_written": 3_000,
         "dedupe/warc/bytes_conserved": 1_000,
+        "dedupe/replay/answered": 3,
         "dedupe/errors/store": 2,
         "dedupe/errors/warc": 1,
     }
-    notes = {"warc": "a.warc.gz", "index": "crawl x committed to y", "passages": "p"}
+    notes = {
+        "warc": "a.warc.gz",
+        "index": "crawl x committed to y",
+        "passages": "p",
+        "report": "r.html",
+        "more": "scrapy dedupe report x",
+    }
     assert summary_lines(stats, notes) == [
-        "What was not asked, read or stored twice:",
+        HEADING,
         (
-            "  URLs   1,234 different ones recorded, 56 requests filtered as seen,"
+            "  Requests  56 of 1,290 (4 %) filtered, since they had been made before;"
             " 4 failed and may be asked for again in the next run"
         ),
-        "  Texts  0 new, 7 unchanged since an earlier capture, 7 of them dropped",
         (
-            "  Parts  1,200 pages added to the passage index p, 34 unchanged; 1,150 different texts stored,"
+            "  Pages     412 of 1,000 (41 %) repeat a text: 300 unchanged since an earlier visit, 100 equal to another"
+            " page, 12 nearly equal to another page; 400 of them dropped"
+        ),
+        (
+            "  Passages  1,200 pages added to the index p, 34 unchanged; 1,150 texts stored,"
             " 5 pages not added because of an error"
         ),
-        "  Bytes  2 responses and 3 revisits in 3.0 kB; 1.0 kB not stored again (25 %)",
-        "  WARC   a.warc.gz",
-        "  Index  crawl x committed to y",
-        "  Errors 3; see the stats dedupe/errors/… and the messages above",
+        "  Bytes     1.0 kB of 4.0 kB (25 %) not stored again: 3 of 5 responses had been archived before",
+        "  WARC      a.warc.gz",
+        "  Index     crawl x committed to y",
+        "  Report    r.html",
+        "  Replay    3 requests answered from the archive, 0 not in it",
+        "  Errors    3; see the messages above, and the stats dedupe/errors/…",
+        "  More      scrapy dedupe report x",
     ]
+
+
+def test_a_crawl_without_duplicates_says_so() -> None:
+    stats = {
+        "dedupe/url/capacity": 10_000,
+        "scheduler/enqueued": 20,
+        "dedupe/content/unique": 19,
+        "dedupe/warc/response": 20,
+        "dedupe/warc/bytes_written": 40_000,
+    }
+    assert summary_lines(stats, {"warc": "a.warc.gz"}) == [
+        HEADING,
+        "  Requests  none of 20 filtered: each was new",
+        "  Pages     none of 19 repeats a text",
+        "  Bytes     40.0 kB written for 20 responses; nothing was stored before",
+        "  WARC      a.warc.gz",
+    ]
+
+
+def test_a_crawl_of_duplicates_alone_says_all() -> None:
+    stats = {
+        "dedupe/url/capacity": 10_000,
+        "dupefilter/filtered": 7,
+        "scheduler/enqueued/redis": 1,
+        "dedupe/content/unchanged": 1,
+        "dedupe/content/unknown": 2,
+        "dedupe/warc/revisit": 1,
+        "dedupe/warc/bytes_written": 900,
+        "dedupe/warc/bytes_conserved": 999_100,
+        "dedupe/warc/not_archived": 1,
+    }
+    assert summary_lines(stats, {"warc": "a.warc.gz"})[1:4] == [
+        "  Requests  7 of 8 (88 %) filtered, since they had been made before",
+        (
+            "  Pages     1 of 1 (100 %) repeat a text: 1 unchanged since an earlier visit;"
+            " 2 not judged because of an error"
+        ),
+        (
+            "  Bytes     999.1 kB of 1.0 MB (above 99 %) not stored again: 1 of 1 response had been archived before;"
+            " 1 response not archived because of an error"
+        ),
+    ]
+
+
+def test_a_filter_alone_has_one_line() -> None:
+    stats = {"dedupe/url/capacity": 10_000, "dupefilter/filtered": 1, "scheduler/enqueued": 199}
+    assert summary_lines(stats, {}) == [
+        HEADING,
+        "  Requests  1 of 200 (below 1 %) filtered, since they had been made before",
+    ]
+
+
+def test_under_a_scheduler_that_does_not_count_there_is_no_share() -> None:
+    stats = {"dedupe/url/capacity": 10_000, "dupefilter/filtered": 12}
+    assert summary_lines(stats, {})[1] == "  Requests  12 filtered, since they had been made before"

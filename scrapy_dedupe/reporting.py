@@ -1,0 +1,218 @@
+"""The report of a crawl: sees what is decided while the crawl goes on, keeps it in the store, and writes the page.
+
+What was seen is kept under the crawl's id, for ``scrapy dedupe report``: in the store of the crawl index if the archive
+layer is on, else in that of the content layer, each minute and when the spider is closed. A job that goes on adds to what
+it kept before; what was kept and cannot be read is left as it is. With ``DEDUPE_REPORT`` the page of this crawl is written
+at the very end, after the commit.
+
+Nothing of this stops the crawl: errors are told once and counted under ``dedupe/errors/report``. Only a page that could not
+be written later refuses the start.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import signals
+
+from .content.content_type import mime_of
+from .crawls.index import CrawlIndex
+from .errors import ArchiveError, SettingError, StoreError
+from .reports.kept import pack, unpack
+from .reports.observations import Observations
+from .session import Session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Self
+
+    from scrapy.crawler import Crawler
+
+    from .crawls.recorder import Recorded
+    from .onlookers import JudgedPage
+    from .stores.base import CrawlInfo
+    from .warc.capture import Capture
+
+_SAVE_S: Final = 60.0
+_NEEDED: Final = ("jinja2", "vl_convert")
+
+
+class ReportExtension:
+    """Sees what a crawl saves. Raises :class:`~scrapy_dedupe.errors.SettingError` if its page could not be written."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._session = session = Session.of(crawler)
+        self._crawler = crawler
+        self._observations = Observations(spider=session.spider_name)
+        # None: what was seen is not kept.
+        self._store_url: str | None = None
+        page = session.settings.report.page
+        self._page: Path | None = session.named_path(page) if page is not None else None
+        session.at_start(self._try)
+        # By then all layers are there, and have had their word on the crawl's id.
+        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    def _try(self) -> None:
+        if self._page is None:
+            return
+        for name in _NEEDED:
+            if find_spec(name) is None:
+                raise SettingError(
+                    f"DEDUPE_REPORT needs the package {name}, which is not installed. Run:"
+                    ' pip install "scrapy-dedupe[report]"'
+                )
+        try:
+            if self._page.is_dir():
+                raise IsADirectoryError(f"{self._page} is a folder")
+            self._page.parent.mkdir(parents=True, exist_ok=True)
+            self._temporary.touch()
+            self._temporary.unlink()
+        except OSError as error:
+            raise SettingError(
+                f"The page of DEDUPE_REPORT cannot be written: {error}. Name another file."
+            ) from error
+
+    @property
+    def _temporary(self) -> Path:
+        assert self._page is not None
+        return self._page.with_name(f".{self._page.name}.{os.getpid()}-{id(self):x}.tmp")
+
+    # On the event loop
+
+    def _spider_opened(self) -> None:
+        session = self._session
+        self._store_url = session.layers.get("warc") or session.layers.get("content")
+        if self._store_url is not None:
+            self._go_on(self._store_url)
+        if self._store_url is None and self._page is None:
+            return
+        session.onlookers.add(self)
+        if self._store_url is not None:
+            session.run_every(_SAVE_S, self._tick)
+            session.at_close(self._close)
+        if self._page is not None:
+            # Behind all that others do at the end, the commit most of all.
+            session.at_stop(self._write_page)
+
+    def _go_on(self, url: str) -> None:
+        """Take what an earlier run of this crawl kept."""
+        session = self._session
+        try:
+            kept = session.store(url).reports.load(session.crawl_id)
+            if kept is not None:
+                self._observations = unpack(kept, session.crawl_id)
+        except StoreError as error:
+            self._store_url = None
+            session.error("report", error, "What this run sees is not kept.")
+
+    def request_filtered(self, url: str) -> None:
+        self._observations.filtered(url)
+
+    def page_judged(self, page: JudgedPage) -> None:
+        verdict = page.verdict
+        self._observations.judged(
+            page.url,
+            page.mime,
+            page.status,
+            verdict.kind,
+            verdict.original_url,
+            verdict.similarity,
+            page.dropped,
+            page.size_bytes,
+            same_url=verdict.same_url,
+        )
+
+    def _tick(self) -> None:
+        self._session.worker.submit(self._save, self._stats())
+
+    async def _close(self) -> None:
+        await self._session.on_worker(lambda: None)
+        # What the worker counted has come in now.
+        await self._session.on_worker(self._save, self._stats())
+        crawl = self._session.crawl_id
+        self._session.notes["more"] = f"scrapy dedupe report {crawl}"
+
+    def _stats(self) -> dict[str, Any]:
+        stats = self._crawler.stats.get_stats() if self._crawler.stats is not None else {}
+        figures = self._session.live.url_figures
+        # Until the end the filter's own are not among the stats.
+        urls = (
+            {f"dedupe/url/{name}": value for name, value in figures().items()} if figures is not None else {}
+        )
+        return {**urls, **stats}
+
+    async def _write_page(self) -> None:
+        stats = self._stats()
+        try:
+            await self._session.on_worker(self._write, stats)
+        except Exception as error:  # noqa: BLE001 - the crawl itself has ended well
+            if isinstance(error, OSError):
+                error = ArchiveError(f"The page {self._page} cannot be written: {error.strerror or error}.")
+            self._session.error("report", error, "The crawl itself has ended as it should.")
+        else:
+            self._session.notes["report"] = str(self._page)
+
+    # On the worker
+
+    def exchange_recorded(self, capture: Capture, recorded: Recorded) -> None:
+        types = (value for name, value in capture.response_headers if name.lower() == b"content-type")
+        self._observations.recorded(
+            capture.url,
+            mime_of(next(types, b"").decode("latin-1")),
+            capture.status,
+            recorded.kind,
+            recorded.written,
+            recorded.conserved_size,
+        )
+
+    def _save(self, stats: dict[str, Any]) -> None:
+        url = self._store_url
+        if url is None:
+            return
+        session = self._session
+        guard = session.guard(url)
+        if guard.open:
+            return
+        try:
+            self._observations.set_stats(stats)
+            session.store(url).reports.save(session.crawl_id, pack(self._observations))
+        except StoreError as error:
+            guard.failed(error)
+        except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
+            session.error("report", error, "What was seen is not kept.")
+        else:
+            guard.worked()
+
+    def _write(self, stats: dict[str, Any]) -> None:
+        # They bring a template engine and a renderer with them.
+        from .reports.page import page
+        from .reports.sums import CrawlSeen, report_of
+
+        assert self._page is not None
+        self._observations.set_stats(stats)
+        seen = CrawlSeen(self._session.crawl_id, self._info(), self._observations)
+        text = page(report_of([seen]))
+        try:
+            self._temporary.write_text(text, encoding="utf-8")
+            self._temporary.replace(self._page)
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def _info(self) -> CrawlInfo | None:
+        """What the index says of this crawl; None without one, and if it does not answer."""
+        session = self._session
+        url = session.layers.get("warc")
+        if url is None or session.guard(url).open:
+            return None
+        try:
+            crawls = CrawlIndex(session.store(url).index).crawls()
+        except StoreError as error:
+            session.guard(url).failed(error)
+            return None
+        return next((info for info in crawls if info.id == session.crawl_id), None)
