@@ -4,9 +4,11 @@ A verb is a module of this package with ``HELP``, ``add_arguments(parser)``, ``r
 dataclass or a list of them, and ``text(result)``, which formats it. ``--json`` prints the result itself. A verb with
 sub-verbs is a package of such modules, with ``HELP`` and the names in ``VERBS``; if the package has ``run`` besides, it
 is a verb of its own when no sub-verb is named. A verb whose work can be done and still lack something has
-``caveat(result)``, which gives the sentence for exit code 4, or None. One that keeps or undoes what it has done when it
-is stopped may have ``stopped(opts)``, half a sentence on what became of it; one of `RESUMED` needs that only if it
-depends on the options. A package whose verbs ask no store has ``PLACE_OPTION``, what to name their place with instead.
+``caveat(result)``, which gives the sentence for exit code 4, or None. One whose result may tell of something that stands
+in the way has ``refusal(result)``, which gives the error to end with once the result is printed, or None. One that keeps
+or undoes what it has done when it is stopped may have ``stopped(opts)``, half a sentence on what became of it; one of
+`RESUMED` needs that only if it depends on the options. A package whose verbs ask no store has ``PLACE_OPTION``, what to
+name their place with instead.
 
 Exit codes: 0 done; 1 an unexpected error, a fault of this package; 2 wrong use; 3 a store, file or lock stands in
 the way; 4 done, but some input was damaged, skipped or different. Each but 0 with one sentence on stderr. At Ctrl-C or
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 VERBS = (
-    "stats", "crawls", "commit", "cancel", "import", "purge", "check", "urls", "content", "warc", "passages",
+    "stats", "crawls", "commit", "cancel", "import", "purge", "check", "doctor", "urls", "content", "warc", "passages",
     "warcsum", "warccollres", "warcsumproc", "warcsumsplit", "warcrefs", "verify", "restore", "arc2warc", "dedupe",
 )  # fmt: skip
 
@@ -168,6 +170,8 @@ def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callabl
         # The reader, such as head, has seen enough. Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    if hasattr(verb, "refusal") and (error := verb.refusal(result)) is not None:
+        raise error
     if hasattr(verb, "caveat") and (sentence := verb.caveat(result)) is not None:
         print(f"{name}: {sentence}", file=sys.stderr)
         return 4

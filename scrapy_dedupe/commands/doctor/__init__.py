@@ -1,0 +1,114 @@
+"""``doctor``: looks at all that a crawl would use, and says of each fault what to do about it.
+
+Nothing is changed, and what is tried is taken away again. A crawl that runs is not disturbed: locks are held for
+milliseconds, and none of a job or of a file that is being written is taken.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from scrapy_dedupe import __version__
+from scrapy_dedupe.commands.figures import counted
+from scrapy_dedupe.errors import DedupeError, SettingError, StoreError
+
+from .finding import LEVELS, Finding, Said, problem
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from scrapy_dedupe.commands.place import Place
+
+    from .patient import Patient
+
+HELP = "Look at settings, versions, stores, disks and layers, try each of them, and say what to do about what is wrong."
+
+_WIDTH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found, in the order of the sections; how many findings there are of each level."""
+
+    version: str
+    spider: str | None
+    levels: dict[str, int]
+    findings: list[Finding]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--spider", metavar="NAME", help="look at the settings of this spider")
+
+
+def run(place: Place, opts: argparse.Namespace) -> Examination:
+    # They load most of the package, which other verbs need not wait for.
+    from . import components, disks, left_over, probes, setting_faults, stores, versions
+    from .patient import Patient, data_folder_kept_away
+
+    sections = {
+        "settings": setting_faults.check,
+        "components": components.check,
+        "versions": versions.check,
+        "stores": stores.check,
+        "disks": disks.check,
+        "left over": left_over.check,
+        "probes": probes.check,
+    }
+    findings: list[Finding] = []
+    with data_folder_kept_away():
+        patient = Patient(place, opts.spider)
+        for section, check in sections.items():
+            findings += [
+                Finding(section, said.level, said.sentence, said.remedy) for said in _checked(check, patient)
+            ]
+    levels: dict[str, int] = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
+    return Examination(__version__, opts.spider, levels, findings)
+
+
+def _checked(check: Callable[[Patient], Iterator[Said]], patient: Patient) -> Iterator[Said]:
+    try:
+        yield from check(patient)
+    except DedupeError as error:
+        yield problem(str(error), "")
+    except Exception as error:  # noqa: BLE001 - the other sections are looked at all the same
+        yield problem(
+            f"This could not be looked at to its end: unexpected {type(error).__name__}: {error}.",
+            "Report it with the versions above; it is a fault of scrapy-dedupe.",
+        )
+
+
+def text(examination: Examination) -> str:
+    lines = []
+    for section, findings in groupby(examination.findings, key=lambda finding: finding.section):
+        lines.append(section.capitalize())
+        for finding in findings:
+            lines += _wrapped(f"  {finding.level:<8} ", finding.sentence)
+            if finding.remedy:
+                lines += _wrapped("           -> ", finding.remedy)
+    counts = [counted(examination.levels[level], level) for level in LEVELS[:-1]]
+    return "\n".join([*lines, "", f"{', '.join(counts)}; {examination.levels['ok']} ok."])
+
+
+def refusal(examination: Examination) -> DedupeError | None:
+    problems = [finding for finding in examination.findings if finding.level == "problem"]
+    if not problems:
+        return None
+    sentence = f"{counted(len(problems), 'problem')} found; each is told above with what to do."
+    if any(finding.section == "settings" for finding in problems):
+        return SettingError(sentence)
+    return StoreError(sentence)
+
+
+def _wrapped(lead: str, words: str) -> list[str]:
+    return textwrap.wrap(
+        words,
+        _WIDTH,
+        initial_indent=lead,
+        subsequent_indent=" " * len(lead),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

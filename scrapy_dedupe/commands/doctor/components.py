@@ -1,0 +1,106 @@
+"""Components: whether a crawl has ours, in which settings, and in which order."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from scrapy.utils.misc import load_object
+
+from scrapy_dedupe.middleware_order import PLACES, misplaced, named_components, order_faults
+
+from .finding import Said, note, ok, problem, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .patient import Patient
+
+_WORDS = {
+    "urls": "the URL filter",
+    "content": "the content layer",
+    "archive": "the archive",
+    "passages": "the passage index",
+}
+
+
+def check(patient: Patient) -> Iterator[Said]:
+    has_unloadable = False
+    for said in _unloadable(patient):
+        has_unloadable = True
+        yield said
+    if patient.addon_error is not None and not has_unloadable:
+        yield problem(
+            f"An add-on cannot be loaded ({type(patient.addon_error).__name__}: {patient.addon_error}).",
+            "See to the setting ADDONS; no crawl starts with it.",
+        )
+    wrong_places = misplaced(patient.scrapy_settings)
+    for sentence in wrong_places:
+        yield problem(sentence, "No crawl starts with it.")
+    layers = patient.layers
+    if layers:
+        has_addon = any(path == "scrapy_dedupe.Addon" for _, path in named_components(patient.given))
+        way = "the add-on" if has_addon else "classes that are set by hand"
+        words = [word for layer, word in _WORDS.items() if layer in layers]
+        yield ok(f"Crawls have {_listed(words)}, through {way}.")
+        yield from _absent(patient, layers)
+    elif not (has_unloadable or wrong_places or patient.faults or patient.addon_error):
+        yield _nothing_set(patient)
+    if "content" in layers:
+        faults = order_faults(patient.scrapy_settings)
+        for fault in faults:
+            yield (
+                problem(fault.sentence, "No crawl starts with it.")
+                if fault.is_refused
+                else warning(fault.sentence, "See to DOWNLOADER_MIDDLEWARES.")
+            )
+        if not faults:
+            yield ok("The content layer stands where pages are decoded and redirects are followed.")
+
+
+def _unloadable(patient: Patient) -> Iterator[Said]:
+    """Names below our own that are not there: typing errors, since Scrapy would load no other ones."""
+    for setting, path in dict.fromkeys(named_components(patient.given)):
+        if not path.lower().replace("-", "_").startswith(("scrapy_dedupe", "scrapydedupe")) or path in PLACES:
+            continue
+        try:
+            component = load_object(path)
+        except Exception as error:  # noqa: BLE001 - whatever loading a module raises
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            if isinstance(component, type):
+                continue
+            reason = "it is no class"
+        wanted = [known for known, place in PLACES.items() if place == setting] or list(PLACES)
+        nearest = get_close_matches(path, wanted, n=1, cutoff=0.3) or wanted[:1]
+        yield problem(
+            f"The name {path!r} in the setting {setting} cannot be loaded ({reason}).",
+            f"Write {nearest[0]}.",
+        )
+
+
+def _absent(patient: Patient, layers: set[str]) -> Iterator[Said]:
+    settings = patient.settings
+    if settings is None:
+        return
+    if "urls" not in layers and settings.urls.enabled:
+        other = patient.scrapy_settings.get("DUPEFILTER_CLASS")
+        name = other if isinstance(other, str) else f"{other.__module__}.{other.__qualname__}"
+        yield note(
+            f"The URL filter is not used: DUPEFILTER_CLASS is {name}.",
+            'Take it out of the settings, or set DUPEFILTER_CLASS = "scrapy_dedupe.dupefilters.BloomDupeFilter".',
+        )
+
+
+def _nothing_set(patient: Patient) -> Said:
+    if patient.is_store_given:
+        return note("No crawl of these settings uses this package; only the store was looked at.")
+    return warning(
+        "No crawl of these settings uses this package.",
+        'Set ADDONS = {"scrapy_dedupe.Addon": 500} in settings.py, and call the doctor in the folder of the project;'
+        " --spider NAME looks at the settings of one spider.",
+    )
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,144 @@
+"""A Redis or Valkey server: what its settings would do to what we keep there."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from scrapy_dedupe.commands.figures import size_text
+from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.stores.faults import redis_faults
+from scrapy_dedupe.stores.redis import connect
+
+from .finding import Said, note, ok, problem, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from scrapy_dedupe.stores.location import StoreLocation
+
+_PINGS = 20
+_SLOW_S = 0.02
+_OLDEST = 5
+_FULL = 0.9
+
+
+def check(location: StoreLocation, timeout_s: float) -> Iterator[Said]:
+    """What is said of the server; nothing if it does not answer, which whoever opens the store says."""
+    shown = location.shown
+    try:
+        client = connect(location, timeout_s, is_used_by_one_thread=True)
+    except (redis.RedisError, OSError, ValueError):
+        return
+    try:
+        with redis_faults(shown):
+            times = []
+            for _ in range(_PINGS):
+                start = time.perf_counter()
+                client.ping()
+                times.append(time.perf_counter() - start)
+        took = statistics.median(times)
+        round_trip = f"A round trip to {shown} takes {1000 * took:.2f} ms."
+        if took < _SLOW_S:
+            yield ok(round_trip)
+        else:
+            yield warning(round_trip, "Move the server nearer to the crawler: each page waits for several.")
+        try:
+            info: Mapping[str, Any] = client.info()
+        except redis.RedisError as error:
+            yield note(
+                f"The server {shown} does not tell of itself ({error}), so its memory and persistence are not known.",
+                "Give the user the permission to call INFO, or see to it that maxmemory-policy is noeviction.",
+            )
+            return
+        yield from _of(info, client, shown)
+    except StoreUnavailable:
+        return
+    finally:
+        client.close()
+
+
+def _of(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Said]:
+    name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
+    version = str(info.get("valkey_version") or info.get("redis_version") or "of an unknown version")
+    if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < _OLDEST:
+        yield problem(f"The server {shown} is {name} {version}.", f"Upgrade it to {_OLDEST}.0 or later.")
+    else:
+        yield ok(f"It is {name} {version}.")
+    if info.get("role") in ("slave", "replica"):
+        yield problem(
+            f"The server {shown} is a replica of {info.get('master_host')}, to which nothing can be written.",
+            "Name the primary server in the URL.",
+        )
+    if info.get("cluster_enabled"):
+        yield problem(
+            f"The server {shown} is part of a cluster. The texts and the crawl index need one server with all keys.",
+            "Name a server that is not in a cluster.",
+        )
+    yield from _memory(info, shown)
+    yield from _persistence(info, client, shown)
+
+
+def _memory(info: Mapping[str, Any], shown: str) -> Iterator[Said]:
+    limit, used = int(info.get("maxmemory", 0) or 0), int(info.get("used_memory", 0) or 0)
+    policy = info.get("maxmemory_policy")
+    if policy is None:
+        yield warning(
+            f"The server {shown} does not tell its maxmemory-policy.",
+            "See to it that it is noeviction: any other one throws away what is remembered.",
+        )
+    elif policy != "noeviction":
+        make = problem if limit else warning
+        yield make(
+            f"The maxmemory-policy of {shown} is {policy}: when its memory is full it throws away what is remembered.",
+            "Set it to noeviction: CONFIG SET maxmemory-policy noeviction, and in the server's configuration file.",
+        )
+    if limit and used > _FULL * limit:
+        yield warning(
+            f"The server {shown} uses {size_text(used)} of {size_text(limit)} of memory.",
+            "Raise maxmemory, or forget what is not needed (scrapy dedupe purge, scrapy dedupe content purge).",
+        )
+    elif policy == "noeviction":
+        of = f" of {size_text(limit)}" if limit else ", without a limit"
+        yield ok(f"It uses {size_text(used)}{of}, and throws nothing away (noeviction).")
+
+
+def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Said]:
+    if "aof_enabled" not in info:
+        yield note(f"The server {shown} does not tell whether it keeps its data on disk.")
+        return
+    if info.get("aof_enabled"):
+        if info.get("aof_last_write_status", "ok") != "ok":
+            yield problem(
+                f"The server {shown} could not write its append-only file last time.",
+                "See to its disk and its log.",
+            )
+        else:
+            yield ok("It keeps its data in an append-only file.")
+        return
+    try:
+        save = str(client.config_get("save").get("save", ""))
+    except redis.RedisError:
+        yield warning(
+            f"The server {shown} has no append-only file, and does not tell whether it saves snapshots.",
+            "See to it that appendonly is yes: what is only in memory is lost with a restart.",
+        )
+        return
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        yield problem(
+            f"The server {shown} could not save its last snapshot, and may refuse to be written to.",
+            "See to its disk and its log.",
+        )
+    elif save:
+        yield warning(
+            f"The server {shown} saves snapshots alone ({save}): what came after the last one is lost with a crash.",
+            "Set appendonly yes.",
+        )
+    else:
+        yield warning(
+            f"The server {shown} keeps nothing on disk: a restart forgets every text and every crawl.",
+            "Set appendonly yes.",
+        )

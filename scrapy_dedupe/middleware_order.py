@@ -1,0 +1,174 @@
+"""Where the components of this package stand among Scrapy's, and where they have to stand.
+
+Scrapy builds whatever class a setting names. One in the wrong setting is built and never asked; a content middleware that
+is nearer to the downloader than HttpCompression sees compressed bodies. Neither shows in a log, so both are looked for at
+the start of a crawl, and by ``scrapy dedupe doctor``.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
+from scrapy.downloadermiddlewares.redirect import RedirectMiddleware
+from scrapy.utils.misc import load_object
+
+from .errors import SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy.settings import BaseSettings
+
+logger = logging.getLogger(__name__)
+
+PLACES: Final = {
+    "scrapy_dedupe.Addon": "ADDONS",
+    "scrapy_dedupe.dupefilters.BloomDupeFilter": "DUPEFILTER_CLASS",
+    "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": "DOWNLOADER_MIDDLEWARES",
+    "scrapy_dedupe.provenance.ProvenanceMiddleware": "DOWNLOADER_MIDDLEWARES",
+    "scrapy_dedupe.replaying.ReplayMiddleware": "DOWNLOADER_MIDDLEWARES",
+    "scrapy_dedupe.provenance.ProvenanceSpiderMiddleware": "SPIDER_MIDDLEWARES",
+    "scrapy_dedupe.pipelines.WarcPipeline": "ITEM_PIPELINES",
+    "scrapy_dedupe.passage_indexing.PassageExtension": "EXTENSIONS",
+    "scrapy_dedupe.reporting.ReportExtension": "EXTENSIONS",
+    "scrapy_dedupe.metrics.MetricsExtension": "EXTENSIONS",
+    "scrapy_dedupe.duplicates_log.DuplicatesLogExtension": "EXTENSIONS",
+}
+"""Each class, and the setting that it belongs into."""
+
+LISTS: Final = ("ADDONS", "DOWNLOADER_MIDDLEWARES", "SPIDER_MIDDLEWARES", "ITEM_PIPELINES", "EXTENSIONS")
+_SINGLE: Final = ("DUPEFILTER_CLASS", "SCHEDULER")
+_ORDER = "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFault:
+    """What is wrong with the order of the downloader middlewares. Some is so wrong that no verdict would be right."""
+
+    sentence: str
+    is_refused: bool
+
+
+def check_places(settings: BaseSettings) -> None:
+    """Raise :class:`~scrapy_dedupe.errors.SettingError` if a class of this package stands in a wrong setting."""
+    faults = misplaced(settings)
+    if faults:
+        raise SettingError(" ".join(faults))
+
+
+def misplaced(settings: BaseSettings) -> list[str]:
+    """A sentence for each class of this package that stands in a setting where Scrapy never asks it."""
+    faults = []
+    for setting, path in named_components(settings):
+        place = PLACES.get(path)
+        if place is not None and place != setting:
+            faults.append(
+                f"The class {path} stands in the setting {setting}, where it does nothing of use. Move it to {place}"
+                f"{_example(path, place)}."
+            )
+    return faults
+
+
+def named_components(settings: BaseSettings) -> Iterator[tuple[str, str]]:
+    """Each setting that names components, with the import path of each that is not turned off."""
+    for setting in LISTS:
+        table = settings.get(setting)
+        if hasattr(table, "items"):
+            for component, order in table.items():
+                if order is not None:
+                    yield setting, _path(component)
+    for setting in _SINGLE:
+        if (component := settings.get(setting)) is not None:
+            yield setting, _path(component)
+
+
+def check_order(settings: BaseSettings) -> None:
+    """Refuse an order of middlewares in which the content layer cannot read pages; warn of one that is of little use.
+
+    Raises :class:`~scrapy_dedupe.errors.SettingError`.
+    """
+    for fault in order_faults(settings):
+        if fault.is_refused:
+            raise SettingError(fault.sentence)
+        logger.warning("%s", fault.sentence)
+
+
+def order_faults(settings: BaseSettings) -> list[OrderFault]:
+    """What is wrong with where the content middleware stands; nothing if it is not there."""
+    from .downloadermiddlewares import ContentDedupeMiddleware
+
+    orders = _orders(settings)
+    own = _order_of(orders, ContentDedupeMiddleware)
+    if own is None:
+        return []
+    faults = []
+    compression = _order_of(orders, HttpCompressionMiddleware)
+    if compression is None or not settings.getbool("COMPRESSION_ENABLED"):
+        faults.append(
+            OrderFault(
+                "Scrapy's HttpCompressionMiddleware is turned off, so pages that a server sends compressed reach the"
+                " content layer, and the spider, as unreadable bytes. Turn it on again (COMPRESSION_ENABLED = True).",
+                is_refused=False,
+            )
+        )
+    elif own >= compression:
+        faults.append(
+            OrderFault(
+                f"ContentDedupeMiddleware has the order {own:g} in DOWNLOADER_MIDDLEWARES and HttpCompressionMiddleware"
+                f" {compression:g}, so it would see pages while they are still compressed. Give it an order below"
+                f' {compression:g}: DOWNLOADER_MIDDLEWARES = {{"{_ORDER}": 543}}.',
+                is_refused=True,
+            )
+        )
+    redirect = _order_of(orders, RedirectMiddleware)
+    if redirect is not None and settings.getbool("REDIRECT_ENABLED") and own >= redirect:
+        faults.append(
+            OrderFault(
+                f"ContentDedupeMiddleware has the order {own:g} in DOWNLOADER_MIDDLEWARES and RedirectMiddleware"
+                f" {redirect:g}, so it sees redirects that nobody else does. Give it the order 543.",
+                is_refused=False,
+            )
+        )
+    return faults
+
+
+def _orders(settings: BaseSettings) -> dict[type, float]:
+    """The downloader middlewares that are on; names that cannot be loaded are Scrapy's to complain of."""
+    # Scrapy 2.13 has the older method alone.
+    read = getattr(settings, "get_component_priority_dict_with_base", settings.getwithbase)
+    orders: dict[type, Any] = {}
+    for component, order in read("DOWNLOADER_MIDDLEWARES").items():
+        try:
+            orders[load_object(component)] = order
+        except Exception:  # noqa: BLE001, S112 - a module may raise anything
+            continue
+    return {component: float(order) for component, order in orders.items() if order is not None}
+
+
+def _order_of(orders: dict[type, float], wanted: type) -> float | None:
+    found = [
+        order
+        for component, order in orders.items()
+        if isinstance(component, type) and issubclass(component, wanted)
+    ]
+    return max(found, default=None)
+
+
+def _path(component: object) -> str:
+    if isinstance(component, str):
+        # The module has the class too.
+        return "scrapy_dedupe.Addon" if component == "scrapy_dedupe.addon.Addon" else component
+    path = f"{getattr(component, '__module__', '')}.{getattr(component, '__qualname__', '')}"
+    return "scrapy_dedupe.Addon" if path == "scrapy_dedupe.addon.Addon" else path
+
+
+def _example(path: str, place: str) -> str:
+    if place == "DUPEFILTER_CLASS":
+        return f' = "{path}"'
+    orders = {"ADDONS": 500, "DOWNLOADER_MIDDLEWARES": 543, "ITEM_PIPELINES": 900}
+    if place in orders and not path.endswith(("ProvenanceMiddleware", "ReplayMiddleware")):
+        return f' = {{"{path}": {orders[place]}}}'
+    return ""

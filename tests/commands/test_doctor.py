@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import importlib
+import shutil
+import sqlite3
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from scrapy_dedupe.commands.doctor import disks
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.passages import PassageIndex
+from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.stores.base import Original
+from scrapy_dedupe.warc.files import WarcWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from servers import RedisServer
+
+ADDON = 'ADDONS = {"scrapy_dedupe.Addon": 500}\n'
+
+
+@pytest.fixture
+def project(call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Calls the doctor in a project with these settings, and gives what it finds."""
+    # A file that is written twice in a second would be read once.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def examine(settings: str = ADDON, *words: str, code: int = 0) -> list[dict[str, str]]:
+        folder = tmp_path / "project"
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        (folder / "scrapy.cfg").write_text("[settings]\ndefault = doctored.settings\n")
+        package = folder / "doctored"
+        (package / "spiders").mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").touch()
+        (package / "spiders" / "__init__.py").write_text(
+            "import scrapy\n\n\nclass Own(scrapy.Spider):\n    name = 'own'\n"
+            "    custom_settings = {'DEDUPE_NEAR_THRESHOLD': 7}\n"
+        )
+        (package / "settings.py").write_text(f'SPIDER_MODULES = ["doctored.spiders"]\n{settings}')
+        monkeypatch.syspath_prepend(str(folder))
+        for name in [name for name in sys.modules if name.startswith("doctored")]:
+            monkeypatch.delitem(sys.modules, name)
+        importlib.invalidate_caches()
+        # Scrapy puts the name there; it goes again with what it is set to here.
+        monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "")
+        monkeypatch.delenv("SCRAPY_SETTINGS_MODULE")
+        called = call("doctor", "--json", *words)
+        assert called.code == code, called.err or called.out
+        return called.json["findings"]
+
+    return examine
+
+
+def of(findings: list[dict[str, str]], *levels: str) -> str:
+    """Sentences and remedies of the findings of these levels."""
+    return "\n".join(f"{item['sentence']} {item['remedy']}" for item in findings if item["level"] in levels)
+
+
+def listing(folder: Path) -> set[str]:
+    return {str(path) for path in folder.rglob("*") if "__pycache__" not in str(path)}
+
+
+def test_a_project_in_which_nothing_is_wrong(project: Callable[..., Any], tmp_path: Path) -> None:
+    project()
+    before = listing(tmp_path)
+    findings = project()
+    assert of(findings, "problem", "warning") == "" or "free of" in of(findings, "warning")
+    told = of(findings, "ok")
+    for words in (
+        "Crawls have the URL filter, the content layer and the archive, through the add-on.",
+        "URL filter: a fingerprint was added and found",
+        "Content layer: a text was written, found and deleted",
+        "Crawl index: a crawl was begun",
+        "Archive: a record was written, read back and deleted",
+    ):
+        assert words in told
+    assert listing(tmp_path) == before, "nothing stays behind"
+
+
+def test_the_text_tells_each_finding_and_their_number(call: Callable[..., Any], store_url: str) -> None:
+    called = call("doctor", "--store", store_url)
+    assert (called.code, called.err) == (0, "")
+    lines = called.out.splitlines()
+    assert lines[0] == "Settings"
+    assert "  ok       The crawl index holds 2 crawls, with digests of stored payloads." in lines
+    assert lines[-1].startswith("0 problems, ")
+
+
+def test_a_store_is_the_same_afterwards(call: Callable[..., Any], store_url: str) -> None:
+    def held() -> tuple[Any, ...]:
+        store = open_store(store_url)
+        try:
+            return (
+                store.index.crawls(),
+                store.content.statistics(),
+                store.content.parameters(),
+                store.index.totals(),
+            )
+        finally:
+            store.close()
+
+    before = held()
+    assert call("doctor", "--store", store_url).code == 0
+    assert held() == before
+
+
+def test_every_wrong_setting_is_told_and_every_unknown_one(project: Callable[..., Any]) -> None:
+    findings = project(
+        ADDON + 'DEDUPE_URL_ERROR_RATE = "often"\nDEDUPE_PAYLOAD = "raw"\nDEDUPE_NEAR_TRESHOLD = 0.9\n',
+        code=2,
+    )
+    problems = of(findings, "problem")
+    assert "The setting DEDUPE_URL_ERROR_RATE is 'often'. Allowed: a number from 1e-12 to 0.5." in problems
+    assert "The setting DEDUPE_PAYLOAD is 'raw'" in problems
+    assert "DEDUPE_NEAR_TRESHOLD is unknown and has no effect. Did you mean DEDUPE_NEAR_THRESHOLD?" in of(
+        findings, "warning"
+    )
+
+
+def test_a_spider_has_settings_of_its_own(project: Callable[..., Any], call: Callable[..., Any]) -> None:
+    assert "DEDUPE_NEAR_THRESHOLD is 7" in of(project(ADDON, "--spider", "own", code=2), "problem")
+    called = call("doctor", "--spider", "owm")
+    assert called.code == 2
+    assert "no spider 'owm'; did you mean own?" in called.err
+
+
+def test_a_project_without_the_addon_is_told_how_to_set_it(project: Callable[..., Any]) -> None:
+    assert 'Set ADDONS = {"scrapy_dedupe.Addon": 500}' in of(project(""), "warning")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ('ADDONS = {"scrapy_dedupe.AddOn": 500}', "Write scrapy_dedupe.Addon."),
+        ('ADDONS = {"scrapy_dedupe.addon": 500}', "Write scrapy_dedupe.Addon."),
+        (
+            'ITEM_PIPELINES = {"scrapy_dedupe.pipelines.WARCPipeline": 1}',
+            "Write scrapy_dedupe.pipelines.WarcPipeline.",
+        ),
+        ('DOWNLOADER_MIDDLEWARES = {"scrapy_dedupe.pipelines.WarcPipeline": 1}', "Move it to ITEM_PIPELINES"),
+        (
+            'DOWNLOADER_MIDDLEWARES = {"scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": 595}',
+            "Give it an order below 590",
+        ),
+    ],
+)
+def test_components_that_are_wrong(project: Callable[..., Any], settings: str, sentence: str) -> None:
+    assert sentence in of(project(settings, code=3), "problem")
+
+
+def test_settings_that_do_not_go_together(project: Callable[..., Any]) -> None:
+    findings = project(
+        ADDON + 'DEDUPE_WARC_ENABLED = False\nDEDUPE_WACZ = True\nDEDUPE_ACTION_UNCHANGED = "drop"\n'
+        "COMPRESSION_ENABLED = False\n"
+    )
+    told = of(findings, "note", "warning")
+    assert "The setting DEDUPE_WACZ has no effect" in told
+    assert "a start page that has not changed ends the crawl" in told
+    assert "HttpCompressionMiddleware is turned off" in told
+
+
+def test_a_store_that_does_not_fit(project: Callable[..., Any], store_url: str) -> None:
+    here = f'{ADDON}DEDUPE_STORE_URL = "{store_url}"\n'
+    assert 'Set DEDUPE_PAYLOAD = "stored"' in of(
+        project(here + 'DEDUPE_PAYLOAD = "decoded"\n', code=3), "problem"
+    )
+    assert "The crawl first, which DEDUPE_CRAWL_ID names, is committed" in of(
+        project(here + 'DEDUPE_CRAWL_ID = "first"\n', code=3), "problem"
+    )
+    store = open_store(store_url)
+    store.content.check_parameters({"near_num_perm": "256"})
+    store.close()
+    assert "near_num_perm = 256" in of(project(here, code=3), "problem")
+
+
+def test_a_store_that_is_something_else_or_not_there(call: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE x (y)")
+    connection.close()
+    called = call("doctor", "--store", f"sqlite:///{path}")
+    assert called.code == 3
+    assert "an SQLite database of something else" in " ".join(called.out.split())
+    called = call("doctor", "--store", f"sqlite:///{tmp_path / 'absent.db'}")
+    assert called.code == 0
+    assert "See whether --store names the right file." in called.out
+
+
+def test_an_older_store_is_left_as_it_is(call: Callable[..., Any], store_url: str) -> None:
+    path = store_url.removeprefix("sqlite:///")
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version=1")
+    connection.close()
+    assert "has format 1, of an earlier version" in call("doctor", "--store", store_url).out
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    connection.close()
+
+
+def test_redis_is_empty_again_and_its_settings_are_told(
+    project: Callable[..., Any], redis_server: RedisServer
+) -> None:
+    url = redis_server.url
+    with redis.Redis.from_url(url) as client:
+        findings = project(f'{ADDON}DEDUPE_STORE_URL = "{url}"\n')
+        assert client.keys("*") == []
+        told = of(findings, "ok")
+        assert "It keeps its data in an append-only file." in told
+        assert "throws nothing away (noeviction)" in told
+        assert f"URL filter: a fingerprint was added, found and deleted in {url}." in told
+
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("appendonly", "no")
+        findings = project(f'{ADDON}DEDUPE_STORE_URL = "{url}"\n', code=3)
+        assert "maxmemory-policy of" in of(findings, "problem")
+        assert "a restart forgets every text" in of(findings, "warning")
+
+
+def test_a_server_that_is_not_there_or_only_a_replica(
+    project: Callable[..., Any], redis_server: RedisServer
+) -> None:
+    settings = f'{ADDON}DEDUPE_STORE_URL = "{redis_server.url}"\n'
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.replicaof("127.0.0.1", "1")
+        assert "is a replica of 127.0.0.1" in of(project(settings, code=3), "problem")
+    redis_server.stop()
+    told = of(project(settings, code=3), "problem")
+    assert "does not answer" in told
+    assert "See whether the server runs" in told
+
+
+def test_a_server_that_may_not_be_asked_for_its_settings(
+    project: Callable[..., Any], redis_server: RedisServer
+) -> None:
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.acl_setuser("crawler", enabled=True, passwords=["+secret"], keys=["*"], categories=["+@all"],
+                           commands=["-info", "-config"])  # fmt: skip
+        url = redis_server.url.replace("//", "//crawler:secret@")
+        findings = project(f'{ADDON}DEDUPE_STORE_URL = "{url}"\n')
+        assert "does not tell of itself" in of(findings, "note")
+        assert "secret" not in str(findings)
+        assert "A password" not in of(findings, "problem")
+        wrong = project(f'{ADDON}DEDUPE_STORE_URL = "{url.replace("secret", "guess")}"\n', code=3)
+        assert "guess" not in str(wrong)
+
+
+def test_files_and_crawls_that_are_left(project: Callable[..., Any], tmp_path: Path, store_url: str) -> None:
+    folder = tmp_path / "project" / "warcs"
+    folder.mkdir(parents=True)
+    (folder / "dead-20260801120000000-00000-host.warc.gz.open").write_bytes(b"torn")
+    with sqlite3.connect(store_url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE crawl SET started = '2020-01-01T00:00:00Z' WHERE id = 'second'")
+    connection.close()
+    told = of(project(f'{ADDON}DEDUPE_STORE_URL = "{store_url}"\n'), "warning")
+    assert "1 WARC file of crawls that were killed is not finished: dead-" in told
+    assert "scrapy dedupe warc salvage" in told
+    assert "`scrapy dedupe commit second`, or `scrapy dedupe cancel second`" in told
+
+
+def test_a_crawl_that_runs_is_not_disturbed(
+    project: Callable[..., Any], tmp_path: Path, store_url: str
+) -> None:
+    folder = tmp_path / "project" / "warcs"
+    with WarcWriter(folder, "running", info={}) as writer, open_index(store_url) as index:
+        writer._begin()
+        index.start("running")
+        findings = project(f'{ADDON}DEDUPE_STORE_URL = "{store_url}"\n')
+        assert "1 WARC file in warcs is being written by a crawl that runs." in of(findings, "note")
+        index.add("running", [Original("cd" * 32, "running", "20260801120000", "https://example.com/", 1)])
+        index.commit("running")
+
+
+def test_a_folder_that_cannot_be_made(project: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    told = of(project(f'{ADDON}DEDUPE_WARC_DIR = "{tmp_path}/file/warcs"\n', code=3), "problem")
+    assert f"cannot be made, since {tmp_path / 'file'} is a file. Name another folder." in told
+
+
+def test_a_disk_that_is_almost_full(project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    used = shutil.disk_usage("/")
+    monkeypatch.setattr(disks.shutil, "disk_usage", lambda path: used._replace(total=10**12, free=9 * 10**8))
+    assert "has 900.0 MB free of 1.0 TB. Make room" in of(project(), "warning")
+
+
+def test_the_passage_index_is_opened(project: Callable[..., Any], tmp_path: Path) -> None:
+    with PassageIndex(tmp_path / "passages") as index:
+        index.add("https://example.com/", "one two three four five six seven eight nine ten")
+    settings = f'{ADDON}DEDUPE_PASSAGES = True\nDEDUPE_PASSAGES_DIR = "{tmp_path / "passages"}"\n'
+    assert "was opened and has 1 documents" in of(project(settings), "ok")
+    told = of(project(settings + 'DEDUPE_PASSAGES_TOKENISER = "cjk"\n', code=3), "problem")
+    assert "tokeniser" in told
