@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from . import wording
@@ -48,7 +49,7 @@ def placed(slices: Iterable[TimeSlice]) -> list[PlacedSlice]:
     known = [(start, found) for found in slices if (start := wording.moment(found.start)) is not None]
     known.sort(key=lambda pair: (pair[0], pair[1].seconds))
     whole = sum(found.seconds for _, found in known) or 1
-    gaps = sum(_is_gap(before, after) for before, after in zip(known, known[1:], strict=False))
+    gaps = sum(_is_gap(before, after) for before, after in pairwise(known))
     gap = whole * min(_GAP_SHARE, _GAPS_SHARE / (gaps or 1))
     right, answer = 0.0, []
     for number, (start, found) in enumerate(known):
@@ -71,14 +72,18 @@ def ticks(slices: list[PlacedSlice], most: int) -> list[tuple[float, list[str]]]
     """
     if not slices:
         return []
-    apart = slices[-1].right / most
+    whole = slices[-1].right
+    apart = whole / most
     chosen: list[PlacedSlice] = []
     for wanted in (slices[:1], [one for one in slices if one.is_after_gap], slices):
         for one in wanted:
-            if all(abs(one.left - other.left) >= apart for other in chosen):
+            # A label stands to the right of its tick, and the last one needs room too.
+            if one.left <= whole - apart * 0.8 and all(
+                abs(one.left - other.left) >= apart for other in chosen
+            ):
                 chosen.append(one)
     chosen.sort(key=lambda one: one.left)
-    with_seconds = any(one.start.second for one in chosen) and slices[-1].right < 600
+    with_seconds = any(one.start.second for one in chosen) and whole < 600
     answer: list[tuple[float, list[str]]] = []
     for number, one in enumerate(chosen):
         is_new_day = number == 0 or one.start.date() != chosen[number - 1].start.date()

@@ -31,7 +31,7 @@ def shortened(text: str, chars: int = _SHOWN_CHARS) -> str:
     """A text of at most *chars* characters: what is longer loses its middle.
 
     >>> shortened("https://example.com/a/very/long/path", 20)
-    'https://exa…ong/path'
+    'https://exam…ng/path'
     """
     if len(text) <= chars:
         return text
@@ -66,12 +66,12 @@ def number(value: int) -> str:
 def large_number(value: int) -> str:
     """A count in few characters, for where it is large.
 
-    >>> large_number(9_999), large_number(12_345), large_number(99_950_000), large_number(3_000_000_000)
-    ('9,999', '12.3 thousand', '100 million', '3 billion')
+    >>> large_number(999_999), large_number(1_234_567), large_number(99_950_000), large_number(3_000_000_000)
+    ('999,999', '1.23 million', '100 million', '3 billion')
     """
-    if value < 10_000:
+    if value < 1_000_000:
         return number(value)
-    return _scaled(value, ("", " thousand", " million", " billion", " trillion"))
+    return _scaled(value / 1_000_000, (" million", " billion", " trillion"))
 
 
 def size(size_bytes: int) -> str:
@@ -88,9 +88,7 @@ def _scaled(value: float, units: tuple[str, ...]) -> str:
     step = 0
     while float(f"{value:.3g}") >= 1_000 and step < len(units) - 1:
         value, step = value / 1_000, step + 1
-    if value >= 100 or step == 0:
-        return f"{value:,.0f}{units[step]}"
-    return f"{value:.3g}{units[step]}"
+    return f"{float(f'{value:.3g}') if value < 1_000 else round(value):,.10g}{units[step]}"
 
 
 def percent(part: float, whole: float) -> str:
@@ -109,10 +107,10 @@ def percent(part: float, whole: float) -> str:
     return f"{share:.0f} %"
 
 
-def similarity(value: float) -> str:
-    """A similarity from 0 to 1, never rounded up to equal.
+def share(value: float) -> str:
+    """A share from 0 to 1, never rounded up to all.
 
-    >>> similarity(1.0), similarity(0.9999), similarity(0.87)
+    >>> share(1.0), share(0.9999), share(0.87)
     ('100 %', 'above 99 %', '87 %')
     """
     return percent(value, 1)
@@ -131,9 +129,10 @@ def duration(seconds: float) -> str:
     """A length of time in one unit, or two.
 
     >>> duration(45), duration(60), duration(5400), duration(200_000)
-    ('45 s', '1 min', '1 h 30 min', '2 d 8 h')
+    ('45 s', '1 min', '1 h 30 min', '2 d 7 h')
     """
-    left, parts = round(seconds), []
+    left = round(seconds)
+    parts: list[str] = []
     for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
         count, left = divmod(left, unit)
         if count or (not parts and unit == 1):
@@ -151,18 +150,41 @@ def moment(iso: str) -> datetime | None:
     """
     try:
         found = datetime.fromisoformat(iso)
-    except ValueError:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def time(iso: str | None) -> str:
-    """A time to the minute, in UTC.
+def time(iso: str | None, *, to_the_second: bool = False) -> str:
+    """A time in UTC, to the minute or to the second; empty if there is none.
 
-    >>> time("2026-11-29T09:07:31+00:00"), time(None)
-    ('2026-11-29 09:07', '')
+    >>> time("2026-11-29T09:07:31+00:00"), time("2026-11-29T09:07:31Z", to_the_second=True), time(None)
+    ('2026-11-29 09:07', '2026-11-29 09:07:31', '')
     """
     if not iso:
         return ""
     found = moment(iso)
-    return f"{found:%Y-%m-%d %H:%M}" if found else clean(iso)
+    if found is None:
+        return clean(iso)
+    return f"{found:%Y-%m-%d %H:%M:%S}" if to_the_second else f"{found:%Y-%m-%d %H:%M}"
+
+
+def chance(probability: float) -> str:
+    """A small probability.
+
+    >>> chance(0), chance(0.25), chance(3.4e-9)
+    ('0', '1 in 4', '1 in 294 million')
+    """
+    if probability <= 0:
+        return "0"
+    against = 1 / probability
+    return "below 1 in 1,000 trillion" if against >= 1e15 else f"1 in {large_number(round(against))}"
+
+
+def expected(value: float) -> str:
+    """An expected number, which need not be whole.
+
+    >>> expected(0), expected(0.00004), expected(0.25), expected(12.345)
+    ('0', 'below 0.001', '0.25', '12.3')
+    """
+    return "below 0.001" if 0 < value < 0.001 else f"{value:.3g}" if value < 1_000 else f"{value:,.0f}"

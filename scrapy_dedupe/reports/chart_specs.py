@@ -1,0 +1,369 @@
+"""The charts of a report as Vega-Lite specifications, each for a wide and for a narrow screen.
+
+Colours are CSS variables and ``currentColor``, which the page gives a value for light and for dark. Every mark says in
+its description what it shows, with exact numbers. Places on the axes are computed here, so that a chart shows what the
+tables say and nothing is stacked, sorted or rounded on the way. Legends and titles are in the page.
+
+See https://vega.github.io/vega-lite/docs/spec.html
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import time_axis, wording
+from .figures import OTHERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from .figures import Bin, Share, TimeSlice
+
+Spec = dict[str, Any]
+
+WIDE, NARROW = 940, 344
+"""The widths of the charts in pixels."""
+
+KINDS = {
+    "unique": ("New", "var(--first)"),
+    "unchanged": ("Unchanged", "var(--second)"),
+    "exact": ("Equal to another", "var(--second)"),
+    "near": ("Nearly equal to another", "var(--second)"),
+    "unknown": ("Not judged (error)", "var(--third)"),
+}
+"""The kinds of verdicts, with their words and colours."""
+
+_ROWS, _ROWS_NARROW = 10, 6
+_NAMES_PX = 240
+_AXIS_PX = 46
+_SIZE_UNITS = (("bytes", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB", 10**12), ("PB", 10**15))
+_CONFIG = {
+    "font": "Arial, Helvetica, sans-serif",
+    "axis": {
+        "labelColor": "currentColor",
+        "titleColor": "currentColor",
+        "gridColor": "var(--line)",
+        "domainColor": "var(--line)",
+        "tickColor": "var(--line)",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    },
+    "title": {"color": "currentColor", "fontSize": 13, "fontWeight": "bold", "anchor": "start", "offset": 6},
+    "text": {"color": "currentColor", "fontSize": 12},
+    "view": {"stroke": None},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Something that is drawn as two bars, one on the other: what one and several of each are, and their values of a row."""
+
+    title: str
+    first: tuple[str, str]
+    second: tuple[str, str]
+    values: Callable[[Any], tuple[int, int]]
+    is_size: bool = False
+
+
+MEASURES = (
+    Measure(
+        "Pages",
+        ("new page", "new pages"),
+        ("page that repeats another", "pages that repeat another"),
+        lambda row: (row.pages - row.duplicates, row.duplicates),
+    ),
+    Measure(
+        "Requests not sent",
+        ("", ""),
+        ("request not sent", "requests not sent"),
+        lambda row: (0, row.requests_filtered),
+    ),
+    Measure(
+        "Bytes",
+        ("byte written", "bytes written"),
+        ("byte not stored again", "bytes not stored again"),
+        lambda row: (row.bytes_written, row.bytes_conserved),
+        is_size=True,
+    ),
+)
+
+
+def measured(rows: Iterable[TimeSlice | Share]) -> list[Measure]:
+    """The measures that are not zero in all rows."""
+    rows = list(rows)
+    return [measure for measure in MEASURES if any(sum(measure.values(row)) for row in rows)]
+
+
+def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
+    """Pages, filtered requests and bytes over time; None if nothing happened, or all in one slice."""
+    places = time_axis.placed(slices)
+    measures = measured(place.slice for place in places)
+    if not measures or len(places) < 2:
+        return None
+    labels = time_axis.ticks(places, 8 if wide else 4)
+    gaps = [{"left": place.left} for place in places if place.is_after_gap]
+    x_axis = {
+        "values": [left for left, _ in labels],
+        "labelExpr": "tick_labels[indexof(tick_places, datum.value)]",
+        "labelAlign": "left",
+        "labelFlush": False,
+        "labelOverlap": False,
+        "grid": False,
+        "title": None,
+    }
+    x_scale = {"domain": [0, places[-1].right], "nice": False}
+    panels = []
+    for measure in measures:
+        title, divisor = _titled(measure, (place.slice for place in places))
+        bars = [
+            {"left": place.left, "right": place.right, **bar, "label": f"{place.text}: {bar['label']}"}
+            for place in places
+            for bar in _bars(measure, place.slice, divisor)
+        ]
+        is_last = measure is measures[-1]
+        axis = {**x_axis, "labels": is_last}
+        x = {"field": "left", "type": "quantitative", "scale": x_scale, "axis": axis}
+        layers = [_upright(bars, x)]
+        if gaps:
+            layers.append(
+                {
+                    "data": {"values": gaps},
+                    "mark": {"type": "rule", "color": "currentColor", "strokeDash": [2, 3], "aria": False},
+                    "encoding": {"x": {"field": "left", "type": "quantitative"}},
+                }
+            )
+        width = (WIDE if wide else NARROW) - _AXIS_PX - 24
+        panels.append({"title": title, "width": width, "height": 110 if wide else 90, "layer": layers})
+    params = [
+        {"name": "tick_places", "value": [left for left, _ in labels]},
+        {"name": "tick_labels", "value": [lines for _, lines in labels]},
+    ]
+    return {**head(), "params": params, "vconcat": panels, "spacing": 14}
+
+
+def verdicts(counts: dict[str, int], *, wide: bool) -> Spec | None:
+    """How many pages had each verdict; None if none had one."""
+    known = [(kind, counts[kind]) for kind in KINDS if counts.get(kind)]
+    known += [(kind, count) for kind, count in counts.items() if kind not in KINDS and count]
+    whole = sum(count for _, count in known)
+    rows: list[dict[str, Any]] = []
+    bars: list[dict[str, Any]] = []
+    for row, (kind, count) in enumerate(known):
+        name, color = KINDS.get(kind, (wording.clean(kind), "var(--third)"))
+        share = wording.percent(count, whole)
+        rows.append(
+            {"row": row, "name": name, "end": count, "text": f"{wording.large_number(count)} ({share})"}
+        )
+        label = f"{name}: {wording.counted(count, 'page')}, {share}"
+        bars.append({"row": row, "low": 0, "high": count, "color": color, "label": label})
+    if not bars:
+        return None
+    # The text behind the longest bar needs room.
+    width = WIDE // 2 - _NAMES_PX - 16 if wide else NARROW - 30
+    domain = [0, 1.6 * max(bar["high"] for bar in bars)]
+    return {**head(), **_lying(rows, bars, width, wide=wide, domain=domain)}
+
+
+def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
+    """How many near copies had which similarity; None if there are none."""
+    known = [found for found in bins if found.pages]
+    if not known:
+        return None
+    bars = [
+        {
+            "left": found.low,
+            "right": found.high,
+            "low": 0,
+            "high": found.pages,
+            "color": "var(--second)",
+            "label": f"Similarity {bin_text(found)}: {wording.counted(found.pages, 'page')}",
+        }
+        for found in known
+    ]
+    x = {
+        "field": "left",
+        "type": "quantitative",
+        "scale": {"domain": [min(found.low for found in known), 1.0], "nice": False},
+        "axis": {
+            "format": ".0%",
+            "grid": False,
+            "title": "Similarity to the original",
+            "tickCount": 5,
+            "labelOverlap": "greedy",
+            "labelSeparation": 14,
+        },
+    }
+    width = (WIDE // 2 if wide else NARROW) - _AXIS_PX - 30
+    return {**head(), "width": width, "height": 150, **_upright(bars, x)}
+
+
+def bin_text(found: Bin) -> str:
+    """The limits of a bin."""
+    return f"{100 * found.low:.4g} to {100 * found.high:.4g} %"
+
+
+def shares(rows: Sequence[Share], *, wide: bool) -> Spec | None:
+    """The largest rows, a panel for each measure, side by side or one below the other; None if there is nothing."""
+    shown = [row for row in rows if row.name != OTHERS][: _ROWS if wide else _ROWS_NARROW]
+    measures = measured(shown)
+    if not measures:
+        return None
+    names = [wording.clean(row.name) or "(none)" for row in shown]
+    rows_named = [{"row": row, "name": wording.shortened(name, 36)} for row, name in enumerate(names)]
+    panels = []
+    for place, measure in enumerate(measures):
+        title, divisor = _titled(measure, shown)
+        bars = [
+            {"row": number, **bar, "label": f"{wording.shortened(name, 200)}: {bar['label']}"}
+            for number, (row, name) in enumerate(zip(shown, names, strict=True))
+            for bar in _bars(measure, row, divisor)
+        ]
+        width = (WIDE - _NAMES_PX) // len(measures) - 34 if wide else NARROW - 24
+        is_named = place == 0 or not wide
+        panels.append({"title": title, **_lying(rows_named, bars, width, wide=wide, is_named=is_named)})
+    return {**head(), "hconcat" if wide else "vconcat": panels, "spacing": 34 if wide else 14}
+
+
+def head() -> Spec:
+    """What every specification has."""
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "background": None,
+        "padding": {"left": 2, "right": 20, "top": 4, "bottom": 4},
+        "config": _CONFIG,
+    }
+
+
+def _titled(measure: Measure, rows: Iterable[Any]) -> tuple[str, int]:
+    """The title of a panel, and by what its values are divided."""
+    if not measure.is_size:
+        return measure.title, 1
+    largest = max((sum(measure.values(row)) for row in rows), default=0)
+    unit, divisor = next((pair for pair in reversed(_SIZE_UNITS) if largest >= pair[1]), _SIZE_UNITS[0])
+    return (measure.title if divisor == 1 else f"{measure.title} ({unit})"), divisor
+
+
+def _bars(measure: Measure, row: Any, divisor: int) -> list[dict[str, Any]]:
+    """The two bars of a row, one on the other, those that are empty left out."""
+    first, second = measure.values(row)
+    bars = [
+        (0, first, measure.first, "var(--first)"),
+        (first, first + second, measure.second, "var(--second)"),
+    ]
+    return [
+        {
+            "low": low / divisor,
+            "high": high / divisor,
+            "color": color,
+            "label": wording.counted(high - low, *words),
+        }
+        for low, high, words, color in bars
+        if high > low
+    ]
+
+
+def _upright(bars: list[dict[str, Any]], x: Spec) -> Spec:
+    """Bars from ``left`` to ``right`` and from ``low`` to ``high``."""
+    return _rectangles(
+        bars,
+        {
+            "x": x,
+            "x2": {"field": "right"},
+            "y": {
+                "field": "low",
+                "type": "quantitative",
+                **_counts_axis(bars, 5, minExtent=_AXIS_PX, maxExtent=_AXIS_PX),
+            },
+            "y2": {"field": "high"},
+        },
+    )
+
+
+def _lying(
+    rows: list[dict[str, Any]],
+    bars: list[dict[str, Any]],
+    width: int,
+    *,
+    wide: bool,
+    is_named: bool = True,
+    domain: list[float] | None = None,
+) -> Spec:
+    """Bars from left to right; the name of a row stands before its bar, on a narrow screen above it."""
+    above = 0.12 if wide else 0.5
+    y_scale = {"domain": [0, len(rows)], "reverse": True, "nice": False}
+    bars = [{**bar, "top": bar["row"] + above, "bottom": bar["row"] + 0.88} for bar in bars]
+    x: Spec = {
+        "field": "low",
+        "type": "quantitative",
+        **({"scale": {"domain": domain, "nice": False}, "axis": None} if domain else _counts_axis(bars, 3)),
+    }
+    y: Spec = {"field": "top", "type": "quantitative", "scale": y_scale, "axis": None}
+    layers = [_rectangles(bars, {"x": x, "x2": {"field": "high"}, "y": y, "y2": {"field": "bottom"}})]
+    texts = []
+    if is_named:
+        # On the left of its column, so that a wider font than the one that is measured here has room.
+        place: Spec = (
+            {"align": "left", "dx": -_NAMES_PX, "limit": _NAMES_PX - 30} if wide else {"limit": width}
+        )
+        texts.append(
+            ("name", [{**row, "at": 0, "y": row["row"] + (0.5 if wide else 0.25)} for row in rows], place)
+        )
+    if domain is not None:
+        middle = (above + 0.88) / 2
+        beside = {"align": "left", "dx": 6}
+        texts.append(("text", [{**row, "at": row["end"], "y": row["row"] + middle} for row in rows], beside))
+    for field, values, place in texts:
+        layers.append(
+            {
+                "data": {"values": values},
+                "mark": {"type": "text", "baseline": "middle", "aria": False, **place},
+                "encoding": {
+                    "x": {"field": "at", "type": "quantitative"},
+                    "y": {"field": "y", "type": "quantitative"},
+                    "text": {"field": field},
+                },
+            }
+        )
+    return {"width": width, "height": (26 if wide else 40) * len(rows), "layer": layers}
+
+
+def _rectangles(bars: list[dict[str, Any]], places: Spec) -> Spec:
+    return {
+        "data": {"values": bars},
+        "mark": {"type": "rect", "ariaRoleDescription": "bar"},
+        "encoding": {
+            **places,
+            "color": {"field": "color", "type": "nominal", "scale": None},
+            "description": {"field": "label"},
+        },
+    }
+
+
+def _counts_axis(bars: list[dict[str, Any]], steps: int, **more: Any) -> Spec:
+    """Scale and axis of counts, or of sizes in the unit of the title."""
+    largest = max((bar["high"] for bar in bars), default=0) or 1
+    ticks = _ticks(largest, steps, is_whole=all(float(bar["high"]).is_integer() for bar in bars))
+    axis = {
+        "title": None,
+        "values": ticks,
+        "format": "~s" if largest >= 10_000 else ",~f",
+        "labelOverlap": "greedy",
+        "labelSeparation": 2,
+        **more,
+    }
+    return {"scale": {"domain": [0, ticks[-1]], "nice": False}, "axis": axis}
+
+
+def _ticks(largest: float, steps: int, *, is_whole: bool) -> list[float]:
+    """Round numbers from 0 to *largest* or a little more, in at most *steps* steps.
+
+    >>> _ticks(1, 5, is_whole=True), _ticks(93, 5, is_whole=True), _ticks(2.2, 3, is_whole=False)
+    ([0.0, 1.0], [0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.0, 1.0, 2.0, 3.0])
+    """
+    power = 10 ** math.floor(math.log10(largest / steps))
+    least = 1 if is_whole else 0
+    step = next(step for factor in (1, 2, 5, 10) if (step := factor * power) >= max(largest / steps, least))
+    return [round(float(step * tick), 12) for tick in range(math.ceil(largest / step) + 1)]

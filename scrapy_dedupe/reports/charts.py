@@ -1,0 +1,115 @@
+"""The charts of a report as SVG, drawn by vl-convert (the extra ``report``).
+
+Each chart is drawn twice, for a wide and for a narrow screen; the page shows one of them. The SVG is put into the page
+itself: it names no other file, its colours are those of the page, and its marks can be reached by keyboard.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import SettingError
+
+from . import chart_specs, crawl_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .chart_specs import Spec
+    from .figures import Report
+
+# The newest that both the oldest vl-convert that is allowed and the newest one have.
+_VEGA_LITE = "5.20"
+
+_ROOT = re.compile(r"<svg [^>]*>")
+_MARK = re.compile(r'<(path|text) (aria-label="([^"]*)" role="graphics-symbol"[^>]*?)/>')
+_CONTAINER = re.compile(r' role="graphics-object" aria-roledescription="[^"]*"')
+_LONG_FRACTION = re.compile(r"(?<=\.\d\d)\d+(?!\d*e)")
+_ID = re.compile(r'\bid="([^"]+)"|url\(#([^)"]+)\)')
+
+
+TITLES = {
+    "timeline": "What happened over time",
+    "verdicts": "Pages by verdict",
+    "similarities": "Near copies by similarity",
+    "hosts": "Pages, requests and bytes by host",
+    "mime_types": "Pages, requests and bytes by MIME type",
+    "statuses": "Pages, requests and bytes by HTTP status",
+    "graph": "Crawls that need each other",
+}
+"""What the charts are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart: two SVG elements, for screens of at least and of less than 700 pixels."""
+
+    wide: str
+    narrow: str
+
+
+def charts_of(report: Report) -> dict[str, Chart]:
+    """The charts of a report by name; one that would be empty is not there.
+
+    Raises :class:`~scrapy_dedupe.errors.SettingError` if vl-convert is not installed.
+    """
+    drawings: dict[str, Callable[[bool], Spec | None]] = {
+        "timeline": lambda wide: chart_specs.timeline(report.timeline, wide=wide),
+        "verdicts": lambda wide: chart_specs.verdicts(report.verdicts, wide=wide),
+        "similarities": lambda wide: chart_specs.similarities(report.similarities, wide=wide),
+        "hosts": lambda wide: chart_specs.shares(report.hosts, wide=wide),
+        "mime_types": lambda wide: chart_specs.shares(report.mime_types, wide=wide),
+        "statuses": lambda wide: chart_specs.shares(report.statuses, wide=wide),
+        "graph": lambda wide: crawl_graph.spec(report.graph, report.crawls, wide=wide),
+    }
+    charts = {}
+    for name, drawing in drawings.items():
+        specs = [drawing(wide) for wide in (True, False)]
+        if specs[0] is not None and specs[1] is not None:
+            charts[name] = Chart(_svg(specs[0], name, "wide"), _svg(specs[1], name, "narrow"))
+    return charts
+
+
+def _svg(spec: Spec, name: str, screen: str) -> str:
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise SettingError(
+            f"A report as a page needs the package vl-convert-python, which is not installed ({error}). Run: pip install"
+            ' "scrapy-dedupe[report]"'
+        ) from error
+    # No address is allowed: all data is in the specification.
+    drawn = vl_convert.vegalite_to_svg(spec, vl_version=_VEGA_LITE, allowed_base_urls=[])
+    return _for_page(drawn, name, screen)
+
+
+def _for_page(svg: str, name: str, screen: str) -> str:
+    """The element as it stands in the page: ids are its own, and marks have a tooltip and take the focus.
+
+    The Tab key reaches the first mark of a chart; from there the arrow keys go on, if scripts may run.
+    """
+    root = _ROOT.search(svg)
+    size = re.search(r'width="([\d.]+)" height="([\d.]+)" viewBox="([^"]*)"', root[0]) if root else None
+    if root is None or size is None:
+        raise ValueError(f"vl-convert drew the chart {name} in a form that is not known: {svg[:200]!r}")
+    ids: dict[str, str] = {}
+
+    def own_id(found: re.Match[str]) -> str:
+        known = found[1] or found[2]
+        own = ids.setdefault(known, f"{name}-{screen}-{len(ids)}")
+        return f'id="{own}"' if found[1] else f"url(#{own})"
+
+    is_first = True
+
+    def mark(found: re.Match[str]) -> str:
+        nonlocal is_first
+        stop, is_first = ("0" if is_first else "-1"), False
+        return f'<{found[1]} {found[2]} tabindex="{stop}"><title>{found[3]}</title></{found[1]}>'
+
+    inside = _MARK.sub(mark, _ID.sub(own_id, _CONTAINER.sub("", svg[root.end() :])))
+    inside = re.sub(r'(?<= d=")[^"]*', lambda path: _LONG_FRACTION.sub("", path[0]), inside)
+    label = escape(TITLES[name])
+    return f'<svg class="{screen}" viewBox="{size[3]}" style="max-width:{size[1]}px" role="group" aria-label="{label}">{inside}'

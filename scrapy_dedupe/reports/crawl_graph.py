@@ -1,0 +1,151 @@
+"""Which crawls need which, drawn as arcs.
+
+The crawls stand in a column in the order in which they started, so that every arc goes up to an earlier one, and names
+do not cover each other however many there are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from . import chart_specs, wording
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .chart_specs import Spec
+    from .figures import CrawlFigures, CrawlGraph, GraphNode
+
+MOST_ARCS = 200
+"""More arcs than this cannot be told apart: what is missing is drawn first, then the shortest ones. The table has all."""
+
+_STEPS = 24
+
+
+def ordered(graph: CrawlGraph, crawls: Sequence[CrawlFigures]) -> list[GraphNode]:
+    """The crawls of the graph, the earliest first; those whose start nobody knows come before all others."""
+    started = {crawl.id: crawl.started or "" for crawl in crawls}
+    return sorted(graph.nodes, key=lambda node: (started.get(node.id, ""), node.id))
+
+
+def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Spec | None:
+    """The chart; None if no crawl needs another."""
+    nodes = ordered(graph, crawls)
+    rows = {node.id: row for row, node in enumerate(nodes)}
+    edges = [edge for edge in graph.edges if edge.crawl in rows and edge.needs in rows]
+    edges.sort(key=lambda edge: (not edge.is_missing, abs(rows[edge.crawl] - rows[edge.needs])))
+    if not edges:
+        return None
+    arcs: list[dict[str, Any]] = []
+    for number, edge in enumerate(edges[:MOST_ARCS]):
+        start, end = rows[edge.crawl], rows[edge.needs]
+        reach = math.sqrt(abs(start - end) / len(nodes))
+        label = f"{wording.clean(edge.crawl)} needs {wording.clean(edge.needs)}"
+        label += f" in {wording.counted(edge.files, 'file')}" if edge.files else ""
+        label += ", which is missing" if edge.is_missing else ""
+        for step in range(_STEPS + 1):
+            angle = math.pi * step / _STEPS
+            arcs.append(
+                {
+                    "arc": number,
+                    "step": step,
+                    "x": reach * math.sin(angle),
+                    "y": start + (end - start) * (1 - math.cos(angle)) / 2,
+                    "label": label,
+                    "color": "var(--second)" if edge.is_missing else "var(--first)",
+                    "is_missing": edge.is_missing,
+                }
+            )
+    points = [
+        {
+            "x": 0,
+            "y": row,
+            "name": wording.shortened(wording.clean(node.id), 40),
+            "label": f"{wording.clean(node.id)}: {state_text(node)}",
+            "is_missing": node.state in (None, "canceled"),
+        }
+        for row, node in enumerate(nodes)
+    ]
+    names_px = 260 if wide else 170
+    y: Spec = {
+        "field": "y",
+        "type": "quantitative",
+        "scale": {"domain": [-0.5, len(nodes) - 0.5], "reverse": True, "nice": False},
+        "axis": None,
+    }
+    x: Spec = {
+        "field": "x",
+        "type": "quantitative",
+        "scale": {"domain": [0, 1], "nice": False},
+        "axis": None,
+    }
+    layers: list[Spec] = [
+        {
+            "data": {"values": arcs},
+            "mark": {"type": "line", "strokeWidth": 1.5, "ariaRoleDescription": "arc"},
+            "encoding": {
+                "x": x,
+                "y": y,
+                "order": {"field": "step", "type": "quantitative"},
+                "detail": {"field": "arc"},
+                "color": {"field": "color", "type": "nominal", "scale": None},
+                "strokeDash": {
+                    "field": "is_missing",
+                    "type": "nominal",
+                    "scale": {"domain": [False, True], "range": [[1, 0], [5, 3]]},
+                    "legend": None,
+                },
+                "description": {"field": "label"},
+            },
+        },
+        {
+            "data": {"values": points},
+            "mark": {
+                "type": "point",
+                "size": 60,
+                "strokeWidth": 2,
+                "color": "currentColor",
+                "fill": "var(--paper)",
+                "opacity": 1,
+                "ariaRoleDescription": "crawl",
+            },
+            "encoding": {
+                "x": x,
+                "y": y,
+                "strokeDash": {
+                    "field": "is_missing",
+                    "type": "nominal",
+                    "scale": {"domain": [False, True], "range": [[1, 0], [2, 2]]},
+                    "legend": None,
+                },
+                "description": {"field": "label"},
+            },
+        },
+        {
+            "data": {"values": points},
+            "mark": {
+                "type": "text",
+                "align": "left",
+                "baseline": "middle",
+                # On the left of its column, so that a wider font than the one that is measured here has room.
+                "dx": -names_px,
+                "limit": names_px - 34,
+                "aria": False,
+            },
+            "encoding": {"x": x, "y": y, "text": {"field": "name"}},
+        },
+    ]
+    width = (chart_specs.WIDE * 2 // 3 if wide else chart_specs.NARROW) - names_px
+    return {
+        **chart_specs.head(),
+        "width": width,
+        "height": 24 * len(nodes),
+        "layer": layers,
+        "resolve": {"scale": {"strokeDash": "independent"}},
+    }
+
+
+def state_text(node: GraphNode) -> str:
+    """The state of a crawl in words."""
+    return node.state or "not in the index"

@@ -1,0 +1,142 @@
+"""A report as one HTML page that can be opened from a file, kept and sent.
+
+The page refers to nothing outside: style, charts and the few lines of script are in it, and its Content-Security-Policy
+forbids the rest. Whatever comes from the web is escaped by Jinja (the extra ``report``), and only whole http(s) URLs
+become links. Each chart has a table with the same numbers, so nothing depends on colours, on a pointer or on scripts.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe.errors import SettingError
+
+from . import chart_specs, charts, crawl_graph, time_axis, wording
+from .figures import OTHERS
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from .figures import Report
+
+CARDS_SHOWN = 10
+"""How many groups and traps are shown at once; the others are folded."""
+
+
+def page(report: Report) -> str:
+    """The page, as text to be written in UTF-8.
+
+    Raises :class:`~scrapy_dedupe.errors.SettingError` if Jinja or vl-convert is not installed.
+    """
+    template = _template()
+    drawn = charts.charts_of(report)
+    script = _source("page.js")
+    return template.render(
+        report=report,
+        summary=summary(report),
+        title=title(report),
+        charts=drawn,
+        chart_titles=charts.TITLES,
+        kinds={kind: words for kind, (words, _) in chart_specs.KINDS.items()},
+        style=_source("page.css"),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        crawls_in_order=crawl_graph.ordered(report.graph, report.crawls),
+        needs=_needs(report),
+        others=OTHERS,
+        cards_shown=CARDS_SHOWN,
+        bin_text=chart_specs.bin_text,
+        node_text=crawl_graph.state_text,
+        most_arcs=crawl_graph.MOST_ARCS,
+        has_gaps=any(place.is_after_gap for place in time_axis.placed(report.timeline)),
+        w=wording,
+    )
+
+
+def title(report: Report) -> str:
+    """What the page is called: the crawl that it is about, or how many there are."""
+    if len(report.crawls) == 1:
+        return f"Crawl {wording.clean(report.crawls[0].id)}"
+    return wording.counted(len(report.crawls), "crawl")
+
+
+def summary(report: Report) -> str:
+    """One sentence that says what was found again, and what that saved."""
+    if not report.crawls:
+        return "There is no crawl to report about."
+    totals, parts = report.totals, []
+    if totals.requests_filtered:
+        is_one = totals.requests_filtered == 1
+        parts.append(
+            f"{wording.counted(totals.requests_filtered, 'request')} {'was' if is_one else 'were'} not sent,"
+            f" since {'its URL' if is_one else 'their URLs'} had been asked for"
+        )
+    if totals.pages_judged:
+        share = wording.percent(totals.duplicates, totals.pages_judged)
+        of = f"of {wording.counted(totals.pages_judged, 'page')} that {'was' if totals.pages_judged == 1 else 'were'} read"
+        if totals.duplicates:
+            parts.append(
+                f"{of}, {wording.number(totals.duplicates)} ({share}) repeated what had been read before"
+            )
+        else:
+            parts.append(f"{of}, none repeated what had been read before")
+    whole = totals.bytes_written + totals.bytes_conserved
+    if totals.bytes_conserved:
+        share = wording.percent(totals.bytes_conserved, whole)
+        parts.append(
+            f"{wording.size(totals.bytes_conserved)} of {wording.size(whole)} ({share}) were not stored again"
+        )
+    elif totals.responses + totals.revisits:
+        parts.append(f"{wording.size(whole)} were stored, all of them new")
+    if not parts:
+        parts.append("nothing was filtered, read or stored")
+    # A number and its unit stay on one line.
+    return f"In {_which(report)}: {'; '.join(parts)}.".replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _which(report: Report) -> str:
+    """The crawls of the report, and when they ran."""
+    days = sorted(
+        f"{found:%Y-%m-%d}"
+        for crawl in report.crawls
+        for iso in (crawl.started, crawl.ended)
+        if iso and (found := wording.moment(iso))
+    )
+    if len(report.crawls) == 1:
+        which = f"the crawl {wording.clean(report.crawls[0].id)}"
+    else:
+        which = wording.counted(len(report.crawls), "crawl")
+    if not days:
+        return which
+    return f"{which} on {days[0]}" if days[0] == days[-1] else f"{which} from {days[0]} to {days[-1]}"
+
+
+def _needs(report: Report) -> dict[str, list[Any]]:
+    """The edges of the graph by the crawl that needs something."""
+    needs: dict[str, list[Any]] = {}
+    for edge in report.graph.edges:
+        needs.setdefault(edge.crawl, []).append(edge)
+    return needs
+
+
+@cache
+def _template() -> Template:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise SettingError(
+            f"A report as a page needs the package jinja2, which is not installed ({error}). Run: pip install"
+            ' "scrapy-dedupe[report]"'
+        ) from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_source("page.html.jinja"))
+
+
+def _source(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
