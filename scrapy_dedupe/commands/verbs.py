@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 VERBS = (
-    "stats", "crawls", "commit", "cancel", "import", "purge", "check", "doctor", "urls", "content", "warc", "passages",
-    "warcsum", "warccollres", "warcsumproc", "warcsumsplit", "warcrefs", "verify", "restore", "arc2warc", "dedupe",
+    "stats", "report", "crawls", "commit", "cancel", "import", "purge", "check", "doctor", "urls", "content", "warc",
+    "passages", "warcsum", "warccollres", "warcsumproc", "warcsumsplit", "warcrefs", "verify", "restore", "arc2warc",
+    "dedupe",
 )  # fmt: skip
 
 RESUMED = ("warcsum", "warcrefs", "restore", "dedupe", "arc2warc")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,11 @@ class Observations:
         self.groups = Groups()
         self.url_patterns = UrlPatterns()
         self.stats: dict[str, int | float] = {}
+
+    @property
+    def started_text(self) -> str:
+        """When the first run began, as ISO 8601 in UTC."""
+        return iso_time(self.started)
 
     def filtered(self, url: str) -> None:
         """Note a request that was filtered as seen."""
@@ -240,6 +246,15 @@ class Observations:
         new.url_patterns.take(plain["url_patterns"])
         new.set_stats(dict_of(plain["stats"]))
         return new
+
+
+def iso_time(seconds: float) -> str:
+    """A time since the epoch as ISO 8601 in UTC, as the index writes it.
+
+    >>> iso_time(1.5)
+    '1970-01-01T00:00:01.500Z'
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _bounded(number: int) -> int:

@@ -10,7 +10,7 @@ from scrapy_dedupe import __version__
 
 from . import stats_figures
 from .figures import OTHERS, Bin, CrawlFigures, CrawlGraph, Report, Share, TimeSlice, Totals
-from .observations import BINS, DUPLICATES, KINDS, SHARE_COLUMNS, TIME_COLUMNS, Observations
+from .observations import BINS, DUPLICATES, KINDS, SHARE_COLUMNS, TIME_COLUMNS, Observations, iso_time
 from .tallies import Tally
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def report_of(
         own_notes.append(f"Of the groups of duplicates the {len(groups)} largest ones are shown.")
     verdicts = {kind: sum(crawl.verdicts[kind] for crawl in figures) for kind in KINDS}
     return Report(
-        made=_iso((made or datetime.now(UTC)).timestamp()),
+        made=iso_time((made or datetime.now(UTC)).timestamp()),
         version=__version__,
         crawls=figures,
         totals=_totals(figures, verdicts, dropped),
@@ -120,13 +120,17 @@ def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:
         verdicts = {kind: stats_figures.count(stats, f"dedupe/content/{kind}") for kind in KINDS}
         ended = stats_figures.time(stats, "finish_time")
     else:
-        filtered, verdicts, ended = seen.totals["requests_filtered"], dict(seen.verdicts), _iso(seen.ended)
+        filtered, verdicts, ended = (
+            seen.totals["requests_filtered"],
+            dict(seen.verdicts),
+            iso_time(seen.ended),
+        )
     started = None if info is None else info.started
     return CrawlFigures(
         id=crawl.id,
         spider=None if seen is None else seen.spider,
         state="not archived" if info is None else info.state,
-        started=started or (None if seen is None else _iso(seen.started)),
+        started=started or (None if seen is None else iso_time(seen.started)),
         ended=ended,
         committed=None if info is None else info.committed,
         has_details=seen is not None,
@@ -216,7 +220,7 @@ def _timeline(whole: Observations) -> list[TimeSlice]:
     timeline = whole.timeline
     return [
         TimeSlice(
-            start=_iso(second), seconds=timeline.seconds, **dict(zip(TIME_COLUMNS, counts, strict=True))
+            start=iso_time(second), seconds=timeline.seconds, **dict(zip(TIME_COLUMNS, counts, strict=True))
         )
         for second, counts in timeline.slices()
     ]
@@ -247,7 +251,3 @@ def _bins(similarities: Sequence[int]) -> list[Bin]:
         Bin(low / BINS, (low + step) / BINS, sum(similarities[low : low + step]))
         for low in range(lowest - lowest % step, BINS, step)
     ]
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

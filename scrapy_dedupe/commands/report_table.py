@@ -1,0 +1,88 @@
+"""A report in lines of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .figures import counted, number_text, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.reports.figures import Report, Share
+
+_SHOWN = 10
+_MOST_CHARS = 100
+
+_KINDS = {
+    "unique": "new",
+    "unchanged": "unchanged",
+    "exact": "equal to another",
+    "near": "nearly equal to another",
+    "unknown": "not judged",
+}
+
+
+def table(report: Report) -> Iterator[str]:
+    """The totals, and the largest items of each kind."""
+    yield from _totals(report)
+    yield from _shares("Hosts", report.hosts)
+    if report.groups:
+        yield "Pages that most others repeat"
+        for group in report.groups[:_SHOWN]:
+            least = "at least " if group.is_bound else ""
+            yield f"  {least}{number_text(group.pages):>8}  {_short(group.url)}"
+    if report.traps:
+        yield "Patterns of URLs whose pages mostly repeat others"
+        for trap in report.traps[:_SHOWN]:
+            copies = f"{number_text(trap.exact + trap.near)} of {number_text(trap.pages)}"
+            yield f"  {copies:>16}  {_short(trap.pattern)}"
+    for filter_ in report.url_filters[-_SHOWN:]:
+        if filter_.seen is not None and filter_.capacity is not None:
+            yield (
+                f"URL filter of {filter_.crawl}: {number_text(filter_.seen)} of {number_text(filter_.capacity)}"
+                f" fingerprints{_lost(filter_.expected_lost)}"
+            )
+    for note in report.notes:
+        yield f"Note: {note}"
+
+
+def _totals(report: Report) -> Iterator[str]:
+    totals = report.totals
+    states: dict[str, int] = {}
+    for crawl in report.crawls:
+        states[crawl.state] = states.get(crawl.state, 0) + 1
+    told = ", ".join(f"{number_text(number)} {state}" for state, number in states.items())
+    yield f"Crawls    {told or '0'}"
+    yield f"Requests  {number_text(totals.requests_filtered)} filtered as seen"
+    kinds = ", ".join(
+        f"{number_text(pages)} {_KINDS[kind]}" for kind, pages in report.verdicts.items() if pages
+    )
+    dropped = f"; {number_text(totals.dropped)} dropped" if totals.dropped else ""
+    yield f"Pages     {number_text(totals.pages_judged)} judged{': ' if kinds else ''}{kinds}{dropped}"
+    whole = totals.bytes_written + totals.bytes_conserved
+    share = f" ({100 * totals.bytes_conserved / whole:.0f} %)" if totals.bytes_conserved else ""
+    yield (
+        f"Archive   {counted(totals.responses, 'response')} and {counted(totals.revisits, 'revisit')} in"
+        f" {size_text(totals.bytes_written)}; {size_text(totals.bytes_conserved)} not stored again{share}"
+    )
+
+
+def _shares(title: str, shares: list[Share]) -> Iterator[str]:
+    if not shares:
+        return
+    yield f"{title:<42} {'pages':>10} {'repeated':>10} {'filtered':>10} {'revisits':>10} {'saved':>10}"
+    for share in shares[:_SHOWN]:
+        numbers = (share.pages, share.duplicates, share.requests_filtered, share.revisits)
+        cells = " ".join(f"{number_text(number):>10}" for number in numbers)
+        yield f"  {_short(share.name, 40):<40} {cells} {size_text(share.bytes_conserved):>10}"
+    if len(shares) > _SHOWN:
+        yield f"  and {number_text(len(shares) - _SHOWN)} more"
+
+
+def _lost(expected: float | None) -> str:
+    return "" if expected is None else f", {expected:.2g} pages expected to be lost"
+
+
+def _short(name: str, most_chars: int = _MOST_CHARS) -> str:
+    return name if len(name) <= most_chars else f"{name[: most_chars - 1]}\u2026"

@@ -1,0 +1,161 @@
+"""The crawls that a report is about: those of the index, and those of which the content layer alone knows."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import CrawlStateError, StoreRefused, StoreUnavailable
+from scrapy_dedupe.reports.figures import CrawlGraph, GraphEdge, GraphNode
+from scrapy_dedupe.reports.kept import unpack
+from scrapy_dedupe.reports.sums import CrawlSeen
+from scrapy_dedupe.stores import open_store
+
+from .figures import number_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from scrapy_dedupe.crawls.dependencies import Dependencies
+    from scrapy_dedupe.reports.observations import Observations
+    from scrapy_dedupe.stores.base import CrawlInfo, Store
+
+    from .place import Place
+
+_NO_DEPENDENCIES = CrawlGraph([], [])
+
+
+@dataclass(slots=True)
+class Reported:
+    """Crawls in the order of their start, with what they need of each other, and what is to be told of the choice.
+
+    ``unreadable`` are crawls whose details are damaged, or of a newer version.
+    """
+
+    crawls: list[CrawlSeen] = field(default_factory=list)
+    graph: CrawlGraph = _NO_DEPENDENCIES
+    notes: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+def reported_crawls(place: Place, ids: Sequence[str], most: int) -> Reported:
+    """The crawls with these ids, or the newest ones, at most so many.
+
+    Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for an id that nobody knows, and
+    :class:`~scrapy_dedupe.errors.StoreRefused` for one whose details cannot be read.
+    """
+    from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.crawls.dependencies import Dependencies
+
+    with ExitStack() as stack:
+        stores = _opened(place, stack)
+        index = CrawlIndex(stores[0].index)
+        dependencies = Dependencies(index, place.settings.wacz.folder)
+        kept = _Kept(stores)
+        known = dependencies.crawls
+        others = [crawl for crawl in kept.crawls if crawl not in known]
+        listed = sorted(
+            (info for info in known.values() if info.state != "canceled"), key=lambda info: info.started or ""
+        )
+        # Of those without an entry in the index their own data alone say when they were.
+        wanted = dict.fromkeys(ids or [*(info.id for info in listed[-most:]), *others])
+        for crawl in wanted:
+            if crawl not in known and crawl not in others:
+                raise CrawlStateError(
+                    f"The store knows no crawl {crawl}, and nothing was kept of it. The verb crawls lists those of the"
+                    " index."
+                )
+        found = Reported()
+        if not wanted:
+            found.notes.append("There are no crawls yet.")
+        seen = [_seen(crawl, known.get(crawl), kept, found, is_named=bool(ids)) for crawl in wanted]
+        seen.sort(key=_started)
+        if not ids and len(listed) + len(others) > most:
+            found.notes.append(
+                f"Of {number_text(len(listed) + len(others))} crawls the newest {most} are reported. Name others by their ids."
+            )
+            seen = seen[-most:]
+        chosen = {crawl.id for crawl in seen}
+        found.crawls = seen
+        found.unreadable = [crawl for crawl in found.unreadable if crawl in chosen]
+        if found.unreadable:
+            found.notes.append(
+                f"What is kept of {', '.join(found.unreadable[:5])} cannot be read: it is damaged, or of a newer version."
+                " It was left as it is."
+            )
+        found.graph = _graph(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
+        return found
+
+
+def _opened(place: Place, stack: ExitStack) -> list[Store]:
+    """The stores of the index and of the texts, that of the index first; one may be missing."""
+    stores: list[Store] = []
+    first: StoreUnavailable | None = None
+    for url in dict.fromkeys((place.index_url, place.content_url)):
+        try:
+            store = open_store(url, timeout_s=place.timeout_s, create=False)
+        except StoreUnavailable as error:
+            # A crawl without an archive has made no index, and one without the content layer no texts.
+            first = first or error
+            continue
+        stores.append(stack.enter_context(closing(store)))
+    if not stores:
+        assert first is not None
+        raise first
+    return stores
+
+
+class _Kept:
+    """What the stores have kept of crawls."""
+
+    def __init__(self, stores: Iterable[Store]) -> None:
+        self._stores: dict[str, Store] = {}
+        for store in stores:
+            for crawl in store.reports.crawls():
+                self._stores.setdefault(crawl, store)
+
+    @property
+    def crawls(self) -> Iterable[str]:
+        return self._stores.keys()
+
+    def observations(self, crawl: str) -> Observations | None:
+        store = self._stores.get(crawl)
+        data = None if store is None else store.reports.load(crawl)
+        return None if data is None else unpack(data, crawl)
+
+
+def _seen(crawl: str, info: CrawlInfo | None, kept: _Kept, found: Reported, *, is_named: bool) -> CrawlSeen:
+    observations = None
+    try:
+        observations = kept.observations(crawl)
+    except StoreRefused:
+        if is_named:
+            raise
+        found.unreadable.append(crawl)
+    return CrawlSeen(crawl, info, observations)
+
+
+def _started(crawl: CrawlSeen) -> str:
+    if crawl.info is not None and crawl.info.started is not None:
+        return crawl.info.started
+    return "" if crawl.observations is None else crawl.observations.started_text
+
+
+def _graph(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
+    """The crawls of a report, and what they need."""
+    edges = []
+    needed: dict[str, None] = {}
+    for crawl in crawls:
+        files: dict[str, list[bool]] = {}
+        for need in dependencies.needs(crawl):
+            files.setdefault(need.crawl, []).append(need.is_missing)
+        for other, are_missing in files.items():
+            edges.append(GraphEdge(crawl, other, len(are_missing), any(are_missing)))
+            needed[other] = None
+    nodes = []
+    for crawl in dict.fromkeys([*crawls, *needed]):
+        info = dependencies.crawls.get(crawl)
+        why = None if info is None else dependencies.why_unknown(crawl)
+        nodes.append(GraphNode(crawl, None if info is None else info.state, why))
+    return CrawlGraph(nodes, edges)

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scrapy_dedupe.commands import report as verb
+from scrapy_dedupe.reports.kept import pack
+from scrapy_dedupe.reports.observations import Observations
+from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.stores.base import Counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T = 1_793_000_000.0
+
+
+def seen(*, spider: str = "shop", start: float = T) -> Observations:
+    """A crawl that filtered a request, judged three pages and recorded two."""
+    times = iter(range(1000))
+    crawl = Observations(lambda: start + next(times), spider=spider)
+    crawl.filtered("https://example.com/a")
+    crawl.judged("https://example.com/", "text/html", 200, "unique")
+    crawl.judged("https://example.com/b", "text/html", 200, "exact", "https://example.com/", 1.0, True)
+    crawl.judged("https://example.org/c", "text/html", 200, "near", "https://example.com/", 0.91)
+    crawl.recorded("https://example.com/", "text/html", 200, "response", 1_000, 0)
+    crawl.recorded("https://example.com/b", "text/html", 200, "revisit", 400, 600)
+    crawl.set_stats({"dedupe/url/seen": 5, "dedupe/url/capacity": 10_000, "dedupe/url/expected_lost": 0.0})
+    return crawl
+
+
+def save(url: str, crawl: str, data: bytes) -> None:
+    store = open_store(url)
+    store.reports.save(crawl, data)
+    store.close()
+
+
+def test_without_an_id_all_crawls_are_summed_up(call: Callable[..., Any], store_url: str) -> None:
+    save(store_url, "second", pack(seen()))
+    called = call("report", "--store", store_url, "--json")
+    assert called.code == 0
+    report = called.json
+    assert [(crawl["id"], crawl["state"], crawl["has_details"]) for crawl in report["crawls"]] == [
+        ("first", "committed", False),
+        ("second", "uncommitted", True),
+    ]
+    # Of the first crawl the index knows the counts; of the second it has one record more than were seen.
+    assert report["totals"]["responses"] == 6 + 2
+    assert report["totals"]["revisits"] == 4 + 1
+    assert report["totals"]["bytes_conserved"] == 2_500 + 200
+    assert report["totals"]["requests_filtered"] == 1
+    assert (report["totals"]["pages_judged"], report["totals"]["duplicates"]) == (3, 2)
+    notes = " ".join(report["notes"])
+    assert "Nothing is known of the course of the crawl first" in notes
+    assert "more records of the crawl second than were seen" in notes
+    assert "Not committed: the crawl second." in notes
+    assert report["unreadable"] == []
+    assert report["output"] is None
+
+
+def test_a_crawl_that_is_named_is_alone_in_its_report(call: Callable[..., Any], store_url: str) -> None:
+    save(store_url, "second", pack(seen()))
+    report = call("report", "first", "--store", store_url, "--json").json
+    assert [crawl["id"] for crawl in report["crawls"]] == ["first"]
+    assert report["hosts"] == []
+    assert report["totals"]["bytes_written"] == 70_000
+    assert report["graph"] == {
+        "nodes": [{"id": "first", "state": "committed", "needs_unknown": None}],
+        "edges": [],
+    }
+
+
+def test_a_crawl_of_the_content_layer_alone_is_reported(call: Callable[..., Any], store_url: str) -> None:
+    save(store_url, "texts-only", pack(seen()))
+    report = call("report", "texts-only", "--store", store_url, "--json").json
+    (crawl,) = report["crawls"]
+    assert (crawl["state"], crawl["spider"], crawl["responses"], crawl["revisits"]) == (
+        "not archived",
+        "shop",
+        1,
+        1,
+    )
+    assert crawl["started"] == "2026-10-26T07:33:20.000Z"
+    assert [share["name"] for share in report["hosts"]] == ["example.com", "example.org"]
+    assert report["groups"][0]["url"] == "https://example.com/"
+    assert report["groups"][0]["examples"][0] == {
+        "url": "https://example.com/b",
+        "kind": "exact",
+        "similarity": 1.0,
+    }
+    assert report["url_filters"][0]["seen"] == 5
+    assert report["graph"] == {"nodes": [], "edges": []}
+
+
+def test_an_unknown_crawl_is_refused(call: Callable[..., Any], store_url: str) -> None:
+    called = call("report", "first", "third", "--store", store_url)
+    assert called.code == 3
+    assert called.out == ""
+    assert "The store knows no crawl third" in called.err
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [(b"no zlib", "damaged"), (zlib.compress(b'{"format": 2}'), "Upgrade"), (pack(seen())[:-9], "cut off")],
+)
+def test_what_cannot_be_read_is_refused_by_name_and_told_of_in_a_sum(
+    call: Callable[..., Any], store_url: str, data: bytes, word: str
+) -> None:
+    save(store_url, "second", data)
+    named = call("report", "second", "--store", store_url)
+    assert named.code == 3
+    assert word in named.err
+    summed = call("report", "--store", store_url, "--json")
+    assert summed.code == 4
+    assert summed.json["unreadable"] == ["second"]
+    assert summed.json["totals"]["responses"] == 8
+    store = open_store(store_url)
+    assert store.reports.load("second") == data
+    store.close()
+
+
+def test_of_many_crawls_the_newest_are_reported(
+    call: Callable[..., Any], store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "DEFAULT_CRAWLS", 2)
+    save(store_url, "older", pack(seen(start=T - 10_000_000_000 / 10)))
+    save(store_url, "newer", pack(seen(start=T + 1_000_000_000)))
+    report = call("report", "--store", store_url, "--json").json
+    assert [crawl["id"] for crawl in report["crawls"]][-1] == "newer"
+    assert len(report["crawls"]) == 2
+    assert "Of 4 crawls the newest 2 are reported. Name others by their ids." in report["notes"]
+
+
+def test_canceled_crawls_are_left_out(call: Callable[..., Any], store_url: str) -> None:
+    save(store_url, "second", pack(seen()))
+    call("cancel", "second", "--store", store_url)
+    report = call("report", "--store", store_url, "--json").json
+    assert [crawl["id"] for crawl in report["crawls"]] == ["first"]
+    assert [
+        crawl["id"] for crawl in call("report", "second", "--store", store_url, "--json").json["crawls"]
+    ] == ["second"]
+
+
+def test_the_table_tells_the_totals_and_the_largest(call: Callable[..., Any], store_url: str) -> None:
+    save(store_url, "texts-only", pack(seen()))
+    lines = call("report", "texts-only", "--store", store_url).out.splitlines()
+    assert lines[:4] == [
+        "Crawls    1 not archived",
+        "Requests  1 filtered as seen",
+        "Pages     3 judged: 1 new, 1 equal to another, 1 nearly equal to another; 1 dropped",
+        "Archive   1 response and 1 revisit in 1.4 kB; 600 B not stored again (30 %)",
+    ]
+    assert lines[4].split() == ["Hosts", "pages", "repeated", "filtered", "revisits", "saved"]
+    assert lines[5].split() == ["example.com", "2", "1", "1", "1", "600", "B"]
+    assert "URL filter of texts-only: 5 of 10,000 fingerprints, 0 pages expected to be lost" in lines
+
+
+def test_an_empty_store_has_an_empty_report(call: Callable[..., Any], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'empty.sqlite'}"
+    open_store(url).close()
+    called = call("report", "--store", url)
+    assert called.code == 0
+    assert called.out.splitlines()[0] == "Crawls    0"
+    assert "Note: There are no crawls yet." in called.out
+
+
+def test_a_store_that_is_not_there_is_not_made(call: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "none.sqlite"
+    called = call("report", "--store", f"sqlite:///{path}")
+    assert called.code == 3
+    assert "does not exist" in called.err
+    assert not path.exists()
+
+
+def test_hostile_urls_reach_the_terminal_harmlessly(call: Callable[..., Any], store_url: str) -> None:
+    crawl = Observations(lambda: T)
+    for number in range(30):
+        crawl.judged(
+            f"http://\x1b[31mred/{number}", "a\x07", 200, "exact", "http://x/\x1b]0;title\x07\n\ud800", 1.0
+        )
+    save(store_url, "evil", pack(crawl))
+    called = call("report", "evil", "--store", store_url)
+    assert called.code == 0
+    assert not set(called.out) & {"\x1b", "\x07", "\ud800"}
+
+
+@pytest.mark.parametrize("name", [".", "no-such-folder/page.html"])
+def test_a_page_that_cannot_be_written_is_told_before_the_work(
+    call: Callable[..., Any], store_url: str, name: str
+) -> None:
+    called = call("report", "-o", name, "--store", store_url)
+    assert called.code == 3
+    assert called.err.startswith("scrapy-dedupe report: ")
+
+
+def test_the_page_is_written(call: Callable[..., Any], store_url: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    called = call("report", "-o", str(path), "--store", store_url)
+    assert called.code == 0
+    assert called.out == f"The report on 2 crawls is in {path}.\n"
+    assert "first" in path.read_text(encoding="utf-8")
+    assert [file.name for file in tmp_path.glob("report.html*")] == ["report.html"]
+
+
+def test_the_index_and_the_texts_may_have_stores_of_their_own(
+    call: Callable[..., Any], store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = f"sqlite:///{tmp_path / 'texts.sqlite'}"
+    save(texts, "texts-only", pack(seen()))
+    store = open_store(store_url)
+    store.index.add("second", [], Counts(total_crawl_size=1))
+    store.close()
+    monkeypatch.setattr("scrapy_dedupe.commands.place.Place.index_url", store_url)
+    monkeypatch.setattr("scrapy_dedupe.commands.place.Place.content_url", texts)
+    report = call("report", "--json").json
+    assert {crawl["id"] for crawl in report["crawls"]} == {"first", "second", "texts-only"}
+    # A crawl without an archive has made no index.
+    monkeypatch.setattr(
+        "scrapy_dedupe.commands.place.Place.index_url", f"sqlite:///{tmp_path / 'none.sqlite'}"
+    )
+    report = call("report", "--json").json
+    assert [crawl["id"] for crawl in report["crawls"]] == ["texts-only"]
