@@ -232,6 +232,12 @@ def leave(place: Place, source: Source) -> None:
             place.close()
 
 
+def is_open(key: Hashable) -> bool:
+    """Whether a crawl goes on whose metrics can be read at the place that is known as *key*."""
+    with _places_lock:
+        return _places.get(key) in _open
+
+
 def _follow(last: Reading, reading: Reading) -> None:
     """Take a new reading; what only grows does not go back."""
     for key in [key for key in last if BY_NAME[key[0]].kind in ("gauge", "info")]:
