@@ -11,6 +11,7 @@ from .crawls.captures import CrawlArchive
 from .crawls.packing import PackedCrawl, pack_crawl
 from .errors import ArchiveError, CrawlStateError
 from .page_list import PageList
+from .tasks.watching import UNWATCHED
 from .warc.storage import Storage
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from .crawls.index import CrawlIndex
     from .settings import Settings
+    from .tasks.watching import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ def pack_by_settings(
     scrapy_settings: BaseSettings,
     *,
     warc_folder: Path | None = None,
+    watch: Watch = UNWATCHED,
 ) -> PackedCrawl | None:
     """Pack the WARC files of *crawl*; see :func:`~scrapy_dedupe.crawls.packing.pack_crawl`.
 
@@ -52,6 +55,7 @@ def pack_by_settings(
         pages.page_of,
         software=SOFTWARE,
         has_text=settings.wacz.text,
+        watch=watch,
     )
     if done is None:
         return None

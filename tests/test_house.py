@@ -17,7 +17,7 @@ ROOMS = {path.name for path in HOUSE.iterdir() if path.is_dir() and not path.nam
 ALLOWED = {
     "urls": {"stores", "warc"},
     "content": {"stores", "warc"},
-    "crawls": {"stores", "warc"},
+    "crawls": {"stores", "tasks", "warc"},
     "afterwards": {"stores", "tasks", "warc"},
     "passages": {"stores", "tasks", "warc"},
     "reports": {"stores"},

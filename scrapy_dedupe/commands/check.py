@@ -11,6 +11,7 @@ from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.findings import KINDS, Finding, Thoroughness
 from scrapy_dedupe.errors import ArchiveError, UsageError
 
+from .bars import Bars
 from .figures import number_text
 
 if TYPE_CHECKING:
@@ -111,11 +112,12 @@ def run(place: Place, opts: argparse.Namespace) -> Checked:
     thoroughness = Thoroughness(opts.payloads, opts.sample, seed)
     with _open_index(place, is_made=opts.repair) as index:
         folders = [opts.warc_dir or warc.folder]
-        checker = Checker(index, rules, folders, settings.wacz.folder, thoroughness)
-        result = checker.check(opts.ids)
-        repairs: list[Repair] = []
-        if opts.repair:
-            result = _repair(checker, result, repairs, opts)
+        with Bars(opts) as bars:
+            checker = Checker(index, rules, folders, settings.wacz.folder, thoroughness, bars)
+            result = checker.check(opts.ids)
+            repairs: list[Repair] = []
+            if opts.repair:
+                result = _repair(checker, result, repairs, opts)
     return Checked(
         findings=result.findings,
         notes=result.notes,

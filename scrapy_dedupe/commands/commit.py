@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.crawls.places import is_present
 from scrapy_dedupe.errors import ArchiveError, SettingError
 
+from .bars import Bars
 from .figures import counts_dict
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.crawls import CrawlIndex
     from scrapy_dedupe.stores.base import CrawlInfo
+    from scrapy_dedupe.tasks.watching import Watch
 
     from .place import Place
 
@@ -57,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> Committed:
-    with place.open_index() as index:
+    with place.open_index() as index, Bars(opts) as bars:
         before = {info.id: info for info in index.crawls()}.get(opts.id)
         if before is None:
             before = _found_again(index, opts.id, place, opts.warc_dir)
@@ -66,11 +68,12 @@ def run(place: Place, opts: argparse.Namespace) -> Committed:
         # An imported crawl is not ours to read or pack; the index says what to do about one that was cut off.
         if before is not None and before.state == "uncommitted" and not before.imported:
             if before.incomplete:
-                missing = settle_one(index, before, place, opts.warc_dir)
+                missing = settle_one(index, before, place, opts.warc_dir, bars)
                 is_rebuilt = True
             if not opts.no_wacz and _has_wacz(index, opts.id):
-                wacz = pack_one(index, opts.id, place, opts.warc_dir)
-        index.commit(opts.id)
+                wacz = pack_one(index, opts.id, place, opts.warc_dir, bars)
+        with bars.part("commit", 0):
+            index.commit(opts.id)
         info = next(info for info in index.crawls() if info.id == opts.id)
     is_changed = before is not None and before.state == "uncommitted"
     upload_url = place.settings.warc.upload_url if is_changed and place.given_store is None else None
@@ -91,12 +94,14 @@ def _has_wacz(index: CrawlIndex, crawl: str) -> bool:
     return bool(index.containers(crawl))
 
 
-def pack_one(index: CrawlIndex, crawl: str, place: Place, folder: Path | None) -> str | None:
+def pack_one(index: CrawlIndex, crawl: str, place: Place, folder: Path | None, watch: Watch) -> str | None:
     """Pack a crawl as WACZ; its path, or None for a crawl without WARC files."""
     from scrapy_dedupe.wacz_packing import pack_by_settings
 
     try:
-        done = pack_by_settings(index, crawl, place.settings, place.scrapy_settings, warc_folder=folder)
+        done = pack_by_settings(
+            index, crawl, place.settings, place.scrapy_settings, warc_folder=folder, watch=watch
+        )
     except (ArchiveError, SettingError) as error:
         raise type(error)(
             f"{error} The crawl is not committed; --no-wacz commits it without a WACZ."
@@ -116,7 +121,9 @@ def _found_again(index: CrawlIndex, crawl: str, place: Place, folder: Path | Non
     return next(info for info in index.crawls() if info.id == crawl)
 
 
-def settle_one(index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path | None) -> list[str]:
+def settle_one(
+    index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path | None, watch: Watch
+) -> list[str]:
     """Enter what the index does not know because the crawl was killed, or the store was away meanwhile.
 
     Gives the files that are not there, whose records cannot be entered.
@@ -134,7 +141,7 @@ def settle_one(index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path |
             f" of them is in {folder}. Name the folder that they are in with --warc-dir."
         )
     rules = RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
-    settle(index, crawl.id, folder, rules)
+    settle(index, crawl.id, folder, rules, watch)
     return missing
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from scrapy_dedupe.errors import SettingError, UsageError
 
 from .bars import Bars
 from .figures import counted, number_text, size_text
+from .import_ import ImportBar
 from .left_files import left_files
 from .revisit_options import add_revisit_arguments
 
@@ -138,8 +138,10 @@ def _entered(place: Place, opts: argparse.Namespace, url: str, paths: Sequence[s
     from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
 
     import_options = ImportOptions(crawl=opts.crawl_id, new_payload=place.settings.warc.payload)
-    with open_index(url, timeout_s=place.timeout_s) as index:
-        done = import_sources(index, paths, import_options, _ImportWatch())
+    with open_index(url, timeout_s=place.timeout_s) as index, Bars(opts) as bars:
+        watch = ImportBar(bars, [])
+        done = import_sources(index, paths, import_options, watch)
+        watch.end()
     return _indexed(place.shown(url), done)
 
 
@@ -187,19 +189,6 @@ def _statuses(words: Sequence[str] | None) -> frozenset[int] | None:
         if not (word.isascii() and word.isdigit() and len(word) == 3):
             raise SettingError(f'{word!r} is no HTTP status. Give a number such as 404, or "{_ALL}".')
     return frozenset(map(int, words))
-
-
-class _ImportWatch:
-    """Of the import; it is told nothing that must be shown, since the bars are of bytes."""
-
-    def check(self) -> None:
-        pass
-
-    def show(self, done: float, total: int) -> None:
-        pass
-
-    def tell(self, sentence: str) -> None:
-        print(sentence, file=sys.stderr, flush=True)
 
 
 def _indexed(store: str, done: Imported) -> Indexed:

@@ -8,7 +8,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.importing import ImportOptions, Stopped, import_sources
@@ -16,13 +16,13 @@ from scrapy_dedupe.crawls.index import PAYLOAD_MODES, checked_crawl_id
 from scrapy_dedupe.crawls.sources import places_of
 from scrapy_dedupe.errors import UsageError
 
+from .bars import Bars
 from .figures import counted, number_text
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from types import FrameType, TracebackType
-    from typing import Self
+    from types import FrameType
 
     from scrapy_dedupe.crawls.importing import Imported
 
@@ -133,9 +133,12 @@ def run(place: Place, opts: argparse.Namespace) -> ImportReport:
             # Going on with a queue makes no new store.
             with (
                 open_index(url, timeout_s=place.timeout_s, create=bool(opts.sources)) as index,
-                _Watch(signals, is_shown=not opts.json and sys.stderr.isatty()) as watch,
+                Bars(opts) as bars,
             ):
-                return _report(place.shown(url), import_sources(index, opts.sources, options, watch))
+                watch = ImportBar(bars, signals)
+                done = import_sources(index, opts.sources, options, watch)
+                watch.end()
+            return _report(place.shown(url), done)
         except Stopped as stopped:
             print(f"{opts.prog} import: {stopped}", file=sys.stderr, flush=True)
     # As a program ends that does not handle the signal.
@@ -186,13 +189,13 @@ def _stoppable() -> Iterator[list[int]]:
             signal.signal(number, before[signal.Signals(number)])
 
 
-class _Watch:
-    """Shows a bar on a terminal, and stops the import after a signal."""
+class ImportBar:
+    """Shows how many sources of an import are done, and stops it after a signal."""
 
-    def __init__(self, signals: list[int], *, is_shown: bool) -> None:
+    def __init__(self, bars: Bars, signals: list[int]) -> None:
         self._signals = signals
-        self._is_shown = is_shown
-        self._bar: Any = None
+        self._bars = bars
+        bars.begin("import", 0, "sources")
 
     def check(self) -> None:
         if self._signals:
@@ -201,34 +204,14 @@ class _Watch:
             )
 
     def show(self, done: float, total: int) -> None:
-        if not self._is_shown:
-            return
-        if self._bar is None:
-            from tqdm import tqdm
-
-            self._bar = tqdm(
-                total=total,
-                unit="source",
-                file=sys.stderr,
-                bar_format="{percentage:3.0f}%|{bar}| {n:.1f} of {total:.0f} sources [{elapsed}<{remaining}]",
-                leave=False,
-            )
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
+        self._bars.reach(done, total)
 
     def tell(self, sentence: str) -> None:
-        if self._bar is not None:
-            self._bar.clear()
         print(sentence, file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    def end(self) -> None:
+        """All that could be imported is."""
+        self._bars.end()
 
 
 def text(result: ImportReport) -> str:

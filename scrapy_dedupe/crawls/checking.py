@@ -9,22 +9,22 @@ Files are read once, from one end to the other. Memory is bounded but for what i
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import CrawlStateError, DedupeError
-from scrapy_dedupe.warc.remote import place_file
+from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.tasks.watching import UNWATCHED, counted, part
 
 from .backing import Unmet, missing_needs
 from .comparing import Comparison
+from .container_faults import container_fault
 from .crawl_files import CrawlFiles, Recognition, find_crawl_files, strays_by_crawl
 from .dependencies import Dependencies
 from .findings import Finding
 from .index import REPAIR_SUFFIX
 from .ledger import Ledger
-from .places import WACZ_SUFFIX, size_of
+from .places import WACZ_SUFFIX, size_of, sizes_of
 from .rebuilding import refuse_running
 from .recounting import Recount
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy_dedupe.stores.base import Counts, CrawlInfo
+    from scrapy_dedupe.tasks.watching import Watch
 
     from .findings import Thoroughness
     from .index import CrawlIndex
@@ -85,11 +86,13 @@ class Checker:
         folders: Sequence[Path],
         wacz_folder: Path | None,
         thoroughness: Thoroughness,
+        watch: Watch | None = None,
     ) -> None:
         self.index = index
         self.rules = rules
         self.folders = folders
         self.wacz_folder = wacz_folder
+        self.watch = watch or UNWATCHED
         self._thoroughness = thoroughness
 
     def check(self, crawls: Sequence[str] = ()) -> Check:
@@ -111,9 +114,11 @@ class Checker:
                 )
         run = _Run(self, result, Dependencies(self.index, self.wacz_folder), strays, self._thoroughness)
         try:
-            for crawl, info in known.items():
-                if (not crawls or crawl in crawls) and info.state != "canceled":
-                    run.check_crawl(info)
+            chosen = [info for info in known.values() if not crawls or info.id in crawls]
+            with part(self.watch, "check", len(chosen), "crawls"):
+                for info in counted(chosen, self.watch):
+                    if info.state != "canceled":
+                        run.check_crawl(info)
             run.check_unknown([crawl for crawl in strays if crawl not in known], crawls, is_empty=not known)
             run.check_revisits()
         finally:
@@ -121,7 +126,8 @@ class Checker:
         if unreadable:
             text = f"{_values_text(unreadable)} of the list of crawls cannot be read."
             result.findings.append(Finding("unreadable", None, text))
-        self._check_whole(result)
+        with part(self.watch, "merged index", 0):
+            self._check_whole(result)
         result.seconds = time.monotonic() - began
         return result
 
@@ -159,6 +165,7 @@ class _Run:
     ) -> None:
         self._index = checker.index
         self._checker = checker
+        self._watch = checker.watch
         self._result = result
         self._dependencies = dependencies
         self._strays = strays
@@ -204,10 +211,12 @@ class _Run:
             self._result.findings.append,
             is_imported=checked.is_foreign,
             has_payloads=self._thoroughness.has_payloads,
+            watch=self._watch,
         )
         if self._thoroughness.sample is not None:
             drawn = self._ledger.sample(self._thoroughness.sample, self._thoroughness.seed)
-            comparison.compare_some(drawn, files.present)
+            with part(self._watch, crawl, len(drawn), "records"):
+                comparison.compare_some(drawn, files.present)
         else:
             self._compare(checked, info, comparison)
         self._result.records += comparison.records
@@ -249,7 +258,8 @@ class _Run:
 
     def _take_entries(self, crawl: str) -> None:
         before = self._index.unreadable
-        self._ledger.take(self._index.records(crawl))
+        with part(self._watch, f"entries of {crawl}", 0, "entries"):
+            self._ledger.take(counted(self._index.records(crawl), self._watch))
         self._index.needs(crawl)
         count = self._index.unreadable - before
         if count:
@@ -270,9 +280,10 @@ class _Run:
     def _compare(self, checked: CheckedCrawl, info: CrawlInfo, comparison: Comparison) -> None:
         rules = None if checked.is_foreign else self._checker.rules
         recount = Recount(self._index, checked.id, self._ledger, rules)
-        for name, file in checked.files.present.items():
-            comparison.read(name, file, recount.take)
-            self._unmet.read |= {name, str(file)}
+        with part(self._watch, checked.id, sizes_of(checked.files.present.values())):
+            for name, file in checked.files.present.items():
+                comparison.read(name, file, recount.take)
+                self._unmet.read |= {name, str(file)}
         recount.finish()
         self._result.files += len(checked.files.present)
         self._result.findings += recount.lacking
@@ -341,9 +352,8 @@ class _Run:
                 if container.hash or container.size is not None:
                     self._result.notes.append(f"{container.filename} of the crawl {crawl} was not found.")
                 continue
-            fault = _container_fault(
-                container.place, container.size, container.hash if self._thoroughness.has_payloads else None
-            )
+            digest = container.hash if self._thoroughness.has_payloads else None
+            fault = container_fault(container.place, container.size, digest, self._watch)
             if fault:
                 text = f"{container.place} of the crawl {crawl} {fault}."
                 self._add("container", crawl, text, container.place)
@@ -391,22 +401,6 @@ def crawl_sizes(index: CrawlIndex, checked: CheckedCrawl) -> list[int]:
         return [packed] if is_all_packed and None not in sizes else []
     files = sum(size_of(file) for file in present.values())
     return [packed, files] if packed else [files]
-
-
-def _container_fault(place: str, size: int | None, digest: str | None) -> str | None:
-    try:
-        with place_file(place).open("rb") as stream:
-            found = stream.seek(0, 2)
-            if size is not None and found != size:
-                return f"has {found} bytes, the index says {size}"
-            if digest is not None:
-                stream.seek(0)
-                made = hashlib.file_digest(stream, "sha256").hexdigest()
-                if made != digest:
-                    return f"has the SHA-256 {made}, the index says {digest}"
-    except (OSError, DedupeError) as error:
-        return f"cannot be read: {error}"
-    return None
 
 
 def _counts_text(counts: Counts) -> str:

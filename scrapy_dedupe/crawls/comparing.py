@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.tasks.watching import Reached, counted
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_body
 from scrapy_dedupe.warc.dates import date_digits
@@ -24,6 +25,7 @@ from .values import plain_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -50,6 +52,7 @@ class Comparison:
         *,
         is_imported: bool,
         has_payloads: bool,
+        watch: Watch,
     ) -> None:
         self.records = 0
         self._crawl = crawl
@@ -57,14 +60,17 @@ class Comparison:
         self._on_finding = on_finding
         self._is_imported = is_imported
         self._has_payloads = has_payloads
+        self._watch = watch
 
     def read(
         self, name: str, file: ReadableFile, on_record: Callable[[str, StoredRecord, str, bool], None]
     ) -> None:
         """Read a file that the entries call *name*."""
         entries = _Queue(self._ledger.of_file(name))
+        reached = Reached(self._watch)
         try:
             for record, method in self._principals(name, file):
+                reached(record.offset)
                 self.records += record.type in ("response", "revisit")
                 for passed in entries.before(record.offset):
                     self._add_unmet(passed)
@@ -80,7 +86,7 @@ class Comparison:
 
     def compare_some(self, entries: Sequence[Entry], files: dict[str, ReadableFile]) -> None:
         """Compare entries one by one, without reading the rest of their files; those of absent files are left out."""
-        for entry in entries:
+        for entry in counted(entries, self._watch):
             file = files.get(entry.file)
             if file is None:
                 continue

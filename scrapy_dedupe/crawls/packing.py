@@ -18,17 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.tasks.watching import UNWATCHED, part
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
 
 from .holders import Containers, needs_meant, wacz_name
-from .places import WACZ_SUFFIX, member_name
+from .places import WACZ_SUFFIX, member_name, sizes_of
 from .rebuilding import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import PackedWacz, Page
@@ -72,6 +74,7 @@ def pack_crawl(
     *,
     software: str,
     has_text: bool = False,
+    watch: Watch = UNWATCHED,
 ) -> PackedCrawl | None:
     """Pack a crawl into *folder* and note the WACZ in the index; None if it has no WARC files.
 
@@ -101,16 +104,18 @@ def pack_crawl(
     target = folder / container_name(crawl)
     if target.exists():
         _remove_earlier(target, crawl, files)
-    wacz = pack(
-        files,
-        target,
-        page_of=page_of,
-        requires=requires,
-        crawl=crawl,
-        software=software,
-        payload=info.payload,
-        has_text=has_text,
-    )
+    with part(watch, target.name, 2 * sizes_of(files)):
+        wacz = pack(
+            files,
+            target,
+            page_of=page_of,
+            requires=requires,
+            crawl=crawl,
+            software=software,
+            payload=info.payload,
+            has_text=has_text,
+            on_read=watch.advance,
+        )
     index.set_container(crawl, target.name, wacz.sha256, wacz.size_bytes)
     manifest, missing = _write_manifest(folder, crawl, wacz, requires)
     if info.state == "uncommitted":

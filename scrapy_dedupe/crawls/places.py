@@ -6,6 +6,7 @@ If it is in a WACZ alone, it is named ``PLACE.wacz/archive/NAME``, with the path
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.remote import RemoteFile, is_url, shown, url_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from io import BufferedReader
     from typing import Literal
 
@@ -61,6 +63,17 @@ def size_of(file: ReadableFile) -> int:
     """The size of a file in bytes."""
     with file.open("rb") as stream:
         return stream.seek(0, 2)
+
+
+def sizes_of(files: Iterable[ReadableFile]) -> int:
+    """The size of files in bytes, for whoever looks on while they are read; 0 if some are not on this machine."""
+    total = 0
+    for file in files:
+        if isinstance(file, RemoteFile | RemoteMember):
+            return 0
+        with suppress(OSError, DedupeError):
+            total += size_of(file)
+    return total
 
 
 def member_name(container: Path, name: str) -> str:

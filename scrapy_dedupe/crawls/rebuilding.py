@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
+from scrapy_dedupe.tasks.watching import UNWATCHED, Reached, part
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.reading import read_records
@@ -22,11 +23,12 @@ from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
 from .ledger import Ledger
 from .originals import validators_of
-from .places import WACZ_SUFFIX, readable, size_of
+from .places import WACZ_SUFFIX, readable, size_of, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -42,18 +44,26 @@ CONSERVES_NOTHING = 2**40 - 1
 _BATCH = 500
 
 
-def settle(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) -> list[Salvaged]:
+def settle(
+    index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules, watch: Watch = UNWATCHED
+) -> list[Salvaged]:
     """Bring a started crawl's files and entries to a sound state; what was salvaged.
 
     For a crawl that is new, or whose last run ended well, nothing is read. Raises
     :class:`~scrapy_dedupe.errors.CrawlStateError` while another process writes a file of the crawl.
     """
     refuse_running(index, crawl, folder)
-    results = (salvage(path) for path in _unfinished(index, crawl, folder))
+    results = (salvage_watched(path, watch) for path in _unfinished(index, crawl, folder))
     salvaged = [result for result in results if result is not None]
     if salvaged or any(info.incomplete for info in index.crawls() if info.id == crawl):
-        rebuild(index, crawl, folder, rules)
+        rebuild(index, crawl, folder, rules, watch)
     return salvaged
+
+
+def salvage_watched(path: Path, watch: Watch, *, dry_run: bool = False) -> Salvaged | None:
+    """Mend a file as :func:`~scrapy_dedupe.warc.salvage.salvage` does, while somebody looks on."""
+    with part(watch, path.name, sizes_of([path])):
+        return salvage(path, dry_run=dry_run, on_offset=Reached(watch))
 
 
 def mend_others(index: CrawlIndex, folder: Path) -> list[tuple[str, Salvaged]]:
@@ -91,7 +101,9 @@ def refuse_running(index: CrawlIndex, crawl: str, folder: Path) -> None:
             )
 
 
-def rebuild(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) -> Counts:
+def rebuild(
+    index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules, watch: Watch = UNWATCHED
+) -> Counts:
     """Enter the records of all finished files of an uncommitted crawl again; its new counts.
 
     The files are those that the index names and those in *folder* whose warcinfo names the crawl. The crawl
@@ -103,7 +115,7 @@ def rebuild(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) ->
         # The spider may have had settings of its own, so what the index has counts, as far as it has it.
         ledger.take(index.records(crawl))
         index.reset(crawl)
-        total = enter_files(index, crawl, files, rules, is_known=ledger.has_entry)
+        total = enter_files(index, crawl, files, rules, is_known=ledger.has_entry, watch=watch)
     index.mark_incomplete(crawl, False)
     return total
 
@@ -116,6 +128,7 @@ def enter_files(
     *,
     in_place_of: str | None = None,
     is_known: Callable[[str, int, str], bool] = lambda file, offset, digest: False,
+    watch: Watch = UNWATCHED,
 ) -> Counts:
     """Enter the records of *files*, each under its name, in an uncommitted crawl; what they add to its counts.
 
@@ -127,18 +140,21 @@ def enter_files(
     """
     containers = [str(container.get("filename", "")) for container in index.containers(in_place_of or crawl)]
     total = Counts()
-    for name, file in files.items():
-        index.add_file(crawl, name)
-        entries = _Entries(index, crawl, rules, name, container_number(name, containers), in_place_of)
-        for record, method in _readable_principals(file):
-            digest = record.payload_digest
-            is_kept = digest is not None and is_known(name, record.offset, digest.value)
-            entries.take(record, method, is_kept=is_kept)
-            if entries.size >= _BATCH:
-                entries.enter()
-        entries.counts += Counts(total_crawl_size=size_of(file))
-        entries.enter()
-        total += entries.entered
+    with part(watch, crawl, sizes_of(files.values())):
+        for name, file in files.items():
+            reached = Reached(watch)
+            index.add_file(crawl, name)
+            entries = _Entries(index, crawl, rules, name, container_number(name, containers), in_place_of)
+            for record, method in _readable_principals(file):
+                reached(record.offset)
+                digest = record.payload_digest
+                is_kept = digest is not None and is_known(name, record.offset, digest.value)
+                entries.take(record, method, is_kept=is_kept)
+                if entries.size >= _BATCH:
+                    entries.enter()
+            entries.counts += Counts(total_crawl_size=size_of(file))
+            entries.enter()
+            total += entries.entered
     return total
 
 

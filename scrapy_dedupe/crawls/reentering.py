@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.stores.base import Counts, Original, UrlCapture, Waiting
+from scrapy_dedupe.tasks.watching import UNWATCHED, Reached, part
 from scrapy_dedupe.warc.reading import read_records
 
 from .comparing import differences, digits_of
 from .entering import EMPTY_PAYLOADS
 from .exchanges import exchanges, is_not_modified
 from .originals import validators_of
-from .places import WACZ_SUFFIX, size_of
+from .places import WACZ_SUFFIX, size_of, sizes_of
 from .rebuilding import CONSERVES_NOTHING, container_number
 from .recounting import is_imported, is_imported_original
 from .values import digest_form
@@ -27,6 +28,7 @@ from .values import digest_form
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -39,7 +41,13 @@ _BATCH = 500
 
 
 def enter_imported_files(
-    index: CrawlIndex, crawl: str, files: Mapping[str, ReadableFile], *, in_place_of: str, known: Ledger
+    index: CrawlIndex,
+    crawl: str,
+    files: Mapping[str, ReadableFile],
+    *,
+    in_place_of: str,
+    known: Ledger,
+    watch: Watch = UNWATCHED,
 ) -> Counts:
     """Enter the records of *files*, each under its name, in an uncommitted crawl; what they add to its counts.
 
@@ -50,14 +58,17 @@ def enter_imported_files(
     index.add(crawl, [], needs=[need for need in index.needs(in_place_of) if need.crawl != in_place_of])
     total = Counts()
     has_others = False
-    for name, file in files.items():
-        index.add_file(crawl, name)
-        batch = _Batch(index, crawl, name, container_number(name, containers), known)
-        for record, method in _exchanges(file):
-            has_others |= batch.take(record, method)
-        size = 0 if f"{WACZ_SUFFIX}/" in name else size_of(file)
-        batch.counts += Counts(total_crawl_size=size)
-        total += batch.end()
+    with part(watch, in_place_of, sizes_of(files.values())):
+        for name, file in files.items():
+            reached = Reached(watch)
+            index.add_file(crawl, name)
+            batch = _Batch(index, crawl, name, container_number(name, containers), known)
+            for record, method in _exchanges(file):
+                reached(record.offset)
+                has_others |= batch.take(record, method)
+            size = 0 if f"{WACZ_SUFFIX}/" in name else size_of(file)
+            batch.counts += Counts(total_crawl_size=size)
+            total += batch.end()
     for name, file in files.items() if has_others else ():
         batch = _Batch(index, crawl, name, container_number(name, containers), known)
         for record, method in _exchanges(file):

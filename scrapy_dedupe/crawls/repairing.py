@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DedupeError, StoreUnavailable
+from scrapy_dedupe.tasks.watching import counted, part
 from scrapy_dedupe.warc.salvage import salvage
 
 from .checking import crawl_sizes
@@ -58,8 +59,9 @@ def repair(checker: Checker, check: Check, *, forget_missing: bool = False) -> l
     for finding in check.findings:
         if finding.kind in REBUILT_KINDS:
             wrong.setdefault(finding.crawl, set()).add(finding.kind)
-    for checked in check.crawls:
-        if checked.id in wrong:
+    chosen = [checked for checked in check.crawls if checked.id in wrong]
+    with part(checker.watch, "repair", len(chosen), "crawls"):
+        for checked in counted(chosen, checker.watch):
             try:
                 repairs.append(
                     _repair_crawl(checker, checked, wrong[checked.id], forget_missing=forget_missing)
@@ -70,10 +72,11 @@ def repair(checker: Checker, check: Check, *, forget_missing: bool = False) -> l
                 repairs.append(
                     Repair(checked.id, f"The crawl {checked.id} was left as it is: {error}", False)
                 )
-    if index.merged_faults():
-        index.rebuild_merged()
-        repairs.append(Repair(None, "The merged index was made anew."))
-    found = index.resolve()
+    with part(checker.watch, "merged index", 0):
+        if index.merged_faults():
+            index.rebuild_merged()
+            repairs.append(Repair(None, "The merged index was made anew."))
+        found = index.resolve()
     if found:
         text = "The original of 1 revisit was" if found == 1 else f"The originals of {found} revisits were"
         repairs.append(Repair(None, f"{text} found."))
@@ -118,7 +121,7 @@ def _repair_crawl(
     _give_final_names(index, checked)
     if info.state == "uncommitted":
         index.mark_incomplete(crawl, True)
-        settle(index, crawl, checker.folders[0], checker.rules)
+        settle(index, crawl, checker.folders[0], checker.rules, checker.watch)
     else:
         _replace(checker, checked, info)
     gone = sum(checked.entries.get(name, 0) for name in (*checked.files.gone, *checked.files.unreachable))
@@ -170,7 +173,7 @@ def _enter_lost(checker: Checker, checked: CheckedCrawl) -> Repair:
     folder = next(path.parent for path in checked.files.present.values() if isinstance(path, Path))
     index.start(crawl, payload_of_files(crawl, folder) or "stored")
     index.mark_incomplete(crawl, True)
-    settle(index, crawl, folder, checker.rules)
+    settle(index, crawl, folder, checker.rules, checker.watch)
     text = f"The crawl {crawl} was entered from its files. `commit {crawl}` lets others refer to it, `cancel {crawl}` forgets it."
     return Repair(crawl, text)
 
@@ -212,7 +215,9 @@ def _build(checker: Checker, checked: CheckedCrawl, info: CrawlInfo, new: str) -
     with closing(Ledger()) as ledger:
         ledger.take(index.records(crawl))
         if checked.is_foreign:
-            counts = enter_imported_files(index, new, checked.files.present, in_place_of=crawl, known=ledger)
+            counts = enter_imported_files(
+                index, new, checked.files.present, in_place_of=crawl, known=ledger, watch=checker.watch
+            )
         else:
             # Nothing can tell any more what revisits need of a crawl that is not there.
             committed = {other.id for other in index.crawls() if other.state == "committed"}
@@ -224,6 +229,7 @@ def _build(checker: Checker, checked: CheckedCrawl, info: CrawlInfo, new: str) -
                 checker.rules,
                 in_place_of=crawl,
                 is_known=ledger.has_entry,
+                watch=checker.watch,
             )
     known = info.counts.total_crawl_size
     sizes = crawl_sizes(index, checked)

@@ -16,6 +16,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.warc.files import (
@@ -29,6 +30,9 @@ from scrapy_dedupe.warc.files import (
 from scrapy_dedupe.warc.framing import Damage, Frame, frames
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _RECORD_END = b"\r\n\r\n"
 _WARCINFO = b"WARC/1.1\r\nWARC-Type: warcinfo\r\n"
@@ -46,10 +50,13 @@ class Salvaged:
     cut_bytes: int
 
 
-def salvage(path_open: Path | str, *, dry_run: bool = False) -> Salvaged | None:
+def salvage(
+    path_open: Path | str, *, dry_run: bool = False, on_offset: Callable[[int], None] | None = None
+) -> Salvaged | None:
     """Mend one `.open` file; None if a running crawl holds it or it is gone.
 
-    With *dry_run* the file is left as it is, and the result is what would become of it.
+    With *dry_run* the file is left as it is, and the result is what would become of it. *on_offset* is told how far the
+    file has been read, in bytes, again and again.
 
     Raises ArchiveError if it cannot be mended: no permission, its final name is taken, or it is damaged in
     the middle; it is then left as it was.
@@ -66,7 +73,7 @@ def salvage(path_open: Path | str, *, dry_run: bool = False) -> Salvaged | None:
     try:
         if not lock(fd) or not is_same_file(fd, path_open):
             return None
-        return _mend(fd, path_open, dry_run)
+        return _mend(fd, path_open, dry_run, on_offset or (lambda offset: None))
     except OSError as error:
         raise _cannot(path_open, error) from error
     finally:
@@ -114,7 +121,7 @@ def salvage_folder(folder: Path | str, prefix: str | None = None, crawl: str | N
     return salvaged
 
 
-def _mend(fd: int, path_open: Path, dry_run: bool) -> Salvaged:
+def _mend(fd: int, path_open: Path, dry_run: bool, on_offset: Callable[[int], None]) -> Salvaged:
     size = os.fstat(fd).st_size
     end, count = 0, 0
     damages: list[Damage] = []
@@ -127,6 +134,7 @@ def _mend(fd: int, path_open: Path, dry_run: bool) -> Salvaged:
         if not _has_its_end(fd, frame, path_open):
             break
         end = frame.offset + frame.length
+        on_offset(end)
         count += dict(frame.fields).get("WARC-Type") != "warcinfo"
     final = path_open.name.removesuffix(OPEN_SUFFIX)
     if not end and not _begins_as_warcinfo(path_open):

@@ -37,7 +37,7 @@ from scrapy_dedupe.warc.files import OPEN_SUFFIX, lock, sync_folder
 from scrapy_dedupe.warc.records import new_record_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PART_SUFFIX: Final = ".part"
 _ASIDE_SUFFIX: Final = ".moved"
@@ -117,7 +117,7 @@ class Storage:
             probe = Path(folder) / name
             probe.write_bytes(name.encode())
             self._connect()
-            self._send(probe, name, _sum_of_local(probe))
+            self._send(probe, name, _sum_of_local(probe, _unwatched), _unwatched)
             self._fs.rm_file(self._remote(name))
 
     def location(self, name: str) -> str:
@@ -137,18 +137,20 @@ class Storage:
         """Whether the storage is a local folder, namely this one."""
         return self._is_local and self._local_folder().resolve() == folder.resolve()
 
-    def upload(self, path: Path | str) -> str:
+    def upload(self, path: Path | str, on_read: Callable[[int], None] | None = None) -> str:
         """Copy a finished file, verify the copy, and return where it is; the local file is left alone.
 
         Raises ArchiveError if the copy could not be made or is not the same; what there is of it is removed if that is
-        possible. Raises its subclass `RefusedUpload` if that will not change by trying again.
+        possible. Raises its subclass `RefusedUpload` if that will not change by trying again. *on_read* is told of the
+        bytes that were done: those of the file once when it is hashed, once when it is sent and once when the copy is
+        read back.
         """
         path = Path(path)
         with _alone_with(path):
-            return self._upload(path)
+            return self._upload(path, on_read or _unwatched)
 
-    def _upload(self, path: Path) -> str:
-        before, local = _stat(path), _sum_of_local(path)
+    def _upload(self, path: Path, on_read: Callable[[int], None]) -> str:
+        before, local = _stat(path), _sum_of_local(path, on_read)
         name = path.name
         try:
             with self._told(
@@ -156,8 +158,8 @@ class Storage:
                 "The local file is kept; see to the storage and upload it again.",
             ):
                 self._connect()
-                if not self._is_there(name, local, path):
-                    self._send(path, name, local)
+                if not self._is_there(name, local, path, on_read):
+                    self._send(path, name, local, on_read)
             if _changed(before, _stat(path)):
                 raise RefusedUpload(
                     f"{path} was changed while it was uploaded to {self.shown}. It is kept; find out who writes it, and"
@@ -246,7 +248,7 @@ class Storage:
     def _remote(self, name: str) -> str:
         return f"{self._base}/{name}"
 
-    def _is_there(self, name: str, local: _Sum, path: Path) -> bool:
+    def _is_there(self, name: str, local: _Sum, path: Path, on_read: Callable[[int], None]) -> bool:
         """Whether the copy was made before. Raises RefusedUpload if the name has other content."""
         remote = self._remote(name)
         if not self._fs.exists(remote):
@@ -256,24 +258,29 @@ class Storage:
                 f"{path} lies in the storage {self.shown} itself, so it cannot be moved there. It is kept; name another"
                 " storage."
             )
-        if self._fs.info(remote)["size"] == local.size_bytes and self._sum_of(remote) == local:
+        if self._fs.info(remote)["size"] == local.size_bytes and self._sum_of(remote, on_read) == local:
             return True
         raise RefusedUpload(
             f"{path} cannot be uploaded: {self.shown} has another file of the name {name}. It was not overwritten, and"
             " the local file is kept. Move one of the two away, or use another folder."
         )
 
-    def _send(self, path: Path, name: str, local: _Sum) -> None:
+    def _send(self, path: Path, name: str, local: _Sum, on_read: Callable[[int], None]) -> None:
+        from fsspec.callbacks import Callback
+
         final = self._remote(name)
         sent_to = final if self._is_whole_at_once else final + PART_SUFFIX
+        sent = _Sent(on_read)
         is_sent = False
         try:
-            self._fs.put_file(str(path), sent_to)
+            self._fs.put_file(str(path), sent_to, callback=Callback(hooks={"sent": sent}))
             is_sent = True
+            # Some drivers do not tell how far they are.
+            sent(None, local.size_bytes)
             if self._is_local:
                 _sync(sent_to)
             self._fs.invalidate_cache()
-            copy = self._sum_of(sent_to)
+            copy = self._sum_of(sent_to, on_read)
             if copy != local:
                 what = "another SHA-256"
                 if copy.size_bytes != local.size_bytes:
@@ -313,12 +320,12 @@ class Storage:
         if self._is_local:
             sync_folder(Path(final).parent)
 
-    def _sum_of(self, remote: str) -> _Sum:
+    def _sum_of(self, remote: str, on_read: Callable[[int], None]) -> _Sum:
         with self._fs.open(remote, "rb") as file:
             if self._protocol in ("sftp", "ssh"):
                 # As paramiko's own downloads do; otherwise each 32 KiB would take a round trip.
                 file.prefetch(self._fs.info(remote)["size"] or None)
-            return _sum(iter(lambda: file.read(_BLOCK), b""))
+            return _sum(iter(lambda: file.read(_BLOCK), b""), on_read)
 
     def _local_folder(self) -> Path:
         return Path(os.path.abspath(self._class._strip_protocol(self._url)))  # noqa: PTH100 - without resolving links
@@ -388,19 +395,38 @@ def _changed(before: os.stat_result, after: os.stat_result) -> bool:
     )
 
 
-def _sum_of_local(path: Path) -> _Sum:
+class _Sent:
+    """Tells how much of a file was sent, as it goes."""
+
+    def __init__(self, on_read: Callable[[int], None]) -> None:
+        self._on_read = on_read
+        self._told = 0
+
+    def __call__(self, size: int | None, value: int, **values: Any) -> None:
+        """*value* bytes of *size*; the arguments are those of a hook of fsspec."""
+        if value > self._told:
+            self._on_read(value - self._told)
+            self._told = value
+
+
+def _unwatched(size_bytes: int) -> None:
+    pass
+
+
+def _sum_of_local(path: Path, on_read: Callable[[int], None]) -> _Sum:
     try:
         with path.open("rb") as file:
-            return _sum(iter(lambda: file.read(_BLOCK), b""))
+            return _sum(iter(lambda: file.read(_BLOCK), b""), on_read)
     except OSError as error:
         raise ArchiveError(f"{path} cannot be read: {error.strerror}. It was not uploaded.") from error
 
 
-def _sum(blocks: Iterator[bytes]) -> _Sum:
+def _sum(blocks: Iterator[bytes], on_read: Callable[[int], None]) -> _Sum:
     digest, size = hashlib.sha256(), 0
     for block in blocks:
         digest.update(block)
         size += len(block)
+        on_read(len(block))
     return _Sum(size, digest.hexdigest())
 
 

@@ -116,13 +116,15 @@ def pack(
     title: str = "",
     created: datetime | None = None,
     has_text: bool = False,
+    on_read: Callable[[int], None] = lambda size_bytes: None,
 ) -> PackedWacz:
     """Pack WARC files into the WACZ *target* and return what is in it.
 
     *page_of* is asked for every response and revisit record, in the order of the files, and returns a page
     or None; one whose request had another method than GET is left out. *has_text* says that pages carry text; one that does makes it true. *payload* is what
     the digests are of, the bodies as they were ``stored`` or ``decoded`` ones, which ``dedupePayload`` in
-    datapackage.json says. Without *title* the crawl id is the title. *created* is aware, by default now.
+    datapackage.json says. Without *title* the crawl id is the title. *created* is aware, by default now. *on_read* is told
+    of the bytes of *files* that were read; each is read twice.
 
     Raises ArchiveError if *target* exists, if it cannot be written or if a file cannot be packed, and
     SettingError without the package surt; then nothing is left of it.
@@ -140,12 +142,12 @@ def pack(
         try:
             for file in files:
                 size = _size_of(file)
-                for lines, page in _entries(file, page_of):
+                for lines, page in _entries(file, page_of, on_read):
                     for line in lines:
                         sorter.add(line)
                     if page is not None:
                         pages.add(page)
-                wacz.add(f"archive/{file.name}", _pieces_of(file, size), size)
+                wacz.add(f"archive/{file.name}", _pieces_of(file, size, on_read), size)
             _add_index(wacz, sorter)
             wacz.add("pages/pages.jsonl", pages.pieces(), pages.size_bytes)
             captures = sorter.lines
@@ -227,14 +229,17 @@ def _what_fails(target: Path) -> Iterator[None]:
 
 
 def _entries(
-    file: Path, page_of: Callable[[StoredRecord], Page | None]
+    file: Path, page_of: Callable[[StoredRecord], Page | None], on_read: Callable[[int], None]
 ) -> Iterator[tuple[list[CdxLine], Page | None]]:
     """Yield the index lines and pages of a WARC file. Raises ArchiveError if not all of it can be read."""
     indexer = Indexer(file.name)
     page: Page | None = None
     exchange: str | None = None
+    offset = 0
     try:
         for record in read_records(file):
+            on_read(record.offset - offset)
+            offset = record.offset
             # What was not asked with GET is no page; that stands in the request, which follows.
             if page is not None and _is_other_request(record, exchange):
                 page = None
@@ -272,7 +277,7 @@ def _size_of(file: Path) -> int:
         raise _unreadable(file, error) from error
 
 
-def _pieces_of(file: Path, size: int) -> Iterator[bytes]:
+def _pieces_of(file: Path, size: int, on_read: Callable[[int], None]) -> Iterator[bytes]:
     """Yield the bytes of a WARC file. Raises ArchiveError if they are not *size* bytes any more."""
     missing = size
     try:
@@ -280,6 +285,7 @@ def _pieces_of(file: Path, size: int) -> Iterator[bytes]:
             while missing >= 0 and (piece := stream.read(PIECE_BYTES)):
                 missing -= len(piece)
                 yield piece
+                on_read(len(piece))
     except OSError as error:
         raise _unreadable(file, error) from error
     if missing:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def run(place: Place, opts: argparse.Namespace) -> Packed:
     from scrapy_dedupe.commands.commit import settle_one
     from scrapy_dedupe.wacz_packing import pack_by_settings
 
-    with place.open_index() as index:
+    with place.open_index() as index, Bars(opts) as bars:
         info = {info.id: info for info in index.crawls()}.get(opts.id)
         if info is None or info.state == "canceled":
             state = "is not known" if info is None else "is canceled"
@@ -60,9 +61,9 @@ def run(place: Place, opts: argparse.Namespace) -> Packed:
                 f"The crawl {opts.id} is committed and has its WACZ, which others may refer to. It stays as it is."
             )
         if info.incomplete:
-            settle_one(index, info, place, opts.warc_dir)
+            settle_one(index, info, place, opts.warc_dir, bars)
         done = pack_by_settings(
-            index, opts.id, place.settings, place.scrapy_settings, warc_folder=opts.warc_dir
+            index, opts.id, place.settings, place.scrapy_settings, warc_folder=opts.warc_dir, watch=bars
         )
     if done is None:
         raise ArchiveError(

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.crawls.rebuilding import salvage_watched
 from scrapy_dedupe.errors import ArchiveError, StoreError
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
-from scrapy_dedupe.warc.salvage import is_held, salvage
+from scrapy_dedupe.warc.salvage import is_held
 
 from .files import crawl_of, files_at, open_index_if_any, running_crawls
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.place import Place
     from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.tasks.watching import Watch
 
 HELP = (
     "Mend WARC files that a killed crawl left unfinished: whole records are kept, a broken end is cut off, and the file"
@@ -89,17 +92,21 @@ def run(place: Place, opts: argparse.Namespace) -> Mended:
         with contextlib.suppress(ArchiveError):  # told when it is mended
             crawls[path] = crawl_of(path)
     running = {crawl for folder in {path.parent for path in paths} for crawl in running_crawls(folder)}
-    files = [_mended(path, crawls.get(path), running, is_trial=opts.dry_run) for path in paths]
-    if opts.dry_run:
-        return Mended(files, [], None, True)
-    try:
-        index = open_index_if_any(place)
-        if index is None:
-            return Mended(files, [], None, False)
-        with index:
-            return Mended(files, _rebuild(index, files, place), None, False)
-    except StoreError as error:
-        return Mended(files, [], str(error), False)
+    with Bars(opts) as bars:
+        files = [
+            _mended(path, crawls.get(path), running, bars, is_trial=opts.dry_run)
+            for path in bars.counted(paths, "salvage", len(paths), "files")
+        ]
+        if opts.dry_run:
+            return Mended(files, [], None, True)
+        try:
+            index = open_index_if_any(place)
+            if index is None:
+                return Mended(files, [], None, False)
+            with index:
+                return Mended(files, _rebuild(index, files, place, bars), None, False)
+        except StoreError as error:
+            return Mended(files, [], str(error), False)
 
 
 def _default_folders(place: Place) -> list[Path]:
@@ -107,11 +114,11 @@ def _default_folders(place: Place) -> list[Path]:
     return [folder] if folder.exists() else []
 
 
-def _mended(path: Path, crawl: str | None, running: set[str], *, is_trial: bool) -> MendedFile:
+def _mended(path: Path, crawl: str | None, running: set[str], watch: Watch, *, is_trial: bool) -> MendedFile:
     if crawl in running or is_held(path):
         return MendedFile(str(path), "running", crawl)
     try:
-        result = salvage(path, dry_run=is_trial)
+        result = salvage_watched(path, watch, dry_run=is_trial)
     except ArchiveError as error:
         return MendedFile(str(path), "failed", crawl, reason=str(error))
     if result is None:  # it was taken, or finished, between the look and the lock
@@ -122,7 +129,7 @@ def _mended(path: Path, crawl: str | None, running: set[str], *, is_trial: bool)
     return MendedFile(final, "mended", crawl, result.records, result.cut_bytes)
 
 
-def _rebuild(index: CrawlIndex, files: list[MendedFile], place: Place) -> list[MendedCrawl]:
+def _rebuild(index: CrawlIndex, files: list[MendedFile], place: Place, watch: Watch) -> list[MendedCrawl]:
     """Read the entries of uncommitted crawls whose files were changed anew from their files."""
     from scrapy_dedupe.crawls.rebuilding import rebuild
     from scrapy_dedupe.crawls.rules import RevisitRules
@@ -143,7 +150,7 @@ def _rebuild(index: CrawlIndex, files: list[MendedFile], place: Place) -> list[M
         state = states.get(crawl, "unknown")
         if state == "uncommitted":
             for folder in places:
-                rebuild(index, crawl, folder, rules)
+                rebuild(index, crawl, folder, rules, watch)
             if crawl in failed:
                 # The records of a file that could not be mended are not entered yet.
                 index.mark_incomplete(crawl, True)

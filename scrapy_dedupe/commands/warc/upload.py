@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.crawls.packing import container_name, manifest_name
-from scrapy_dedupe.crawls.places import WACZ_SUFFIX
+from scrapy_dedupe.crawls.places import WACZ_SUFFIX, sizes_of
 from scrapy_dedupe.errors import ArchiveError, StoreError
 from scrapy_dedupe.warc.storage import Storage
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.place import Place
     from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.tasks.watching import Watch
 
 HELP = (
     "Move finished WARC and WACZ files to a storage such as s3://bucket/folder. A local file is deleted when its copy"
@@ -77,7 +79,9 @@ def run(place: Place, opts: argparse.Namespace) -> Uploaded:
             storage.check()
         upload = _Upload(storage, index, {path.parent for path in paths}, is_kept=opts.keep)
         named = {path.absolute() for path in opts.paths if not path.is_dir()}
-        files = [upload.of(path, is_named=path in named) for path in paths]
+        # Each is hashed, sent and read back.
+        with Bars(opts) as bars, bars.part("upload", 3 * sizes_of(paths)):
+            files = [upload.of(path, bars, is_named=path in named) for path in paths]
     finally:
         if index is not None:
             index.close()
@@ -108,7 +112,7 @@ class _Upload:
         }
         self._running = {crawl for folder in folders for crawl in running_crawls(folder)}
 
-    def of(self, path: Path, *, is_named: bool) -> UploadedFile:
+    def of(self, path: Path, watch: Watch, *, is_named: bool) -> UploadedFile:
         """Upload a file. One whose crawl is not done is left alone, which is a failure if the file was named."""
         crawl = None
         try:
@@ -118,7 +122,7 @@ class _Upload:
             reason = self._why_to_leave(crawl)
             if reason is not None:
                 return UploadedFile(str(path), "failed" if is_named else "left", crawl, reason=reason)
-            location = self._storage.upload(path)
+            location = self._storage.upload(path, watch.advance)
             if self._is_kept:
                 return UploadedFile(str(path), "copied", crawl, location)
             # Told before the file is deleted: a kill in between leaves two copies, and an index that names one of them.
