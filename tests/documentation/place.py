@@ -1,0 +1,278 @@
+"""A world that is there: its folder, what stands in it, and programs that run in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import crawling
+from servers import free_port
+
+from documentation import site
+from documentation.programs import stand_in
+
+if TYPE_CHECKING:
+    from documentation.worlds import World
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+
+SPIDER = '''\
+import scrapy
+
+
+class SiteSpider(scrapy.Spider):
+    """Follows every link of a site; one item a page."""
+
+    name = "site"
+    start_urls = ["https://example.com/"]
+
+    def parse(self, response):
+        yield {"url": response.url}
+        if isinstance(response, scrapy.http.HtmlResponse):
+            yield from response.follow_all(css="a")
+'''
+ADDON = 'ADDONS = {"scrapy_dedupe.Addon": 500}\n'
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a program ended, and what it printed: stdout and stderr, in their order."""
+
+    code: int
+    output: str
+
+
+class Programs:
+    """The process that forks for each program, and a folder with a file for each name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        for name in stand_in.PROGRAMS:
+            program = self.bin / name
+            program.write_text(
+                f'#!/bin/sh\nexec "{sys.executable}" -I -S "{PROGRAMS / "call.py"}" "$0" "$@"\n'
+            )
+            program.chmod(0o755)
+        # The path of a socket has to be short.
+        self._short = tempfile.TemporaryDirectory(prefix="docs-")
+        self.socket = Path(self._short.name) / "s"
+        self._process = subprocess.Popen(
+            [sys.executable, PROGRAMS / "preloaded.py", self.socket],
+            env={**self.environment(), "DOCUMENTED": "{}"},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+        return {
+            **kept,
+            "PATH": f"{self.bin}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": f"{PROGRAMS}:{ROOT}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUTF8": "1",
+            "COLUMNS": "200",
+            "DOCUMENTED_SOCKET": str(self.socket),
+            "DOCUMENTED_PROGRAMS": str(self.bin),
+            "DOCUMENTED_REACTORLESS": "1" if crawling.reactorless else "",
+        }
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._short.cleanup()
+
+
+@dataclass
+class Place:
+    """The folder of a page. It is entered: the site is served meanwhile."""
+
+    world: World
+    folder: Path
+    programs: Programs
+    redis_port: int
+    variables: dict[str, str] = field(default_factory=dict)
+    names: dict[str, Any] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        self._stack = contextlib.ExitStack()
+        self._groups: list[int] = []
+        self.home = self.folder / "home"
+        self.home.mkdir(parents=True)
+        self._state = self.folder / "state"
+        chain, context = site.certificate(self.programs.folder)
+        known = site.pages()
+        plain = self._stack.enter_context(site.server_of(self.home, known))
+        secure = site.TlsServer(context)
+        secure.pages = plain.pages
+        self._stack.enter_context(secure)
+        hosts = dict.fromkeys(site.HOSTS, "127.77.0.1")
+        places = {"127.77.0.1:80": site.port_of(plain), "127.77.0.1:443": site.port_of(secure)}
+        for number, host in enumerate(self.world.machines, 1):
+            (self.home / host).mkdir()
+            served = self._stack.enter_context(site.server_of(self.home / host))
+            hosts[host] = f"127.77.1.{number}"
+            places[f"127.77.1.{number}:80"] = site.port_of(served)
+        ports = {"6379": self.redis_port, **{str(port): free_port() for port in self.world.ports}}
+        network = {"hosts": hosts, "places": places, "ports": ports, "buckets": str(self.folder / "buckets")}
+        self.variables = {
+            **self.programs.environment(),
+            "DOCUMENTED": json.dumps(network),
+            "SSL_CERT_FILE": str(chain),
+        }
+        for name in self.world.stands:
+            getattr(self, f"_{name}")()
+        for command in self.world.prepared:
+            self.prepare(command)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for group in self._groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGTERM)
+        self._stack.close()
+
+    # What may stand in a world.
+
+    def _project(self) -> None:
+        self.prepare("scrapy startproject shop .")
+        (self.home / "shop/spiders/site.py").write_text(SPIDER)
+        self.settings.write_text(
+            'BOT_NAME = "shop"\nSPIDER_MODULES = ["shop.spiders"]\nNEWSPIDER_MODULE = "shop.spiders"\n'
+            "TELNETCONSOLE_ENABLED = False\nREMOTE_CONTROL_ENABLED = False\n" + ADDON
+        )
+
+    def _checkout(self) -> None:
+        """The files of the repository that pages go to."""
+        for name in ("example_project", "pyproject.toml", "tox.ini", ".pre-commit-config.yaml"):
+            source = ROOT / name
+            if source.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__", ".scrapy", "warcs", "jobs", "wacz")
+                shutil.copytree(source, self.home / name, ignore=ignored)
+            else:
+                shutil.copy(source, self.home / name)
+
+    @property
+    def settings(self) -> Path:
+        return self.home / "shop" / "settings.py"
+
+    # Running.
+
+    def run(self, command: str, folder: Path | None = None, wait_s: float = 120) -> Ran:
+        """Run a line of bash where the last one has left off; in *folder* alone if one is given."""
+        before = f". '{self._state}'\n" if folder is None and self._state.exists() else ""
+        after = f"\ncode=$?; {{ export -p; echo cd \"'$PWD'\"; }} > '{self._state}'; exit $code"
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+            process = subprocess.Popen(
+                ["bash", "-o", "pipefail", "-c", before + command + ("" if folder else after)],
+                cwd=folder or self.home,
+                env=self.variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+            self._groups.append(process.pid)
+            try:
+                code = process.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGTERM)
+                code = process.wait()
+            if command.rstrip().endswith("&"):
+                self._wait_for_ports(command)
+            output.seek(0)
+            return Ran(code, output.read())
+
+    def _wait_for_ports(self, command: str, wait_s: float = 30) -> None:
+        """A server in the background takes a moment: until its port answers."""
+        ports = json.loads(self.variables["DOCUMENTED"])["ports"]
+        deadline = time.monotonic() + wait_s
+        for word in re.findall(r"\b\d{4,5}\b", command):
+            while word in ports and time.monotonic() < deadline:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", ports[word])):
+                    break
+                time.sleep(0.02)
+
+    def go_home(self) -> None:
+        """Let the next line begin in the folder that the page began in."""
+        self._state.unlink(missing_ok=True)
+
+    def prepare(self, command: str) -> None:
+        """Run what is to be before, from the home of the world; it has to work."""
+        ran = self.run(command, self.home)
+        assert ran.code == 0, f"{command}\n{ran.output}"
+
+    def interpreter(self) -> Interpreter:
+        """A new interpreter in the home of the world; to be closed."""
+        return Interpreter(self)
+
+
+_LOOP = """
+import contextlib, io, json, linecache, sys, traceback
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    asked = json.loads(line)
+    linecache.cache[asked["file"]] = (len(asked["code"]), None, asked["code"].splitlines(True), asked["file"])
+    printed, error = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+        try:
+            exec(compile("\\n" * asked["above"] + asked["code"], asked["file"], "exec"), names)
+        except BaseException:
+            error = traceback.format_exc()
+    sys.__stdout__.write(json.dumps({"printed": printed.getvalue(), "error": error}) + "\\n")
+    sys.__stdout__.flush()
+"""
+
+
+class Interpreter:
+    """Executes the scripts of a page, one after another, with the names of those before."""
+
+    def __init__(self, place: Place) -> None:
+        self._process = subprocess.Popen(
+            [place.programs.bin / "python", "-c", _LOOP],
+            cwd=place.home,
+            env=place.variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def run(self, code: str, file: str = "<script>", above: int = 0) -> tuple[str, str | None]:
+        """Execute; gives what was printed, and the traceback of an error."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"code": code, "file": file, "above": above}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            return "", "the interpreter has ended"
+        answer: dict[str, Any] = json.loads(line)
+        return answer["printed"], answer["error"]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._process.stdout.close()

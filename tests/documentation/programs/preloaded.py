@@ -1,0 +1,153 @@
+"""A process that has loaded Scrapy and this package, and forks for each program of a page: starting one costs little.
+
+``preloaded.py SOCKET`` listens; ``call.py`` is what the shell finds under a program's name, and passes its words, folder,
+environment and streams on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+from typing import Any
+
+STREAMS = 3
+
+
+def serve(path: str) -> None:
+    """Fork for each program, and for the answer to it, until the process is killed."""
+    _load()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(32)
+        print("ready", flush=True)
+        while True:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                _answer(connection)
+            connection.close()
+
+
+def _load() -> None:
+    from importlib import import_module
+
+    for name in (
+        "scrapy.cmdline", "scrapy.crawler", "scrapy.core.engine", "scrapy.spiders", "scrapy.downloadermiddlewares.retry",
+        "redis", "scrapy_dedupe", "scrapy_dedupe.pipelines", "scrapy_dedupe.dupefilters", "scrapy_dedupe.session",
+        "scrapy_dedupe.downloadermiddlewares", "scrapy_dedupe.commands.console", "fsspec", "selectolax.lexbor",
+    ):  # fmt: skip
+        import_module(name)
+    from scrapy import cmdline
+    from scrapy.core.engine import ExecutionEngine
+    from scrapy.settings import default_settings
+
+    from scrapy_dedupe.commands import Command
+
+    # Scrapy looks every five seconds whether a crawl is over.
+    ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 0.1
+    if os.environ.get("DOCUMENTED_REACTORLESS"):
+        default_settings.TWISTED_REACTOR_ENABLED = False
+    # Scrapy finds the command through an entry point, which a checkout on the path alone does not have.
+    found = cmdline._get_commands_dict
+    cmdline._get_commands_dict = lambda *arguments: {**found(*arguments), "dedupe": Command()}
+
+
+def _answer(connection: socket.socket) -> None:
+    """In a child: run the program in a child of its own, and send its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+    data, streams, _, _ = socket.recv_fds(connection, size, STREAMS)
+    while len(data) < size:
+        data += connection.recv(size - len(data))
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        _become(json.loads(data))
+    connection.sendall(child.to_bytes(4, "big"))
+    for stream in streams:
+        os.close(stream)
+    _, status = os.waitpid(child, 0)
+    connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True))
+    os._exit(0)
+
+
+def _become(asked: dict[str, Any]) -> None:
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    name, *words = asked["words"]
+    sys.argv = [name, *words]
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(0), os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    )  # fmt: skip
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
+    code = 1
+    try:
+        _run(name.rpartition("/")[2], words)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+    except BaseException:  # noqa: BLE001 - whatever it is, it is told, and the process ends
+        sys.excepthook(*sys.exc_info())
+    finally:
+        import atexit
+        import threading
+
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run(name: str, words: list[str]) -> None:
+    if name == "scrapy":
+        from scrapy.cmdline import execute
+
+        sys.path.insert(0, "")
+        execute(["scrapy", *words])
+    elif name == "scrapy-dedupe":
+        from scrapy_dedupe.commands.console import main
+
+        sys.exit(main(words))
+    elif name in {"python", "python3"}:
+        _python(words)
+    else:
+        import stand_in
+
+        stand_in.main(name, words)
+
+
+def _python(words: list[str]) -> None:
+    import __main__
+
+    sys.argv = words
+    if words[0] == "-m" and words[1] == "venv":
+        import stand_in
+
+        stand_in.venv(words[2])
+    elif words[0] == "-m":
+        sys.path.insert(0, "")
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.path.insert(0, "")
+        sys.argv = ["-c", *words[2:]]
+        exec(compile(words[1], "<string>", "exec"), __main__.__dict__)
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))  # noqa: PTH100, PTH120
+        runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

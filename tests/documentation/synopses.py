@@ -1,0 +1,54 @@
+"""Synopses of the reference: the verbs and options that they name are those of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.verbs import add_verbs
+
+if TYPE_CHECKING:
+    from documentation.blocks import Block
+
+
+@functools.cache
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scrapy-dedupe")
+    add_verbs(parser, "scrapy-dedupe")
+    return parser
+
+
+def _verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def options_of(words: list[str]) -> set[str] | None:
+    """The options of the verb that *words* begin with; None if there is no such verb."""
+    parser, found = _parser(), False
+    for word in words:
+        below = _verbs_of(parser)
+        if word not in below:
+            break
+        parser, found = below[word], True
+    if not found:
+        return None
+    # A verb that stands for its own verbs, as in "passages VERB", has the options of them all.
+    parsers = [parser, *_verbs_of(parser).values()]
+    return {option for one in parsers for action in one._actions for option in action.option_strings}
+
+
+def check(block: Block) -> None:
+    """Raise AssertionError for a verb or an option that is none."""
+    for synopsis in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        where = f"{block.page}:{block.line}: {synopsis.strip()}"
+        called = re.match(r"scrapy(?: |-)dedupe (.*)", synopsis, re.DOTALL)
+        assert called, f"{where}\nis no call of scrapy dedupe"
+        options = options_of(called[1].split())
+        assert options is not None, f"{where}\nnames a verb that there is not"
+        named = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", called[1]))
+        assert named <= options, f"{where}\nnames options that there are not: {sorted(named - options)}"

@@ -1,0 +1,25 @@
+"""Every block of code of the documentation does what the page says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from documentation.pages import ROOT, pages, run_page
+from documentation.worlds import WORLDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from documentation.place import Programs
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_block_of_a_page_works(page: str, tmp_path: Path, programs: Programs, redis_url: str) -> None:
+    assert page in WORLDS, f"{page} has code and no world: give it one in tests/documentation/worlds.py"
+    run_page(ROOT / page, WORLDS[page], tmp_path / "world", programs, redis_url)
+
+
+def test_every_world_has_a_page() -> None:
+    assert not [page for page in WORLDS if not (ROOT / page).exists()]
