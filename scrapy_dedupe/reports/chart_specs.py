@@ -217,7 +217,11 @@ def shares(rows: Sequence[Share], *, wide: bool) -> Spec | None:
     for place, measure in enumerate(measures):
         title, divisor = _titled(measure, shown)
         bars = [
-            {"row": number, **bar, "label": f"{wording.shortened(name, 200)}: {bar['label']}"}
+            {
+                "row": number,
+                **bar,
+                "label": f"{wording.shortened(name, 200)}: {'at least ' if row.is_bound else ''}{bar['label']}",
+            }
             for number, (row, name) in enumerate(zip(shown, names, strict=True))
             for bar in _bars(measure, row, divisor)
         ]
@@ -306,7 +310,9 @@ def _lying(
     if is_named:
         # On the left of its column, so that a wider font than the one that is measured here has room.
         place: Spec = (
-            {"align": "left", "dx": -_NAMES_PX, "limit": _NAMES_PX - 30} if wide else {"limit": width}
+            {"align": "left", "dx": -_NAMES_PX, "limit": _NAMES_PX - 30}
+            if wide
+            else {"align": "left", "limit": width}
         )
         texts.append(
             ("name", [{**row, "at": 0, "y": row["row"] + (0.5 if wide else 0.25)} for row in rows], place)

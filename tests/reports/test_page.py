@@ -1,0 +1,308 @@
+"""The report as a page: whole in itself, safe to open, and the same in words, tables and charts."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import itertools
+import re
+import sys
+from collections import Counter
+from importlib import resources
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_reports import MADE, crawl, empty_report, full_report, share
+from parsel import Selector
+
+from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.reports import page as page_module
+from scrapy_dedupe.reports.figures import OTHERS, DuplicateGroup, Example, Report, Totals, Trap
+from scrapy_dedupe.reports.page import CARDS_SHOWN, page, summary
+from scrapy_dedupe.settings import SPECS
+
+HOSTILE = [
+    '"><script>alert(1)</script>',
+    "https://example.org/'onmouseover='alert(1)",
+    "javascript:alert(1)",
+    "https://example.org/\u202egnp.exe",
+    "https://example.org/\x00\x1b[31m\ud800",
+    "</style></title></svg><img src=//evil.example/x>",
+    "{{ 7 * 7 }}{% raw %}",
+    "https://example.org/" + "a" * 1_980,
+    "data:text/html,<script>alert(1)</script>",
+    "//evil.example/",
+    "https://[::1",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return full_report()
+
+
+@pytest.fixture(scope="module")
+def html(report: Report) -> str:
+    return page(report)
+
+
+@pytest.fixture(scope="module")
+def parsed(html: str) -> Selector:
+    return Selector(html)
+
+
+def hostile_report(texts: list[str]) -> Report:
+    """A report with *texts* wherever a text from the web may be, without charts."""
+    first = texts[0]
+    return empty_report(
+        crawls=[dataclasses.replace(crawl(1), id=first, spider=first)],
+        groups=[DuplicateGroup(text, 2, 0, 1, 1, 0.9, [Example(text, "near", 0.9)]) for text in texts],
+        traps=[Trap(text, 30, 20, 5, 0.8, [text]) for text in texts],
+        notes=texts,
+    )
+
+
+def tags(html: str) -> Counter[str]:
+    found = Counter(element.root.tag for element in Selector(html).xpath("//*"))
+    del found["a"]
+    return found
+
+
+def assert_refers_to_nothing_outside(html: str) -> None:
+    parsed = Selector(html)
+    assert not parsed.xpath(
+        "//img | //iframe | //object | //embed | //base | //form | //image | //use | //*[@src]"
+    )
+    for element in parsed.xpath("//*[@*]"):
+        for name, value in element.attrib.items():
+            assert not name.lower().startswith("on"), (name, value)
+            if name == "style":
+                assert "url(" not in value
+            if name.endswith("href"):
+                allowed = (
+                    r"https?://[^/]" if element.root.tag == "a" and element.attrib.get("rel") else "#|data:,$"
+                )
+                assert re.match(allowed, value), (element.root.tag, value)
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+
+
+def test_the_page_refers_to_nothing_outside(html: str, parsed: Selector) -> None:
+    assert_refers_to_nothing_outside(html)
+    assert "http://" not in re.sub(r'href="http://[^"]*"', "", html)
+    (policy,) = parsed.xpath("//meta[@http-equiv='Content-Security-Policy']/@content").getall()
+    assert policy.startswith("default-src 'none';")
+    (script,) = parsed.xpath("//script/text()").getall()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+
+
+def test_hostile_texts_are_shown_and_do_nothing() -> None:
+    shares = [share(text, 10) for text in HOSTILE]
+    report = dataclasses.replace(hostile_report(HOSTILE), hosts=shares, mime_types=shares, statuses=shares)
+    html = page(report)
+    assert_refers_to_nothing_outside(html)
+    html.encode("utf-8")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\ud800-\udfff]", html)
+    parsed = Selector(html)
+    assert len(parsed.xpath("//script")) == 1
+    links = set(parsed.xpath("//a[@rel]/@href").getall())
+    assert links == {HOSTILE[1]}
+    assert {HOSTILE[0], HOSTILE[2], HOSTILE[6]} <= set(parsed.css("#groups .url bdi::text").getall())
+    assert HOSTILE[7] in parsed.css("#groups bdi::attr(title)").getall()
+
+
+@settings(max_examples=60)
+@given(st.lists(st.text(max_size=60), min_size=1, max_size=4))
+def test_no_text_changes_the_structure_of_the_page(texts: list[str]) -> None:
+    html = page(hostile_report(texts))
+    html.encode("utf-8")
+    assert_refers_to_nothing_outside(html)
+    assert tags(html) == tags(page(hostile_report(["x"] * len(texts))))
+
+
+def test_links_have_the_address_that_was_crawled() -> None:
+    url = "https://example.org/a?b=1&c=%2F&copy=2#d"
+    parsed = Selector(page(hostile_report([url])))
+    assert set(parsed.css("#groups a::attr(href)").getall()) == {url}
+    assert set(parsed.css("#groups a::attr(rel)").getall()) == {"noreferrer noopener nofollow"}
+
+
+def test_the_outline_of_the_page(parsed: Selector) -> None:
+    assert parsed.xpath("/html/@lang").get() == "en"
+    assert parsed.css("title::text").get() == "3 crawls – scrapy-dedupe"
+    assert parsed.css("body > a.skip::attr(href)").get() == "#main"
+    levels = [int(element.root.tag[1]) for element in parsed.xpath("//h1 | //h2 | //h3 | //h4")]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    ids = parsed.xpath("//@id").getall()
+    assert len(ids) == len(set(ids))
+    assert {link.removeprefix("#") for link in parsed.css("nav a::attr(href)").getall()} <= set(ids)
+    assert parsed.css("main section::attr(id)").getall() == [
+        *("saved", "time", "verdicts", "where", "groups", "traps", "urls", "crawls", "notes")
+    ]
+    for section in parsed.css("section"):
+        assert section.css(f"#{section.attrib['aria-labelledby']}::text").get()
+
+
+def test_each_chart_has_a_caption_a_name_and_a_table_with_the_same_numbers(parsed: Selector) -> None:
+    figures = parsed.css("figure")
+    assert [figure.attrib["id"] for figure in figures] == [
+        f"chart-{name}"
+        for name in ("timeline", "verdicts", "similarities", "hosts", "mime_types", "statuses", "graph")
+    ]
+    for figure in figures:
+        assert figure.css(f"figcaption #{figure.attrib['aria-labelledby']}::text").get()
+        assert len(figure.css("svg[aria-label]")) == 2
+        assert figure.xpath("following-sibling::details[1]//table")
+    for table in parsed.css("table"):
+        assert table.css("caption::text").get()
+        assert all(head.attrib["scope"] in {"col", "row"} for head in table.css("th"))
+
+
+def cells(parsed: Selector, table: str) -> list[list[int]]:
+    return [
+        [int(value) for value in row.css("td::attr(data-value)").getall()]
+        for row in parsed.css(f"{table} tr")
+    ][1:]
+
+
+def test_tables_have_the_exact_numbers(report: Report, parsed: Selector) -> None:
+    hosts = [list(dataclasses.astuple(row)[1:8]) for row in report.hosts]
+    table = "#chart-hosts + details table"
+    assert cells(parsed, table) == hosts
+    assert parsed.css(f"{table} tfoot th bdi::text").get() == OTHERS
+    assert cells(parsed, "#chart-verdicts + details table") == [[count] for count in report.verdicts.values()]
+    times = [
+        [
+            row.seconds,
+            row.pages,
+            row.duplicates,
+            row.requests_filtered,
+            row.bytes_written,
+            row.bytes_conserved,
+        ]
+        for row in report.timeline
+    ]
+    assert len(times) == 120
+    assert cells(parsed, "#time table") == times
+    assert parsed.css("#saved .big::text").getall() == ["51,234", "3,000", "2,345", "98.8 MB"]
+    assert parsed.css("#saved .big::attr(title)").getall()[3] == "98,765,432 bytes"
+
+
+def test_the_first_sentence_says_what_was_saved(report: Report, parsed: Selector) -> None:
+    assert parsed.css("header p::text").get() == summary(report)
+    assert summary(report).replace("\xa0", " ") == (
+        "In 3 crawls from 2026-11-28 to 2026-12-13: 51,234 requests were not sent, since their URLs had been asked for;"
+        " of 9,000 pages that were read, 3,000 (33 %) repeated what had been read before; 98.8 MB of 392 MB (25 %) were"
+        " not stored again."
+    )
+
+
+@pytest.mark.parametrize(
+    ("totals", "sentence"),
+    [
+        (Totals(0, 0, 0, 0, 0, 0, 0, 0), "nothing was filtered, read or stored"),
+        (Totals(1, 0, 0, 0, 0, 0, 0, 0), "1 request was not sent, since its URL had been asked for"),
+        (Totals(0, 1, 0, 0, 0, 0, 0, 0), "of 1 page that was read, none repeated what had been read before"),
+        (Totals(0, 0, 0, 0, 3, 0, 5_120, 0), "5.12 kB were stored, all of them new"),
+    ],
+)
+def test_the_first_sentence_speaks_of_what_there_was(totals: Totals, sentence: str) -> None:
+    assert summary(empty_report(crawls=[crawl(1)], totals=totals)) == (
+        f"In the crawl site-1 from 2026-12-05 to 2026-12-06: {sentence}."
+    )
+
+
+def test_an_empty_report_says_what_would_bring_the_rest() -> None:
+    html = page(empty_report())
+    assert not Selector(html).css("figure, table")
+    text = " ".join(Selector(html).css("main ::text").getall())
+    named = set(re.findall(r"DEDUPE_[A-Z_]+", text))
+    assert {"DEDUPE_URL_ENABLED", "DEDUPE_CONTENT_ENABLED", "DEDUPE_WARC_ENABLED"} <= named
+    assert "There is no crawl to report about." in html
+
+
+def test_every_setting_that_the_page_names_is_one(html: str) -> None:
+    named = set(re.findall(r"DEDUPE_[A-Z_]+", html + page(empty_report())))
+    assert named <= {spec.name for spec in SPECS}
+
+
+def test_many_groups_are_folded(parsed: Selector) -> None:
+    assert len(parsed.css("#groups > .cards > li")) == CARDS_SHOWN
+    folded = parsed.css("#groups > details")
+    assert folded.css("summary::text").get() == "2 more groups"
+    assert len(folded.css("details > .cards > li")) == 2
+    assert "at least 412 pages repeat it" in " ".join(parsed.css("#groups li")[0].css("p::text").getall())
+
+
+def test_a_row_that_may_have_more_says_so() -> None:
+    rows = [dataclasses.replace(share("a.example", 8), is_bound=True), share("b.example", 8)]
+    parsed = Selector(page(empty_report(hosts=rows)))
+    names = [" ".join(row.css("th ::text").getall()) for row in parsed.css("#where tbody tr")]
+    assert [name.split() for name in names] == [["a.example", "at", "least"], ["b.example"]]
+    labels = parsed.css("svg.wide [tabindex]::attr(aria-label)").getall()
+    assert {"a.example: at least 6 new pages", "b.example: 6 new pages"} <= set(labels)
+
+
+def test_the_page_says_when_it_was_made(html: str) -> None:
+    assert f"Made on {MADE[:10]} {MADE[11:16]} UTC by scrapy-dedupe 1.0" in html
+
+
+def test_without_jinja_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    page_module._template.cache_clear()
+    with pytest.raises(SettingError, match=r'pip install "scrapy-dedupe\[report\]"'):
+        page(empty_report())
+
+
+def palette(scheme: str) -> dict[str, tuple[float, ...]]:
+    """The colours of the style sheet as linear RGB."""
+    css = resources.files("scrapy_dedupe.reports").joinpath("page.css").read_text("utf-8")
+    dark = css.index("prefers-color-scheme: dark")
+    part = css[:dark] if scheme == "light" else css[dark : css.index("\n}\n", dark)]
+    colors = {}
+    for name, digits in re.findall(r"--(\w+): #([0-9a-f]{6});", part):
+        parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        colors[name] = tuple(
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        )
+    return colors
+
+
+def contrast(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """The contrast of two colours as WCAG 2.2 defines it, from 1 to 21."""
+    lights = sorted(0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (one, other))
+    return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colors_can_be_read(scheme: str) -> None:
+    colors = palette(scheme)
+    for text in ("ink", "soft", "link"):
+        for ground in ("paper", "panel"):
+            assert contrast(colors[text], colors[ground]) >= 4.5, (text, ground)
+    for mark in ("first", "second", "third"):
+        assert contrast(colors[mark], colors["paper"]) >= 3, mark
+    assert contrast(colors["paper"], colors["ink"]) >= 4.5  # what a mark says, in reverse
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_colors_of_bars_differ_for_the_color_blind(scheme: str) -> None:
+    # Machado, Oliveira and Fernandes (2009), complete protanopia, deuteranopia and tritanopia.
+    blindness = [
+        ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+        ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+        ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+    ]
+    colors = palette(scheme)
+    for matrix in blindness:
+        first, second = (
+            [sum(weight * part for weight, part in zip(row, colors[name], strict=True)) for row in matrix]
+            for name in ("first", "second")
+        )
+        assert max(abs(one - other) for one, other in zip(first, second, strict=True)) > 0.25
