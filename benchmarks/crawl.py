@@ -1,5 +1,7 @@
 """What a crawl costs: plain Scrapy, each layer alone and all three, side by side in one run.
 
+All three are also run without the observation for the report, and with the log of duplicates.
+
     python benchmarks/crawl.py FOLDER [--pages 2000] [--rounds 3] [--store sqlite:///…|redis://…]
         [--only archive]
 
@@ -31,6 +33,8 @@ VARIANTS = {
     "content": {"DEDUPE_URL_ENABLED": False, "DEDUPE_WARC_ENABLED": False},
     "archive": {"DEDUPE_URL_ENABLED": False, "DEDUPE_CONTENT_ENABLED": False},
     "all three": {},
+    "no report": {"EXTENSIONS": {"scrapy_dedupe.reporting.ReportExtension": None}},
+    "all logged": {"DEDUPE_DUPLICATES_LOG": "duplicates.jsonl"},
 }
 
 

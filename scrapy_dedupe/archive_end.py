@@ -10,7 +10,7 @@ import fnmatch
 import json
 import logging
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import scrapy
 
@@ -20,6 +20,8 @@ from .errors import CrawlStateError, DedupeError
 from .stores import parse_store_url
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .crawls.index import CrawlIndex
     from .crawls.packing import PackedCrawl
     from .crawls.recorder import Recorder
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from .uploads import Uploads
 
 logger = logging.getLogger(__name__)
+
+# A large crawl has thousands of files.
+_MOST_NAMES: Final = 3
 
 SOFTWARE = f"scrapy-dedupe/{__version__} Scrapy/{scrapy.__version__}"
 """What records and containers say they were written by."""
@@ -61,7 +66,7 @@ class ArchiveEnd:
         session.notes["index"] = f"crawl {crawl} NOT committed"
         try:
             paths = await session.on_worker(self._recorder.finish)
-            session.notes["warc"] = ", ".join(map(str, paths)) or "nothing was recorded"
+            session.notes["warc"] = _shown(paths)
             if self._is_packed and self._is_to_be_committed():
                 await self._pack()
         except CrawlStateError as error:
@@ -150,6 +155,11 @@ class ArchiveEnd:
             and not self.is_broken
             and any(fnmatch.fnmatchcase(reason, pattern) for pattern in self._settings.warc.commit_reasons)
         )
+
+
+def _shown(paths: Sequence[object]) -> str:
+    shown = ", ".join(map(str, paths[:_MOST_NAMES])) or "nothing was recorded"
+    return f"{shown} and {len(paths) - _MOST_NAMES:,} more" if len(paths) > _MOST_NAMES else shown
 
 
 def _decide(crawl: str) -> str:

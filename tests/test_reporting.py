@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import random
+import subprocess
+import sys
+import threading
+import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from crawling import LinkSpider, crawl, crawl_test
+from webserver import Page
 
+from scrapy_dedupe import reporting
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.reports.kept import unpack
 from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from servers import RedisServer
     from webserver import WebServer
 
     from scrapy_dedupe.reports.observations import Observations
@@ -24,6 +35,14 @@ def text(name: str) -> str:
     return f"<title>{name}</title><p>" + " ".join(f"{words.getrandbits(40):x}" for _ in range(300))
 
 
+def kept_of(url: str) -> list[str]:
+    store = open_store(url)
+    try:
+        return store.reports.crawls()
+    finally:
+        store.close()
+
+
 def kept(settings: dict[str, Any], crawl_id: str) -> Observations | None:
     store = open_store(settings["DEDUPE_STORE_URL"])
     try:
@@ -31,6 +50,14 @@ def kept(settings: dict[str, Any], crawl_id: str) -> Observations | None:
         return None if data is None else unpack(data, crawl_id)
     finally:
         store.close()
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -62,3 +89,215 @@ async def test_what_was_seen_is_kept_in_the_store(site: WebServer, stored: dict[
     assert {kind: pages for kind, pages in seen.verdicts.items() if pages} == {"unique": 2, "exact": 1}
     assert seen.spider == "links"
     assert seen.stats["dedupe/url/seen"] == 3
+
+
+@crawl_test
+async def test_it_is_kept_with_the_index_or_else_with_the_texts(
+    site: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    texts, index = (f"sqlite:///{tmp_path / name}" for name in ("texts.sqlite", "index.sqlite"))
+    settings.update(DEDUPE_CONTENT_STORE_URL=texts, DEDUPE_INDEX_URL=index)
+    await crawl(LinkSpider, {**settings, "DEDUPE_CRAWL_ID": "both"}, urls=site.url())
+    await crawl(
+        LinkSpider,
+        {**settings, "DEDUPE_CRAWL_ID": "texts", "DEDUPE_WARC_ENABLED": False},
+        urls=site.url(),
+    )
+    await crawl(
+        LinkSpider,
+        {
+            **settings,
+            "DEDUPE_CRAWL_ID": "none",
+            "DEDUPE_WARC_ENABLED": False,
+            "DEDUPE_CONTENT_ENABLED": False,
+        },
+        urls=site.url(),
+    )
+    assert (kept_of(texts), kept_of(index)) == (["texts"], ["both"])
+
+
+@crawl_test
+async def test_a_job_that_goes_on_adds_to_what_it_kept(
+    site: WebServer, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    stored.update(JOBDIR=str(tmp_path / "job"), DEDUPE_COMMIT_REASONS=["never"])
+    for run in (1, 2):
+        await crawl(LinkSpider, stored, urls=site.url())
+        (crawl_id,) = kept_of(stored["DEDUPE_STORE_URL"])
+        seen = kept(stored, crawl_id)
+        # The second run asks for the first page alone, and filters its three links.
+        assert seen.totals["requests_filtered"] == (1 if run == 1 else 4)
+        assert seen.totals["responses"] + seen.totals["revisits"] == (3 if run == 1 else 4)
+
+
+KILLED = """
+import scrapy_dedupe.reporting
+scrapy_dedupe.reporting._SAVE_S = 0.05
+from faults.killed_crawl import main
+main()
+"""
+
+
+def test_after_a_kill_there_is_what_was_saved_last(
+    site: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    settings.update(ADDONS={"scrapy_dedupe.Addon": 500}, DEDUPE_CRAWL_ID="c1", CONCURRENT_REQUESTS=1)
+    is_last, is_over = threading.Event(), threading.Event()
+
+    def answer(request: Any) -> Page:
+        is_last.set()
+        is_over.wait(60)
+        return Page(b"<p>x")
+
+    site.pages["/copy"] = site.pages["/a"] = answer
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, json.dumps(settings), site.url()],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert is_last.wait(60)
+        looking = threading.Event()
+        for _ in range(600):
+            seen = kept(settings, "c1")
+            if seen is not None and seen.totals["responses"]:
+                break
+            looking.wait(0.05)
+    finally:
+        process.kill()
+        process.wait()
+        is_over.set()
+    assert (seen.totals["responses"], seen.totals["pages_judged"]) == (1, 1)
+    assert seen.stats["dedupe/url/seen"] >= 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"not ours", zlib.compress(b"{}"), zlib.compress(b'{"format": 99}')],
+    ids=["damaged", "incomplete", "newer"],
+)
+@crawl_test
+async def test_what_cannot_be_read_is_left_as_it_is(
+    data: bytes, site: WebServer, stored: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(stored["DEDUPE_STORE_URL"])
+    store.reports.save("c1", data)
+    crawler = await crawl(LinkSpider, {**stored, "DEDUPE_CRAWL_ID": "c1"}, urls=site.url())
+    stats = crawler.stats.get_stats()
+    assert (stats["finish_reason"], stats["dedupe/errors/report"]) == ("finished", 1)
+    assert "What this run sees is not kept." in caplog.text
+    assert "scrapy dedupe report" not in caplog.text
+    assert store.reports.load("c1") == data
+    store.close()
+
+
+@crawl_test
+async def test_a_store_that_is_lost_costs_the_report_alone(
+    site: WebServer,
+    settings: dict[str, Any],
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reporting, "_SAVE_S", 0.05)
+    settings.update(DEDUPE_CONTENT_STORE_URL=redis_server.url, DEDUPE_WARC_ENABLED=False)
+
+    class Stopping(LinkSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            redis_server.stop()
+            yield from super().parse(response, **kwargs)
+
+    crawler = await crawl(Stopping, settings, urls=site.url())
+    stats = crawler.stats.get_stats()
+    assert (stats["finish_reason"], stats["response_received_count"]) == ("finished", 3)
+    assert stats["dedupe/errors/store"] >= 1
+    assert "dedupe/errors/report" not in stats
+
+
+# The page
+
+
+@crawl_test
+async def test_the_page_is_written_after_the_commit(
+    site: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.update(DEDUPE_REPORT=tmp_path / "out" / "%(name)s.html", DEDUPE_CRAWL_ID="c1")
+    site.page(
+        "/", text("home") + '<a href="/a">1</a><a href="/copy">2</a><a href="/a?<script>alert(1)">3</a>'
+    )
+    await crawl(LinkSpider, settings, urls=site.url())
+    assert names_in(tmp_path / "out") == ["links.html"]
+    page = read(tmp_path / "out" / "links.html")
+    assert "c1" in page
+    assert "committed" in page
+    assert "uncommitted" not in page
+    assert site.url("/copy") in page
+    assert "<script>alert" not in page
+    *_, report, more = [
+        record.getMessage().split(maxsplit=1)
+        for record in caplog.records
+        if record.name == "scrapy_dedupe.session"
+    ]
+    assert report == ["Report", f"{tmp_path / 'out' / 'links.html'}"]
+    assert more == ["More", "scrapy dedupe report c1"]
+
+
+@crawl_test
+async def test_each_spider_of_a_process_has_its_page(
+    site: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    settings.update(
+        DEDUPE_REPORT=str(tmp_path / "out" / "%(name)s.html"),
+        DEDUPE_WARC_ENABLED=False,
+        DEDUPE_CONTENT_ENABLED=False,
+    )
+
+    class Other(LinkSpider):
+        name = "a/b"
+
+    await asyncio.gather(
+        crawl(LinkSpider, settings, urls=site.url()), crawl(Other, settings, urls=site.url("/copy"))
+    )
+    assert names_in(tmp_path / "out") == ["a-b.html", "links.html"]
+
+
+@crawl_test
+async def test_a_page_that_cannot_be_written_refuses_the_start(
+    site: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file" / "report.html"):
+        with pytest.raises(SettingError, match="The page of DEDUPE_REPORT cannot be written"):
+            await crawl(LinkSpider, {**settings, "DEDUPE_REPORT": path}, urls=site.url())
+    assert caplog.text.count("The crawl does not start. The page of DEDUPE_REPORT cannot be written") == 2
+    assert site.paths == []
+
+
+@pytest.mark.parametrize("name", ["jinja2", "vl_convert"])
+@crawl_test
+async def test_without_the_extra_a_page_refuses_the_start(
+    name: str, site: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    await crawl(LinkSpider, settings, urls=site.url())
+    with pytest.raises(SettingError, match=rf'{name}.*pip install "scrapy-dedupe\[report\]"'):
+        await crawl(LinkSpider, {**settings, "DEDUPE_REPORT": tmp_path / "report.html"}, urls=site.url())
+
+
+@crawl_test
+async def test_a_page_that_fails_at_the_end_does_not_hurt_the_crawl(
+    site: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "out"
+    settings.update(DEDUPE_REPORT=folder / "report.html", DEDUPE_CRAWL_ID="c1")
+
+    class Removing(LinkSpider):
+        def closed(self, reason: str) -> None:
+            folder.rmdir()
+
+    crawler = await crawl(Removing, settings, urls=site.url())
+    assert crawler.stats.get_value("dedupe/errors/report") == 1
+    assert f"The page {folder / 'report.html'} cannot be written: No such file or directory." in caplog.text
+    with open_index(settings["DEDUPE_STORE_URL"]) as index:
+        assert [info.state for info in index.crawls()] == ["committed"]
