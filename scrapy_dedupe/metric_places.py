@@ -9,6 +9,7 @@ Imports prometheus-client, so that this module is loaded only if metrics are wan
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import suppress
 from operator import itemgetter
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from prometheus_client.core import Metric
+
+logger = logging.getLogger(__name__)
 
 _LE = (*map(floatToGoString, BOUNDS_S), "+Inf")
 
@@ -68,10 +71,11 @@ class Board:
     def remove(self, source: Source) -> bool:
         """Keep what the crawl counted, and forget the rest. Whether it was there, and the last one."""
         with self._lock:
-            reading = self._sources.pop(source, None)
-            if reading is None:
+            if source not in self._sources:
                 return False
-            for (name, value), figure in reading.items():
+            # Nobody may have asked since it counted something for the last time.
+            self._look(source)
+            for (name, value), figure in self._sources.pop(source).items():
                 if BY_NAME[name].kind in ("counter", "histogram"):
                     _add(self._ended, source.spider, BY_NAME[name], value, figure)
             return not self._sources
@@ -98,16 +102,19 @@ class Board:
     def _read(self) -> _Values:
         with self._lock:
             values = dict(self._ended)
-            for source, last in self._sources.items():
-                try:
-                    reading = source.read()
-                except Exception as error:  # noqa: BLE001 - a scrape has to be answered, and the crawl goes on
-                    source.failed(error)
-                else:
-                    _follow(last, reading)
-                for (name, value), figure in last.items():
+            for source, reading in self._sources.items():
+                self._look(source)
+                for (name, value), figure in reading.items():
                     _add(values, source.spider, BY_NAME[name], value, figure)
         return values
+
+    def _look(self, source: Source) -> None:
+        try:
+            reading = source.read()
+        except Exception as error:  # noqa: BLE001 - a scrape has to be answered, and the crawl goes on
+            source.failed(error)
+        else:
+            _follow(self._sources[source], reading)
 
 
 class Place:
@@ -136,13 +143,14 @@ class Port(Place):
     def open(self) -> None:
         try:
             self._server, self._thread = start_http_server(self._port, self._address, self.board.registry)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             shown = f"[{self._address}]" if ":" in self._address else self._address
             raise SettingError(
-                f"The metrics cannot be read at {shown}:{self._port}: {error.strerror or error}. Set"
+                f"The metrics cannot be read at {shown}:{self._port}: {_reason(error)}. Set"
                 " DEDUPE_METRICS_PORT to a port that is free (each process needs its own; 0 turns it off) and"
                 " DEDUPE_METRICS_ADDRESS to an address of this machine."
             ) from error
+        self._server.handle_error = _cut_off  # type: ignore[method-assign]
 
     def close(self) -> None:
         self._server.shutdown()
@@ -163,9 +171,9 @@ class File(Place):
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._write()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise SettingError(
-                f"The file of metrics {self._path} cannot be written: {error.strerror or error}. Set DEDUPE_METRICS_FILE"
+                f"The file of metrics {self._path} cannot be written: {_reason(error)}. Set DEDUPE_METRICS_FILE"
                 " to a file in a folder that can be written."
             ) from error
         self._is_over = threading.Event()
@@ -236,6 +244,15 @@ def is_open(key: Hashable) -> bool:
     """Whether a crawl goes on whose metrics can be read at the place that is known as *key*."""
     with _places_lock:
         return _places.get(key) in _open
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _cut_off(request: object, client_address: object) -> None:
+    """Said of a client that went away; socketserver would print it among the lines of the crawl."""
+    logger.debug("A scrape from %s was cut off.", client_address)
 
 
 def _follow(last: Reading, reading: Reading) -> None:

@@ -207,6 +207,28 @@ async def test_counters_go_on_with_the_next_crawl(
 
 
 @crawl_test
+async def test_what_nobody_scraped_is_counted_all_the_same(
+    web: WebServer, settings: dict[str, Any], port: int
+) -> None:
+    site(web)
+    await crawl(LinkSpider, settings, urls=web.url())
+    crawler = await crawl(ScrapingSpider, settings, urls=web.url(), port=port)
+    found = samples(crawler.spider.scrapes[-1])
+    assert found["dedupe_url_filtered_total",] == 4
+    assert found["dedupe_content_pages_total", "unchanged"] == 4
+
+
+@pytest.mark.parametrize("address", ["no.such.host.invalid", "x" * 300, "203.0.113.7"])
+@crawl_test
+async def test_an_address_of_no_use_is_refused(
+    web: WebServer, settings: dict[str, Any], port: int, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Exception):  # noqa: B017
+        await crawl(LinkSpider, {**settings, "DEDUPE_METRICS_ADDRESS": address}, urls=web.url())
+    assert f"The crawl does not start. The metrics cannot be read at {address}:{port}: " in caplog.text
+
+
+@crawl_test
 async def test_a_port_in_use_is_refused(
     web: WebServer, settings: dict[str, Any], port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
