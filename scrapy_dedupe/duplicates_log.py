@@ -86,7 +86,7 @@ class DuplicatesLogExtension:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab"):
                 pass
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise SettingError(
                 f"The file of DEDUPE_DUPLICATES_LOG cannot be written: {error}. Name another one, or none."
             ) from error

@@ -12,6 +12,7 @@ be written later refuses the start.
 from __future__ import annotations
 
 import os
+import threading
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,40 +49,16 @@ class ReportExtension:
         self._observations = Observations(spider=session.spider_name)
         # None: what was seen is not kept.
         self._store_url: str | None = None
+        self._page: Path | None = None
         page = session.settings.report.page
-        self._page: Path | None = session.named_path(page) if page is not None else None
-        session.at_start(self._try)
+        if page is not None:
+            self._page = session.at_start(lambda: _checked(session.named_path(page)))
         # By then all layers are there, and have had their word on the crawl's id.
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         return cls(crawler)
-
-    def _try(self) -> None:
-        if self._page is None:
-            return
-        for name in _NEEDED:
-            if find_spec(name) is None:
-                raise SettingError(
-                    f"DEDUPE_REPORT needs the package {name}, which is not installed. Run:"
-                    ' pip install "scrapy-dedupe[report]"'
-                )
-        try:
-            if self._page.is_dir():
-                raise IsADirectoryError(f"{self._page} is a folder")
-            self._page.parent.mkdir(parents=True, exist_ok=True)
-            self._temporary.touch()
-            self._temporary.unlink()
-        except OSError as error:
-            raise SettingError(
-                f"The page of DEDUPE_REPORT cannot be written: {error}. Name another file."
-            ) from error
-
-    @property
-    def _temporary(self) -> Path:
-        assert self._page is not None
-        return self._page.with_name(f".{self._page.name}.{os.getpid()}-{id(self):x}.tmp")
 
     # On the event loop
 
@@ -134,17 +111,14 @@ class ReportExtension:
     async def _close(self) -> None:
         await self._session.on_worker(lambda: None)
         # What the worker counted has come in now.
-        await self._session.on_worker(self._save, self._stats())
-        crawl = self._session.crawl_id
-        self._session.notes["more"] = f"scrapy dedupe report {crawl}"
+        if await self._session.on_worker(self._save, self._stats()):
+            self._session.notes["more"] = f"scrapy dedupe report {self._session.crawl_id}"
 
     def _stats(self) -> dict[str, Any]:
         stats = self._crawler.stats.get_stats() if self._crawler.stats is not None else {}
+        # Until the end the filter's own figures are not among them.
         figures = self._session.live.url_figures
-        # Until the end the filter's own are not among the stats.
-        urls = (
-            {f"dedupe/url/{name}": value for name, value in figures().items()} if figures is not None else {}
-        )
+        urls = {} if figures is None else {f"dedupe/url/{name}": value for name, value in figures().items()}
         return {**urls, **stats}
 
     async def _write_page(self) -> None:
@@ -171,14 +145,13 @@ class ReportExtension:
             recorded.conserved_size,
         )
 
-    def _save(self, stats: dict[str, Any]) -> None:
-        url = self._store_url
-        if url is None:
-            return
-        session = self._session
+    def _save(self, stats: dict[str, Any]) -> bool:
+        """Keep what was seen so far; whether that was done."""
+        session, url = self._session, self._store_url
+        assert url is not None
         guard = session.guard(url)
         if guard.open:
-            return
+            return False
         try:
             self._observations.set_stats(stats)
             session.store(url).reports.save(session.crawl_id, pack(self._observations))
@@ -188,6 +161,8 @@ class ReportExtension:
             session.error("report", error, "What was seen is not kept.")
         else:
             guard.worked()
+            return True
+        return False
 
     def _write(self, stats: dict[str, Any]) -> None:
         # They bring a template engine and a renderer with them.
@@ -198,11 +173,12 @@ class ReportExtension:
         self._observations.set_stats(stats)
         seen = CrawlSeen(self._session.crawl_id, self._info(), self._observations)
         text = page(report_of([seen]))
+        temporary = _temporary(self._page)
         try:
-            self._temporary.write_text(text, encoding="utf-8")
-            self._temporary.replace(self._page)
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(self._page)
         finally:
-            self._temporary.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
     def _info(self) -> CrawlInfo | None:
         """What the index says of this crawl; None without one, and if it does not answer."""
@@ -216,3 +192,36 @@ class ReportExtension:
             session.guard(url).failed(error)
             return None
         return next((info for info in crawls if info.id == session.crawl_id), None)
+
+
+def _checked(page: Path) -> Path:
+    """The file that *page* is or links to. Raises :class:`SettingError` if no page can be written there."""
+    for name in _NEEDED:
+        if find_spec(name) is None:
+            raise SettingError(
+                f"DEDUPE_REPORT needs the package {name}, which is not installed. Run:"
+                ' pip install "scrapy-dedupe[report]"'
+            )
+    try:
+        # A link to it stays one.
+        page = page.resolve()
+        is_other = page.exists() and not page.is_file()
+        if not is_other:
+            page.parent.mkdir(parents=True, exist_ok=True)
+            temporary = _temporary(page)
+            temporary.touch()
+            temporary.unlink()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise SettingError(
+            f"The page of DEDUPE_REPORT cannot be written: {error}. Name another file."
+        ) from error
+    if is_other:
+        raise SettingError(
+            f"The page of DEDUPE_REPORT cannot be written: {page} is no file. Name another one."
+        )
+    return page
+
+
+def _temporary(page: Path) -> Path:
+    # Several crawls may write one page, in this process too.
+    return page.with_name(f".{page.name}.{os.getpid()}-{threading.get_ident()}.tmp")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from crawling import LinkSpider, crawl, crawl_test
 from scrapy import Request
 from webserver import Page
@@ -12,7 +13,6 @@ from webserver import Page
 from scrapy_dedupe.session import Session
 
 if TYPE_CHECKING:
-    import pytest
     from scrapy.crawler import Crawler
     from webserver import WebServer
 
@@ -103,6 +103,21 @@ async def test_a_chain_of_redirects_that_comes_back_was_not_filtered(
     assert crawler.stats.get_value("dedupe/url/redirects_passed") == 1
     assert listening.filtered == []
     assert len(listening.recorded) == 3
+
+
+@pytest.mark.filterwarnings("default::scrapy.exceptions.ScrapyDeprecationWarning")
+@crawl_test
+async def test_under_the_scheduler_of_scrapy_redis_too(
+    web: WebServer, settings: dict[str, Any], redis_url: str
+) -> None:
+    web.page("/", text("home") + '<a href="/a">1</a><a href="/a">2</a>')
+    web.page("/a", text("a"))
+    settings.update(SCHEDULER="scrapy_redis.scheduler.Scheduler", REDIS_URL=redis_url)
+    settings.update(DEDUPE_URL_STORE_URL=redis_url)
+    listening = Listening()
+    await crawl(watched(listening), settings, urls=web.url())
+    assert listening.filtered == [web.url("/a")]
+    assert [len(listening.judged), len(listening.recorded)] == [2, 2]
 
 
 @crawl_test

@@ -199,6 +199,7 @@ async def test_a_store_that_is_lost_costs_the_report_alone(
     settings: dict[str, Any],
     redis_server: RedisServer,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(reporting, "_SAVE_S", 0.05)
     settings.update(DEDUPE_CONTENT_STORE_URL=redis_server.url, DEDUPE_WARC_ENABLED=False)
@@ -213,6 +214,7 @@ async def test_a_store_that_is_lost_costs_the_report_alone(
     assert (stats["finish_reason"], stats["response_received_count"]) == ("finished", 3)
     assert stats["dedupe/errors/store"] >= 1
     assert "dedupe/errors/report" not in stats
+    assert "scrapy dedupe report" not in caplog.text
 
 
 # The page
@@ -222,7 +224,8 @@ async def test_a_store_that_is_lost_costs_the_report_alone(
 async def test_the_page_is_written_after_the_commit(
     site: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings.update(DEDUPE_REPORT=tmp_path / "out" / "%(name)s.html", DEDUPE_CRAWL_ID="c1")
+    settings.update(DEDUPE_REPORT=tmp_path / "link-%(name)s", DEDUPE_CRAWL_ID="c1")
+    (tmp_path / "link-links").symlink_to(tmp_path / "out" / "links.html")
     site.page(
         "/", text("home") + '<a href="/a">1</a><a href="/copy">2</a><a href="/a?<script>alert(1)">3</a>'
     )
@@ -267,10 +270,10 @@ async def test_a_page_that_cannot_be_written_refuses_the_start(
     site: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("x")
-    for path in (tmp_path, tmp_path / "file" / "report.html"):
+    for path in (tmp_path, tmp_path / "file" / "report.html", "/dev/null", "a\0b"):
         with pytest.raises(SettingError, match="The page of DEDUPE_REPORT cannot be written"):
             await crawl(LinkSpider, {**settings, "DEDUPE_REPORT": path}, urls=site.url())
-    assert caplog.text.count("The crawl does not start. The page of DEDUPE_REPORT cannot be written") == 2
+    assert caplog.text.count("The crawl does not start. The page of DEDUPE_REPORT cannot be written") == 4
     assert site.paths == []
 
 
