@@ -86,7 +86,9 @@ FAMILIES: Final = (
              "verdict", "dedupe/content/near"),
     Family("dedup_latency_seconds", "histogram", "How long a step takes.", label="layer"),
     Family("dedup_errors_total", "counter", "Errors of scrapy-dedupe's own.", label="layer", prefix="dedupe/errors/",
-           stats=_each("dedupe/errors/", "store", "url", "content", "warc", "close", "report", "metrics")),
+           # From 0 on: an increase is not seen of what begins with an error.
+           stats=_each("dedupe/errors/", "store", "url", "content", "warc", "upload", "replay", "passages", "report",
+                       "metrics", "close")),
     # URLs
     _url("seen", "Distinct fingerprints in the URL filter."),
     _url("capacity", "Fingerprints that the URL filter was first sized for."),

@@ -145,6 +145,15 @@ def test_the_layers_of_the_latencies_are_documented() -> None:
     assert set(documented) == layers
 
 
+def test_the_errors_of_every_layer_begin_at_0() -> None:
+    stats = (DOCS / "reference" / "stats.rst").read_text(encoding="utf-8")
+    board = Board()
+    board.add(Everything())
+    families = {family.name: family for family in parse(board.text().decode())}
+    counted = {sample.labels["layer"]: sample.value for sample in families["dedup_errors"].samples}
+    assert counted == dict.fromkeys(re.findall(r"^\.\. stat:: dedupe/errors/(\w+)$", stats, re.MULTILINE), 0)
+
+
 def test_the_dashboard_is_whole() -> None:
     assert DASHBOARD["schemaVersion"] >= 38  # Grafana 10
     variables = {variable["name"]: variable["type"] for variable in DASHBOARD["templating"]["list"]}
