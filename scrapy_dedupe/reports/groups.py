@@ -11,8 +11,8 @@ from .texts import key_of, shown_url
 
 MOST_EXAMPLES = 5
 
-_MOST_GROUPS = 120
-_MOST_BYTES = 60_000
+_MOST_GROUPS = 100
+_MOST_BYTES = 40_000
 _KINDS = ("unchanged", "exact", "near")
 
 

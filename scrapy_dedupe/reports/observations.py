@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import StoreRefused
 
 from .groups import Groups
-from .parsing import MOST, count_of, dict_of, list_of, number_of, text_of
+from .parsing import MOST_OF_ONE, count_of, dict_of, list_of, number_of, text_of
 from .tallies import Tallies
 from .texts import harmless, host_of, mime_of
 from .timeline import Timeline
@@ -71,9 +71,9 @@ class Observations:
         self.verdicts = dict.fromkeys(KINDS, 0)
         self.similarities = [0] * BINS
         self.timeline = Timeline(len(TIME_COLUMNS))
-        self.hosts = Tallies(len(SHARE_COLUMNS), 150, 30_000)
-        self.mime_types = Tallies(len(SHARE_COLUMNS), 40, 6_000)
-        self.statuses = Tallies(len(SHARE_COLUMNS), 40, 4_000)
+        self.hosts = Tallies(len(SHARE_COLUMNS), 100, 24_000)
+        self.mime_types = Tallies(len(SHARE_COLUMNS), 30, 3_000)
+        self.statuses = Tallies(len(SHARE_COLUMNS), 30, 1_000)
         self.groups = Groups()
         self.url_patterns = UrlPatterns()
         self.stats: dict[str, int | float] = {}
@@ -221,7 +221,7 @@ class Observations:
             )
         try:
             plain = dict_of(data)
-            if format_ != FORMAT:
+            if count_of(format_) != FORMAT:
                 raise ValueError("no format")
             return cls._read(plain, now)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
@@ -258,7 +258,7 @@ def iso_time(seconds: float) -> str:
 
 
 def _bounded(number: int) -> int:
-    return min(max(int(number), 0), MOST)
+    return min(max(int(number), 0), MOST_OF_ONE)
 
 
 def _checked_similarity(similarity: float | None) -> float | None:

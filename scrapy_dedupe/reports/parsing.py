@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-MOST = 2**63 - 1
+MOST_OF_ONE = 2**50
+"""More bytes than anything that is counted at once can have."""
+
+_MOST_OF_ALL = 2**80
 
 
 def dict_of(value: object) -> dict[str, Any]:
@@ -35,17 +38,17 @@ def optional_text_of(value: object) -> str | None:
 
 
 def count_of(value: object) -> int:
-    """A whole number from 0 on; of an enormous one as much as other programs can read."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    """A whole number from 0 on."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_OF_ALL:
         raise ValueError("no count")
-    return min(value, MOST)
+    return value
 
 
 def number_of(value: object) -> int | float:
     """A finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError("no number")
-    return max(-MOST, min(value, MOST)) if isinstance(value, int) else value
+    return max(-_MOST_OF_ALL, min(value, _MOST_OF_ALL)) if isinstance(value, int) else value
 
 
 def share_of(value: object) -> float:

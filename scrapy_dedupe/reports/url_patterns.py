@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 LEAST_PAGES = 20
 MOST_EXAMPLES = 3
 
-_MOST_PATTERNS = 300
-_MOST_BYTES = 60_000
+_MOST_PATTERNS = 200
+_MOST_BYTES = 40_000
 _EXAMPLE_CHARS = 500
 # A wider pattern stands for a narrower one only if it says more.
 _WIDER = 1.2
@@ -141,8 +141,22 @@ def _all_patterns(url: str) -> tuple[str, ...]:
 
 
 def _above(name: str, row: Pattern, known: Mapping[str, Pattern]) -> list[str]:
-    """The wider ones of the known patterns that a pattern is part of, as one of its pages shows."""
-    patterns = _all_patterns(row.examples[0]) if row.examples else ()
-    if name not in patterns or name in patterns_of(row.examples[0]).parameters:
+    """The wider ones of the known patterns that a pattern is part of, as its examples show."""
+    found = [patterns_of(example) for example in row.examples]
+    if not found:
         return []
-    return [wider for wider in patterns[patterns.index(name) + 1 :] if wider in known]
+    whole, path, parameters = found[0]
+    wider: list[str | None] = []
+    if name == whole:
+        wider = [path, *parameters]
+    elif name == path:
+        wider = [one for one in parameters if one in known and known[one].copies > row.copies]
+    elif (
+        path is not None
+        and path in known
+        and all(one.path == path for one in found)
+        and known[path].copies >= row.copies
+    ):
+        # A parameter of one path alone.
+        wider = [path]
+    return [one for one in wider if one is not None and one in known]

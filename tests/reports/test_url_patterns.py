@@ -1,0 +1,183 @@
+"""Patterns of URLs, and which of them are told to repeat other pages."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_dedupe.reports.url_forms import patterns_of
+from scrapy_dedupe.reports.url_patterns import UrlPatterns
+
+SITE = "https://example.com"
+
+
+def counted(urls: list[str], kind: str = "exact", *, is_other: bool = True) -> UrlPatterns:
+    patterns = UrlPatterns()
+    for url in urls:
+        patterns.count(url, kind, is_other=is_other)
+    return patterns
+
+
+def names(patterns: UrlPatterns) -> list[str]:
+    return [trap.pattern for trap in patterns.traps(10)]
+
+
+@pytest.mark.parametrize(
+    ("url", "pattern"),
+    [
+        (f"{SITE}/calendar/2026/11?month=12", "example.com/calendar/{n}/{n}?month={n}"),
+        (f"{SITE}/", "example.com/"),
+        (SITE, "example.com/"),
+        ("http://me:secret@Example.com:8080/A/#top", "example.com:8080/A/"),
+        (f"{SITE}/news/2026-11-28-title", "example.com/news/{n}-{n}-{n}-title"),
+        (f"{SITE}/o/3f2a90bc77/x", "example.com/o/{id}/x"),
+        (f"{SITE}/o/123e4567-e89b-12d3-a456-426614174000", "example.com/o/{id}"),
+        (f"{SITE}/s/Zm9vYmFyMTIzNDU2Nzg5MGFiY2RlZg==", "example.com/s/{token}"),
+        (f"{SITE}/decade/facade", "example.com/decade/facade"),
+        (f"{SITE}/l?b=x&a=1", "example.com/l?a={n}&b={value}"),
+        (f"{SITE}/l?q=&q=&q=", "example.com/l?q={value}"),
+        (f"{SITE}/l?q=1&q=2;q=3", "example.com/l?q={n}"),
+        (f"{SITE}/l;jsessionid=12AB?a=1", "example.com/l?;jsessionid={value}&a={n}"),
+        (f"{SITE}/l?filter[3]=x&filter[4]=y", "example.com/l?filter[{n}]={value}"),
+        (f"{SITE}/l?&&", "example.com/l"),
+        (f"{SITE}/a/a/a/b", "example.com/a/{repeated}/b"),
+        (f"{SITE}/a/b/a/b/a/b", "example.com/a/b/{repeated}"),
+        (f"{SITE}/2026/11/11", "example.com/{n}/{n}/{n}"),
+        (f"{SITE}/{'x/' * 50}", "example.com/x/{repeated}/"),
+        ("no url at all", "(none)/"),
+    ],
+)
+def test_the_pattern_of_a_url(url: str, pattern: str) -> None:
+    assert patterns_of(url).whole == pattern
+
+
+@given(st.text(max_size=3_000), st.sampled_from(["", "http://", "https://example.com/", "http://a/?"]))
+def test_any_text_has_a_short_harmless_pattern(text: str, start: str) -> None:
+    whole, path, parameters = patterns_of(start + text)
+    for pattern in (whole, path or "", *parameters):
+        assert len(pattern) < 3_000
+        pattern.encode()
+        assert not any(ord(character) < 32 for character in pattern)
+
+
+def test_a_calendar_without_end_is_told() -> None:
+    urls = [
+        f"{SITE}/calendar/{year}/{month}?view=month" for year in range(2000, 2010) for month in range(1, 13)
+    ]
+    (trap,) = counted(urls, "near").traps(10)
+    assert trap.pattern == "example.com/calendar/{n}/{n}?view={value}"
+    assert (trap.pages, trap.exact, trap.near, trap.share) == (120, 0, 120, 1.0)
+    assert trap.examples == urls[:3]
+
+
+@pytest.mark.parametrize("mark", ["?sid=", ";jsessionid="])
+def test_a_session_in_the_url_is_told_whatever_the_page(mark: str) -> None:
+    pages = [
+        "home",
+        "about",
+        "contact",
+        "shop",
+        "cart",
+        "help",
+        "news",
+        "team",
+        "press",
+        "jobs",
+        "legal",
+        "map",
+    ]
+    patterns = counted([f"{SITE}/{page}" for page in pages], "unique", is_other=False)
+    for session in ("a8F3kk20", "b7Gh1150"):
+        for page in pages:
+            patterns.count(f"{SITE}/{page}{mark}{session}", "exact", is_other=True)
+    name = mark.strip("?")
+    assert names(patterns) == [f"example.com/…?{name}{{value}}"]
+
+
+def test_filters_in_any_combination_are_told_as_one() -> None:
+    filters = ["color=red", "size=xl", "brand=acme", "sort=asc", "stock=yes", "sale=no"]
+    urls = [
+        f"{SITE}/shoes?{'&'.join(chosen)}"
+        for count in (3, 4, 5, 6)
+        for chosen in combinations(filters, count)
+    ]
+    assert names(counted(urls)) == ["example.com/shoes?…"]
+
+
+def test_paths_that_grow_are_told_as_one() -> None:
+    assert names(counted([f"{SITE}{'/about' * depth}/team" for depth in range(2, 40)])) == [
+        "example.com/about/{repeated}/team"
+    ]
+
+
+def test_a_repeated_parameter_is_told_once() -> None:
+    assert names(counted([f"{SITE}/search?{'q=&' * number}" for number in range(1, 40)])) == [
+        "example.com/search?q={value}"
+    ]
+
+
+def test_printer_versions_are_told_as_what_they_are() -> None:
+    patterns = UrlPatterns()
+    for number in range(40):
+        patterns.count(f"{SITE}/article-{number}", "unique", is_other=False)
+        patterns.count(f"{SITE}/article-{number}?print=1", "near", is_other=True)
+    assert names(patterns) == ["example.com/article-{n}?print={n}"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_other"), [("unchanged", True), ("unique", False), ("near", False), ("exact", False)]
+)
+def test_what_does_not_repeat_another_page_is_no_trap(kind: str, is_other: bool) -> None:
+    urls = [f"{SITE}/list?page={number}" for number in range(100)]
+    assert names(counted(urls, kind, is_other=is_other)) == []
+
+
+def test_less_than_twenty_pages_are_no_trap() -> None:
+    urls = [f"{SITE}/calendar/{number}" for number in range(20)]
+    assert names(counted(urls[:19])) == []
+    assert names(counted(urls)) == ["example.com/calendar/{n}"]
+
+
+def test_half_the_pages_are_no_trap() -> None:
+    patterns = counted([f"{SITE}/{number}" for number in range(20)])
+    for number in range(20):
+        patterns.count(f"{SITE}/{number}", "unique", is_other=False)
+    assert names(patterns) == []
+    patterns.count(f"{SITE}/0", "near", is_other=True)
+    assert names(patterns) == ["example.com/{n}"]
+
+
+def test_traps_are_found_among_many_other_pages() -> None:
+    patterns = UrlPatterns()
+    for number in range(3_000):
+        patterns.count(f"{SITE}/{'abcdefghij'[number % 10]}{'x' * (number // 10)}", "unique", is_other=False)
+        if number % 10 == 0:
+            patterns.count(f"{SITE}/calendar/{number}", "exact", is_other=True)
+    assert names(patterns) == ["example.com/calendar/{n}"]
+    assert patterns.traps(1)[0].pages == 300
+
+
+def test_the_one_with_most_copies_comes_first_and_sums_add_up() -> None:
+    first = counted([f"{SITE}/a/{number}" for number in range(30)])
+    second = counted([f"{SITE}/b/{number}" for number in range(25)])
+    for number in range(15):
+        second.count(f"{SITE}/a/{number}", "near", is_other=True)
+    first.merge(second)
+    assert [(trap.pattern, trap.exact, trap.near) for trap in first.traps(10)] == [
+        ("example.com/a/{n}", 30, 15),
+        ("example.com/b/{n}", 25, 0),
+    ]
+    assert len(first.traps(1)) == 1
+
+
+def test_a_stored_one_goes_on() -> None:
+    first = counted([f"{SITE}/a/{number}" for number in range(15)])
+    second = UrlPatterns()
+    second.take(first.as_dict())
+    for number in range(15, 30):
+        second.count(f"{SITE}/a/{number}", "exact", is_other=True)
+    assert second.traps(1)[0].pages == 30
+    assert second.as_dict()["rows"][0][1] == 30
