@@ -1,0 +1,226 @@
+"""The report over several crawls: figures from where more is known, sums that add up, notes on what is not known."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from scrapy_dedupe.reports.figures import OTHERS, CrawlGraph, GraphNode
+from scrapy_dedupe.reports.observations import Observations
+from scrapy_dedupe.reports.sums import CrawlSeen, report_of
+from scrapy_dedupe.stores.base import Counts, CrawlInfo
+
+T = 1_793_000_000.0
+
+
+def seen(host: str = "example.com", pages: int = 3, start: float = T, **values: Any) -> Observations:
+    """A crawl of one host: as many pages, each of which is equal to its start page, and their records."""
+    times = iter(range(10_000_000))
+    crawl = Observations(lambda: start + next(times), **values)
+    crawl.filtered(f"https://{host}/")
+    crawl.judged(f"https://{host}/", "text/html", 200, "unique")
+    crawl.recorded(f"https://{host}/", "text/html", 200, "response", 1_000, 0)
+    for number in range(pages):
+        url = f"https://{host}/{number}"
+        crawl.judged(url, "text/html", 200, "exact", f"https://{host}/", 1.0)
+        crawl.recorded(url, "text/html", 200, "revisit", 300, 700)
+    return crawl
+
+
+def info(crawl: str, counts: Counts, **values: Any) -> CrawlInfo:
+    known = {
+        "state": "committed",
+        "payload": "stored",
+        "started": "2026-10-26T07:00:00.000Z",
+        "committed": "2026-10-26T08:00:00.000Z",
+        "counts": counts,
+        **values,
+    }
+    return CrawlInfo(id=crawl, **known)
+
+
+def test_the_sums_are_those_of_the_crawls() -> None:
+    crawls = [
+        CrawlSeen("a", info("a", Counts(4, 3, 2_100, 2_000)), seen("a.com", spider="one")),
+        CrawlSeen("b", None, seen("b.com", pages=5, spider="two")),
+    ]
+    report = report_of(crawls, made=datetime(2026, 11, 29, tzinfo=UTC))
+    assert report.made == "2026-11-29T00:00:00.000Z"
+    assert [(crawl.id, crawl.spider, crawl.state, crawl.has_details) for crawl in report.crawls] == [
+        ("a", "one", "committed", True),
+        ("b", "two", "not archived", True),
+    ]
+    assert report.totals.requests_filtered == 2
+    assert (report.totals.pages_judged, report.totals.duplicates, report.totals.dropped) == (10, 8, 0)
+    assert (report.totals.responses, report.totals.revisits) == (2, 8)
+    assert (report.totals.bytes_written, report.totals.bytes_conserved) == (2_000 + 2_400, 8 * 700)
+    for shares in (report.hosts, report.mime_types, report.statuses):
+        assert sum(share.pages for share in shares) == report.totals.pages_judged
+        assert sum(share.revisits for share in shares) == report.totals.revisits
+        assert sum(share.bytes_conserved for share in shares) == report.totals.bytes_conserved
+    assert [share.name for share in report.hosts] == ["b.com", "a.com"]
+    assert sum(slice_.pages for slice_ in report.timeline) == 10
+    assert sum(slice_.bytes_written for slice_ in report.timeline) == report.totals.bytes_written
+    assert [(group.url, group.pages) for group in report.groups] == [
+        ("https://b.com/", 5),
+        ("https://a.com/", 3),
+    ]
+    assert report.verdicts == {"unique": 2, "unchanged": 0, "exact": 8, "near": 0, "unknown": 0}
+    assert report.notes == []
+
+
+def test_summing_changes_no_crawl() -> None:
+    observations = [seen("a.com"), seen("b.com", start=T + 10**7)]
+    before = [crawl.as_dict() for crawl in observations]
+    crawls = [CrawlSeen(name, None, crawl) for name, crawl in zip("ab", observations, strict=True)]
+    first = report_of(crawls, made=datetime.now(UTC))
+    for crawl, plain in zip(observations, before, strict=True):
+        changed = crawl.as_dict()
+        assert {**changed, "ended": 0, "timeline": 0} == {**plain, "ended": 0, "timeline": 0}
+        assert changed["timeline"]["seconds"] == plain["timeline"]["seconds"]
+    assert report_of(crawls).totals == first.totals
+
+
+def test_without_crawls_there_is_an_empty_report() -> None:
+    report = report_of([])
+    assert not any(asdict(report.totals).values())
+    assert (report.timeline, report.hosts, report.groups, report.similarities, report.traps) == (
+        [],
+        [],
+        [],
+        [],
+        [],
+    )
+
+
+def test_of_a_crawl_without_details_the_index_and_its_stats_are_asked() -> None:
+    stats = {
+        "dupefilter/filtered": 12,
+        "dedupe/content/exact": 4,
+        "dedupe/content/unique": 6,
+        "dedupe/content/dropped": 2,
+        "finish_time": "2026-10-26T09:00:00+02:00",
+        "dedupe/content/near": "many",
+    }
+    crawl = CrawlSeen("old", info("old", Counts(10, 4, 500, 9_000), stats=stats))
+    report = report_of([crawl])
+    (figures,) = report.crawls
+    assert not figures.has_details
+    assert (figures.started, figures.ended) == ("2026-10-26T07:00:00.000Z", "2026-10-26T07:00:00.000Z")
+    assert (figures.responses, figures.revisits, figures.bytes_written) == (6, 4, 9_000)
+    assert (figures.requests_filtered, figures.verdicts["exact"], figures.verdicts["near"]) == (12, 4, 0)
+    assert (report.totals.pages_judged, report.totals.dropped) == (10, 2)
+    assert report.notes[0].startswith("Nothing is known of the course of the crawl old:")
+
+
+def test_a_crawl_that_was_cut_is_counted_as_the_index_has_it() -> None:
+    crawl = CrawlSeen(
+        "cut", info("cut", Counts(50, 40, 9_999, 0), state="uncommitted", committed=None), seen()
+    )
+    report = report_of([crawl])
+    assert (report.totals.responses, report.totals.revisits, report.totals.bytes_conserved) == (10, 40, 9_999)
+    # The index learns the size of the files at the end of a crawl.
+    assert report.totals.bytes_written == 1_900
+    assert any("more records of the crawl cut than were seen" in note for note in report.notes)
+    assert any(note.startswith("Not committed: the crawl cut.") for note in report.notes)
+
+
+def test_of_a_crawl_that_runs_more_may_be_seen_than_the_index_has() -> None:
+    crawl = CrawlSeen("runs", info("runs", Counts(1, 0, 0, 0), state="uncommitted"), seen())
+    report = report_of([crawl])
+    assert (report.totals.responses, report.totals.revisits) == (1, 3)
+    assert not any("more records" in note for note in report.notes)
+
+
+def test_given_notes_and_the_graph_are_passed_on() -> None:
+    graph = CrawlGraph([GraphNode("a", "committed")], [])
+    report = report_of([CrawlSeen("a")], graph=graph, notes=["A note."])
+    assert report.graph == graph
+    assert report.notes[0] == "A note."
+
+
+def test_few_hosts_of_many_are_named_and_the_rest_is_one_row() -> None:
+    crawl = Observations(lambda: T)
+    for number in range(1_000):
+        for _ in range(2 if number == 0 else 1):
+            crawl.filtered(f"https://host{number}.com/")
+    report = report_of([CrawlSeen("many", None, crawl)])
+    assert len(report.hosts) == 51
+    assert report.hosts[-1].name == OTHERS
+    assert sum(share.requests_filtered for share in report.hosts) == 1_001
+    assert any(share.is_bound for share in report.hosts)
+    assert any("the least that they can be" in note for note in report.notes)
+
+
+def test_every_name_is_told_where_there_are_few() -> None:
+    report = report_of([CrawlSeen("a", None, seen())])
+    assert [share.name for share in report.hosts] == ["example.com"]
+    assert not report.hosts[0].is_bound
+
+
+@pytest.mark.parametrize(
+    ("similarities", "first", "bins"),
+    [
+        ([0.85, 0.859, 0.999, 1.0], (0.85, 0.86, 2), 15),
+        ([0.8], (0.8, 0.81, 1), 20),
+        ([0.61, 0.95], (0.6, 0.65, 1), 8),
+        ([0.0], (0.0, 0.05, 1), 20),
+        ([1.0], (0.99, 1.0, 1), 1),
+    ],
+)
+def test_similarities_lie_in_bins_without_gaps(
+    similarities: list[float], first: tuple[float, float, int], bins: int
+) -> None:
+    crawl = Observations(lambda: T)
+    for similarity in similarities:
+        crawl.judged("http://a/", "", 200, "near", "http://b/", similarity)
+    found = report_of([CrawlSeen("a", None, crawl)]).similarities
+    assert (found[0].low, found[0].high, found[0].pages) == first
+    assert len(found) == bins
+    assert all(one.high == other.low for one, other in pairwise(found))
+    assert found[-1].high == 1.0
+    assert sum(one.pages for one in found) == len(similarities)
+
+
+def test_the_url_filter_is_that_of_the_commit_or_of_what_was_seen() -> None:
+    committed = {"dedupe/url/capacity": 20_000, "dedupe/url/seen": 9, "dedupe/url/fill_ratio": 0.25}
+    running = seen()
+    running.set_stats({"dedupe/url/capacity": 10_000, "dedupe/url/confirmed": 3, "dedupe/url/seen": -1})
+    report = report_of(
+        [
+            CrawlSeen("a", info("a", Counts(), stats=committed)),
+            CrawlSeen("b", None, running),
+            CrawlSeen("c", info("c", Counts(), stats={"dedupe/url/capacity": "much"})),
+        ]
+    )
+    first, second = report.url_filters
+    assert (first.crawl, first.seen, first.capacity, first.fill_ratio, first.confirmed) == (
+        "a",
+        9,
+        20_000,
+        0.25,
+        None,
+    )
+    assert (second.crawl, second.seen, second.capacity, second.confirmed) == ("b", None, 10_000, 3)
+
+
+def test_runs_on_different_days_have_a_timeline_each() -> None:
+    crawls = [CrawlSeen(str(day), None, seen(start=T + 86_400 * day)) for day in range(3)]
+    report = report_of(crawls)
+    gaps = [
+        datetime.fromisoformat(later.start) - datetime.fromisoformat(earlier.start)
+        for earlier, later in pairwise(report.timeline)
+    ]
+    assert sum(gap.total_seconds() > 80_000 for gap in gaps) == 2
+    assert {slice_.seconds for slice_ in report.timeline} == {1}
+
+
+def test_hundreds_of_crawls_have_one_timeline_of_bounded_length() -> None:
+    crawls = [CrawlSeen(str(day), None, seen(start=T + 100_000 * day)) for day in range(150)]
+    report = report_of(crawls)
+    assert len(report.timeline) <= 120
+    assert sum(slice_.pages for slice_ in report.timeline) == report.totals.pages_judged == 600
