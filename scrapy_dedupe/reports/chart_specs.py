@@ -186,7 +186,8 @@ def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
     x = {
         "field": "left",
         "type": "quantitative",
-        "scale": {"domain": [min(found.low for found in known), 1.0], "nice": False},
+        # Not narrower than that, or rounded labels would be the same.
+        "scale": {"domain": [min(0.95, *(found.low for found in known)), 1.0], "nice": False},
         "axis": {
             "format": ".0%",
             "grid": False,

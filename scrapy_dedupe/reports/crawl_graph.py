@@ -67,7 +67,7 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
         }
         for row, node in enumerate(nodes)
     ]
-    names_px = 260 if wide else 170
+    names_px = 260 if wide else 160
     y: Spec = {
         "field": "y",
         "type": "quantitative",
@@ -136,7 +136,7 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
             "encoding": {"x": x, "y": y, "text": {"field": "name"}},
         },
     ]
-    width = (chart_specs.WIDE * 2 // 3 if wide else chart_specs.NARROW) - names_px
+    width = (chart_specs.WIDE * 2 // 3 if wide else chart_specs.NARROW - 24) - names_px
     return {
         **chart_specs.head(),
         "width": width,

@@ -35,7 +35,7 @@ def page(report: Report) -> str:
     template = _template()
     drawn = charts.charts_of(report)
     script = _source("page.js")
-    return template.render(
+    rendered = template.render(
         report=report,
         summary=summary(report),
         title=title(report),
@@ -55,6 +55,7 @@ def page(report: Report) -> str:
         has_gaps=any(place.is_after_gap for place in time_axis.placed(report.timeline)),
         w=wording,
     )
+    return f"{rendered.strip()}\n"
 
 
 def title(report: Report) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,14 +15,16 @@ class World:
     """What a page needs.
 
     ``stands``: ``"project"`` (a Scrapy project with the add-on and the spider ``site``), ``"checkout"`` (the example
-    project and the files beside it). ``prepared``: lines of bash, run in the folder before the first block; ``before``:
+    project and the files beside it). ``archives``: names of crawls (it needs the project), each a folder with the WARC files and the WACZ. ``prepared``: lines of bash, run in the folder before the first block; ``before``:
     such lines by the beginning of the console lines that they go before. ``scripts``: Python that goes before the first
     script. ``ports``: ports of this machine that the page names and that are another, free one. ``machines``: names of
     machines in prompts, each with a folder, which is also at http://NAME/. ``warnings``: patterns of lines that crawls may
     log as warning or error. ``not_run``: why a console line that begins so cannot be run; look for another way first.
+    ``after``: a page that readers of this one have followed up to its first crawl.
     """
 
     stands: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
     prepared: tuple[str, ...] = ()
     before: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scripts: str = ""
@@ -32,6 +34,7 @@ class World:
     warnings: tuple[str, ...] = ()
     synopses: bool = False
     not_run: Mapping[str, str] = field(default_factory=dict)
+    after: str = ""
 
     def expects(self, line: str) -> bool:
         """Whether a crawl may log this."""
@@ -40,23 +43,13 @@ class World:
 
 PROJECT = ("project",)
 CHECKOUT = ("checkout",)
+GUIDE = World(after="docs/start.rst", ports=(8000,))
 
 ID = "site-20261128093000-5f0c2a17"
 ANEW = "rm -rf .scrapy warcs wacz"
 UNCOMMITTED = f"scrapy crawl site -s DEDUPE_CRAWL_ID={ID} -s DEDUPE_COMMIT_REASONS=shutdown"
 
 
-def other(crawl: str, *options: str) -> str:
-    """A crawl that the store of the project knows nothing of, with its files in a folder of that name."""
-    words = [
-        f"scrapy crawl site -s DEDUPE_STORE_URL=sqlite:///{crawl}.sqlite -s DEDUPE_CRAWL_ID={crawl}",
-        f"-s DEDUPE_WARC_DIR={crawl} -s DEDUPE_WACZ_DIR={crawl}",
-        *options,
-    ]
-    return " ".join(words)
-
-
-WACZ = "-s DEDUPE_WACZ=True"
 LETTER = "printf 'A heron walked through the reeds this morning and nobody saw it %.0s' 1 2 3 > letter.txt"
 PAGES = (
     "mkdir site && for page in '' news herons herons/print; do"
@@ -67,19 +60,12 @@ SCRAPY_REDIS = "Passing a 'spider' argument to StatsCollector"
 WORLDS: dict[str, World] = {
     "README.md": World(
         ("checkout", "project"),
+        archives=("one", "two", "three"),
         prepared=(
-            other("first"),
-            other("second"),
-            "mkdir old && cp first/* second/* old",
-            other("museum", WACZ),
-            "cp museum/*.wacz . && cp museum/museum.multi-wacz.json collection.json",
+            "mkdir old warcs wacz && cp one/*.gz two/*.gz old && cp three/*.gz warcs && cp three/*.wacz wacz",
+            "cp three/three.wacz . && cp three/three.multi-wacz.json collection.json",
             LETTER,
         ),
-        before={
-            "scrapy-dedupe dedupe old -r -o clean": ("rm -rf clean",),
-            "scrapy-dedupe passages index": ("scrapy crawl site -s DEDUPE_STORE_URL=sqlite:///third.sqlite",),
-            "scrapy crawl site -s DEDUPE_REPLAY": ("mkdir wacz && cp museum/*.wacz wacz",),
-        },
         ports=(8377,),
     ),
     "docs/contributing.rst": World(CHECKOUT),
@@ -91,6 +77,15 @@ WORLDS: dict[str, World] = {
     ),
     "docs/index.rst": World(PROJECT),
     "docs/setup.rst": World(PROJECT),
+    "docs/start.rst": World(ports=(8000,)),
+    "docs/guides/broad_crawl.rst": GUIDE,
+    "docs/guides/recrawl.rst": GUIDE,
+    "docs/guides/archive_and_replay.rst": replace(
+        GUIDE, not_run={"pywb/bin/": "pywb wants older packages than the tests; tox -e replay runs it"}
+    ),
+    "docs/guides/shared_index.rst": replace(GUIDE, not_run={"docker run": "there may be no Docker"}),
+    "docs/guides/old_archive.rst": GUIDE,
+    "docs/guides/copied_text.rst": GUIDE,
     "docs/usage/urls.rst": World(
         PROJECT, prepared=("scrapy crawl site -s JOBDIR=jobs/site-1",), warnings=(SCRAPY_REDIS,)
     ),
@@ -106,16 +101,11 @@ WORLDS: dict[str, World] = {
     "docs/usage/wacz.rst": World(PROJECT),
     "docs/usage/crawl_index.rst": World(
         PROJECT,
+        archives=("one", "two", "three", "four", "five"),
         prepared=(
-            other("one", WACZ),
-            "cp one/one.multi-wacz.json collection.json && cp one/*.wacz .",
-            other("two", WACZ),
-            "cp two/two.wacz old.wacz",
-            other("three", WACZ),
-            "cp three/three.wacz new.wacz",
-            other("four"),
-            "mkdir warcs && cp four/* warcs",
-            other("five"),
+            "cp one/one.multi-wacz.json collection.json && cp one/one.wacz .",
+            "cp two/two.wacz old.wacz && cp three/three.wacz new.wacz",
+            "mkdir warcs && cp four/*.gz warcs",
             "cp five/*.warc.gz . && cdxj-indexer *.warc.gz > index.cdxj",
         ),
         before={
@@ -130,11 +120,8 @@ WORLDS: dict[str, World] = {
     ),
     "docs/usage/replay.rst": World(
         PROJECT,
-        prepared=(
-            other("one", WACZ),
-            other("two"),
-            "mkdir wacz && cp one/one.wacz wacz/site-20261128.wacz && mv two warcs",
-        ),
+        archives=("one", "two"),
+        prepared=("mkdir wacz warcs && cp one/one.wacz wacz/site-20261128.wacz && cp two/*.gz warcs",),
     ),
     "docs/usage/resume.rst": World(PROJECT),
     "docs/usage/storage.rst": World(
@@ -147,10 +134,17 @@ WORLDS: dict[str, World] = {
     "docs/usage/afterwards.rst": World(
         PROJECT,
         machines=("host1", "host2"),
+        archives=("one", "two"),
         prepared=(
-            other("one"),
-            other("two"),
-            "mkdir warcs host1/host1 host2/host2 && cp one/* two/* warcs && mv one/* host1/host1 && mv two/* host2/host2",
+            "mkdir warcs host1/host1 host2/host2 && cp one/*.gz two/*.gz warcs",
+            "cp one/*.gz host1/host1 && cp two/*.gz host2/host2",
+        ),
+    ),
+    "docs/usage/report.rst": World(
+        PROJECT,
+        prepared=(
+            "scrapy crawl site -s DEDUPE_CRAWL_ID=site-1",
+            "scrapy crawl site -s DEDUPE_CRAWL_ID=site-2",
         ),
     ),
     "docs/usage/passages.rst": World(
