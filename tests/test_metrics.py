@@ -8,53 +8,27 @@ import math
 import socket
 import subprocess
 import sys
+import threading
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapy
 from crawling import LinkSpider, crawl, crawl_test
 from prometheus_client.parser import text_string_to_metric_families as parse
+from scrapes import LAYERS, ScrapingSpider, free_port, samples, scraped
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.test import get_crawler
 
 from scrapy_dedupe import metric_places
 from scrapy_dedupe.content.latency import BOUNDS_S
-from scrapy_dedupe.live_figures import LiveFigures
-from scrapy_dedupe.metric_families import Reading, read_crawl
-from scrapy_dedupe.metric_places import Board, File
+from scrapy_dedupe.session import Session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy.crawler import Crawler
     from webserver import WebServer
-
-LAYERS = {"url", "canonical", "exact", "near", "verdict", "warc"}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def scraped(port: int, accept: str = "") -> str:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accept})
-    with urllib.request.urlopen(request, timeout=10) as response:
-        return str(response.read().decode())
-
-
-def samples(text: str) -> dict[tuple[str, ...], float]:
-    """By name and label values without the spider's, such as ("dedupe_content_pages_total", "exact")."""
-    found: dict[tuple[str, ...], float] = {}
-    for family in parse(text):
-        for sample in family.samples:
-            labels = [value for name, value in sorted(sample.labels.items()) if name != "spider"]
-            key = (sample.name, *labels)
-            assert key not in found or len({s.labels["spider"] for s in family.samples}) > 1
-            found[key] = sample.value
-    return found
 
 
 def site(web: WebServer) -> None:
@@ -68,22 +42,6 @@ def site(web: WebServer) -> None:
     web.page("/b", f"<p>{text}")
     web.page("/c", f"<p>{text} Now and then.")
     web.page("/empty", "")
-
-
-class ScrapingSpider(LinkSpider):
-    """Scrapes the metrics, off the event loop, when it goes idle: the crawl still runs then."""
-
-    port = 0
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Any:
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        spider.scrapes = []
-        crawler.signals.connect(spider.scrape, signal=scrapy.signals.spider_idle)
-        return spider
-
-    def scrape(self) -> None:
-        self.scrapes.append(scraped(int(self.port)))
 
 
 @pytest.fixture
@@ -152,6 +110,37 @@ async def test_the_file_has_the_last_figures(
     assert found["dedupe_warc_bytes_conserved_total",] == stats["dedupe/warc/bytes_conserved"] > 0
     assert found["dedupe_crawls_running",] == 0
     assert [path.name for path in file.parent.iterdir()] == ["links.prom"]
+
+
+@crawl_test
+async def test_a_scrape_waits_for_nobody(web: WebServer, settings: dict[str, Any], port: int) -> None:
+    site(web)
+
+    class BlockingSpider(ScrapingSpider):
+        """Scrapes on the event loop, while the worker does something that takes long."""
+
+        def scrape(self) -> None:
+            is_over = threading.Event()
+            Session.of(self.crawler).worker.submit(is_over.wait)
+            try:
+                super().scrape()
+            finally:
+                is_over.set()
+
+    crawler = await crawl(BlockingSpider, settings, urls=web.url(), port=port)
+    found = samples(crawler.spider.scrapes[-1])
+    assert found["dedupe_url_seen",] == 5
+    assert found["dedupe_content_pages_total", "unique"] == 2
+
+
+@crawl_test
+async def test_confirmed_hits_are_counted(web: WebServer, settings: dict[str, Any], port: int) -> None:
+    site(web)
+    crawler = await crawl(ScrapingSpider, {**settings, "DEDUPE_URL_CONFIRM": True}, urls=web.url(), port=port)
+    found = samples(crawler.spider.scrapes[-1])
+    assert found["dedupe_url_confirmed_total",] == crawler.stats.get_value("dedupe/url/confirmed") == 2
+    assert found["dedupe_url_false_positives_total",] == found["dedupe_url_expected_lost",] == 0
+    assert found["dedupe_url_seen",] == 5
 
 
 @crawl_test
@@ -330,94 +319,3 @@ async def test_without_the_extra_the_start_is_refused(
         await crawl(LinkSpider, settings, urls=web.url())
     assert 'pip install "scrapy-dedupe[prometheus]"' in caplog.text
     assert web.paths == []
-
-
-# Boards, without a crawl
-
-
-class Counting:
-    """A crawl of which a test sets the figures."""
-
-    def __init__(self, spider: str, reading: Reading) -> None:
-        self.spider = spider
-        self.reading = reading
-        self.errors: list[Exception] = []
-
-    def read(self) -> Reading:
-        return dict(self.reading)
-
-    def failed(self, error: Exception) -> None:
-        self.errors.append(error)
-
-
-def test_counters_never_go_back() -> None:
-    board = Board()
-    name = ("dedupe_warc_bytes_written_total", "")
-    seen = ("dedupe_url_seen", "")
-    first, second = Counting("a", {name: 10.0, seen: 3.0}), Counting("a", {name: 1.0, seen: 2.0})
-    board.add(first)
-    board.add(second)
-
-    def value(key: str) -> float | None:
-        return samples(board.text().decode()).get((key,))
-
-    assert (value(name[0]), value(seen[0])) == (11, 5)
-    first.reading = {name: 4.0}  # whoever sets a stat back
-    assert value(name[0]) == 11
-    assert board.remove(first) is False
-    assert (value(name[0]), value(seen[0])) == (11, 2)
-    assert board.remove(second) is True
-    assert board.remove(second) is False
-    assert (value(name[0]), value(seen[0])) == (11, None)
-
-
-def test_a_crawl_that_cannot_be_read_leaves_the_last_figures() -> None:
-    class Broken(Counting):
-        is_broken = False
-
-        def read(self) -> Reading:
-            if self.is_broken:
-                raise RuntimeError("no stats")
-            return super().read()
-
-    board, source = Board(), Broken("a", {("dedupe_url_seen", ""): 3.0})
-    board.add(source)
-    before = board.text()
-    source.is_broken = True
-    assert board.text() == before
-    assert [str(error) for error in source.errors] == ["no stats"]
-
-
-HOSTILE = ['a"b\\c\nd', "\ud800", "x" * 100_000, "", "{}", "é"]
-
-
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_whatever_is_counted_the_text_can_be_read(name: str) -> None:
-    live = LiveFigures()
-    for step in LAYERS:
-        live.latency(step)
-    stats = {f"dedupe/errors/{name}": 7, 5: 1, "dedupe/content/exact": "many", "dupefilter/filtered": 10**400}
-    stats |= {f"dedupe/content/skipped/{number}": 1 for number in range(10_000)}
-    reading = read_crawl(stats, live, name, 5, is_running=True)
-    board = Board()
-    board.add(Counting("a", reading))
-    text = board.text().decode()
-    assert samples(text)["dedupe_warc_queue_bytes",] == 5
-    assert len(text) < 100_000
-    errors = next(f for f in parse(text) if f.name == "dedup_errors")
-    assert sum(sample.value for sample in errors.samples) == 7
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    file = tmp_path / "x.prom"
-    place = File(file, 3600.0)
-    source = Counting("a", {("dedupe_url_seen", ""): 3.0})
-    place.board.add(source)
-    place.open()
-    before = file.read_bytes()
-    (tmp_path / "x.prom.tmp").mkdir()
-    source.reading = {("dedupe_url_seen", ""): 4.0}
-    place.last()
-    place.close()
-    assert file.read_bytes() == before
-    assert len(source.errors) == 1
