@@ -17,4 +17,11 @@ def __getattr__(name: str) -> Any:
         from .addon import Addon
 
         return Addon
+    if name.lower() in ("addon", "addons", "dedupeaddon") and name != "addon":  # that is a module
+        from .errors import SettingError
+
+        # Scrapy would hide an AttributeError behind a sentence of its own, which names no other spelling.
+        raise SettingError(
+            f'The package has nothing named {name}. Write the add-on as ADDONS = {{"scrapy_dedupe.Addon": 500}}.'
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

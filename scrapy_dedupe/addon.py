@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from .errors import SettingError
+from .middleware_order import check_places
 from .settings import read_settings
 
 if TYPE_CHECKING:
+    from typing import Self
+
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
@@ -39,6 +43,15 @@ class Addon:
     ``DEDUPE_WARC_ENABLED`` leave one of them out. Raises :class:`~scrapy_dedupe.errors.SettingError` for a
     setting with a wrong value.
     """
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        try:
+            check_places(crawler.settings)
+        except SettingError as error:
+            logger.error("The crawl does not start. %s", error)
+            raise
+        return cls()
 
     def update_settings(self, settings: BaseSettings) -> None:
         try:

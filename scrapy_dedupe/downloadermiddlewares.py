@@ -31,6 +31,7 @@ from .content.content_type import mime_of
 from .content.judge import Judgement
 from .desk import ERROR, STORE_AWAY, Desk
 from .errors import SettingError, StoreError
+from .middleware_order import check_order
 from .onlookers import JudgedPage
 from .page_limits import PageLimits
 from .page_reasons import declared_type, reason_to_skip
@@ -73,6 +74,7 @@ class ContentDedupeMiddleware:
         self._session = session = Session.of(crawler)
         self._settings = settings = session.settings.content
         self._crawler = crawler
+        session.at_start(lambda: check_order(crawler.settings))
         # Found out now, since it may have to be written to JOBDIR.
         session.at_start(lambda: session.crawl_id)
         store = session.store(settings.store_url)

@@ -21,6 +21,7 @@ from .crawls import new_crawl_id
 from .errors import ArchiveError, DedupeError, StoreError, StoreUnavailable
 from .event_loop import EventLoop
 from .live_figures import LiveFigures
+from .middleware_order import check_places
 from .onlookers import Onlookers
 from .recordings import Recordings
 from .settings import Settings, read_settings, warn_of_unknown
@@ -76,6 +77,7 @@ class Session:
         self.onlookers = Onlookers(self._onlooker_failed)
         self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
         warn_of_unknown(crawler.settings)
+        self.at_start(lambda: check_places(crawler.settings))
         self.jobdir: Path | None = self.settings.jobdir
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
@@ -166,7 +168,10 @@ class Session:
                 temporary.write_text(f"{self._crawl_id}\n", encoding="ascii")
                 temporary.replace(folder / CRAWL_ID_FILE)
             except OSError as error:
-                raise ArchiveError(f"The job folder {self.jobdir} cannot be written: {error}.") from error
+                raise ArchiveError(
+                    f"The job folder {self.jobdir} (JOBDIR) cannot be written: {error.strerror}. Name another folder, or"
+                    " change its permissions."
+                ) from error
         return self._crawl_id
 
     def _kept_crawl_id(self) -> str | None:

@@ -49,7 +49,7 @@ from .setting_values import (
     url_store,
 )
 from .stores.location import ALLOWED as ALLOWED_STORES
-from .stores.location import parse_store_url
+from .stores.location import NAMELESS, parse_store_url
 from .warc.files import DEFAULT_NAME
 
 if TYPE_CHECKING:
@@ -373,6 +373,9 @@ def _value(settings: BaseSettings, spec: Spec) -> Any:
     try:
         return spec.read(raw)
     except (ValueError, TypeError, OverflowError) as error:
+        if isinstance(error, SettingError) and str(error).startswith(NAMELESS):
+            # It has found out what was meant, and has left out a password.
+            raise SettingError(f"The setting {spec.name}{str(error).removeprefix(NAMELESS)}") from None
         raise SettingError(f"The setting {spec.name} is {raw!r}. Allowed: {spec.allowed}.") from error
 
 

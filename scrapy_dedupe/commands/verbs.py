@@ -25,6 +25,7 @@ import os
 import sys
 import traceback
 from dataclasses import asdict
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -75,7 +76,7 @@ def add_verbs(
     add_common: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> None:
     """Give *parser* one sub-parser for each verb. ``add_common`` adds the caller's own options to each."""
-    choices = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog=prog)
+    choices = parser.add_subparsers(action=_Verbs, dest="verb", metavar="VERB", title="verbs", prog=prog)
     parser.set_defaults(prog=prog, sub_verb=None)
     for name in VERBS:
         verb = verb_named(name)
@@ -87,7 +88,12 @@ def add_verbs(
         if not sub_verbs:
             continue
         sub_choices = child.add_subparsers(
-            dest="sub_verb", metavar="VERB", title="verbs", prog=f"{prog} {name}", required=not stands_alone
+            action=_Verbs,
+            dest="sub_verb",
+            metavar="VERB",
+            title="verbs",
+            prog=f"{prog} {name}",
+            required=not stands_alone,
         )
         for sub_name in sub_verbs:
             sub_verb = verb_named(f"{name} {sub_name}")
@@ -99,6 +105,29 @@ def add_verbs(
                 is_below=stands_alone,
                 asks_store=not hasattr(verb, "PLACE_OPTION"),
             )
+
+
+class _Verbs(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """Tells the nearest verb of one that is not there, where argparse would list them all."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # argparse would look into these first, and complain in its own way.
+        self.choices = None  # type: ignore[assignment]
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        name, known = values[0], list(self._name_parser_map)
+        if name not in known:
+            nearest = get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f" Did you mean {nearest[0]}?" if nearest else " --help lists all of them."
+            raise argparse.ArgumentError(None, f"there is no verb {name!r}.{hint}")
+        super().__call__(parser, namespace, values, option_string)
 
 
 def _add_parser(choices: Any, name: str, verb: Verb) -> argparse.ArgumentParser:

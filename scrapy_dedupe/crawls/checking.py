@@ -22,7 +22,7 @@ from .container_faults import container_fault
 from .crawl_files import CrawlFiles, Recognition, find_crawl_files, strays_by_crawl
 from .dependencies import Dependencies
 from .findings import Finding
-from .index import REPAIR_SUFFIX
+from .index import REPAIR_SUFFIX, did_you_mean
 from .ledger import Ledger
 from .places import WACZ_SUFFIX, size_of, sizes_of
 from .rebuilding import refuse_running
@@ -110,7 +110,7 @@ class Checker:
             if crawl not in known and crawl not in strays:
                 raise CrawlStateError(
                     f"The crawl {crawl} is unknown, in the index and in {self._places()}. The verb crawls lists those that"
-                    " the index knows; --warc-dir names another folder."
+                    f" the index knows; --warc-dir names another folder.{did_you_mean(crawl, known)}"
                 )
         run = _Run(self, result, Dependencies(self.index, self.wacz_folder), strays, self._thoroughness)
         try:

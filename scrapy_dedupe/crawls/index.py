@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import re
 import secrets
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self
 
-from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.errors import CrawlStateError, SettingError
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import Counts
 
 from .values import date_digits, plain_digest, plain_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from scrapy_dedupe.stores.base import (
@@ -164,12 +166,14 @@ class CrawlIndex:
 
         Revisits of other crawls that waited for an original find it now.
         """
-        self._store.commit(_checked_id(crawl), stats)
+        with self._naming_nearest(crawl):
+            self._store.commit(_checked_id(crawl), stats)
         self._store.resolve()
 
     def cancel(self, crawl: str) -> None:
         """Forget an uncommitted crawl. Its files stay. Safe to repeat."""
-        self._store.cancel(_checked_id(crawl))
+        with self._naming_nearest(crawl):
+            self._store.cancel(_checked_id(crawl))
 
     # Import: see IndexStore for what each does and raises.
 
@@ -306,6 +310,16 @@ class CrawlIndex:
         """The sums over the committed crawls."""
         return self._store.totals()
 
+    @contextmanager
+    def _naming_nearest(self, crawl: str) -> Iterator[None]:
+        try:
+            yield
+        except CrawlStateError as error:
+            known = [info.id for info in self._store.crawls()]
+            if crawl in known:
+                raise
+            raise CrawlStateError(f"{error}{did_you_mean(crawl, known)}") from error
+
     def close(self) -> None:
         """Close the store that was opened with the index. Safe to repeat."""
         if self._owned is not None:
@@ -318,6 +332,16 @@ class CrawlIndex:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def did_you_mean(crawl: str, known: Iterable[str]) -> str:
+    """A sentence, with a space before it, with the crawl whose id is nearest to one that is unknown; or nothing.
+
+    >>> did_you_mean("site-1", ["site-11", "other"])
+    ' Did you mean site-11?'
+    """
+    nearest = get_close_matches(crawl, [*known], n=1, cutoff=0.75)
+    return f" Did you mean {nearest[0]}?" if nearest else ""
 
 
 def checked_crawl_id(crawl: str) -> str:

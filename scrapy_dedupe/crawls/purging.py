@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import CrawlStateError, SettingError
 
 from .dependencies import Dependencies
-from .index import checked_crawl_id
+from .index import checked_crawl_id, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,6 +58,7 @@ def check_purge(dependencies: Dependencies, crawls: Sequence[str], *, force: boo
         if crawl not in known:
             raise CrawlStateError(
                 f"The index knows no crawl {crawl}, so nothing was purged. The verb crawls lists those that it knows."
+                + did_you_mean(crawl, known)
             )
         if known[crawl].state == "uncommitted":
             raise CrawlStateError(

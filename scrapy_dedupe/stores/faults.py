@@ -44,9 +44,61 @@ def redis_faults(url: str) -> Iterator[None]:
                 f"A key in the store {url} holds something that is not ours ({error}). It was left as it is;"
                 " use another database number in the URL."
             ) from error
-        raise StoreUnavailable(f"The store {url} refused a command: {_reason(error)}.") from error
+        raise StoreUnavailable(
+            f"The store {url} refused a command: {_reason(error)}.{_remedy(error)}"
+        ) from error
     except (redis.RedisError, OSError) as error:
-        raise StoreUnavailable(f"The store {url} does not answer: {_reason(error)}.") from error
+        raise StoreUnavailable(
+            f"The store {url} does not answer: {_reason(error)}.{_remedy(error)}"
+        ) from error
+
+
+# What servers and redis-py say, and what a person can do about it.
+_CREDENTIALS = (
+    "See to the user and the password in the URL; @, / and : in them are written as %40, %2F and %3A."
+)
+_PERMISSION = (
+    "Give the user that the URL names the permission for the keys and commands: ACL SETUSER on the server."
+)
+_NO_TLS = "The server speaks no TLS at this port: write redis:// in place of rediss://."
+_TLS = "If the server wants TLS, write rediss:// in the URL."
+_REMEDIES = (
+    (
+        "index is out of range",
+        "The server has fewer databases, 16 as a rule: use a smaller number in the URL.",
+    ),
+    ("noauth", "The server wants a password: redis://USER:PASSWORD@host:port/0, or without the user."),
+    (
+        "authentication required",
+        "The server wants a password: redis://USER:PASSWORD@host:port/0, or without the user.",
+    ),
+    ("without any password configured", "The server has no password: leave it out of the URL."),
+    ("wrongpass", _CREDENTIALS),
+    ("invalid username-password", _CREDENTIALS),
+    ("invalid password", _CREDENTIALS),
+    ("no permissions", _PERMISSION),
+    ("noperm", _PERMISSION),
+    ("read only replica", "Name the primary server in the URL."),
+    ("wrong version number", _NO_TLS),
+    ("wrong_version_number", _NO_TLS),
+    ("record layer failure", _NO_TLS),
+    (
+        "certificate verify failed",
+        "Name the authority of its certificate with ?ssl_ca_certs=FILE at the end of the URL.",
+    ),
+    ("command not allowed when used memory", "Raise maxmemory, or forget what is not needed."),
+    ("misconf", "See to the disk and the log of the server."),
+    ("connection closed by server", _TLS),
+    ("connection reset by peer", _TLS),
+    ("connection refused", "See whether the server runs, and at this host and port."),
+    ("name or service not known", "See to the name of the host in the URL."),
+)
+
+
+def _remedy(error: Exception) -> str:
+    """What to do about an error that people make with the URL of a server, with a space before it; or nothing."""
+    words = str(error).lower()
+    return next((f" {remedy}" for said, remedy in _REMEDIES if said in words), "")
 
 
 def _reason(error: Exception) -> str:

@@ -12,16 +12,26 @@ The SQLite forms are those of SQLAlchemy, the Redis forms those of redis-py.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from scrapy_dedupe.errors import SettingError
 
+NAMELESS = "the store URL"
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 ALLOWED = (
     "sqlite:///relative.db, sqlite:////absolute.db, redis://host:port/db, rediss://… or unix:///path.sock"
 )
+
+_LONGEST = 200
+_DATABASE = re.compile(r"(/[0-9]*)?")
+_PASSWORD = re.compile(r"(?<=/)([^/@:\s]*):([^/@\s]*)@")
+# A scheme with one slash or none, or in capitals.
+_SLASHES = re.compile(r"((?:redis|rediss|unix)):/*([^/].*|/.+)", re.IGNORECASE)
+_DRIVE = re.compile(r"[A-Za-z]:[\\/].+")
+_HOST = re.compile(r"(localhost|[0-9.]+)(:[0-9]+)?(/[0-9]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ class StoreLocation:
         return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
 
 
-def parse_store_url(url: object, name: str = "the store URL") -> StoreLocation:
+def parse_store_url(url: object, name: str = NAMELESS) -> StoreLocation:
     """Check a store URL.
 
     Raises :class:`SettingError` that names *name*, the value and what is allowed.
@@ -67,8 +77,55 @@ def parse_store_url(url: object, name: str = "the store URL") -> StoreLocation:
             return StoreLocation(url, Path(unquote(rest[1:])))
         if scheme in REDIS_SCHEMES and separator and rest.strip("/"):
             try:
-                _ = urlsplit(url).port
+                parts = urlsplit(url)
+                _ = parts.port
             except ValueError as error:
-                raise SettingError(f"{name} is {url!r}: {error}. Allowed: {ALLOWED}.") from error
+                raise SettingError(f"{name} is {shown_value(url)}: {error}. Allowed: {ALLOWED}.") from error
+            # redis-py would take database 0 for a word.
+            if scheme != "unix" and not _DATABASE.fullmatch(parts.path):
+                raise SettingError(
+                    f"{name} is {shown_value(url)}: the database {parts.path[1:]!r} is no number. Write the number of a"
+                    " database, such as /0, at its end."
+                )
             return StoreLocation(url, None)
-    raise SettingError(f"{name} is {url!r}. Allowed: {ALLOWED}.")
+    raise SettingError(f"{name} is {shown_value(url)}. Allowed: {ALLOWED}.{hint_on(url)}")
+
+
+def hint_on(url: object) -> str:
+    r"""What somebody who wrote a wrong store URL probably meant, as a sentence with a space before it; or nothing.
+
+    >>> hint_on("redis:/localhost:6379/0")
+    ' Did you mean redis://localhost:6379/0?'
+    >>> hint_on("C:\\data\\dedupe.db")
+    ' Did you mean sqlite:///C:/data/dedupe.db?'
+    """
+    if not isinstance(url, str) or not url.strip() or len(url) > _LONGEST:
+        return ""
+    scheme, _, rest = url.partition("://")
+    meant = ""
+    if match := _SLASHES.fullmatch(url):
+        meant = f"{match[1].lower()}://{match[2].lstrip('/') if match[1].lower() != 'unix' else match[2]}"
+    elif match := _DRIVE.fullmatch(url):
+        meant = f"sqlite:///{match[0]}".replace(chr(92), "/")
+    elif url.startswith("sqlite:"):
+        path = url.removeprefix("sqlite:").lstrip("/")
+        meant = f"sqlite:///{path}" if path not in ("", ":memory:") else "sqlite:///dedupe.sqlite"
+    elif scheme.lower() in ("http", "https", "tcp", "valkey", "valkeys") and rest:
+        meant = f"{'rediss' if scheme.lower() in ('https', 'valkeys') else 'redis'}://{rest.rstrip('/')}"
+    elif _HOST.fullmatch(url):
+        meant = f"redis://{url}"
+    elif "://" in url:
+        return f" A store is an SQLite file, or a Redis or Valkey server; {scheme[:20]} is neither."
+    else:
+        meant = f"sqlite:///{url}"
+    return f" Did you mean {_masked(meant)}?"
+
+
+def shown_value(value: object) -> str:
+    """A value that should be a store URL, for a message: without a password, and not longer than a line."""
+    text = repr(value) if not isinstance(value, str) else repr(_masked(value))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _masked(url: str) -> str:
+    return _PASSWORD.sub(r"\1:***@", url)

@@ -68,7 +68,10 @@ class SqliteStore:
                     path, timeout=timeout_s, isolation_level=None, check_same_thread=False
                 )
         except OSError as error:
-            raise StoreUnavailable(f"The store {self.url} cannot be opened: {error}.") from error
+            raise StoreUnavailable(
+                f"The store {self.url} cannot be opened: {error.strerror} ({error.filename}). Name a file in a folder that"
+                " can be written to."
+            ) from error
         try:
             with sqlite_faults(self.url):
                 self._prepare()

@@ -86,6 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> CrawlShown:
     from scrapy_dedupe.crawls.dependencies import Dependencies
+    from scrapy_dedupe.crawls.index import did_you_mean
     from scrapy_dedupe.crawls.places import is_present
 
     with place.open_index() as index:
@@ -94,6 +95,7 @@ def run(place: Place, opts: argparse.Namespace) -> CrawlShown:
         if info is None:
             raise CrawlStateError(
                 f"The index knows no crawl {opts.id}. The verb crawls lists those that it knows."
+                + did_you_mean(opts.id, dependencies.crawls)
             )
         return CrawlShown(
             id=info.id,
