@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,11 +45,17 @@ def run_page(file: Path, world: World, folder: Path, programs: Programs, redis_u
 
     with Place(world, folder, programs, port) as place:
         try:
-            for block in blocks_of(file):
+            for block in [*_steps_before(world), *blocks_of(file)]:
                 run_block(place, block, interpreter)
         finally:
             for started in interpreters:
                 started.close()
+
+
+def _steps_before(world: World) -> list[Block]:
+    """The blocks of the page that was followed before, up to its first crawl."""
+    blocks = blocks_of(ROOT / world.after) if world.after else []
+    return list(takewhile(lambda block: "$ scrapy crawl" not in block.text, blocks))
 
 
 def run_block(place: Place, block: Block, interpreter: Callable[[], Interpreter]) -> None:
