@@ -127,7 +127,7 @@ class Observations:
             self._at_this_time((1, 1), (2, int(is_duplicate)))
             if kind == "near" and similarity is not None:
                 self.similarities[min(int(similarity * BINS + 1e-9), BINS - 1)] += 1
-            self.url_patterns.count(url, kind, is_other=is_other)
+            self.url_patterns.count(url, kind, original_url if is_other else None)
             if is_duplicate and original_url is not None and original_url != url:
                 self.groups.count(original_url, url, kind, similarity)
 

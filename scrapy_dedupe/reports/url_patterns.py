@@ -28,7 +28,7 @@ _WIDER = 1.2
 
 
 class Pattern(Row):
-    """The pages of one pattern. ``exact`` and ``near`` are copies of pages at other URLs, as the ``examples`` are."""
+    """The pages of one pattern. ``exact`` and ``near`` have the text of pages at other URLs, as the ``examples`` do."""
 
     __slots__ = ("exact", "examples", "near", "unchanged")
 
@@ -49,19 +49,34 @@ class UrlPatterns(HeavyHitters[Pattern]):
     def __init__(self) -> None:
         super().__init__(_MOST_PATTERNS, _MOST_BYTES)
 
-    def count(self, url: str, kind: str, *, is_other: bool) -> None:
-        """Note a page. ``is_other``: it repeats a page at another URL."""
+    def count(self, url: str, kind: str, original_url: str | None = None) -> None:
+        """Note a page. ``original_url`` is that of the page at another URL that it repeats, None if it repeats none.
+
+        Which of two equal pages comes first is chance. So a page without parameters that repeats the same one with
+        parameters is no copy; the other one is.
+        """
+        is_copy = original_url is not None and kind in ("exact", "near")
+        is_plain = is_copy and original_url is not None and _is_plain(url, original_url)
         for name in _all_patterns(url):
             row = self._row(name)
             if kind == "unchanged":
                 row.unchanged += 1
-            elif is_other and kind in ("exact", "near"):
-                if kind == "exact":
-                    row.exact += 1
-                else:
-                    row.near += 1
-                if len(row.examples) < MOST_EXAMPLES:
-                    self._add_example(row, shown_url(url, _EXAMPLE_CHARS))
+            elif is_copy and not is_plain:
+                self._add_copy(row, kind, url)
+        if is_plain and original_url is not None:
+            for name in _all_patterns(original_url):
+                known = self._rows.get(name)
+                # Of a row that was given up meanwhile the page itself may not be counted.
+                if known is not None and known.copies + known.unchanged < known.calls:
+                    self._add_copy(known, kind, original_url)
+
+    def _add_copy(self, row: Pattern, kind: str, url: str) -> None:
+        if kind == "exact":
+            row.exact += 1
+        else:
+            row.near += 1
+        if len(row.examples) < MOST_EXAMPLES:
+            self._add_example(row, shown_url(url, _EXAMPLE_CHARS))
 
     def _add_example(self, row: Pattern, shown: str) -> None:
         if shown not in row.examples:
@@ -132,6 +147,16 @@ class UrlPatterns(HeavyHitters[Pattern]):
                 self._add_example(row, text_of(example))
         self.floor = count_of(plain.get("floor"))
         self.cut()
+
+
+def _is_plain(url: str, original_url: str) -> bool:
+    """Whether a URL is another one without its parameters.
+
+    >>> _is_plain("http://a/b", "http://a/b?sid=1"), _is_plain("http://a/b", "http://a/c?sid=1")
+    (True, False)
+    """
+    rest = original_url[len(url) : len(url) + 1]
+    return rest in ("?", ";") and original_url.startswith(url) and "?" not in url and ";" not in url
 
 
 def _all_patterns(url: str) -> tuple[str, ...]:

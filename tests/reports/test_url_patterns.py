@@ -14,10 +14,10 @@ from scrapy_dedupe.reports.url_patterns import UrlPatterns
 SITE = "https://example.com"
 
 
-def counted(urls: list[str], kind: str = "exact", *, is_other: bool = True) -> UrlPatterns:
+def counted(urls: list[str], kind: str = "exact", original: str | None = f"{SITE}/original") -> UrlPatterns:
     patterns = UrlPatterns()
     for url in urls:
-        patterns.count(url, kind, is_other=is_other)
+        patterns.count(url, kind, original)
     return patterns
 
 
@@ -89,12 +89,32 @@ def test_a_session_in_the_url_is_told_whatever_the_page(mark: str) -> None:
         "legal",
         "map",
     ]
-    patterns = counted([f"{SITE}/{page}" for page in pages], "unique", is_other=False)
+    patterns = counted([f"{SITE}/{page}" for page in pages], "unique", None)
     for session in ("a8F3kk20", "b7Gh1150"):
         for page in pages:
-            patterns.count(f"{SITE}/{page}{mark}{session}", "exact", is_other=True)
+            patterns.count(f"{SITE}/{page}{mark}{session}", "exact", f"{SITE}/original")
     name = mark.strip("?")
     assert names(patterns) == [f"example.com/…?{name}{{value}}"]
+
+
+@pytest.mark.parametrize("mark", ["?sid=", ";jsessionid="])
+def test_the_page_with_the_session_is_the_copy_also_if_it_was_read_first(mark: str) -> None:
+    patterns = UrlPatterns()
+    for number in range(40):
+        patterns.count(f"{SITE}/page/{number}{mark}a{number}b", "unique", None)
+        patterns.count(f"{SITE}/page/{number}", "exact", f"{SITE}/page/{number}{mark}a{number}b")
+    (trap,) = patterns.traps(10)
+    assert trap.pattern == f"example.com/page/{{n}}?{mark.strip('?')}{{value}}"
+    assert (trap.pages, trap.exact, trap.share) == (40, 40, 1.0)
+    assert trap.examples[0] == f"{SITE}/page/0{mark}a0b"
+
+
+def test_no_pattern_has_more_copies_than_pages() -> None:
+    patterns = UrlPatterns()
+    patterns.count(f"{SITE}/list?sid=1", "unique", None)
+    for _ in range(30):
+        patterns.count(f"{SITE}/list", "exact", f"{SITE}/list?sid=1")
+    assert all(row.copies <= row.calls for _, row in patterns)
 
 
 def test_filters_in_any_combination_are_told_as_one() -> None:
@@ -122,17 +142,17 @@ def test_a_repeated_parameter_is_told_once() -> None:
 def test_printer_versions_are_told_as_what_they_are() -> None:
     patterns = UrlPatterns()
     for number in range(40):
-        patterns.count(f"{SITE}/article-{number}", "unique", is_other=False)
-        patterns.count(f"{SITE}/article-{number}?print=1", "near", is_other=True)
+        patterns.count(f"{SITE}/article-{number}", "unique", None)
+        patterns.count(f"{SITE}/article-{number}?print=1", "near", f"{SITE}/original")
     assert names(patterns) == ["example.com/article-{n}?print={n}"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_other"), [("unchanged", True), ("unique", False), ("near", False), ("exact", False)]
+    ("kind", "original"), [("unchanged", "http://b/"), ("unique", None), ("near", None), ("exact", None)]
 )
-def test_what_does_not_repeat_another_page_is_no_trap(kind: str, is_other: bool) -> None:
+def test_what_does_not_repeat_another_page_is_no_trap(kind: str, original: str | None) -> None:
     urls = [f"{SITE}/list?page={number}" for number in range(100)]
-    assert names(counted(urls, kind, is_other=is_other)) == []
+    assert names(counted(urls, kind, original)) == []
 
 
 def test_less_than_twenty_pages_are_no_trap() -> None:
@@ -144,18 +164,18 @@ def test_less_than_twenty_pages_are_no_trap() -> None:
 def test_half_the_pages_are_no_trap() -> None:
     patterns = counted([f"{SITE}/{number}" for number in range(20)])
     for number in range(20):
-        patterns.count(f"{SITE}/{number}", "unique", is_other=False)
+        patterns.count(f"{SITE}/{number}", "unique", None)
     assert names(patterns) == []
-    patterns.count(f"{SITE}/0", "near", is_other=True)
+    patterns.count(f"{SITE}/0", "near", f"{SITE}/original")
     assert names(patterns) == ["example.com/{n}"]
 
 
 def test_traps_are_found_among_many_other_pages() -> None:
     patterns = UrlPatterns()
     for number in range(3_000):
-        patterns.count(f"{SITE}/{'abcdefghij'[number % 10]}{'x' * (number // 10)}", "unique", is_other=False)
+        patterns.count(f"{SITE}/{'abcdefghij'[number % 10]}{'x' * (number // 10)}", "unique", None)
         if number % 10 == 0:
-            patterns.count(f"{SITE}/calendar/{number}", "exact", is_other=True)
+            patterns.count(f"{SITE}/calendar/{number}", "exact", f"{SITE}/original")
     assert names(patterns) == ["example.com/calendar/{n}"]
     assert patterns.traps(1)[0].pages == 300
 
@@ -164,7 +184,7 @@ def test_the_one_with_most_copies_comes_first_and_sums_add_up() -> None:
     first = counted([f"{SITE}/a/{number}" for number in range(30)])
     second = counted([f"{SITE}/b/{number}" for number in range(25)])
     for number in range(15):
-        second.count(f"{SITE}/a/{number}", "near", is_other=True)
+        second.count(f"{SITE}/a/{number}", "near", f"{SITE}/original")
     first.merge(second)
     assert [(trap.pattern, trap.exact, trap.near) for trap in first.traps(10)] == [
         ("example.com/a/{n}", 30, 15),
@@ -178,6 +198,6 @@ def test_a_stored_one_goes_on() -> None:
     second = UrlPatterns()
     second.take(first.as_dict())
     for number in range(15, 30):
-        second.count(f"{SITE}/a/{number}", "exact", is_other=True)
+        second.count(f"{SITE}/a/{number}", "exact", f"{SITE}/original")
     assert second.traps(1)[0].pages == 30
     assert second.as_dict()["rows"][0][1] == 30
