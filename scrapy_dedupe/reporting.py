@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 
 from .content.content_type import mime_of
+from .crawls.dependencies import Dependencies
 from .crawls.index import CrawlIndex
 from .errors import ArchiveError, SettingError, StoreError
 from .reports.kept import pack, unpack
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from .crawls.recorder import Recorded
     from .onlookers import JudgedPage
-    from .stores.base import CrawlInfo
+    from .reports.figures import Report
     from .warc.capture import Capture
 
 _SAVE_S: Final = 60.0
@@ -165,14 +166,12 @@ class ReportExtension:
         return False
 
     def _write(self, stats: dict[str, Any]) -> None:
-        # They bring a template engine and a renderer with them.
+        # It brings a template engine and a renderer with it.
         from .reports.page import page
-        from .reports.sums import CrawlSeen, report_of
 
         assert self._page is not None
         self._observations.set_stats(stats)
-        seen = CrawlSeen(self._session.crawl_id, self._info(), self._observations)
-        text = page(report_of([seen]))
+        text = page(self._report())
         temporary = _temporary(self._page)
         try:
             temporary.write_text(text, encoding="utf-8")
@@ -180,18 +179,22 @@ class ReportExtension:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _info(self) -> CrawlInfo | None:
-        """What the index says of this crawl; None without one, and if it does not answer."""
-        session = self._session
+    def _report(self) -> Report:
+        from .commands.reported_crawls import graph_of
+        from .reports.sums import CrawlSeen, report_of
+
+        session, crawl = self._session, self._session.crawl_id
         url = session.layers.get("warc")
-        if url is None or session.guard(url).open:
-            return None
-        try:
-            crawls = CrawlIndex(session.store(url).index).crawls()
-        except StoreError as error:
-            session.guard(url).failed(error)
-            return None
-        return next((info for info in crawls if info.id == session.crawl_id), None)
+        if url is not None and not session.guard(url).open:
+            try:
+                index = CrawlIndex(session.store(url).index)
+                dependencies = Dependencies(index, session.settings.wacz.folder)
+                graph, info = graph_of(dependencies, [crawl]), dependencies.crawls.get(crawl)
+            except StoreError as error:
+                session.guard(url).failed(error)
+            else:
+                return report_of([CrawlSeen(crawl, info, self._observations)], graph=graph)
+        return report_of([CrawlSeen(crawl, None, self._observations)])
 
 
 def _checked(page: Path) -> Path:

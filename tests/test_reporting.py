@@ -247,6 +247,16 @@ async def test_the_page_is_written_after_the_commit(
 
 
 @crawl_test
+async def test_the_page_says_which_crawls_this_one_needs(
+    site: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    await crawl(LinkSpider, {**settings, "DEDUPE_CRAWL_ID": "first"}, urls=site.url())
+    settings.update(DEDUPE_REPORT=str(tmp_path / "report.html"), DEDUPE_CRAWL_ID="second")
+    await crawl(LinkSpider, settings, urls=site.url())
+    assert "second needs first" in read(tmp_path / "report.html")
+
+
+@crawl_test
 async def test_each_spider_of_a_process_has_its_page(
     site: WebServer, settings: dict[str, Any], tmp_path: Path
 ) -> None:

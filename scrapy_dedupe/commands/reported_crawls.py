@@ -84,7 +84,7 @@ def reported_crawls(place: Place, ids: Sequence[str], most: int) -> Reported:
                 f"What is kept of {', '.join(found.unreadable[:5])} cannot be read: it is damaged, or of a newer version."
                 " It was left as it is."
             )
-        found.graph = _graph(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
+        found.graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
         return found
 
 
@@ -142,7 +142,7 @@ def _started(crawl: CrawlSeen) -> str:
     return "" if crawl.observations is None else crawl.observations.started_text
 
 
-def _graph(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
+def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
     """The crawls of a report, and what they need."""
     edges = []
     needed: dict[str, None] = {}
