@@ -45,11 +45,11 @@ def redis_faults(url: str) -> Iterator[None]:
                 " use another database number in the URL."
             ) from error
         raise StoreUnavailable(
-            f"The store {url} refused a command: {_reason(error)}.{_remedy(error)}"
+            f"The store {url} refused a command: {_reason(error)}.{_remedy(error, url)}"
         ) from error
     except (redis.RedisError, OSError) as error:
         raise StoreUnavailable(
-            f"The store {url} does not answer: {_reason(error)}.{_remedy(error)}"
+            f"The store {url} does not answer: {_reason(error)}.{_remedy(error, url)}"
         ) from error
 
 
@@ -57,6 +57,7 @@ def redis_faults(url: str) -> Iterator[None]:
 _CREDENTIALS = (
     "See to the user and the password in the URL; @, / and : in them are written as %40, %2F and %3A."
 )
+_NO_CREDENTIALS = "The server wants a password: redis://USER:PASSWORD@host:port/0, or without the user."
 _PERMISSION = (
     "Give the user that the URL names the permission for the keys and commands: ACL SETUSER on the server."
 )
@@ -67,11 +68,9 @@ _REMEDIES = (
         "index is out of range",
         "The server has fewer databases, 16 as a rule: use a smaller number in the URL.",
     ),
-    ("noauth", "The server wants a password: redis://USER:PASSWORD@host:port/0, or without the user."),
-    (
-        "authentication required",
-        "The server wants a password: redis://USER:PASSWORD@host:port/0, or without the user.",
-    ),
+    ("noauth", _NO_CREDENTIALS),
+    ("hello must be called with the client already authenticated", _NO_CREDENTIALS),
+    ("authentication required", _NO_CREDENTIALS),
     ("without any password configured", "The server has no password: leave it out of the URL."),
     ("wrongpass", _CREDENTIALS),
     ("invalid username-password", _CREDENTIALS),
@@ -95,9 +94,13 @@ _REMEDIES = (
 )
 
 
-def _remedy(error: Exception) -> str:
+def _remedy(error: Exception, url: str) -> str:
     """What to do about an error that people make with the URL of a server, with a space before it; or nothing."""
     words = str(error).lower()
+    if "timeout" in words or "timed out" in words:
+        # A server without TLS waits for the rest of what it takes for a command.
+        tls = f", or {_NO_TLS[0].lower()}{_NO_TLS[1:-1]}" if url.startswith("rediss:") else ""
+        return f" The server cannot be reached from here, or is busy{tls}."
     return next((f" {remedy}" for said, remedy in _REMEDIES if said in words), "")
 
 
