@@ -37,11 +37,12 @@ class Addon:
         ADDONS = {"scrapy_dedupe.Addon": 500}
 
     With ``DEDUPE_REPLAY`` also the middleware that answers from an archive (950), in ``scrapy shell`` too; with
-    ``DEDUPE_PASSAGES`` the extension that fills a passage index (500).
+    ``DEDUPE_PASSAGES`` the extension that fills a passage index. Other extensions (all 500) see what the crawl saves, for
+    the report, write the log of duplicates, and show metrics.
 
-    What the project or the spider sets itself stays. ``scrapy shell`` is left alone: to look at a page is no crawl. ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` and
-    ``DEDUPE_WARC_ENABLED`` leave one of them out. Raises :class:`~scrapy_dedupe.errors.SettingError` for a
-    setting with a wrong value.
+    What the project or the spider sets itself stays. ``scrapy shell`` is left alone: to look at a page is no crawl.
+    ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` and ``DEDUPE_WARC_ENABLED`` leave one of them out. Raises
+    :class:`~scrapy_dedupe.errors.SettingError` for a setting with a wrong value.
     """
 
     @classmethod

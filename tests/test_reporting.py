@@ -117,6 +117,24 @@ async def test_it_is_kept_with_the_index_or_else_with_the_texts(
 
 
 @crawl_test
+async def test_without_the_addon_the_extension_is_set_by_hand(
+    site: WebServer, settings: dict[str, Any]
+) -> None:
+    settings.update(
+        DEDUPE_CRAWL_ID="c1",
+        DOWNLOADER_MIDDLEWARES={"scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": 543},
+        EXTENSIONS={"scrapy_dedupe.reporting.ReportExtension": 500},
+    )
+    await crawl(LinkSpider, settings, addon=False, urls=site.url())
+    seen = kept(settings, "c1")
+    assert (seen.totals["pages_judged"], seen.totals["responses"], seen.totals["requests_filtered"]) == (
+        3,
+        0,
+        0,
+    )
+
+
+@crawl_test
 async def test_a_job_that_goes_on_adds_to_what_it_kept(
     site: WebServer, stored: dict[str, Any], tmp_path: Path
 ) -> None:
