@@ -214,13 +214,31 @@ def test_the_index_and_the_texts_may_have_stores_of_their_own(
     store = open_store(store_url)
     store.index.add("second", [], Counts(total_crawl_size=1))
     store.close()
-    monkeypatch.setattr("scrapy_dedupe.commands.place.Place.index_url", store_url)
-    monkeypatch.setattr("scrapy_dedupe.commands.place.Place.content_url", texts)
+    (tmp_path / "reported_settings.py").write_text(
+        f'DEDUPE_INDEX_URL = "{store_url}"\nDEDUPE_CONTENT_STORE_URL = "{texts}"\n'
+    )
+    none = tmp_path / "none.sqlite"
+    (tmp_path / "textual_settings.py").write_text(
+        f'DEDUPE_INDEX_URL = "sqlite:///{none}"\nDEDUPE_CONTENT_STORE_URL = "{texts}"\n'
+    )
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = reported_settings\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "reported_settings")
     report = call("report", "--json").json
     assert {crawl["id"] for crawl in report["crawls"]} == {"first", "second", "texts-only"}
     # A crawl without an archive has made no index.
-    monkeypatch.setattr(
-        "scrapy_dedupe.commands.place.Place.index_url", f"sqlite:///{tmp_path / 'none.sqlite'}"
-    )
+    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "textual_settings")
     report = call("report", "--json").json
     assert [crawl["id"] for crawl in report["crawls"]] == ["texts-only"]
+    assert not none.exists()
+
+
+def test_a_shared_store_is_reported_as_well(call: Callable[..., Any], redis_url: str) -> None:
+    store = open_store(redis_url)
+    store.index.start("shared", "stored")
+    store.reports.save("shared", pack(seen()))
+    store.close()
+    report = call("report", "shared", "--store", redis_url, "--json").json
+    assert report["crawls"][0]["has_details"]
+    assert report["totals"]["pages_judged"] == 3
