@@ -107,7 +107,7 @@ def add_verbs(
             )
 
 
-class _Verbs(argparse._SubParsersAction):  # type: ignore[type-arg]
+class _Verbs(argparse._SubParsersAction):
     """Tells the nearest verb of one that is not there, where argparse would list them all."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
