@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -109,6 +110,23 @@ def test_the_text_is_open_metrics_too() -> None:
         if s.name.endswith("_sum")
     }
     assert sums == {(spider, layer): 0.5 for spider in "ab" for layer in LAYERS}
+
+
+def test_the_file_is_written_again_and_again(tmp_path: Path) -> None:
+    file = tmp_path / "x.prom"
+    place = File(file, 0.01)
+    source = Counting("a", {("dedupe_url_seen", ""): 3.0})
+    place.board.add(source)
+    place.open()
+    assert samples(file.read_text())["dedupe_url_seen",] == 3
+    source.reading = {("dedupe_url_seen", ""): 4.0}
+    deadline = time.monotonic() + 60
+    # It is there at any time, and whole.
+    while samples(file.read_text())["dedupe_url_seen",] == 3 and time.monotonic() < deadline:
+        pass
+    place.close()
+    assert samples(file.read_text())["dedupe_url_seen",] == 4
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
