@@ -28,7 +28,9 @@ def sqlite_faults(url: str) -> Iterator[None]:
                 f"The file of the store {url} is not a sound SQLite database ({error}). It was left as it is;"
                 " move it away, or name another file in DEDUPE_STORE_URL."
             ) from error
-        raise StoreUnavailable(f"The store {url} does not answer: {_reason(error)}.") from error
+        raise StoreUnavailable(
+            f"The store {url} does not answer: {_reason(error)}.{_file_remedy(error)}"
+        ) from error
     except sqlite3.Error as error:
         raise StoreUnavailable(f"The store {url} does not answer: {_reason(error)}.") from error
 
@@ -92,6 +94,27 @@ _REMEDIES = (
     ("connection refused", "See whether the server runs, and at this host and port."),
     ("name or service not known", "See to the name of the host in the URL."),
 )
+
+
+_FILE_REMEDIES = (
+    ("disk is full", "Make room on its disk, or name a file on another one."),
+    ("disk i/o error", "Its disk is full, or broken: see to it, or name a file on another one."),
+    ("readonly database", "Change the permissions of the file and its folder, or name another file."),
+    (
+        "unable to open database file",
+        "Change the permissions of its folder, make room on the disk, or name another file.",
+    ),
+    (
+        "database is locked",
+        "Another process has written to it for long: raise DEDUPE_STORE_TIMEOUT, or use Redis.",
+    ),
+)
+
+
+def _file_remedy(error: Exception) -> str:
+    """What to do about the fault of an SQLite file, with a space before it; or nothing."""
+    words = str(error).lower()
+    return next((f" {remedy}" for said, remedy in _FILE_REMEDIES if said in words), "")
 
 
 def _remedy(error: Exception, url: str) -> str:

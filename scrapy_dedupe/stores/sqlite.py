@@ -89,7 +89,9 @@ class SqliteStore:
         try:
             version = self._format()
         finally:
-            self._connection.execute("ROLLBACK")
+            # SQLite has ended the transaction itself if the disk is full.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
         # Of a new file alone. A text goes into some twenty pages, and each is written whole at its commit.
         self._connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
         self._connection.execute("PRAGMA synchronous=NORMAL")

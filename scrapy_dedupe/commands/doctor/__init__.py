@@ -62,9 +62,10 @@ def run(place: Place, opts: argparse.Namespace) -> Examination:
     with data_folder_kept_away():
         patient = Patient(place, opts.spider)
         for section, check in sections.items():
-            findings += [
-                Finding(section, said.level, said.sentence, said.remedy) for said in _checked(check, patient)
-            ]
+            for said in _checked(check, patient):
+                # A store that is away would be told by each one that asks it.
+                if said.level != "problem" or all(said.sentence != known.sentence for known in findings):
+                    findings.append(Finding(section, said.level, said.sentence, said.remedy))
     levels: dict[str, int] = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
     return Examination(__version__, opts.spider, levels, findings)
 

@@ -66,7 +66,11 @@ def _probed(what: str, probe: object, patient: Patient) -> Iterator[Said]:
     except DedupeError as error:
         yield told(error, f"Until then the {what} does not work.")
     except OSError as error:
-        yield problem(f"The {what} cannot be tried: {error}.", "See to the folder and its permissions.")
+        place = "" if error.filename is None else f" ({Path(error.filename).parent})"
+        yield problem(
+            f"The {what} cannot be tried: {error.strerror or error}{place}.",
+            "See to the folder and its permissions.",
+        )
 
 
 def _url_filter(patient: Patient) -> Said:

@@ -167,4 +167,4 @@ def _to_do(location: StoreLocation) -> str:
             "See whether the server runs and the URL is right. Without a server: leave DEDUPE_STORE_URL out, and a local"
             " file is used."
         )
-    return "See to the file and its folder, or name another one in DEDUPE_STORE_URL."
+    return ""  # its own sentence says what to do
