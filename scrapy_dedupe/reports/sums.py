@@ -167,6 +167,13 @@ def _is_cut(crawl: CrawlSeen) -> bool:
     return crawl.info.counts.total_urls > totals["responses"] + totals["revisits"]
 
 
+def _is_unsized(crawl: CrawlSeen) -> bool:
+    """Whether the bytes that a crawl wrote are known in part only."""
+    if crawl.info is None or not (crawl.observations is None or _is_cut(crawl)):
+        return False
+    return crawl.info.counts.total_urls > 0 and crawl.info.counts.total_crawl_size == 0
+
+
 def _dropped(crawl: CrawlSeen) -> int:
     if crawl.observations is not None:
         return crawl.observations.totals["dropped"]
@@ -183,11 +190,17 @@ def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
         )
     if cut := [crawl.id for crawl in crawls if _is_cut(crawl)]:
         notes.append(
-            f"The archive has more records of {_named(cut)} than were seen, as after a kill. The counts are those of"
-            " the archive; the timeline and the hosts, MIME types and statuses lack the rest."
+            f"The archive has more records of {_named(cut)} than were seen, as while it runs or after a kill: what is seen"
+            " is kept once a minute. The counts are those of the archive; the timeline and the hosts, MIME types and"
+            " statuses lack the rest."
+        )
+    if unsized := [crawl.id for crawl in crawls if _is_unsized(crawl)]:
+        notes.append(
+            f"The index learns the size of the files at the end of a crawl, so {_named(unsized)} may have written more"
+            " bytes than are shown."
         )
     if waiting := [crawl.id for crawl in crawls if crawl.info and crawl.info.state == "uncommitted"]:
-        notes.append(f"Not committed: {_named(waiting)}. Their figures may still change.")
+        notes.append(f"Not committed: {_named(waiting)}. What is not committed may still change.")
     return notes
 
 

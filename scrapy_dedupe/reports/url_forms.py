@@ -18,6 +18,7 @@ _READ_CHARS = 1_000
 _MOST_PARTS = 12
 _MOST_PART_CHARS = 60
 _MOST_NAMES = 8
+_MOST_PAIRS = 20
 _LONGEST_PERIOD = 4
 
 _SEPARATORS = re.compile(r"[&;]")
@@ -79,7 +80,7 @@ def patterns_of(url: str) -> Patterns:
 
 def _pairs(query: str, mark: str) -> list[tuple[str, str]]:
     found = []
-    for item in _SEPARATORS.split(query, 50)[:50]:
+    for item in _SEPARATORS.split(query, _MOST_PAIRS)[:_MOST_PAIRS]:
         name, _, value = item.partition("=")
         if item:
             found.append((mark + name, value))
