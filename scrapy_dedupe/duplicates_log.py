@@ -153,7 +153,7 @@ class DuplicatesLogExtension:
             written = self._lines.write_to(self._path)
         except OSError as error:
             self._session.error(
-                "report",
+                "log",
                 ArchiveError(
                     f"The log of duplicates {self._path} cannot be written: {error.strerror or error}."
                 ),
@@ -175,6 +175,7 @@ class DuplicatesLogExtension:
 
 
 def _bounded(url: str) -> str:
+    if len(url) > MAX_URL_CHARS:
+        url = f"{url[: MAX_URL_CHARS - 1]}…"
     # Many readers of JSON refuse a line with half a surrogate pair.
-    url = _SURROGATES.sub("\ufffd", url)
-    return url if len(url) <= MAX_URL_CHARS else f"{url[: MAX_URL_CHARS - 1]}…"
+    return _SURROGATES.sub("\ufffd", url)

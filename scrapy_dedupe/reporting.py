@@ -130,6 +130,8 @@ class ReportExtension:
             if isinstance(error, OSError):
                 error = ArchiveError(f"The page {self._page} cannot be written: {error.strerror or error}.")
             self._session.error("report", error, "The crawl itself has ended as it should.")
+            # An earlier error of this kind may be the one that is in the log.
+            self._session.notes["report"] = f"{self._page} was not written"
         else:
             self._session.notes["report"] = str(self._page)
 

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import tempfile
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from archives import records_of
 from crawling import LinkSpider, crawl, crawl_test
+from hypothesis import given
+from hypothesis import strategies as st
 from webserver import Page
 
 from scrapy_dedupe.appended_lines import AppendedLines
@@ -168,7 +171,7 @@ async def test_a_full_disk_is_told_once_and_the_crawl_goes_on(
     crawler = await crawl(LinkSpider, logged, urls=web.url())
     stats = crawler.stats.get_stats()
     assert (stats["finish_reason"], stats["response_received_count"]) == ("finished", 2)
-    assert stats["dedupe/errors/report"] >= 1
+    assert stats["dedupe/errors/log"] >= 1
     assert (stats.get("dedupe/log/lines", 0), stats["dedupe/log/lost"]) == (0, 2)
     assert caplog.text.count("/dev/full cannot be written: No space left on device.") == 1
     assert len(records_of(tmp_path / "warcs")) > 2
@@ -203,6 +206,33 @@ def test_lines_wait_while_the_file_cannot_be_written(tmp_path: Path) -> None:
     assert lines.write_to(folder / "log") == 6
     assert (folder / "log").read_bytes() == b"0\n1\n2\n3\n4\n5\n"
     assert lines.give_up() == 2
+
+
+@given(steps=st.lists(st.sampled_from(["add", "write", "move", "fail", "tear"]), max_size=40))
+def test_every_line_comes_into_a_file_once_and_in_order(steps: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder, lines, added, moved = Path(place, "logs"), AppendedLines(10_000), 0, 0
+        path = folder / "log"
+        for step in (*steps, "write"):
+            folder.mkdir(exist_ok=True)
+            if step == "add":
+                lines.add(b'{"n": %d}\n' % added)
+                added += 1
+            elif step == "write":
+                lines.write_to(path)
+            elif step == "move" and path.exists():
+                path.rename(folder / f"log.{moved:03}")
+                moved += 1
+            elif step == "fail" and lines:
+                with pytest.raises(IsADirectoryError):
+                    lines.write_to(folder)
+            elif step == "tear":
+                with path.open("ab") as file:
+                    file.write(b'{"n"')
+        # The newest one is called "log", which sorts first.
+        files = sorted(folder.iterdir(), key=lambda file: file.suffix or ".999")
+        whole = [line for file in files for line in file.read_bytes().splitlines() if line.endswith(b"}")]
+    assert [json.loads(line)["n"] for line in whole] == list(range(added))
 
 
 def test_a_file_that_is_moved_away_is_made_again(tmp_path: Path) -> None:

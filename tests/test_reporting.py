@@ -330,5 +330,6 @@ async def test_a_page_that_fails_at_the_end_does_not_hurt_the_crawl(
     crawler = await crawl(Removing, settings, urls=site.url())
     assert crawler.stats.get_value("dedupe/errors/report") == 1
     assert f"The page {folder / 'report.html'} cannot be written: No such file or directory." in caplog.text
+    assert f"  Report    {folder / 'report.html'} was not written" in caplog.text
     with open_index(settings["DEDUPE_STORE_URL"]) as index:
         assert [info.state for info in index.crawls()] == ["committed"]
