@@ -182,7 +182,7 @@ class CrawlGraph:
 class Trap:
     """A pattern of URLs most of whose pages repeat other pages.
 
-    ``pages`` were judged, ``exact`` and ``near`` of them are copies of pages at other URLs; ``share`` is that of the
+    ``pages`` were judged and are not ``unchanged``, ``exact`` and ``near`` of them are copies of pages at other URLs; ``share`` is that of the
     copies, from 0 to 1. Of a page with parameters and the same one without, the first is the copy, whichever was read
     first.
     """

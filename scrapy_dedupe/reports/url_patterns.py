@@ -38,6 +38,11 @@ class Pattern(Row):
         self.examples: list[str] = []
 
     @property
+    def different(self) -> int:
+        """The pages without those that are as they were: what was found out of them was found out earlier."""
+        return self.calls - self.unchanged
+
+    @property
     def copies(self) -> int:
         """The pages that repeat others."""
         return self.exact + self.near
@@ -105,7 +110,9 @@ class UrlPatterns(HeavyHitters[Pattern]):
 
         Where one pattern is part of another, the narrower one is told, unless the wider one has many more copies.
         """
-        found = {name: row for name, row in self if row.calls >= LEAST_PAGES and 2 * row.copies > row.calls}
+        found = {
+            name: row for name, row in self if row.different >= LEAST_PAGES and 2 * row.copies > row.different
+        }
         above = {name: _above(name, row, found) for name, row in found.items()}
         dropped = {
             wider
@@ -119,7 +126,14 @@ class UrlPatterns(HeavyHitters[Pattern]):
             key=lambda item: (-item[1].copies, item[0]),
         )
         return [
-            Trap(name, row.calls, row.exact, row.near, round(row.copies / row.calls, 4), list(row.examples))
+            Trap(
+                name,
+                row.different,
+                row.exact,
+                row.near,
+                round(row.copies / row.different, 4),
+                list(row.examples),
+            )
             for name, row in ranked[:most]
         ]
 

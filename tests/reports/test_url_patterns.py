@@ -170,6 +170,15 @@ def test_half_the_pages_are_no_trap() -> None:
     assert names(patterns) == ["example.com/{n}"]
 
 
+def test_a_later_crawl_that_finds_all_unchanged_hides_no_trap() -> None:
+    urls = [f"{SITE}/calendar/{number}" for number in range(30)]
+    first = counted(urls)
+    for _ in range(3):
+        first.merge(counted(urls, "unchanged"))
+    (trap,) = first.traps(10)
+    assert (trap.pages, trap.exact, trap.share) == (30, 30, 1.0)
+
+
 def test_traps_are_found_among_many_other_pages() -> None:
     patterns = UrlPatterns()
     for number in range(3_000):
