@@ -87,7 +87,7 @@ FAMILIES: Final = (
     Family("dedup_latency_seconds", "histogram", "How long a step takes.", label="layer"),
     Family("dedup_errors_total", "counter", "Errors of scrapy-dedupe's own.", label="layer", prefix="dedupe/errors/",
            # From 0 on: an increase is not seen of what begins with an error.
-           stats=_each("dedupe/errors/", "store", "url", "content", "warc", "upload", "replay", "passages", "report",
+           stats=_each("dedupe/errors/", "store", "url", "content", "warc", "upload", "replay", "passages", "report", "log",
                        "metrics", "close")),
     # URLs
     _url("seen", "Distinct fingerprints in the URL filter."),
