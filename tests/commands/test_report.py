@@ -9,7 +9,7 @@ from scrapy_dedupe.commands import report as verb
 from scrapy_dedupe.reports.kept import pack
 from scrapy_dedupe.reports.observations import Observations
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts
+from scrapy_dedupe.stores.base import Counts, Need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -242,3 +242,26 @@ def test_a_shared_store_is_reported_as_well(call: Callable[..., Any], redis_url:
     report = call("report", "shared", "--store", redis_url, "--json").json
     assert report["crawls"][0]["has_details"]
     assert report["totals"]["pages_judged"] == 3
+
+
+def test_the_graph_has_what_the_crawls_need(call: Callable[..., Any], store_url: str, tmp_path: Path) -> None:
+    there = tmp_path / "first-00000.warc.gz"
+    there.write_bytes(b"")
+    store = open_store(store_url)
+    needs = [
+        Need("first", 0, str(there)),
+        Need("first", 0, str(tmp_path / "gone.warc.gz")),
+        Need("purged", 0, "/x/y.warc.gz"),
+    ]
+    store.index.add("second", [], Counts(), needs=needs)
+    store.close()
+    graph = call("report", "second", "--store", store_url, "--json").json["graph"]
+    assert [(node["id"], node["state"]) for node in graph["nodes"]] == [
+        ("second", "uncommitted"),
+        ("first", "committed"),
+        ("purged", None),
+    ]
+    assert graph["edges"] == [
+        {"crawl": "second", "needs": "first", "files": 2, "is_missing": True},
+        {"crawl": "second", "needs": "purged", "files": 1, "is_missing": True},
+    ]
