@@ -28,8 +28,12 @@ def loading_settings() -> Iterator[None]:
     except DedupeError:
         raise
     except Exception as error:
+        hint = ""
+        if "to unpack" in str(error):
+            # What Scrapy says of a list in the place of a dict.
+            hint = ' A setting of components is no dict; write ADDONS = {"scrapy_dedupe.Addon": 500}, for example.'
         raise SettingError(
-            f"The settings of the project cannot be loaded ({type(error).__name__}: {error})."
+            f"The settings of the project cannot be loaded ({type(error).__name__}: {error}).{hint}"
         ) from error
 
 

@@ -155,6 +155,17 @@ def test_components_that_are_wrong(project: Callable[..., Any], settings: str, s
     assert sentence in of(project(settings, code=3), "problem")
 
 
+def test_a_list_in_the_place_of_a_dict(
+    project: Callable[..., Any], call: Callable[..., Any], tmp_path: Path
+) -> None:
+    project()
+    (tmp_path / "project" / "doctored" / "settings.py").write_text('ADDONS = ["scrapy_dedupe.Addon"]')
+    sys.modules.pop("doctored.settings")
+    called = call("doctor")
+    assert called.code == 2
+    assert 'write ADDONS = {"scrapy_dedupe.Addon": 500}' in called.err
+
+
 def test_settings_that_do_not_go_together(project: Callable[..., Any]) -> None:
     findings = project(
         ADDON + 'DEDUPE_WARC_ENABLED = False\nDEDUPE_WACZ = True\nDEDUPE_ACTION_UNCHANGED = "drop"\n'

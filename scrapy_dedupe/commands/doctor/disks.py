@@ -35,9 +35,7 @@ def folders(patient: Patient) -> dict[str, Path]:
     for layer, url in patient.store_urls.items():
         path = parse_store_url(url).path
         if path is not None and path.absolute().parent not in found.values():
-            found[f"the store of the {'texts' if layer == 'content' else 'crawl index'}"] = (
-                path.absolute().parent
-            )
+            found[_STORES[layer]] = path.absolute().parent
     if settings is None or patient.is_store_given:
         return found
     if "archive" in layers:
