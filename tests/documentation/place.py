@@ -44,7 +44,14 @@ class SiteSpider(scrapy.Spider):
         if isinstance(response, scrapy.http.HtmlResponse):
             yield from response.follow_all(css="a")
 '''
-ADDON = 'ADDONS = {"scrapy_dedupe.Addon": 500}\n'
+SETTINGS = """\
+BOT_NAME = "shop"
+SPIDER_MODULES = ["shop.spiders"]
+NEWSPIDER_MODULE = "shop.spiders"
+TELNETCONSOLE_ENABLED = False
+REMOTE_CONTROL_ENABLED = False
+ADDONS = {"scrapy_dedupe.Addon": 500}
+"""
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class Programs:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONUTF8": "1",
             "COLUMNS": "200",
+            "SSL_CERT_FILE": str(site.certificate(self.folder)[0]),
             "DOCUMENTED_SOCKET": str(self.socket),
             "DOCUMENTED_PROGRAMS": str(self.bin),
             "DOCUMENTED_REACTORLESS": "1" if crawling.reactorless else "",
@@ -120,7 +128,7 @@ class Place:
         self.home = self.folder / "home"
         self.home.mkdir(parents=True)
         self._state = self.folder / "state"
-        chain, context = site.certificate(self.programs.folder)
+        _, context = site.certificate(self.programs.folder)
         known = site.pages()
         plain = self._stack.enter_context(site.server_of(self.home, known))
         secure = site.TlsServer(context)
@@ -135,13 +143,11 @@ class Place:
             places[f"127.77.1.{number}:80"] = site.port_of(served)
         ports = {"6379": self.redis_port, **{str(port): free_port() for port in self.world.ports}}
         network = {"hosts": hosts, "places": places, "ports": ports, "buckets": str(self.folder / "buckets")}
-        self.variables = {
-            **self.programs.environment(),
-            "DOCUMENTED": json.dumps(network),
-            "SSL_CERT_FILE": str(chain),
-        }
+        self.variables = {**self.programs.environment(), "DOCUMENTED": json.dumps(network)}
         for name in self.world.stands:
             getattr(self, f"_{name}")()
+        for crawl in self.world.archives:
+            self._archive(crawl)
         for command in self.world.prepared:
             self.prepare(command)
         return self
@@ -155,12 +161,26 @@ class Place:
     # What may stand in a world.
 
     def _project(self) -> None:
-        self.prepare("scrapy startproject shop .")
-        (self.home / "shop/spiders/site.py").write_text(SPIDER)
-        self.settings.write_text(
-            'BOT_NAME = "shop"\nSPIDER_MODULES = ["shop.spiders"]\nNEWSPIDER_MODULE = "shop.spiders"\n'
-            "TELNETCONSOLE_ENABLED = False\nREMOTE_CONTROL_ENABLED = False\n" + ADDON
-        )
+        template = self.programs.folder / "project"
+        if not template.exists():
+            template.mkdir()
+            self.prepare("scrapy startproject shop .", template)
+            (template / "shop/spiders/site.py").write_text(SPIDER)
+            (template / "shop/settings.py").write_text(SETTINGS)
+        shutil.copytree(template, self.home, dirs_exist_ok=True)
+
+    def _archive(self, crawl: str) -> None:
+        """A folder of that name with the WARC file and the WACZ of a crawl that no store of the world knows of."""
+        template = self.programs.folder / "archives" / crawl
+        if not template.exists():
+            self.prepare(
+                f"scrapy crawl site -s DEDUPE_CRAWL_ID={crawl} -s DEDUPE_STORE_URL=sqlite:///{crawl}.sqlite"
+                f" -s DEDUPE_WARC_DIR={crawl} -s DEDUPE_WACZ=True -s DEDUPE_WACZ_DIR={crawl}"
+            )
+            for file in self.home.glob(f"{crawl}.sqlite*"):
+                file.unlink()
+            shutil.copytree(self.home / crawl, template)
+        shutil.copytree(template, self.home / crawl, dirs_exist_ok=True)
 
     def _checkout(self) -> None:
         """The files of the repository that pages go to."""
@@ -217,9 +237,9 @@ class Place:
         """Let the next line begin in the folder that the page began in."""
         self._state.unlink(missing_ok=True)
 
-    def prepare(self, command: str) -> None:
-        """Run what is to be before, from the home of the world; it has to work."""
-        ran = self.run(command, self.home)
+    def prepare(self, command: str, folder: Path | None = None) -> None:
+        """Run what is to be before, from the home of the world or another *folder*; it has to work."""
+        ran = self.run(command, folder or self.home)
         assert ran.code == 0, f"{command}\n{ran.output}"
 
     def interpreter(self) -> Interpreter:

@@ -12,6 +12,7 @@ import textwrap
 import tomllib
 from typing import TYPE_CHECKING, Any
 
+import yaml  # comes with the package wacz
 from scrapy.settings import default_settings
 
 from scrapy_dedupe.settings import SPECS
@@ -248,11 +249,13 @@ def doctested(place: Place, block: Block) -> None:
 
 
 def check_data(block: Block) -> None:
-    """JSON and TOML parse."""
+    """JSON, TOML and YAML parse."""
     try:
         if block.language == "json":
             json.loads(block.text)
         elif block.language == "toml":
             tomllib.loads(block.text)
-    except ValueError as error:
+        else:
+            yaml.safe_load(block.text)
+    except (ValueError, yaml.YAMLError) as error:
         raise AssertionError(f"{where(block)} {error}") from None

@@ -23,7 +23,7 @@ def _parser() -> argparse.ArgumentParser:
 def _verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
+            return dict(action._name_parser_map)
     return {}
 
 

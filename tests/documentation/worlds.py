@@ -118,12 +118,14 @@ WORLDS: dict[str, World] = {
             "scrapy dedupe crawls show": (ANEW, f"scrapy crawl site -s DEDUPE_CRAWL_ID={ID}"),
         },
     ),
+    "docs/usage/monitoring.rst": World(PROJECT, ports=(9410,)),
     "docs/usage/replay.rst": World(
         PROJECT,
         archives=("one", "two"),
         prepared=("mkdir wacz warcs && cp one/one.wacz wacz/site-20261128.wacz && cp two/*.gz warcs",),
     ),
     "docs/usage/resume.rst": World(PROJECT),
+    "docs/usage/troubleshooting.rst": World(PROJECT),
     "docs/usage/storage.rst": World(
         PROJECT,
         prepared=("scrapy crawl site",),

@@ -6,20 +6,29 @@ environment and streams on.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
+import pkgutil
 import runpy
 import signal
 import socket
 import sys
+from importlib import import_module
 from typing import Any
 
 STREAMS = 3
+PACKAGES = (
+    "scrapy.commands", "scrapy.core.downloader", "scrapy.downloadermiddlewares", "scrapy.extensions",
+    "scrapy.spidermiddlewares", "scrapy.pipelines", "scrapy_dedupe",
+)  # fmt: skip
 
 
 def serve(path: str) -> None:
     """Fork for each program, and for the answer to it, until the process is killed."""
     _load()
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -34,14 +43,15 @@ def serve(path: str) -> None:
 
 
 def _load() -> None:
-    from importlib import import_module
-
-    for name in (
-        "scrapy.cmdline", "scrapy.crawler", "scrapy.core.engine", "scrapy.spiders", "scrapy.downloadermiddlewares.retry",
-        "redis", "scrapy_dedupe", "scrapy_dedupe.pipelines", "scrapy_dedupe.dupefilters", "scrapy_dedupe.session",
-        "scrapy_dedupe.downloadermiddlewares", "scrapy_dedupe.commands.console", "fsspec", "selectolax.lexbor",
-    ):  # fmt: skip
-        import_module(name)
+    for package in PACKAGES:
+        for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+            with contextlib.suppress(ImportError):
+                import_module(module.name)
+    for name in ("aiohttp", "tldextract", "itemadapter", "fsspec.implementations.local"):
+        with contextlib.suppress(ImportError):
+            import_module(name)
+    # Each crawl installs a reactor of its own.
+    assert "twisted.internet.reactor" not in sys.modules
     from scrapy import cmdline
     from scrapy.core.engine import ExecutionEngine
     from scrapy.settings import default_settings
