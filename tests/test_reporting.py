@@ -275,6 +275,20 @@ async def test_the_page_says_which_crawls_this_one_needs(
 
 
 @crawl_test
+async def test_the_page_says_that_not_all_was_seen(
+    site: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Any, url: str) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(reporting.Observations, "filtered", fail)
+    settings.update(DEDUPE_REPORT=str(tmp_path / "report.html"), DEDUPE_CRAWL_ID="c1")
+    crawler = await crawl(LinkSpider, settings, urls=site.url())
+    assert crawler.stats.get_value("dedupe/errors/report") == 1
+    assert "There were errors in seeing what the crawl c1 did" in read(tmp_path / "report.html")
+
+
+@crawl_test
 async def test_each_spider_of_a_process_has_its_page(
     site: WebServer, settings: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -199,6 +199,11 @@ def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
             f"The index learns the size of the files at the end of a crawl, so {_named(unsized)} may have written more"
             " bytes than are shown."
         )
+    if failed := [crawl.id for crawl in crawls if stats_figures.count(_stats(crawl), "dedupe/errors/report")]:
+        notes.append(
+            f"There were errors in seeing what {_named(failed)} did (dedupe/errors/report, in its log). Figures may be too"
+            " low."
+        )
     if waiting := [crawl.id for crawl in crawls if crawl.info and crawl.info.state == "uncommitted"]:
         notes.append(f"Not committed: {_named(waiting)}. What is not committed may still change.")
     return notes
