@@ -12,6 +12,8 @@ from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.crawls.index import checked_crawl_id
 from scrapy_dedupe.errors import UsageError
 
+from .forgotten_reports import forget_reports
+
 if TYPE_CHECKING:
     import argparse
 
@@ -81,6 +83,7 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
                 forgotten = sum(store.content.forget(url) for url in urls)
             else:
                 forgotten = store.content.purge(before_ms=before_ms, crawl=crawl)
+                forget_reports(store, before=before, crawl=crawl)
             store.content.flush()
     finally:
         store.close()
