@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +13,7 @@ from scrapy_dedupe.reports.observations import Observations
 from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from scrapy_dedupe.stores.base import Store
 
@@ -48,3 +48,14 @@ def test_those_that_ended_earlier_are_forgotten(store: Store) -> None:
     assert forget_reports(store, before=before, crawl="texts-new") == 0
     assert forget_reports(store, before=before) == 1
     assert store.reports.crawls() == ["first", "second", "texts-new", "texts-odd"]
+
+
+def test_purging_the_texts_of_a_crawl_forgets_what_was_seen_during_it(
+    call: Callable[..., Any], store: Store, store_url: str
+) -> None:
+    assert call("content", "purge", "--crawl", "texts-new", "--dry-run", "--store", store_url).code == 0
+    assert "texts-new" in store.reports.crawls()
+    assert call("content", "purge", "--crawl", "texts-new", "--yes", "--store", store_url).code == 0
+    assert "texts-new" not in store.reports.crawls()
+    assert call("content", "purge", "--all", "--yes", "--store", store_url).code == 0
+    assert store.reports.crawls() == ["first", "second"]
