@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from scrapy.utils.misc import load_object
 
 import scrapy_dedupe
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.errors import CrawlStateError, SettingError, StoreUnavailable
+from scrapy_dedupe.middleware_order import PLACES, misplaced, named_components
 from scrapy_dedupe.settings import faults_of
 from scrapy_dedupe.stores import open_store, parse_store_url
 
@@ -146,6 +148,18 @@ async def test_a_class_in_the_wrong_place_stops_the_start(
 ) -> None:
     await refused(web, settings | wrong, addon=False)
     assert words in refusal(caplog)
+
+
+def test_every_class_has_its_place_there_and_under_the_addon() -> None:
+    for path in PLACES:
+        assert isinstance(load_object(path), type)
+    values = {"DEDUPE_PASSAGES": True, "DEDUPE_REPLAY": ["x.wacz"], "DEDUPE_REPLAY_MISSING": "fetch"}
+    settings = _settings(**values, DEDUPE_WARC_ITEM_FIELD="record", ADDONS={"scrapy_dedupe.Addon": 500})
+    scrapy_dedupe.Addon().update_settings(settings)
+    assert misplaced(settings) == []
+    ours = {path for _, path in named_components(settings) if path.startswith("scrapy_dedupe.")}
+    assert ours <= set(PLACES)
+    assert len(ours) >= 8
 
 
 @pytest.mark.parametrize("addon", ["AddOn", "ADDON", "Addons"])

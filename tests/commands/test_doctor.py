@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from scrapy_dedupe.commands.doctor import disks
+from scrapy_dedupe.commands.doctor import disks, versions
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.stores import open_store
@@ -305,6 +305,45 @@ def test_the_passage_index_is_opened(project: Callable[..., Any], tmp_path: Path
     with PassageIndex(tmp_path / "passages") as index:
         index.add("https://example.com/", "one two three four five six seven eight nine ten")
     settings = f'{ADDON}DEDUPE_PASSAGES = True\nDEDUPE_PASSAGES_DIR = "{tmp_path / "passages"}"\n'
-    assert "was opened and has 1 documents" in of(project(settings), "ok")
+    assert "was opened and has 1 document." in of(project(settings), "ok")
     told = of(project(settings + 'DEDUPE_PASSAGES_TOKENISER = "cjk"\n', code=3), "problem")
     assert "tokeniser" in told
+
+
+def test_libraries_that_are_missing_or_too_old(
+    project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Installed:
+        requires = (
+            "numpy>=999",
+            "no-such-library>=1.0",
+            'another-one; python_version < "3"',
+            "no-such-wacz>=2; extra == 'wacz'",
+            "no-such-report; extra == 'report'",
+            "no-such-test; extra == 'test'",
+        )
+
+    monkeypatch.setattr(versions, "distribution", lambda name: Installed)
+    findings = project(f"{ADDON}DEDUPE_WACZ = True\n", code=3)
+    told = of(findings, "problem")
+    assert "numpy is " in told
+    assert 'Upgrade it: pip install "numpy>=999"' in told
+    assert (
+        'The library no-such-library is not installed. Install it: pip install "no-such-library>=1.0"' in told
+    )
+    assert "The setting DEDUPE_WACZ needs the extra wacz: The library no-such-wacz is not installed." in told
+    assert "Not installed, and not needed by these settings: report." in of(findings, "note")
+    assert "another-one" not in str(findings)
+    assert "no-such-test" not in str(findings)
+
+
+def test_what_fails_in_an_unexpected_way_does_not_keep_the_rest(
+    project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(patient: object) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(disks, "folders", broken)
+    findings = project(code=3)
+    assert "unexpected RuntimeError: out of order" in of(findings, "problem")
+    assert "Archive: a record was written" in of(findings, "ok")

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.commands.figures import size_text
+from scrapy_dedupe.commands.figures import counted, size_text
 from scrapy_dedupe.crawls.index import CrawlIndex
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.stores import open_store, parse_store_url
@@ -278,4 +278,4 @@ def _passages(patient: Patient) -> Said:
         passages.root, tokeniser=passages.tokeniser, store_text=passages.store_text, create=False
     ) as index:
         documents = len(index)
-    return ok(f"Passage index: {passages.root} was opened and has {documents:,} documents.")
+    return ok(f"Passage index: {passages.root} was opened and has {counted(documents, 'document')}.")
