@@ -215,8 +215,9 @@ class _Beside:
 
     def end(self) -> None:
         """Write what is not a whole line."""
-        self.stream.write(self._begun)
-        self.stream.flush()
+        with suppress(OSError):
+            self.stream.write(self._begun)
+            self.stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

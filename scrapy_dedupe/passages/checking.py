@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.tasks.watching import UNWATCHED, counted, part
 
 from .catalogue import orphans, read_deleted, read_manifest, refuse_other_files
 from .folder_files import lacking
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from scrapy_dedupe.tasks.watching import Watch
 
     from .catalogue import Manifest
     from .segment_layout import SegmentEntry
@@ -66,7 +69,7 @@ class Checked:
     orphans: tuple[str, ...] = ()
 
 
-def check(folder: Path, full: bool = False) -> Checked:
+def check(folder: Path, full: bool = False, watch: Watch = UNWATCHED) -> Checked:
     """Look at all of the index in *folder*; with *full*, at its posts too, as long as nothing else is wrong.
 
     Raises StoreRefused if there is no index, or one of another version, or if its manifest is damaged; StoreUnavailable
@@ -81,7 +84,7 @@ def check(folder: Path, full: bool = False) -> Checked:
             opened = _opened(folder, manifest, files)
             # All files are open from here on, and stay what they are, whatever a writer removes.
             if opened is not None:
-                return _checked(folder, manifest, opened, full)
+                return _checked(folder, manifest, opened, full, watch)
     raise StoreUnavailable(
         f"The passage index {folder} is written all the time, so that it cannot be checked. Check it again when nobody"
         " writes."
@@ -141,20 +144,22 @@ def _sentence(folder: Path, error: StoreRefused | FileNotFoundError) -> str:
     return str(lacking(folder, error))
 
 
-def _checked(folder: Path, manifest: Manifest, opened: _Opened, full: bool) -> Checked:
+def _checked(folder: Path, manifest: Manifest, opened: _Opened, full: bool, watch: Watch) -> Checked:
     problems: list[str] = []
     _add(problems, opened.problems)
     documents = texts = posts = 0
-    for entry, segment, deleted in opened.segments:
-        texts += segment.text_count
-        posts += segment.post_count
-        documents += segment.document_count - deleted
-        try:
-            _add(problems, segment.check())
-            if full and not problems:
-                _add(problems, _wrong_posts(segment, entry, manifest))
-        except StoreRefused as error:
-            _add(problems, [str(error)])
+    with part(watch, "check", sum(entry.posts_size + entry.blobs_size for entry, _, _ in opened.segments)):
+        for entry, segment, deleted in opened.segments:
+            texts += segment.text_count
+            posts += segment.post_count
+            documents += segment.document_count - deleted
+            try:
+                _add(problems, segment.check(watch))
+                if full and not problems:
+                    _add(problems, _wrong_posts(segment, entry, manifest, watch))
+            except StoreRefused as error:
+                _add(problems, [str(error)])
+            watch.advance(entry.posts_size + entry.blobs_size)
     if not problems:
         _add(problems, [opened.reason] if opened.snapshot is None else _wrong_documents(opened.snapshot))
     return Checked(
@@ -192,24 +197,27 @@ def _hash(doc_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(doc_id.encode(), digest_size=8).digest(), "little")
 
 
-def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest) -> Iterator[str]:
+def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest, watch: Watch) -> Iterator[str]:
     """In which texts of a segment the posts are not those that their blots give."""
     counts = np.zeros(segment.text_count, np.int64)
     sums = np.zeros(segment.text_count, np.uint64)
     has_texts = manifest.parameters.has_texts
     bounds = segment.key_chunks(_MOST_POSTS)
-    for low, high in pairwise(bounds):
-        posts = segment.posts_between(low, high)
-        counts += np.bincount(posts.texts, minlength=len(counts))
-        where = posts.where.astype(np.uint64)
-        np.add.at(sums, posts.texts, _mixed(_joined(posts.keys, where) if has_texts else where))
+    with part(watch, f"{entry.name}: posts", segment.post_count, "posts"):
+        for low, high in pairwise(bounds):
+            posts = segment.posts_between(low, high)
+            counts += np.bincount(posts.texts, minlength=len(counts))
+            where = posts.where.astype(np.uint64)
+            np.add.at(sums, posts.texts, _mixed(_joined(posts.keys, where) if has_texts else where))
+            watch.advance(len(posts.keys))
     expected = _expected_of_texts(segment, manifest) if has_texts else _expected_of_outlines(segment)
-    for text, count, total, tokens in expected:
-        name = f"{entry.name}, text {text}"
-        if (int(counts[text]), int(sums[text])) != (count, total):
-            yield f"{name}: its posts are not those of its blots ({counts[text]} posts, {count} expected)"
-        if tokens is not None and int(segment.token_counts[text]) != tokens:
-            yield f"{name}: it has {tokens} tokens and not {segment.token_counts[text]}"
+    with part(watch, f"{entry.name}: blots", segment.text_count, "texts"):
+        for text, count, total, tokens in counted(expected, watch):
+            name = f"{entry.name}, text {text}"
+            if (int(counts[text]), int(sums[text])) != (count, total):
+                yield f"{name}: its posts are not those of its blots ({counts[text]} posts, {count} expected)"
+            if tokens is not None and int(segment.token_counts[text]) != tokens:
+                yield f"{name}: it has {tokens} tokens and not {segment.token_counts[text]}"
 
 
 def _expected_of_texts(segment: Segment, manifest: Manifest) -> Iterator[tuple[int, int, int, int | None]]:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.tasks.jobs import job_count, run_in_order
+from scrapy_dedupe.tasks.watching import UNWATCHED
 
 from . import checking, inspection, queries
 from .catalogue import MANIFEST, manifest_stamp
@@ -99,13 +100,13 @@ class PassageIndex:
         self.jobs = job_count(jobs)
         self.lock_timeout_s = lock_timeout_s
         self.command = command
+        self.watch = UNWATCHED
         self.added = Added()
         self.merge_error: StoreError | OSError | None = None
         self.parameters = parameters_of(self.path, tokeniser, blotter, store_text, create=create)
         self._create = create and not (self.path / MANIFEST).exists()
         self._largest_merge = LARGEST if largest_merge_posts is None else largest_merge_posts
-        self._merge_pause_s = 0.0
-        self._next_merge_at = 0.0
+        self._merge_pause_s = self._next_merge_at = 0.0
         self._turn = threading.RLock()
         self._is_closed = False
         self._batch: list[Named] = []
@@ -224,9 +225,7 @@ class PassageIndex:
             self.flush()
             outer, before = self._writer, self.added
             if outer is not None and at_once and not outer.is_at_once:
-                raise RuntimeError(
-                    f"Work on {self.path} that is under way cannot become one change any more."
-                )
+                raise RuntimeError(f"Work on {self.path} that is under way cannot become one change now.")
             writer = held.enter_context(self._writing(command, at_once=at_once))
         try:
             yield self
@@ -412,12 +411,14 @@ class PassageIndex:
         """The writer of the index, with the lock: that of `writing` if that is open."""
         if self._writer is not None:
             self._writer.prove_usable()
+            self._writer.watch = self.watch
             yield self._writer
             return
         if not self._create and not (self.path / MANIFEST).exists():
             raise no_index(self.path)
         with WriterLock(self.path, command or self.command, timeout_s=self.lock_timeout_s):
             self._writer = IndexWriter(self.path, self.parameters, at_once=at_once)
+            self._writer.watch = self.watch
             self._create = False  # one that was there and is gone is not begun again
             try:
                 yield self._writer
@@ -443,7 +444,6 @@ def _batches(documents: Iterable[Named]) -> Iterator[list[Named]]:
         characters += len(document[2])
         if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
             yield batch
-            batch = []
-            characters = 0
+            batch, characters = [], 0
     if batch:
         yield batch

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scrapy_dedupe.tasks.watching import UNWATCHED, part
+
 from .segment_layout import DIGEST_SIZE, SegmentEntry
 from .segment_writing import SegmentWriter
 from .segments import Segment, key_bounds
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from scrapy_dedupe.tasks.watching import Watch
 
     from .values import Parameters, Posts
 
@@ -38,6 +42,7 @@ def merge(
     folder: Path,
     name: str,
     parameters: Parameters,
+    watch: Watch = UNWATCHED,
 ) -> SegmentEntry:
     """Write the documents and texts of *segments* that are alive as the segment *name*, in their order.
 
@@ -50,12 +55,15 @@ def merge(
         segment.refuse_damage()
     numbers = _number_texts(segments, texts_alive)
     with SegmentWriter(folder, name, parameters) as writer:
-        for segment, kept in zip(segments, numbers.kept, strict=True):
-            _copy_texts(segment, kept, writer)
-        for place, segment in enumerate(segments):
-            _copy_documents(segments, place, alive[place], numbers, writer)
-            segment.forget()
-        _merge_posts(segments, numbers, parameters, writer)
+        with part(watch, "merge texts", numbers.count, "texts"):
+            for segment, kept in zip(segments, numbers.kept, strict=True):
+                _copy_texts(segment, kept, writer, watch)
+        with part(watch, "merge documents", sum(map(len, alive)), "documents"):
+            for place, segment in enumerate(segments):
+                _copy_documents(segments, place, alive[place], numbers, writer)
+                segment.forget()
+                watch.advance(len(alive[place]))
+        _merge_posts(segments, numbers, parameters, writer, watch)
         return writer.close()
 
 
@@ -92,7 +100,7 @@ def _number_texts(segments: Sequence[Segment], texts_alive: Sequence[NDArray[np.
     )
 
 
-def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter) -> None:
+def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter, watch: Watch) -> None:
     for start, stop in _runs(kept):
         blobs, sizes, raw_sizes, checksums = segment.stored_texts(start, stop)
         counts = np.stack(
@@ -103,6 +111,7 @@ def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter
         )
         writer.add_stored_texts(segment.digests[start:stop], counts, blobs, sizes, raw_sizes, checksums)
         segment.forget()
+        watch.advance(stop - start)
 
 
 def _runs(kept: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
@@ -157,7 +166,11 @@ def _numbers_of(
 
 
 def _merge_posts(
-    segments: Sequence[Segment], numbers: _Numbers, parameters: Parameters, writer: SegmentWriter
+    segments: Sequence[Segment],
+    numbers: _Numbers,
+    parameters: Parameters,
+    writer: SegmentWriter,
+    watch: Watch,
 ) -> None:
     # Posts come from one copy of a text alone.
     sources = [
@@ -168,17 +181,19 @@ def _merge_posts(
     n_posts = int(first_ordinals[-1])
     n_values = numbers.count << SPOT_BITS if parameters.has_texts else n_posts
     bounds = key_bounds(segments, _POSTS)
-    for low_key, high_key in pairwise(bounds):
-        keys, values = [], []
-        for segment, source in zip(segments, sources, strict=True):
-            posts = segment.posts_between(low_key, high_key)
-            some_keys, some_values = _renumbered(
-                posts, source, None if parameters.has_texts else first_ordinals
-            )
-            keys.append(some_keys)
-            values.append(some_values)
-            segment.forget()
-        writer.add_sorted_posts(np.concatenate(keys), np.concatenate(values), n_posts, n_values)
+    with part(watch, "merge posts", n_posts, "posts"):
+        for low_key, high_key in pairwise(bounds):
+            keys, values = [], []
+            for segment, source in zip(segments, sources, strict=True):
+                posts = segment.posts_between(low_key, high_key)
+                some_keys, some_values = _renumbered(
+                    posts, source, None if parameters.has_texts else first_ordinals
+                )
+                keys.append(some_keys)
+                values.append(some_values)
+                segment.forget()
+            writer.add_sorted_posts(np.concatenate(keys), np.concatenate(values), n_posts, n_values)
+            watch.advance(sum(map(len, keys)))
 
 
 def _renumbered(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.tasks.watching import UNWATCHED, counted, part
 
 from .segment_layout import DIGEST_SIZE, name_head
 
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from scrapy_dedupe.tasks.watching import Watch
+
     from .segments import Segment
 
 _POSTS = 1 << 19  # read at a time
 _MOST_TEXTS = 20  # told of by name
 
 
-def check_segment(segment: Segment) -> Iterator[str]:
+def check_segment(segment: Segment, watch: Watch = UNWATCHED) -> Iterator[str]:
     """Yield a sentence for everything that is wrong in *segment*.
 
     Checksums first; if one is wrong, what it covers is not looked at further. Then order, ranges and counts of posts,
@@ -33,15 +36,21 @@ def check_segment(segment: Segment) -> Iterator[str]:
     yield from damage
     if damage:
         return
-    for part_check in (_check_posts, _check_texts, _check_documents):
+    for unit, total, part_check in (
+        ("posts", segment.post_count, _check_posts),
+        ("texts", segment.text_count, _check_texts),
+        ("documents", segment.document_count, _check_documents),
+    ):
         try:
-            yield from part_check(segment)
+            with part(watch, f"{segment.path.name}: {unit}", total, unit):
+                yield from part_check(segment, watch)
         except StoreRefused as error:
             yield str(error)
-    yield from _check_blobs(segment)
+    with part(watch, segment.blobs_path.name, segment.text_count, "texts"):
+        yield from _check_blobs(segment, watch)
 
 
-def _check_posts(segment: Segment) -> Iterator[str]:
+def _check_posts(segment: Segment, watch: Watch) -> Iterator[str]:
     counts = np.zeros(segment.text_count, np.int64)
     seen = None if segment.has_texts else np.zeros(segment.post_count, np.bool_)
     total = 0
@@ -49,6 +58,7 @@ def _check_posts(segment: Segment) -> Iterator[str]:
     for low_key, high_key in pairwise(bounds):
         posts = segment.posts_between(low_key, high_key)
         total += len(posts.keys)
+        watch.advance(len(posts.keys))
         keys, texts, where = posts.keys, posts.texts, posts.where
         # A chunk holds all posts of its keys, so that order within chunks is order throughout.
         is_after = (
@@ -76,20 +86,22 @@ def _check_posts(segment: Segment) -> Iterator[str]:
         yield f"{segment.path}: {np.count_nonzero(~seen)} blots have no post."
 
 
-def _check_texts(segment: Segment) -> Iterator[str]:
+def _check_texts(segment: Segment, watch: Watch) -> Iterator[str]:
     texts = segment.texts_of_digests(segment.digests)
     lost = np.flatnonzero(texts != np.arange(segment.text_count))
     if len(lost):
         yield f"{segment.path}: {len(lost)} texts are not found by their digests, the first is text {lost[0]}."
 
 
-def _check_documents(segment: Segment) -> Iterator[str]:
+def _check_documents(segment: Segment, watch: Watch) -> Iterator[str]:
     _ = segment.document_texts, segment.document_hosts, segment.hosts  # their ranges are looked at
     used = np.unique(segment.document_texts[segment.document_texts < 0])
     if len(used) != len(segment.foreign):
         yield f"{segment.path}: {len(segment.foreign) - len(used)} digests of other segments' texts have no document."
     heads = np.fromiter(
-        (name_head(doc_id.encode()) for doc_id in segment.doc_ids()), np.uint32, segment.document_count
+        (name_head(doc_id.encode()) for doc_id in counted(segment.doc_ids(), watch)),
+        np.uint32,
+        segment.document_count,
     )
     order = np.argsort(heads, kind="stable")
     sorted_heads, name_order = segment.name_tables()
@@ -97,9 +109,9 @@ def _check_documents(segment: Segment) -> Iterator[str]:
         yield f"{segment.path}: the order of its names is wrong."
 
 
-def _check_blobs(segment: Segment) -> Iterator[str]:
+def _check_blobs(segment: Segment, watch: Watch) -> Iterator[str]:
     found = 0
-    for text in range(segment.text_count):
+    for text in counted(range(segment.text_count), watch):
         try:
             problem = _problem_of(segment, text)
         except StoreRefused as error:

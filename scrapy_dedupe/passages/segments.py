@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.tasks.watching import UNWATCHED
 
 from .outlines import decode_outline
 from .segment_blobs import Blobs
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from scrapy_dedupe.tasks.watching import Watch
 
     from .segment_blocks import CheckedBlocks
 
@@ -262,9 +265,9 @@ class Segment:
 
     # The whole
 
-    def check(self) -> Iterator[str]:
+    def check(self, watch: Watch = UNWATCHED) -> Iterator[str]:
         """Read all of the segment, and yield a sentence for everything that is wrong."""
-        return check_segment(self)
+        return check_segment(self, watch)
 
     def damage(self) -> Iterator[str]:
         """Compare everything but the blobs with its checksum, and yield what is damaged."""

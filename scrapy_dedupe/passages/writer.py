@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scrapy_dedupe.errors import StoreError, StoreUnavailable
+from scrapy_dedupe.tasks.watching import UNWATCHED
 
 from . import catalogue
 from .catalogue import Manifest, segment_name
@@ -85,6 +86,7 @@ class IndexWriter:
         self.manifest = catalogue.begin(folder, parameters)
         self._pid = os.getpid()
         self.is_at_once = at_once
+        self.watch = UNWATCHED
         self._committed = self.manifest
         self._is_doubtful = False
         self._has_leftovers = False
@@ -351,7 +353,8 @@ class IndexWriter:
         texts = self._living_texts(segments)
         merged: tuple[SegmentEntry, ...] = ()
         if any(map(np.any, (*living, *texts))):
-            merged = (merge(segments, living, texts, self.folder, self._new_name(), self.parameters),)
+            name = self._new_name()
+            merged = (merge(segments, living, texts, self.folder, name, self.parameters, self.watch),)
         start, stop, _ = chosen.indices(len(entries))
         self._become((*entries[:start], *merged, *entries[stop:]), dict(self.manifest.deleted))
 

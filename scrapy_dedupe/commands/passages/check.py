@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted, number_text
 
 from .roots import add_root, root_of
@@ -56,7 +57,8 @@ def run(place: Place, opts: argparse.Namespace) -> Checked:
 
     begin = time.monotonic()
     root = root_of(place, opts)
-    found = check(root, full=opts.full)
+    with Bars(opts) as bars:
+        found = check(root, opts.full, bars)
     return Checked(
         str(root),
         list(found.problems),

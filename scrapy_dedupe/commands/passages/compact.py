@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted, size_text
 
 from .roots import add_root, root_of
@@ -44,10 +45,12 @@ def run(place: Place, opts: argparse.Namespace) -> Compacted:
 
     begin = time.monotonic()
     root = root_of(place, opts)
-    with PassageIndex(root, create=False, command="passages compact") as index, index.writing():
-        segments_before, bytes_before = _size(root)
-        was_done = index.compact()
-        segments, size_bytes = _size(root)
+    with Bars(opts) as bars, PassageIndex(root, create=False, command="passages compact") as index:
+        index.watch = bars
+        with index.writing():
+            segments_before, bytes_before = _size(root)
+            was_done = index.compact()
+            segments, size_bytes = _size(root)
     seconds = round(time.monotonic() - begin, 3)
     return Compacted(str(root), was_done, segments_before, segments, bytes_before, size_bytes, seconds)
 

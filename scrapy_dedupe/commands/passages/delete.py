@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.errors import ArchiveError, UsageError
 
@@ -56,8 +57,10 @@ def run(place: Place, opts: argparse.Namespace) -> Deleted:
     # A name that stands twice is one.
     ids = list(dict.fromkeys(map(id_of_name, ids)))
     root = root_of(place, opts)
-    with PassageIndex(root, create=False, command="passages delete") as index:
-        was_there = index.delete_many(ids)
+    with Bars(opts) as bars, PassageIndex(root, create=False, command="passages delete") as index:
+        index.watch = bars
+        with bars.part("delete", 0):
+            was_there = index.delete_many(ids)
     missing = [doc_id for doc_id, was in zip(ids, was_there, strict=True) if not was]
     return Deleted(str(root), len(ids) - len(missing), missing, not_merged(index))
 

@@ -174,6 +174,7 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
         ) as index,
         index.writing(at_once=not opts.keep_going),
     ):
+        index.watch = watch
         _refuse_filled(index, root, is_appending=opts.append)
         watch.begin("Indexing", 0)
         prepared = run_in_order(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text, size_text
 from scrapy_dedupe.passages.boilerplate import SHARE
 from scrapy_dedupe.passages.inspection import inspect, inspected_documents
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> InspectedIndex:
     root = root_of(place, opts)
-    with opened(root) as snapshot:
+    with Bars(opts) as bars, bars.part("inspect", 0), opened(root) as snapshot:
         index = inspect(snapshot, opts.boilerplate_share)
         documents = list(inspected_documents(snapshot)) if opts.documents else None
     return InspectedIndex(str(root), index, documents)

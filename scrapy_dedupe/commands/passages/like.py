@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.passages.boilerplate import SHARE
@@ -84,7 +85,7 @@ def add_exclusions(parser: argparse.ArgumentParser) -> None:
 def run(place: Place, opts: argparse.Namespace) -> Liked:
     root = root_of(place, opts)
     taboo = [given_text(name) for name in opts.taboo]
-    with opened(root) as snapshot:
+    with Bars(opts) as bars, bars.part("like", 0), opened(root) as snapshot:
         text, host = _asked_text(snapshot, opts.asked)
         hits = like(
             snapshot,
