@@ -73,7 +73,7 @@ MEASURES = (
         "Pages",
         ("new page", "new pages"),
         ("page that repeats another", "pages that repeat another"),
-        lambda row: (row.pages - row.duplicates, row.duplicates),
+        lambda row: (max(0, row.pages - row.duplicates), row.duplicates),
     ),
     Measure(
         "Requests not sent",
@@ -152,7 +152,7 @@ def verdicts(counts: dict[str, int], *, wide: bool) -> Spec | None:
     rows: list[dict[str, Any]] = []
     bars: list[dict[str, Any]] = []
     for row, (kind, count) in enumerate(known):
-        name, color = KINDS.get(kind, (wording.clean(kind), "var(--third)"))
+        name, color = KINDS.get(kind, (wording.drawn(kind, 36), "var(--third)"))
         share = wording.percent(count, whole)
         rows.append(
             {"row": row, "name": name, "end": count, "text": f"{wording.large_number(count)} ({share})"}
@@ -213,7 +213,7 @@ def shares(rows: Sequence[Share], *, wide: bool) -> Spec | None:
     if not measures:
         return None
     names = [wording.clean(row.name) or "(none)" for row in shown]
-    rows_named = [{"row": row, "name": wording.shortened(name, 36)} for row, name in enumerate(names)]
+    rows_named = [{"row": row, "name": wording.drawn(name, 36)} for row, name in enumerate(names)]
     panels = []
     for place, measure in enumerate(measures):
         title, divisor = _titled(measure, shown)

@@ -61,7 +61,7 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
         {
             "x": 0,
             "y": row,
-            "name": wording.shortened(wording.clean(node.id), 40),
+            "name": wording.drawn(node.id, 40),
             "label": f"{wording.clean(node.id)}: {state_text(node)}",
             "is_missing": node.state in (None, "canceled"),
         }

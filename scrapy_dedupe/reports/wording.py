@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 _HARMFUL = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffc\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
+_ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 _SHOWN_CHARS = 90
 # Longer ones may have been cut when they were kept.
 _MAX_LINK_CHARS = 1_999
@@ -37,6 +38,15 @@ def shortened(text: str, chars: int = _SHOWN_CHARS) -> str:
         return text
     tail = (chars - 1) * 2 // 5
     return f"{text[: chars - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def drawn(text: str, chars: int) -> str:
+    """A text for a chart: shortened, and without characters above U+FFFF, which vl-convert may cut in two.
+
+    >>> drawn("a\U0001f980b", 10)
+    'a�b'
+    """
+    return _ASTRAL.sub("\ufffd", shortened(clean(text), chars))
 
 
 def is_link(url: str) -> bool:

@@ -35,6 +35,8 @@ HOSTILE = [
     "data:text/html,<script>alert(1)</script>",
     "//evil.example/",
     "https://[::1",
+    "\U0001f980" * 60,
+    "a\ufffe\uffff",
     "",
 ]
 
