@@ -29,7 +29,7 @@ def loading_settings() -> Iterator[None]:
         raise
     except Exception as error:
         hint = ""
-        if "to unpack" in str(error):
+        if "to unpack" in str(error) or "'list' object" in str(error):
             # What Scrapy says of a list in the place of a dict.
             hint = ' A setting of components is no dict; write ADDONS = {"scrapy_dedupe.Addon": 500}, for example.'
         raise SettingError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
+from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.doctor import disks, versions
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.passages import PassageIndex
@@ -314,6 +315,7 @@ def test_libraries_that_are_missing_or_too_old(
     project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Installed:
+        version = __version__
         requires = (
             "numpy>=999",
             "no-such-library>=1.0",

@@ -24,20 +24,19 @@ _FOR_DEVELOPERS = ("test", "docs")
 
 def check(patient: Patient) -> Iterator[Said]:
     try:
-        requirements = distribution(_NAME).requires or []
-        installed = version(_NAME)
+        found = distribution(_NAME)
     except PackageNotFoundError:
         yield note(
             f"scrapy-dedupe {__version__} is used from a folder and not installed, so its requirements are not known.",
             "Install it with pip install scrapy-dedupe, or pip install -e . in the folder.",
         )
         return
-    if installed != __version__:
+    if found.version != __version__:
         yield warning(
-            f"pip has installed scrapy-dedupe {installed}, but version {__version__} is imported.",
+            f"pip has installed scrapy-dedupe {found.version}, but version {__version__} is imported.",
             "Install it again.",
         )
-    plain, extras = _read(requirements)
+    plain, extras = _read(found.requires or [])
     faults = [fault for requirement in plain if (fault := _fault(requirement)) is not None]
     yield from faults
     if not faults:
