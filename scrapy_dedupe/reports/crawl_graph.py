@@ -148,4 +148,4 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
 
 def state_text(node: GraphNode) -> str:
     """The state of a crawl in words."""
-    return node.state or "not in the index"
+    return wording.clean(node.state or "not in the index")

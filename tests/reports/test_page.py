@@ -19,7 +19,17 @@ from parsel import Selector
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.reports import page as page_module
-from scrapy_dedupe.reports.figures import OTHERS, DuplicateGroup, Example, Report, Totals, Trap
+from scrapy_dedupe.reports.figures import (
+    OTHERS,
+    CrawlGraph,
+    DuplicateGroup,
+    Example,
+    GraphEdge,
+    GraphNode,
+    Report,
+    Totals,
+    Trap,
+)
 from scrapy_dedupe.reports.page import CARDS_SHOWN, page, summary
 from scrapy_dedupe.settings import SPECS
 
@@ -104,7 +114,15 @@ def test_the_page_refers_to_nothing_outside(html: str, parsed: Selector) -> None
 
 def test_hostile_texts_are_shown_and_do_nothing() -> None:
     shares = [share(text, 10) for text in HOSTILE]
-    report = dataclasses.replace(hostile_report(HOSTILE), hosts=shares, mime_types=shares, statuses=shares)
+    nodes = [GraphNode(text, text or None, text) for text in HOSTILE]
+    report = dataclasses.replace(
+        hostile_report(HOSTILE),
+        hosts=shares,
+        mime_types=shares,
+        statuses=shares,
+        verdicts=dict.fromkeys(HOSTILE, 1),
+        graph=CrawlGraph(nodes, [GraphEdge(text, HOSTILE[0], 1, False) for text in HOSTILE]),
+    )
     html = page(report)
     assert_refers_to_nothing_outside(html)
     html.encode("utf-8")
