@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
 
+from .bars import Bars
+
 if TYPE_CHECKING:
     import argparse
 
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: Place, opts: argparse.Namespace) -> Canceled:
     from scrapy_dedupe.crawls.rebuilding import refuse_running
 
-    with place.open_index() as index:
+    with Bars(opts) as bars, bars.part("cancel", 0), place.open_index() as index:
         refuse_running(index, opts.id, place.settings.warc.folder)
         if not opts.force:
             _refuse_needed(index, opts.id)

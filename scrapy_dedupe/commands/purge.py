@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import DamagedInput, UsageError
 
 from .ages import time_before
+from .bars import Bars
 from .figures import counts_dict, number_text, size_text
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
     if ways > 1:
         raise UsageError("Ids, --missing-from and --older-than do not go together. Use one of them.")
     before = None if opts.older_than is None else time_before(opts.older_than, datetime.now(UTC))
-    with place.open_index() as index:
+    with Bars(opts) as bars, bars.part("purge", 0), place.open_index() as index:
         ended = [] if opts.dry_run else end_unfinished(index)
         dependencies = Dependencies(index, place.settings.wacz.folder)
         if opts.missing_from is not None:

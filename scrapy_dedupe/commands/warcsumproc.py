@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.afterwards.manifest import FORMATS
 
+from .bars import Bars
 from .figures import number_text, size_text
 from .manifest_output import (
     add_output_arguments,
@@ -86,14 +87,17 @@ def run(place: Place, opts: argparse.Namespace) -> Numbered:
     faults = Faults(keep_going=opts.keep_going)
     done = Numbered(str(opts.output), 0, 0, 0, 0, False, 0, [])
     with (
+        Bars(opts) as bars,
         LineWriter(opts.output, columns=10, format=opts.format, force=opts.force) as writer,
         work_folder(opts.output) as work,
     ):
-        given = _noting_unresolved(read_all(opts.manifest, faults=faults), done)
+        given = bars.counted(
+            _noting_unresolved(read_all(opts.manifest, faults=faults), done), "reading", 0, "lines"
+        )
         lines: Iterable[ManifestLine] = number(by_cluster(given, work.path), faults=faults)
         if opts.order == "place":
             lines = by_place(lines, work.path)
-        for line in lines:
+        for line in bars.counted(lines, "numbering", 0, "lines"):
             writer.write(line)
             done.lines += 1
             if line.is_copy:

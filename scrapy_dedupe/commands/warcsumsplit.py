@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.afterwards.splitting import FORMATS, Part
 
+from .bars import Bars
 from .figures import number_text, size_text
 from .manifest_output import add_output_arguments, fault_dicts, faults_caveat, faults_text
 
@@ -81,11 +82,12 @@ def run(place: Place, opts: argparse.Namespace) -> Split:
             f"{prefix} is no beginning of a file name; name one with -o, such as {prefix / 'part'}."
         )
     faults = Faults(keep_going=opts.keep_going)
-    lines = read_all(opts.manifest, faults=faults)
-    if opts.count is not None:
-        parts = split_by_count(lines, prefix, opts.count, format=opts.format, force=opts.force)
-    else:
-        parts = split_by_size(lines, prefix, opts.size, format=opts.format, force=opts.force)
+    with Bars(opts) as bars, bars.part("splitting", 0):
+        lines = bars.counted(read_all(opts.manifest, faults=faults), "reading", 0, "lines")
+        if opts.count is not None:
+            parts = split_by_count(lines, prefix, opts.count, format=opts.format, force=opts.force)
+        else:
+            parts = split_by_size(lines, prefix, opts.size, format=opts.format, force=opts.force)
     return Split(parts, faults.count, fault_dicts(faults))
 
 

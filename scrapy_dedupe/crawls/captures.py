@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.tasks.watching import UNWATCHED, Reached
 from scrapy_dedupe.warc.capture import target_uri
 from scrapy_dedupe.warc.reading import read_record, read_records
 
@@ -18,6 +19,7 @@ from .places import readable
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -47,13 +49,15 @@ class CrawlArchive:
                     found[str(path)] = path
         self.paths: list[ReadableFile] = list(found.values())
 
-    def exchanges(self, urls: Collection[str]) -> Iterator[StoredRecord]:
+    def exchanges(self, urls: Collection[str], watch: Watch = UNWATCHED) -> Iterator[StoredRecord]:
         """The ``response`` and ``revisit`` records of *urls*, in the order in which they were written."""
         wanted = {target_uri(url) for url in urls if url.startswith(("http://", "https://"))}
         if not wanted:
             return
         for path in self.paths:
+            reached = Reached(watch)
             for record in read_records(path, on_damage=self._on_damage):
+                reached(record.offset)
                 if record.type in ("response", "revisit") and record.target_uri in wanted:
                     yield record
 

@@ -26,7 +26,10 @@ from .index_model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    OnForgotten: TypeAlias = Callable[[str, int], None]
 
 __all__ = [
     "Capture",
@@ -179,10 +182,17 @@ class ContentStore(Protocol):
     def forget(self, url: str) -> int:
         """Forget the texts whose first capture is at *url*, and what was noted of it. How many texts."""
 
-    def purge(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
+    def purge(
+        self,
+        *,
+        before_ms: int | None = None,
+        crawl: str | None = None,
+        on_forgotten: OnForgotten | None = None,
+    ) -> int:
         """Forget the texts whose first capture is older than ``before_ms``, or was made by ``crawl``. How many.
 
-        With neither: all texts, and the parameters and templates with them, as if the store was new.
+        With neither: all texts, and the parameters and templates with them, as if the store was new. ``on_forgotten`` is
+        told of what so many are gone, first of ``texts``, then of what was kept for them.
         """
 
     def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from .base import Capture, SeenText, Signature
+    from .base import Capture, OnForgotten, SeenText, Signature
 
 PREFIX = "dedupe:{content}:v2:"
 
@@ -119,9 +119,15 @@ class RedisContent:
         with redis_faults(self._url):
             return self._survey.forget(url)
 
-    def purge(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
+    def purge(
+        self,
+        *,
+        before_ms: int | None = None,
+        crawl: str | None = None,
+        on_forgotten: OnForgotten | None = None,
+    ) -> int:
         with redis_faults(self._url):
-            return self._survey.purge(before_ms, crawl)
+            return self._survey.purge(before_ms, crawl, on_forgotten or (lambda what, count: None))
 
     def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
         with redis_faults(self._url):

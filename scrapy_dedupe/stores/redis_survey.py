@@ -6,6 +6,7 @@ and only if it is still the same.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     import redis
 
+    from .base import OnForgotten
     from .scripting import ScriptCaller
 
 T = TypeVar("T")
@@ -85,11 +87,15 @@ class RedisSurvey:
         self._client.delete(self._key(b"c", url_key(url)))
         return forgotten
 
-    def purge(self, before_ms: int | None, crawl: str | None) -> int:
+    def purge(self, before_ms: int | None, crawl: str | None, on_forgotten: OnForgotten) -> int:
         """As :meth:`~.base.ContentStore.purge`."""
         is_meant = self._first_captures(before_ms, crawl)
-        purged = self._forget_texts(text for text in self._texts() if is_meant(text.seen_ms, text.place))
-        self._forget((b"s", digest, b"") for digest in self._names(b"s"))
+        purged = self._forget_texts(
+            (text for text in self._texts() if is_meant(text.seen_ms, text.place)),
+            partial(on_forgotten, "texts"),
+        )
+        signatures = ((b"s", digest, b"") for digest in self._names(b"s"))
+        self._forget(signatures, on_some=partial(on_forgotten, "signatures"))
         for keys in batches(self._names(b"c"), _SCAN_AT_ONCE):
             for name in keys:
                 notes = self._notes(self._key(b"c", name))
@@ -100,7 +106,9 @@ class RedisSurvey:
                     if text is None or is_meant(int(ms), its_place):
                         gone.append((b"c", name + digest, value))
                 self._forget(gone)
-        self._forget(((b"b", name, b"") for name in self._names(b"b")), _HASHES_AT_ONCE)
+            on_forgotten("captures", len(keys))
+        bands = ((b"b", name, b"") for name in self._names(b"b"))
+        self._forget(bands, _HASHES_AT_ONCE, partial(on_forgotten, "bands"))
         if before_ms is None and crawl is None:
             for hosts in batches(self._names(b"h"), _SCAN_AT_ONCE):
                 self._client.delete(*(self._key(b"h", host) for host in hosts))
@@ -168,16 +176,23 @@ class RedisSurvey:
         noted = self._client.hexists(cast("str", self._key(b"c", url_key(capture.url))), cast("str", digest))
         return seen_text(digest, value, self._crawl(place), url == raw(capture.url) or noted)
 
-    def _forget_texts(self, texts: Iterable[_Text]) -> int:
-        return self._forget((b"t", text.digest, text.value) for text in texts)
+    def _forget_texts(
+        self, texts: Iterable[_Text], on_some: Callable[[int], None] = lambda count: None
+    ) -> int:
+        return self._forget(((b"t", text.digest, text.value) for text in texts), on_some=on_some)
 
-    def _forget(self, things: Iterable[tuple[bytes, bytes, bytes]], at_once: int = _FORGET_AT_ONCE) -> int:
-        return sum(
-            self._scripts.run(
-                _FORGET, self._key(b"i"), self._prefix, *(word for thing in some for word in thing)
-            )
-            for some in batches(things, at_once)
-        )
+    def _forget(
+        self,
+        things: Iterable[tuple[bytes, bytes, bytes]],
+        at_once: int = _FORGET_AT_ONCE,
+        on_some: Callable[[int], None] = lambda count: None,
+    ) -> int:
+        forgotten = 0
+        for some in batches(things, at_once):
+            words = (word for thing in some for word in thing)
+            forgotten += self._scripts.run(_FORGET, self._key(b"i"), self._prefix, *words)
+            on_some(len(some))
+        return forgotten
 
 
 def seen_text(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .base import Signature
+    from .base import OnForgotten, Signature
 
 # Scheme, rest, number of the crawl, milliseconds, whether pending.
 _First: TypeAlias = tuple[int, str | bytes, int, int, int]
@@ -41,6 +41,7 @@ class SqliteContent:
         self._numbers: dict[str, int] = {}
         self._ids: dict[int, str] = {}
         self._lifetime_ms: int | None = None
+        self._on_forgotten: OnForgotten | None = None
 
     def parameters(self) -> dict[str, str]:
         with sqlite_faults(self._url):
@@ -128,7 +129,14 @@ class SqliteContent:
             self._connection.execute("DELETE FROM content_captures WHERE url_key = ?", (url_key(url),))
         return max(forgotten, 0)
 
-    def purge(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
+    def purge(
+        self,
+        *,
+        before_ms: int | None = None,
+        crawl: str | None = None,
+        on_forgotten: OnForgotten | None = None,
+    ) -> int:
+        self._on_forgotten = on_forgotten
         where, values = first_captures(before_ms, crawl)
         # A text that is confirmed meanwhile moves from the first table to the second.
         purged = self._sweep("content_pending", ["digest"], where, values)
@@ -241,6 +249,9 @@ class SqliteContent:
                     deleted += self._connection.executemany(
                         delete, [(*row, *values) for row in rows]
                     ).rowcount
+            if self._on_forgotten is not None:
+                what = "texts" if table == "content_pending" else table.removeprefix("content_")
+                self._on_forgotten(what, len(rows))
             if len(rows) < _PURGE_AT_ONCE:
                 return deleted
             after, last = f" AND ({columns}) > ({places})", rows[-1]

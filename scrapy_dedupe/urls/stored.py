@@ -39,7 +39,7 @@ from scrapy_dedupe.urls.scrapy_file import read_requests_seen
 from scrapy_dedupe.urls.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     from scrapy_dedupe.urls.folder import FilterFolder, LocalFilter
@@ -157,7 +157,8 @@ class StoredFilter:
         """Distinct fingerprints recorded, forgotten ones included."""
         return len(self.filter)
 
-    def figures(self) -> Figures:
+    def figures(self, on_count: Callable[[int], None] | None = None) -> Figures:
+        """The numbers; *on_count* is told of the fingerprints that are counted meanwhile, so many at a time."""
         filter_ = self.filter
         return Figures(
             fingerprints=len(filter_),
@@ -169,7 +170,7 @@ class StoredFilter:
             expected_lost=filter_.expected_lost,
             error_rate=filter_.error_rate,
             forgotten=len(self._forgotten),
-            listed=self.listed(),
+            listed=self.listed(on_count),
             exact=len(filter_) if self.is_exact else None,
         )
 
@@ -179,14 +180,19 @@ class StoredFilter:
         """Every fingerprint that counts as seen, in the order in which they were recorded."""
         return (fingerprint for fingerprint in self._list() if fingerprint not in self._forgotten)
 
-    def listed(self) -> int:
+    def listed(self, on_count: Callable[[int], None] | None = None) -> int:
         """How many fingerprints the list has, forgotten ones included; reads it through."""
-        return sum(1 for _ in self._list())
+        count = 0
+        for part in _parts(self._list()):
+            count += len(part)
+            if on_count is not None:
+                on_count(len(part))
+        return count
 
-    def lacking(self) -> int:
+    def lacking(self, on_count: Callable[[int], None] | None = None) -> int:
         """How many fingerprints of the filter the list lacks, because its file was damaged; reads it through."""
         # After a cut stop the filter is what the list holds.
-        return max(0, len(self.filter) - self.listed()) if self.last_stop is LastStop.CLEAN else 0
+        return max(0, len(self.filter) - self.listed(on_count)) if self.last_stop is LastStop.CLEAN else 0
 
     # Changing
 

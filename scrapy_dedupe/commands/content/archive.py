@@ -13,8 +13,10 @@ from scrapy_dedupe.content.canonical import CANONICALIZERS, read, version
 from scrapy_dedupe.content.judge import text_digest
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.crawls.captures import CrawlArchive
+from scrapy_dedupe.crawls.places import sizes_of
 from scrapy_dedupe.errors import DamagedInput, StoreError
 from scrapy_dedupe.stored_pages import PageReader
+from scrapy_dedupe.tasks.watching import part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.place import Place
     from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.reading import StoredRecord
 
 
@@ -48,8 +51,9 @@ class Archive:
     ``notes`` are sentences about files that could not be read in full.
     """
 
-    def __init__(self, place: Place, folder: Path | None) -> None:
+    def __init__(self, place: Place, folder: Path | None, watch: Watch) -> None:
         self._place = place
+        self._watch = watch
         self._folder = folder or place.settings.warc.folder
         self._reader = PageReader(place.scrapy_settings)
         self.notes: list[str] = []
@@ -82,15 +86,18 @@ class Archive:
             return dict.fromkeys(wanted, sentence)
         lacking = ""
         try:
-            for record in archive.exchanges({item.url for item in wanted}):
-                source = record if record.type == "response" else archive.original(record)
-                if source is None:
-                    lacking = " A revisit record of it refers to one that is not there."
-                    continue
-                for digest, text in self._texts(record, source):
-                    found |= {item: text for item in wanted if item.digest == digest and item not in found}
-                if len(found) == len(wanted):
-                    break
+            with part(self._watch, crawl, sizes_of(archive.paths)):
+                for record in archive.exchanges({item.url for item in wanted}, self._watch):
+                    source = record if record.type == "response" else archive.original(record)
+                    if source is None:
+                        lacking = " A revisit record of it refers to one that is not there."
+                        continue
+                    for digest, text in self._texts(record, source):
+                        found |= {
+                            item: text for item in wanted if item.digest == digest and item not in found
+                        }
+                    if len(found) == len(wanted):
+                        break
         except OSError as error:
             lacking = f" A file cannot be read: {error.strerror}."
         files = "file" if len(archive.paths) == 1 else f"{len(archive.paths)} files"

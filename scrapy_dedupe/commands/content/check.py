@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.content.judge import Reading
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.stored_pages import PageReader
@@ -79,7 +80,6 @@ def run(place: Place, opts: argparse.Namespace) -> CheckedPage:
     content_type = opts.content_type or mimetypes.guess_type(opts.file)[0] or "text/html"
     url = opts.url or Path("stdin" if opts.file == _STDIN else opts.file).absolute().as_uri()
     body = _body(opts.file)
-    archive = Archive(place, opts.warc_dir)
     store = place.open_content()
     try:
         judge = looking_judge(place, store.content)
@@ -90,6 +90,9 @@ def run(place: Place, opts: argparse.Namespace) -> CheckedPage:
     finally:
         store.close()
     why = list(_why(place, judged, reading, share, parameters))
+    with Bars(opts) as bars:
+        archive = Archive(place, opts.warc_dir, bars)
+        diff = _diff(archive, judged, reading, opts)
     return CheckedPage(
         store=place.shown(place.content_url),
         file=opts.file,
@@ -100,7 +103,7 @@ def run(place: Place, opts: argparse.Namespace) -> CheckedPage:
         template=judged.is_template,
         template_share=round(share, 4),
         why=why,
-        diff=_diff(archive, judged, reading, opts),
+        diff=diff,
         notes=archive.notes,
     )
 

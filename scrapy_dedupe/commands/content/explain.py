@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy import Request
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.content.judge import Reading
 from scrapy_dedupe.content.quarrycore import PARAMETERS
 from scrapy_dedupe.errors import StoreRefused
@@ -80,11 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> Explained:
-    options, archive = judge_options(place), Archive(place, opts.warc_dir)
+    options = judge_options(place)
     store = place.open_content()
     try:
         url, known = _known(store.content, opts.url)
-        archived = archive.find(_wanted(known))
+        with Bars(opts) as bars:
+            archive = Archive(place, opts.warc_dir, bars)
+            archived = archive.find(_wanted(known))
         notes = archive.notes
         try:
             judge = looking_judge(place, store.content)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import sys
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.content.quarrycore import PARAMETERS, is_hash, key_of
 from scrapy_dedupe.crawls.index import checked_crawl_id
@@ -65,8 +65,9 @@ def run(place: Place, opts: argparse.Namespace) -> Imported:
     crawl = checked_crawl_id(opts.crawl_id)
     new = known = skipped = 0
     # Whatever is wrong with the file is found before a store is made.
-    with closing(_open(opts.file)) as table:
+    with closing(_open(opts.file)) as table, Bars(opts) as bars:
         rows = _rows(opts.file, table)
+        bars.begin("import", _count(opts.file, table), "rows")
         store = open_store(place.content_url, timeout_s=place.timeout_s)
         try:
             store.content.check_parameters(PARAMETERS)
@@ -76,10 +77,10 @@ def run(place: Place, opts: argparse.Namespace) -> Imported:
                 skipped += len(some) - len(captures)
                 new += found.count(None)
                 known += len(found) - found.count(None)
-                _show_progress(new + known + skipped)
+                bars.advance(len(some))
             store.content.flush()
+            bars.end()
         finally:
-            _end_progress()
             store.close()
     return Imported(str(opts.file), place.shown(place.content_url), crawl, new, known, skipped)
 
@@ -126,6 +127,13 @@ def _rows(path: Path, connection: sqlite3.Connection) -> Iterator[tuple[Any, ...
         raise _unreadable(path, error, "The rows before that place were taken over") from error
 
 
+def _count(path: Path, connection: sqlite3.Connection) -> int:
+    try:
+        return int(connection.execute(f"SELECT count(*) FROM {_TABLE}").fetchone()[0])  # noqa: S608
+    except sqlite3.Error as error:
+        raise _unreadable(path, error, "Nothing was taken over") from error
+
+
 def _unreadable(path: Path, error: sqlite3.Error, so_far: str) -> DamagedInput | ArchiveError:
     reason = str(error).rstrip(".")
     if isinstance(error, sqlite3.OperationalError):
@@ -147,16 +155,6 @@ def _capture(row: tuple[Any, ...], crawl: str) -> Capture | None:
     if hash_ is None or not is_hash(hash_) or not url:
         return None
     return Capture(key_of(hash_), url, crawl, round(time_s * 1000))
-
-
-def _show_progress(rows: int) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{number_text(rows)} rows", end="", file=sys.stderr, flush=True)
-
-
-def _end_progress() -> None:
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
 
 
 def text(result: Imported) -> str:

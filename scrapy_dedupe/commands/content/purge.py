@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.ages import time_before
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.crawls.index import checked_crawl_id
 from scrapy_dedupe.errors import UsageError
@@ -82,7 +83,10 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
             if urls:
                 forgotten = sum(store.content.forget(url) for url in urls)
             else:
-                forgotten = store.content.purge(before_ms=before_ms, crawl=crawl)
+                with Bars(opts) as bars:
+                    parts = _Parts(bars, texts)
+                    forgotten = store.content.purge(before_ms=before_ms, crawl=crawl, on_forgotten=parts)
+                    bars.end()
                 forget_reports(store, before=before, crawl=crawl)
             store.content.flush()
     finally:
@@ -96,6 +100,22 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
         forgotten=forgotten,
         dry_run=opts.dry_run,
     )
+
+
+class _Parts:
+    """A bar for each kind of thing that is forgotten; how many there are is known of the texts."""
+
+    def __init__(self, bars: Bars, texts: int) -> None:
+        self._bars = bars
+        self._what = "texts"
+        bars.begin(self._what, texts, self._what)
+
+    def __call__(self, what: str, count: int) -> None:
+        if what != self._what:
+            self._bars.end()
+            self._bars.begin(what, 0, what)
+            self._what = what
+        self._bars.advance(count)
 
 
 def _new_at(content: ContentStore, url: str) -> int:

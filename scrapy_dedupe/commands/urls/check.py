@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.commands.bars import Bars
+
 from .filters import Target, add_filter_arguments
 from .fingerprints import given_urls
 
@@ -44,15 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: Place, opts: argparse.Namespace) -> Checked:
     target = Target(place, opts)
     fingerprints = [(url, target.fingerprint(url)) for url in given_urls(opts.urls)]
-    with target.open() as found:
-        return Checked(found.name, found.error_bound, checked(found, fingerprints))
+    with Bars(opts) as bars, target.open() as found:
+        return Checked(found.name, found.error_bound, checked(found, fingerprints, bars))
 
 
-def checked(found: OpenFilter, fingerprints: list[tuple[str, bytes]]) -> list[CheckedUrl]:
-    states = found.states([fingerprint for _, fingerprint in fingerprints])
+def checked(found: OpenFilter, fingerprints: list[tuple[str, bytes]], bars: Bars) -> list[CheckedUrl]:
+    """What each URL was until now."""
     return [
         CheckedUrl(url, state, fingerprint.hex())
-        for (url, fingerprint), state in zip(fingerprints, states, strict=True)
+        for url, fingerprint in bars.counted(fingerprints, "check", len(fingerprints), "URLs")
+        for state in found.states([fingerprint])
     ]
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from scrapy import version_info
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.errors import ArchiveError, StoreError, UsageError
+from scrapy_dedupe.urls.folder import LastStop
 from scrapy_dedupe.urls.journal import sync_folder
 from scrapy_dedupe.urls.scrapy_file import write_requests_seen
 
@@ -61,13 +63,17 @@ def run(place: Place, opts: argparse.Namespace) -> Exported:
             f"The URL filter {target.name} keeps no list of its fingerprints, so it cannot be exported. Only the filter "
             "of a job's folder can."
         )
-    with target.open_job() as stored:
-        lacking = stored.lacking()
+    with Bars(opts) as bars, target.open_job() as stored:
+        with bars.part("count", 0, "fingerprints"):
+            lacking = stored.lacking(bars.advance)
+        # After a cut stop the filter, which has the number, would have to be made first.
+        total = len(stored) - lacking if stored.last_stop is LastStop.CLEAN else 0
+        fingerprints = bars.counted(stored.fingerprints(), "export", total, "fingerprints")
         if opts.output == "-":
-            written = write_requests_seen(sys.stdout.buffer, stored.fingerprints(), as_text=as_text)
+            written = write_requests_seen(sys.stdout.buffer, fingerprints, as_text=as_text)
             sys.stdout.buffer.flush()
         else:
-            written = _write(Path(opts.output), stored.fingerprints(), as_text=as_text, force=opts.force)
+            written = _write(Path(opts.output), fingerprints, as_text=as_text, force=opts.force)
     return Exported(target.name, opts.output, opts.format, written, lacking)
 
 

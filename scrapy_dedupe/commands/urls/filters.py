@@ -18,7 +18,7 @@ from .fingerprints import Fingerprinter
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scrapy_dedupe.commands.place import Place
     from scrapy_dedupe.stores.location import StoreLocation
@@ -46,7 +46,7 @@ class OpenFilter(Protocol):
 
     def add_many(self, fingerprints: Iterable[bytes]) -> Added: ...
 
-    def figures(self) -> Figures: ...
+    def figures(self, on_count: Callable[[int], None] | None = None) -> Figures: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class LocalFilter:
     def add_many(self, fingerprints: Iterable[bytes]) -> Added:
         return self.stored.add_many(fingerprints)
 
-    def figures(self) -> Figures:
-        return self.stored.figures()
+    def figures(self, on_count: Callable[[int], None] | None = None) -> Figures:
+        return self.stored.figures(on_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class SharedFilter:
             total += len(part)
         return Added(new, 0, total - new)
 
-    def figures(self) -> Figures:
+    def figures(self, on_count: Callable[[int], None] | None = None) -> Figures:
         now = self.shared.describe()
         return Figures(
             fingerprints=now.seen,

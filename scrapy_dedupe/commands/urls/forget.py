@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
 
 from .check import CheckedUrl, checked
@@ -36,9 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: Place, opts: argparse.Namespace) -> Forgot:
     target = Target(place, opts)
     fingerprints = [(url, target.fingerprint(url)) for url in given_urls(opts.urls)]
-    with target.open() as found:
-        before = checked(found, fingerprints)
-        return Forgot(found.name, found.forget(fingerprint for _, fingerprint in fingerprints), before)
+    with Bars(opts) as bars, target.open() as found:
+        before = checked(found, fingerprints, bars)
+        wanted = [fingerprint for _, fingerprint in fingerprints]
+        forgotten = found.forget(bars.counted(wanted, "forget", len(wanted), "URLs"))
+        return Forgot(found.name, forgotten, before)
 
 
 def text(result: Forgot) -> str:

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.crawls.places import sizes_of
 from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.tasks.watching import Reached
 from scrapy_dedupe.urls.scrapy_file import read_requests_seen
 
 from .filters import Target, add_filter_arguments
@@ -59,9 +62,12 @@ def run(place: Place, opts: argparse.Namespace) -> Imported:
     for path in opts.files:
         _check(path)
     files: list[ImportedFile] = []
-    with target.open(create=True) as found:
+    with Bars(opts) as bars, target.open(create=True) as found:
         made = found.last_stop == "none"
-        added = found.add_many(fingerprint for path in opts.files for fingerprint in _read(path, files))
+        with bars.part("import", sizes_of(opts.files)):
+            added = found.add_many(
+                fingerprint for path in opts.files for fingerprint in _read(path, files, Reached(bars))
+            )
     return Imported(target.name, made, added.taken_over, added.new, added.again, added.known, files)
 
 
@@ -77,7 +83,7 @@ def _check(path: Path) -> None:
         )
 
 
-def _read(path: Path, files: list[ImportedFile]) -> Iterator[bytes]:
+def _read(path: Path, files: list[ImportedFile], reached: Reached) -> Iterator[bytes]:
     """The fingerprints in the file; what it was like goes to ``files`` at its end."""
     count = end = 0
     try:
@@ -88,6 +94,7 @@ def _read(path: Path, files: list[ImportedFile]) -> Iterator[bytes]:
                     break
                 count += 1
                 end = file.tell()
+                reached(end)
                 yield fingerprint
             file.seek(end)
             is_torn = bool(file.read(1))

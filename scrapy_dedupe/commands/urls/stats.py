@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text, size_text
 
 from .filters import Target, add_filter_arguments
@@ -48,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> UrlStats:
     target = Target(place, opts)
-    with target.open() as found:
-        figures = found.figures()
+    with Bars(opts) as bars, bars.part("stats", 0, "fingerprints"), target.open() as found:
+        figures = found.figures(bars.advance)
         return UrlStats(
             filter=found.name,
             last_stop=found.last_stop,
