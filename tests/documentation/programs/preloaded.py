@@ -23,6 +23,8 @@ PACKAGES = (
     "scrapy.commands", "scrapy.core.downloader", "scrapy.downloadermiddlewares", "scrapy.extensions",
     "scrapy.spidermiddlewares", "scrapy.pipelines", "scrapy_dedupe",
 )  # fmt: skip
+WITH_REACTOR = {"scrapy.core.downloader.handlers.ftp"}
+"""Modules of older Scrapy that install a reactor when they are imported."""
 
 
 def serve(path: str) -> None:
@@ -45,8 +47,9 @@ def serve(path: str) -> None:
 def _load() -> None:
     for package in PACKAGES:
         for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
-            with contextlib.suppress(ImportError):
-                import_module(module.name)
+            if module.name not in WITH_REACTOR:
+                with contextlib.suppress(ImportError):
+                    import_module(module.name)
     for name in ("aiohttp", "tldextract", "itemadapter", "fsspec.implementations.local"):
         with contextlib.suppress(ImportError):
             import_module(name)
