@@ -101,8 +101,7 @@ def full_report(hosts: int = 14, crawls: int = 3) -> Report:
             DuplicateGroup(
                 f"https://example.org/search?q={number}",
                 412 - number,
-                2,
-                398 - number,
+                400 - number,
                 12,
                 0.871,
                 [Example(f"https://example.org/search?q={number}&page=2", "near", 0.871)],

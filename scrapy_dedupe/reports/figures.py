@@ -100,7 +100,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A page that repeats another. ``kind``: ``unchanged``, ``exact`` or ``near``, with its ``similarity``."""
+    """A page that repeats another. ``kind``: ``exact`` or ``near``, with its ``similarity``."""
 
     url: str
     kind: str
@@ -109,7 +109,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """Pages with the text of the one at ``url``, which was read first and is not counted.
+    """Pages at other URLs with the text of the one at ``url``, which was read first and is not counted.
 
     ``is_bound``: there may be more pages, since some came before the group was noticed among many.
     ``least_similarity`` is 1.0 where all are equal.
@@ -117,7 +117,6 @@ class DuplicateGroup:
 
     url: str
     pages: int
-    unchanged: int
     exact: int
     near: int
     least_similarity: float

@@ -1,4 +1,7 @@
-"""The largest groups of pages with one text, by the URL of the page that was read first."""
+"""The largest groups of pages with one text, by the URL of the page that was read first.
+
+Pages that are unchanged since an earlier visit are in none: all of a site that is crawled again would be.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ MOST_EXAMPLES = 5
 
 _MOST_GROUPS = 100
 _MOST_BYTES = 40_000
-_KINDS = ("unchanged", "exact", "near")
+_KINDS = ("exact", "near")
 
 
 class Group(Row):
@@ -37,7 +40,7 @@ class Groups(HeavyHitters[Group]):
         self._shown = ""
 
     def count(self, original_url: str, url: str, kind: str, similarity: float | None) -> None:
-        """Note that the page at *url* repeats the one at *original_url*."""
+        """Note that the page at *url* repeats the one at *original_url*; *kind*: ``exact`` or ``near``."""
         self._shown = shown_url(original_url)
         group = self._row(key_of(original_url, self._shown))
         group.kinds[kind] += 1
@@ -83,7 +86,6 @@ class Groups(HeavyHitters[Group]):
             DuplicateGroup(
                 url=group.url,
                 pages=group.calls,
-                unchanged=group.kinds["unchanged"],
                 exact=group.kinds["exact"],
                 near=group.kinds["near"],
                 least_similarity=round(group.least, 4),
@@ -102,11 +104,16 @@ class Groups(HeavyHitters[Group]):
         """Fill this empty one with what :meth:`as_dict` gave. Raises :class:`ValueError` for anything else."""
         plain = dict_of(data)
         for item in list_of(plain.get("rows")):
-            key, url, missed, least, unchanged, exact, near, *examples = list_of(item)
+            key, url, missed, least, *rest = list_of(item)
+            examples = [value for value in rest if isinstance(value, list)]
+            # There may be a count of unchanged pages before these two.
+            *_, exact, near = (value for value in rest if not isinstance(value, list))
             group = Group(text_of(url))
             group.missed, group.least = count_of(missed), share_of(least)
-            group.kinds = dict(zip(_KINDS, map(count_of, (unchanged, exact, near)), strict=True))
+            group.kinds = dict(zip(_KINDS, map(count_of, (exact, near)), strict=True))
             group.calls = sum(group.kinds.values())
+            if not group.calls:
+                continue
             for example in examples[:MOST_EXAMPLES]:
                 group.examples.append(_example(list_of(example)))
                 self._add_text(group, group.examples[-1].url)

@@ -128,7 +128,7 @@ class Observations:
             if kind == "near" and similarity is not None:
                 self.similarities[min(int(similarity * BINS + 1e-9), BINS - 1)] += 1
             self.url_patterns.count(url, kind, original_url if is_other else None)
-            if is_duplicate and original_url is not None and original_url != url:
+            if is_other and kind != "unchanged" and original_url is not None:
                 self.groups.count(original_url, url, kind, similarity)
 
     def recorded(self, url: str, mime: str, status: int, kind: str, written: int, conserved: int) -> None:

@@ -72,6 +72,22 @@ def test_a_page_is_no_copy_of_itself() -> None:
     assert seen.totals["duplicates"] == 60
 
 
+def test_pages_that_are_unchanged_are_in_no_group_and_evict_none() -> None:
+    seen = observed()
+    for number in range(3):
+        judge(seen, f"http://a/copy{number}", original="http://a/first")
+    for number in range(2_000):
+        # This text was read at another URL before it was at this one.
+        seen.judged(
+            f"http://b/{number}", "", 200, "unchanged", f"http://b/{number}?first", 1.0, same_url=True
+        )
+        seen.judged(f"http://b/{number}", "", 200, "near", f"http://b/{number}?first", 0.9, same_url=True)
+    (group,) = seen.groups.largest(10)
+    assert (group.url, group.pages, group.exact, group.is_bound) == ("http://a/first", 3, 3, False)
+    assert seen.verdicts["unchanged"] == seen.verdicts["near"] == 2_000
+    assert unpack(pack(seen), "crawl").groups.largest(10) == [group]
+
+
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="kind of verdict"):
         judge(observed(), "http://a/", "other")
@@ -243,8 +259,8 @@ def damaged(key: str, value: object) -> dict[str, Any]:
         damaged("similarities", "x" * 100),
         damaged("hosts", {"rows": [["a", 1, 0]], "others": [], "floor": 0}),
         damaged("hosts", {"rows": [[5, 1, 0, *[0] * 7]], "others": [0] * 9, "floor": 0}),
-        damaged("groups", {"rows": [[None, "a", 0, 2.0, 1, 1, 1]], "floor": 0}),
-        damaged("groups", {"rows": [[None, "a", 0, 1.0, 1, 1, 1, ["u", "odd", 1.0]]], "floor": 0}),
+        damaged("groups", {"rows": [[None, "a", 0, 2.0, 1, 1]], "floor": 0}),
+        damaged("groups", {"rows": [[None, "a", 0, 1.0, 1, 1, ["u", "odd", 1.0]]], "floor": 0}),
         damaged("url_patterns", {"rows": [["a", 1, 0, 2, 0, 0]], "floor": 0}),
         damaged("url_patterns", {"rows": [["a"]], "floor": 0}),
         damaged("stats", []),

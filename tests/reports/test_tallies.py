@@ -69,15 +69,15 @@ def test_groups_tell_kinds_examples_and_the_least_similarity() -> None:
     groups = Groups()
     for number in range(8):
         groups.count("http://a/", f"http://a/{number}", "near" if number % 2 else "exact", 1 - number / 100)
-    groups.count("http://b/", "http://b/x", "unchanged", None)
-    groups.count("http://b/", "http://b/x", "unchanged", 1.0)
+    groups.count("http://b/", "http://b/x", "exact", None)
+    groups.count("http://b/", "http://b/x", "exact", 1.0)
     largest, second = groups.largest(10)
     assert (largest.url, largest.pages, largest.exact, largest.near) == ("http://a/", 8, 4, 4)
     assert largest.least_similarity == 0.93
     assert [example.url for example in largest.examples] == [f"http://a/{number}" for number in range(5)]
     assert largest.examples[1].similarity == 0.99
     assert not largest.is_bound
-    assert (second.unchanged, second.least_similarity, len(second.examples)) == (2, 1.0, 1)
+    assert (second.exact, second.least_similarity, len(second.examples)) == (2, 1.0, 1)
     assert len(groups.largest(1)) == 1
 
 
