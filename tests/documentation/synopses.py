@@ -12,6 +12,9 @@ from scrapy_dedupe.commands.verbs import add_verbs
 if TYPE_CHECKING:
     from documentation.blocks import Block
 
+COMMON = {"-h", "--help", "--json", "--store"}
+"""Options that all verbs have; the reference explains them once."""
+
 
 @functools.cache
 def _parser() -> argparse.ArgumentParser:
@@ -40,6 +43,20 @@ def options_of(words: list[str]) -> set[str] | None:
     # A verb that stands for its own verbs, as in "passages VERB", has the options of them all.
     parsers = [parser, *_verbs_of(parser).values()]
     return {option for one in parsers for action in one._actions for option in action.option_strings}
+
+
+def undocumented(page: str) -> list[str]:
+    """The options of all verbs that the section of their verb, in the text of the reference, does not name."""
+    sections = re.split(r"^\.\. command:: (\S+)\n", page, flags=re.MULTILINE)
+    texts = dict(zip(sections[1::2], sections[2::2], strict=True))
+    missing = []
+    for name, verb in _verbs_of(_parser()).items():
+        for below, parser in (_verbs_of(verb) or {"": verb}).items():
+            for action in parser._actions:
+                names = [option for option in action.option_strings if option not in COMMON]
+                if names and not any(re.search(rf"{option}(?![\w-])", texts[name]) for option in names):
+                    missing.append(f"{name} {below} {names[-1]}")
+    return missing
 
 
 def check(block: Block) -> None:

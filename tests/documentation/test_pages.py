@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from documentation import synopses
 from documentation.pages import ROOT, pages, run_page
 from documentation.worlds import WORLDS
 
@@ -23,3 +24,9 @@ def test_every_block_of_a_page_works(page: str, tmp_path: Path, programs: Progra
 
 def test_every_world_has_a_page() -> None:
     assert not [page for page in WORLDS if not (ROOT / page).exists()]
+
+
+def test_every_option_of_a_verb_is_in_its_section_of_the_reference() -> None:
+    page = (ROOT / "docs/reference/commands.rst").read_text(encoding="utf-8")
+    assert synopses.undocumented(page) == []
+    assert "purge  --older-than" in synopses.undocumented(page.replace("--older-than", "--older"))

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+WITHOUT_REACTOR = "DownloadHandler is experimental"
+"""What Scrapy says of the client that it takes without the Twisted reactor."""
+
 
 @dataclass(frozen=True)
 class World:
@@ -38,7 +41,7 @@ class World:
 
     def expects(self, line: str) -> bool:
         """Whether a crawl may log this."""
-        return any(re.search(pattern, line) for pattern in self.warnings)
+        return any(re.search(pattern, line) for pattern in (*self.warnings, WITHOUT_REACTOR))
 
 
 PROJECT = ("project",)
