@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.reports.figures import Report
 
+from .bars import Bars
 from .figures import counted, number_text
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def run(place: Place, opts: argparse.Namespace) -> MadeReport:
     output: Path | None = opts.output
     if output is not None:
         _check(output)
-    found = reported_crawls(place, opts.ids, DEFAULT_CRAWLS)
+    with Bars(opts) as bars:
+        found = reported_crawls(place, opts.ids, DEFAULT_CRAWLS, bars)
     report = report_of(found.crawls, graph=found.graph, notes=found.notes)
     if output is not None:
         from scrapy_dedupe.reports.page import page

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.reports.observations import Observations
     from scrapy_dedupe.stores.base import CrawlInfo, Store
 
+    from .bars import Bars
     from .place import Place
 
 _NO_DEPENDENCIES = CrawlGraph([], [])
@@ -39,7 +40,7 @@ class Reported:
     unreadable: list[str] = field(default_factory=list)
 
 
-def reported_crawls(place: Place, ids: Sequence[str], most: int) -> Reported:
+def reported_crawls(place: Place, ids: Sequence[str], most: int, bars: Bars) -> Reported:
     """The crawls with these ids, or the newest ones, at most so many.
 
     Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for an id that nobody knows, and
@@ -69,7 +70,10 @@ def reported_crawls(place: Place, ids: Sequence[str], most: int) -> Reported:
         found = Reported()
         if not wanted:
             found.notes.append("There are no crawls yet.")
-        seen = [_seen(crawl, known.get(crawl), kept, found, is_named=bool(ids)) for crawl in wanted]
+        seen = [
+            _seen(crawl, known.get(crawl), kept, found, is_named=bool(ids))
+            for crawl in bars.counted(wanted, "report", len(wanted), "crawls")
+        ]
         seen.sort(key=_started)
         if not ids and len(listed) + len(others) > most:
             found.notes.append(
