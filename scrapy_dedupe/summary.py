@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _COPIES = {
     "unchanged": "unchanged since an earlier visit",
     "exact": "equal to another page",
-    "near": "nearly equal to another page",
+    "near": "nearly equal to another page or to an earlier version",
 }
 
 

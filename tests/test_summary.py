@@ -48,7 +48,7 @@ def test_each_layer_has_a_line_with_a_share() -> None:
         ),
         (
             "  Pages     412 of 1,000 (41 %) repeat a text: 300 unchanged since an earlier visit, 100 equal to another"
-            " page, 12 nearly equal to another page; 400 of them dropped"
+            " page, 12 nearly equal to another page or to an earlier version; 400 of them dropped"
         ),
         (
             "  Passages  1,200 pages added to the index p, 34 unchanged; 1,150 texts stored,"

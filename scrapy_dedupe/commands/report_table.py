@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 _MOST_CHARS = 100
+_LEAST_LOST = 0.001
 
 _KINDS = {
     "unique": "new",
     "unchanged": "unchanged",
     "exact": "equal to another",
-    "near": "nearly equal to another",
+    "near": "nearly equal to another or to an earlier version",
     "unknown": "not judged",
 }
 
@@ -81,7 +82,10 @@ def _shares(title: str, shares: list[Share]) -> Iterator[str]:
 
 
 def _lost(expected: float | None) -> str:
-    return "" if expected is None else f", {expected:.2g} pages expected to be lost"
+    if expected is None:
+        return ""
+    told = f"{expected:.2g} pages" if expected >= _LEAST_LOST else "no page"
+    return f", {told} expected to be lost"
 
 
 def _short(name: str, most_chars: int = _MOST_CHARS) -> str:

@@ -30,7 +30,7 @@ KINDS = {
     "unique": ("New", "var(--first)"),
     "unchanged": ("Unchanged", "var(--second)"),
     "exact": ("Equal to another", "var(--second)"),
-    "near": ("Nearly equal to another", "var(--second)"),
+    "near": ("Nearly equal", "var(--second)"),
     "unknown": ("Not judged (error)", "var(--third)"),
 }
 """The kinds of verdicts, with their words and colours."""

@@ -14,8 +14,8 @@ OTHERS = "(others)"
 
 @dataclass(frozen=True, slots=True)
 class CrawlFigures:
-    """One crawl. ``state``: ``committed``, ``uncommitted`` (running, or waiting for a decision), ``canceled`` or
-    ``not archived`` (of the content layer alone).
+    """One crawl. ``state``: ``committed``, ``uncommitted`` (running, or waiting for a decision), ``canceled``,
+    ``not archived`` (of the content layer alone) or ``not in the index`` (archived, with another index).
 
     ``spider`` and the times are None where nobody knows them. ``has_details``: what was seen during the crawl is kept;
     without it the counts come from the index alone, and ``requests_filtered`` and ``verdicts`` from the stats of its

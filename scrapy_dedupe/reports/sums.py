@@ -129,7 +129,7 @@ def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:
     return CrawlFigures(
         id=crawl.id,
         spider=None if seen is None else seen.spider,
-        state="not archived" if info is None else info.state,
+        state=_state(crawl),
         started=started or (None if seen is None else iso_time(seen.started)),
         ended=ended,
         committed=None if info is None else info.committed,
@@ -141,6 +141,12 @@ def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:
         bytes_conserved=conserved,
         verdicts=verdicts,
     )
+
+
+def _state(crawl: CrawlSeen) -> str:
+    if crawl.info is not None:
+        return crawl.info.state
+    return "not in the index" if sum(_archived(crawl)) else "not archived"
 
 
 def _archived(crawl: CrawlSeen) -> tuple[int, int, int, int]:

@@ -78,7 +78,7 @@ def test_a_crawl_of_the_content_layer_alone_is_reported(call: Callable[..., Any]
     report = call("report", "texts-only", "--store", store_url, "--json").json
     (crawl,) = report["crawls"]
     assert (crawl["state"], crawl["spider"], crawl["responses"], crawl["revisits"]) == (
-        "not archived",
+        "not in the index",
         "shop",
         1,
         1,
@@ -148,14 +148,14 @@ def test_the_table_tells_the_totals_and_the_largest(call: Callable[..., Any], st
     save(store_url, "texts-only", pack(seen()))
     lines = call("report", "texts-only", "--store", store_url).out.splitlines()
     assert lines[:4] == [
-        "Crawls    1 not archived",
+        "Crawls    1 not in the index",
         "Requests  1 filtered as seen",
-        "Pages     3 judged: 1 new, 1 equal to another, 1 nearly equal to another; 1 dropped",
+        "Pages     3 judged: 1 new, 1 equal to another, 1 nearly equal to another or to an earlier version; 1 dropped",
         "Archive   1 response and 1 revisit in 1.4 kB; 600 B not stored again (30 %)",
     ]
     assert lines[4].split() == ["Hosts", "pages", "repeated", "filtered", "revisits", "saved"]
     assert lines[5].split() == ["example.com", "2", "1", "1", "1", "600", "B"]
-    assert "URL filter of texts-only: 5 of 10,000 fingerprints, 0 pages expected to be lost" in lines
+    assert "URL filter of texts-only: 5 of 10,000 fingerprints, no page expected to be lost" in lines
 
 
 def test_an_empty_store_has_an_empty_report(call: Callable[..., Any], tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_sums_are_those_of_the_crawls() -> None:
     assert report.made == "2026-11-29T00:00:00.000Z"
     assert [(crawl.id, crawl.spider, crawl.state, crawl.has_details) for crawl in report.crawls] == [
         ("a", "one", "committed", True),
-        ("b", "two", "not archived", True),
+        ("b", "two", "not in the index", True),
     ]
     assert report.totals.requests_filtered == 2
     assert (report.totals.pages_judged, report.totals.duplicates, report.totals.dropped) == (10, 8, 0)
@@ -71,6 +71,14 @@ def test_the_sums_are_those_of_the_crawls() -> None:
     ]
     assert report.verdicts == {"unique": 2, "unchanged": 0, "exact": 8, "near": 0, "unknown": 0}
     assert report.notes == []
+
+
+def test_a_crawl_without_an_archive_is_not_one_of_another_index() -> None:
+    texts = Observations(lambda: T)
+    texts.judged("https://c.com/", "text/html", 200, "unique")
+    crawls = [CrawlSeen("b", None, seen("b.com")), CrawlSeen("c", None, texts)]
+    report = report_of(crawls, made=datetime.now(UTC))
+    assert [crawl.state for crawl in report.crawls] == ["not in the index", "not archived"]
 
 
 def test_summing_changes_no_crawl() -> None:
