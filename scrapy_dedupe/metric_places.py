@@ -9,13 +9,12 @@ Imports prometheus-client, so that this module is loaded only if metrics are wan
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -27,14 +26,13 @@ from prometheus_client.utils import floatToGoString
 from .content.latency import BOUNDS_S
 from .errors import SettingError
 from .metric_families import BY_NAME, FAMILIES, Family, Histogram, Reading
+from .metric_server import MetricServer
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
     from pathlib import Path
 
     from prometheus_client.core import Metric
-
-logger = logging.getLogger(__name__)
 
 _LE = (*map(floatToGoString, BOUNDS_S), "+Inf")
 
@@ -127,7 +125,7 @@ class Place:
         """Begin. Raises :class:`~scrapy_dedupe.errors.SettingError`."""
 
     def close(self) -> None:
-        """End; may wait for half a second."""
+        """End; may wait for a moment."""
 
     def last(self) -> None:
         """A crawl ends; what it counted is still on the board."""
@@ -142,7 +140,7 @@ class Port(Place):
 
     def open(self) -> None:
         try:
-            self._server, self._thread = start_http_server(self._port, self._address, self.board.registry)
+            self._server = MetricServer(self._address, self._port, self.board.registry)
         except (OSError, UnicodeError) as error:
             shown = f"[{self._address}]" if ":" in self._address else self._address
             raise SettingError(
@@ -150,12 +148,9 @@ class Port(Place):
                 " DEDUPE_METRICS_PORT to a port that is free (each process needs its own; 0 turns it off) and"
                 " DEDUPE_METRICS_ADDRESS to an address of this machine."
             ) from error
-        self._server.handle_error = _cut_off  # type: ignore[method-assign]
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.end()
 
 
 class File(Place):
@@ -232,7 +227,7 @@ def enter(place: Place, key: Hashable, source: Source) -> Place:
 
 
 def leave(place: Place, source: Source) -> None:
-    """Take the crawl away; the last one closes the place. May wait for half a second."""
+    """Take the crawl away; the last one closes the place. May wait for a moment."""
     with _places_lock:
         place.last()
         if place.board.remove(source):
@@ -248,11 +243,6 @@ def is_open(key: Hashable) -> bool:
 
 def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
-
-
-def _cut_off(request: object, client_address: object) -> None:
-    """Said of a client that went away; socketserver would print it among the lines of the crawl."""
-    logger.debug("A scrape from %s was cut off.", client_address)
 
 
 def _follow(last: Reading, reading: Reading) -> None:

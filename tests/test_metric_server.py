@@ -1,0 +1,90 @@
+"""The port at which metrics are scraped: slow, silent and many clients."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+from scrapes import free_port, samples, scraped
+
+from scrapy_dedupe import metric_server
+from scrapy_dedupe.metric_server import MOST_CLIENTS, MetricServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    Gauge("seen", "Seen.", registry=registry).set(3)
+    return registry
+
+
+@pytest.fixture
+def port(registry: CollectorRegistry) -> Iterator[int]:
+    port = free_port()
+    server = MetricServer("127.0.0.1", port, registry)
+    yield port
+    server.end()
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+def test_clients_that_say_nothing_are_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_server._Handler, "timeout", 0.05)
+    with connected(port) as client:
+        assert client.recv(1) == b""
+    with connected(port) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+        assert client.recv(100) == b""
+
+
+def test_no_more_than_so_many_are_answered_at_once(port: int) -> None:
+    before = threading.active_count()
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connected(port)) for _ in range(MOST_CLIENTS + 8)]
+        # They come in as they connected.
+        assert all(client.recv(1) == b"" for client in clients[MOST_CLIENTS:])
+        assert threading.active_count() <= before + MOST_CLIENTS
+        for client in clients[:MOST_CLIENTS]:
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.0 200"
+
+
+def test_whoever_went_away_leaves_room(port: int) -> None:
+    for _ in range(3 * MOST_CLIENTS):
+        with connected(port) as client:
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(10_000):
+                pass
+    assert samples(scraped(port))["seen",] == 3
+
+
+def test_nothing_that_clients_do_is_printed(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    for request in (b"\x16\x03\x01", b"GET\r\n\r\n", b"GET /" + b"x" * 70_000, b"BREW / HTTP/1.1\r\n\r\n"):
+        with connected(port) as client:
+            client.sendall(request)
+    assert samples(scraped(port))["seen",] == 3
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_port_is_free_when_it_has_ended(registry: CollectorRegistry) -> None:
+    port = free_port()
+    for _ in range(3):
+        server = MetricServer("localhost", port, registry)
+        # One that says nothing does not keep it open.
+        with connected_anywhere(port):
+            server.end()
+    assert not any(thread.name == "dedupe-metrics" for thread in threading.enumerate())
+
+
+def connected_anywhere(port: int) -> socket.socket:
+    return socket.create_connection(("localhost", port), timeout=30)
