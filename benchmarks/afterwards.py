@@ -229,10 +229,10 @@ class Stopwatch:
         self.seconds: dict[str, float] = {}
         self._begun: list[tuple[str, float]] = []
 
-    def begin(self, title: str, total_bytes: int) -> None:
+    def begin(self, title: str, total: int, unit: str = "B") -> None:
         self._begun.append((title, time.perf_counter()))
 
-    def advance(self, size_bytes: int) -> None:
+    def advance(self, count: int) -> None:
         pass
 
     def end(self) -> None:
