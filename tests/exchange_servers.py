@@ -146,7 +146,7 @@ class RawServer(_Server):
         if folder is not None:
             self.scheme = "https"
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._tls.load_cert_chain(_certificate(folder))
+            self._tls.load_cert_chain(certificate(folder))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -171,7 +171,7 @@ class Http2Server(_Server):
         super().__init__()
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.set_alpn_protocols(["h2"])
-        self._tls.load_cert_chain(_certificate(folder))
+        self._tls.load_cert_chain(certificate(folder))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from h2.config import H2Configuration
@@ -224,7 +224,7 @@ class Http2Server(_Server):
         del unsent[stream]
 
 
-def _certificate(folder: Path) -> Path:
+def certificate(folder: Path) -> Path:
     import ipaddress
 
     from cryptography import x509

@@ -108,7 +108,7 @@ def test_a_server_that_wants_a_password(redis_server: RedisServer) -> None:
         said[name] = str(caught.value)
     assert "The server wants a password: redis://USER:PASSWORD@host:port/0" in said["none"]
     assert "See to the user and the password in the URL" in said["wrong"]
-    assert "Give the user that the URL names the permission" in said["reader"]
+    assert "Give the user that the URL names all keys" in said["reader"]
     with open_index(redis_server.url.replace("//", "//:right@")) as index:
         assert index.crawls() == []
 

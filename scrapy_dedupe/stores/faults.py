@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -61,7 +62,8 @@ _CREDENTIALS = (
 )
 _NO_CREDENTIALS = "The server wants a password: redis://USER:PASSWORD@host:port/0, or without the user."
 _PERMISSION = (
-    "Give the user that the URL names the permission for the keys and commands: ACL SETUSER on the server."
+    "Give the user that the URL names all keys, and all commands but those of administrators:"
+    " ACL SETUSER name ~* +@all -@admin on the server."
 )
 _NO_TLS = "The server speaks no TLS at this port: write redis:// in place of rediss://."
 _TLS = "If the server wants TLS, write rediss:// in the URL."
@@ -87,8 +89,11 @@ _REMEDIES = (
         "certificate verify failed",
         "Name the authority of its certificate with ?ssl_ca_certs=FILE at the end of the URL.",
     ),
-    ("command not allowed when used memory", "Raise maxmemory, or forget what is not needed."),
-    ("misconf", "See to the disk and the log of the server."),
+    (
+        "command not allowed when used memory",
+        "Raise maxmemory (CONFIG SET maxmemory, and in its configuration file), or forget what is not needed.",
+    ),
+    ("misconf", "See to the disk of the server: its log says why it cannot save."),
     ("connection closed by server", _TLS),
     ("connection reset by peer", _TLS),
     ("connection refused", "See whether the server runs, and at this host and port."),
@@ -127,5 +132,9 @@ def _remedy(error: Exception, url: str) -> str:
     return next((f" {remedy}" for said, remedy in _REMEDIES if said in words), "")
 
 
+# Where in a script of ours a server refused it, which is of no use to a person.
+_SCRIPT = re.compile(r"\.? script: .*", re.DOTALL)
+
+
 def _reason(error: Exception) -> str:
-    return str(error).rstrip(".")
+    return _SCRIPT.sub("", str(error)).rstrip(".")

@@ -27,7 +27,9 @@ ALLOWED = (
 
 _LONGEST = 200
 _DATABASE = re.compile(r"(/[0-9]*)?")
-_PASSWORD = re.compile(r"(?<=/)([^/@:\s]*):([^/@\s]*)@")
+# Up to the last @: a password that is not quoted may have any of @, /, : and ?.
+_PASSWORD = re.compile(r"(?<=/)([^/@:\s]*):(.*)@", re.DOTALL)
+_QUOTED = "In user and password write / as %2F, @ as %40, : as %3A, ? as %3F and # as %23."
 # A scheme with one slash or none, or in capitals.
 _SLASHES = re.compile(r"((?:redis|rediss|unix)):/*([^/].*|/.+)", re.IGNORECASE)
 _DRIVE = re.compile(r"[A-Za-z]:[\\/].+")
@@ -76,6 +78,8 @@ def parse_store_url(url: object, name: str = NAMELESS) -> StoreLocation:
         if scheme == "sqlite" and rest.startswith("/") and rest[1:] not in ("", ":memory:"):
             return StoreLocation(url, Path(unquote(rest[1:])))
         if scheme in REDIS_SCHEMES and separator and rest.strip("/"):
+            if _has_bare_password(url):
+                raise SettingError(f"{name} is {shown_value(url)}: its password is not quoted. {_QUOTED}")
             try:
                 parts = urlsplit(url)
                 _ = parts.port
@@ -121,6 +125,20 @@ def hint_on(url: object) -> str:
     return f" Did you mean {_masked(meant)}?"
 
 
+def _has_bare_password(url: str) -> bool:
+    """Whether the part with user and password ends too early, at a character of the password."""
+    _, _, rest = url.partition("://")
+    early = re.split(r"[/?#]", rest, maxsplit=1)
+    if "@" not in early[-1] or len(early) == 1:
+        return False
+    if rest[len(early[0])] == "?" and "=" in early[1].partition("@")[0]:
+        return False  # an option, such as the name of a file
+    if "?" in early[1] and "@" not in early[1].partition("?")[0]:
+        return False
+    # The path of a socket may have an @.
+    return ":" in early[0]
+
+
 def shown_value(value: object) -> str:
     """A value that should be a store URL, for a message: without a password, and not longer than a line."""
     text = repr(value) if not isinstance(value, str) else repr(_masked(value))
@@ -128,4 +146,6 @@ def shown_value(value: object) -> str:
 
 
 def _masked(url: str) -> str:
+    if url.startswith("sqlite:"):
+        return url
     return _PASSWORD.sub(r"\1:***@", url)

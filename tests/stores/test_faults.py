@@ -1,0 +1,150 @@
+"""What a server or a file does not let us do is told with what to do about it; each fault is a real one."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sqlite3
+import ssl
+import threading
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+from exchange_servers import certificate
+
+from scrapy_dedupe.errors import SettingError, StoreUnavailable
+from scrapy_dedupe.stores import open_store, parse_store_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from servers import RedisServer
+
+
+def told(url: str, timeout_s: float = 5) -> str:
+    with pytest.raises(StoreUnavailable) as caught:
+        use(url, timeout_s)
+    return str(caught.value)
+
+
+def use(url: str, timeout_s: float = 5) -> None:
+    with closing(open_store(url, timeout_s=timeout_s)) as store:
+        store.probe()
+        store.index.crawls()
+
+
+def test_a_server_whose_memory_is_full(redis_server: RedisServer) -> None:
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.config_set("maxmemory", "1mb")
+        said = told(redis_server.url)
+        assert "Raise maxmemory (CONFIG SET maxmemory," in said
+        client.config_set("maxmemory", "100mb")
+    use(redis_server.url)
+
+
+def test_no_sentence_says_where_in_a_script_it_was(redis_server: RedisServer) -> None:
+    with redis.Redis.from_url(redis_server.url) as client, closing(open_store(redis_server.url)) as store:
+        client.config_set("maxmemory", "1mb")
+        with pytest.raises(StoreUnavailable) as caught:
+            store.index.start("crawl", "stored")
+    assert "script" not in str(caught.value)
+    assert "Raise maxmemory" in str(caught.value)
+
+
+def test_a_server_that_cannot_save_its_data(redis_server: RedisServer) -> None:
+    # Where its file would be renamed to.
+    (redis_server.folder / "dump.rdb" / "taken").mkdir(parents=True)
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.config_set("save", "3600 1")
+        client.bgsave()
+        deadline = time.monotonic() + 20
+        while client.info("persistence")["rdb_last_bgsave_status"] != "err":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert "its log says why it cannot save" in told(redis_server.url)
+        shutil.rmtree(redis_server.folder / "dump.rdb")
+        client.config_set("stop-writes-on-bgsave-error", "no")
+
+
+def test_a_user_that_may_do_too_little_and_what_is_said_to_be_enough(redis_server: RedisServer) -> None:
+    url = redis_server.url.replace("//", "//crawler:secret@")
+    with redis.Redis.from_url(redis_server.url) as client:
+        for rights in ("~dedupe:* +@all", "~* +@read +@connection"):
+            client.execute_command("ACL", "SETUSER", "crawler", "reset", "on", ">secret", *rights.split())
+            assert "ACL SETUSER name ~* +@all -@admin on the server" in told(url)
+        client.execute_command("ACL", "SETUSER", "crawler", "~*", "+@all", "-@admin")
+    use(url)
+    with closing(open_store(url)) as store:
+        store.index.start("crawl", "stored")
+        store.index.cancel("crawl")
+
+
+@contextmanager
+def tls_server(folder: Path) -> Iterator[str]:
+    """The address of a server that speaks TLS, with a certificate that nobody has signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate(folder))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                with client:
+                    try:
+                        context.wrap_socket(client, server_side=True).close()
+                    except OSError:
+                        continue
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_a_server_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+    with tls_server(tmp_path) as address:
+        assert "with ?ssl_ca_certs=FILE at the end of the URL" in told(f"rediss://{address}/0", 2)
+        assert "If the server wants TLS, write rediss:// in the URL." in told(f"redis://{address}/0", 2)
+
+
+def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'dedupe.sqlite'}"
+    open_store(url).close()
+    with closing(sqlite3.connect(tmp_path / "dedupe.sqlite")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert "raise DEDUPE_STORE_TIMEOUT, or use Redis" in told(url, 0.1)
+
+
+@pytest.mark.parametrize(
+    "password", ["se/cret", "p@/cret", "cret?x", "se#cret", "12/cret", "p w@/:cret", "a:b/cret@"]
+)
+def test_a_password_that_is_not_quoted_is_told_to_nobody(password: str) -> None:
+    for url in (f"redis://me:{password}@host:6379/0", f"unix://me:{password}@/run/redis.sock"):
+        with pytest.raises(SettingError) as caught:
+            parse_store_url(url)
+        said = str(caught.value)
+        assert "its password is not quoted. In user and password write / as %2F, @ as %40" in said
+        assert "cret" not in said
+        assert ":***@" in said
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://host:6379/0?ssl_ca_certs=/etc/a@b.pem",
+        "rediss://host?ssl_ca_certs=/etc/a@b.pem",
+        "unix:///run/a@b.sock?db=1",
+        "redis://me:a%2Fb%40c@host:6379/0?ssl_ca_certs=/etc/a@b.pem",
+        "redis://me:a@b@host:6379/0",
+    ],
+)
+def test_an_at_sign_elsewhere_is_no_password(url: str) -> None:
+    assert parse_store_url(url).url == url
