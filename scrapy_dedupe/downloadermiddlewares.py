@@ -121,7 +121,7 @@ class ContentDedupeMiddleware:
             response.flags.append(f"dedupe-{verdict.kind}")
         self._tell(verdict, request, response)
         if session.onlookers:
-            session.onlookers.page_judged(judged_page(response, verdict, dropped=is_to_drop))
+            session.onlookers.page_judged(judged_page(response, judged, dropped=is_to_drop))
         if is_to_drop:
             assert judged.capture is not None
             self._watch.dropped(judged.capture)
@@ -232,10 +232,12 @@ class ContentDedupeMiddleware:
             self._guard.failed(error)
 
 
-def judged_page(response: Response, verdict: Verdict, *, dropped: bool) -> JudgedPage:
+def judged_page(response: Response, judged: Judgement, *, dropped: bool) -> JudgedPage:
     """What onlookers are told of a page."""
     mime = mime_of(declared_type(response) or "")
-    return JudgedPage(response.url, response.status, mime, len(response.body), verdict, dropped)
+    return JudgedPage(
+        response.url, response.status, mime, len(response.body), judged.verdict, dropped, judged.is_bare
+    )
 
 
 def judge_options(settings: ContentSettings) -> JudgeOptions:

@@ -104,6 +104,7 @@ class ReportExtension:
             page.dropped,
             page.size_bytes,
             same_url=verdict.same_url,
+            is_bare=page.is_bare,
         )
 
     def _tick(self) -> None:

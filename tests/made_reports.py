@@ -125,8 +125,9 @@ def full_report(hosts: int = 14, crawls: int = 3) -> Report:
             Trap(
                 "example.com/calendar/{n}/{n}",
                 3_120,
-                2_890,
+                2_690,
                 100,
+                200,
                 2_990 / 3_120,
                 ["https://example.com/calendar/2031/12"],
             )

@@ -34,10 +34,11 @@ def table(report: Report) -> Iterator[str]:
             least = "at least " if group.is_bound else ""
             yield f"  {least}{number_text(group.pages):>8}  {_short(group.url)}"
     if report.traps:
-        yield "Patterns of URLs whose pages mostly repeat others"
+        title = "Patterns of URLs that brought little"
+        yield f"{title:<62} {'pages':>10} {'equal':>10} {'near':>10} {'template':>10}"
         for trap in report.traps[:_SHOWN]:
-            copies = f"{number_text(trap.exact + trap.near)} of {number_text(trap.pages)}"
-            yield f"  {copies:>16}  {_short(trap.pattern)}"
+            numbers = (trap.pages, trap.exact, trap.near, trap.template)
+            yield f"  {_short(trap.pattern):<60} {' '.join(f'{number_text(number):>10}' for number in numbers)}"
     for filter_ in report.url_filters[-_SHOWN:]:
         if filter_.seen is not None and filter_.capacity is not None:
             yield (

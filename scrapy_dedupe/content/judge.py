@@ -33,7 +33,7 @@ from .banding import Banding
 from .canonical import read, version
 from .markup import HostileMarkup
 from .options import ALL_TYPES, JudgeOptions, NearOptions
-from .template import MIN_RARE, TemplateGuard
+from .template import MIN_OWN, MIN_RARE, TemplateGuard
 from .verdict import Verdict
 
 if TYPE_CHECKING:
@@ -82,12 +82,14 @@ class Reading:
 class Judgement:
     """A verdict, and the capture to settle when it is known whether the page went through.
 
-    ``is_template``: but for what its host puts on many pages the page would be near to another one.
+    ``is_template``: but for what its host puts on many pages the page would be near to another one. ``is_bare``: the
+    page is new, and has hardly a word besides that.
     """
 
     verdict: Verdict
     capture: Capture | None = None
     is_template: bool = False
+    is_bare: bool = False
 
 
 class Judge:
@@ -245,8 +247,10 @@ class Judge:
                 rows = candidate.layer.options.num_perm
                 similarity = signature.similarity(round(seen.similarity * rows), rows)
                 judgements[candidate.place] = _judgement("near", capture, seen, similarity)
-            elif answer.is_template:
-                judgements[candidate.place] = Judgement(Verdict("unique"), capture, is_template=True)
+            else:
+                judgements[candidate.place] = Judgement(
+                    Verdict("unique"), capture, answer.is_template, candidate.is_bare
+                )
             # A page that is near to its own last version is the same page once more.
             if self._guard is not None and is_claim and not (seen is not None and seen.had_this_url):
                 self._guard.count(candidate.host, candidate.hashes)
@@ -260,12 +264,14 @@ class Judge:
         host = f"{layer.namespace} {_host(capture.url)}"
         rare_rows, more_bands = b"", list[bytes]()
         rows = None
+        is_bare = False
         if self._guard is not None:
             is_template = self._guard.template(host, hashes)
             if is_template.any():
                 rest = hashes[~is_template]
+                is_bare = len(rest) < MIN_OWN and 2 * len(rest) < len(hashes)
                 if len(rest) < MIN_RARE:
-                    return _Candidate(place, layer, host, hashes, capture, None)
+                    return _Candidate(place, layer, host, hashes, capture, None, is_bare)
                 rare = signature.rows_of(rest, options.num_perm)
                 rows = np.minimum(rare, signature.rows_of(hashes[is_template], options.num_perm))
                 rare_rows = signature.row_bytes(rare)
@@ -289,6 +295,7 @@ class Judge:
                 min_equal_rare=layer.min_equal,
                 more_bands=more_bands,
             ),
+            is_bare,
         )
 
     def _open_layers(self, stored: Mapping[str, str]) -> dict[str, _Layer]:
@@ -350,6 +357,7 @@ class _Candidate:
     hashes: Hashes
     capture: Capture
     signature: Signature | None
+    is_bare: bool
 
 
 def text_digest(namespace: str, canonical_text: str) -> bytes:

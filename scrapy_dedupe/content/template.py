@@ -26,7 +26,8 @@ order give the same answers. A host of fewer than 4 counted pages has no templat
 without one, since nothing can be known of them, and what they are kept with is not mended later.
 
 **Limits.** Pages that say the same but for a few words, one after the other without end (a calendar), look to a
-host's counters exactly as a template does, and are not called near any more once they are 15 % of its pages.
+host's counters exactly as a template does, and are not called near any more once they are 15 % of its pages. The judge
+says of them that they have hardly a word of their own: the report counts such pages, by the patterns of their URLs.
 
 **Bounds.** 64 kB a host and 256 hosts make 16 MB. The host that was not used for longest makes way; it is saved if
 it has a template, and what is known of a host without one is lost.
@@ -65,6 +66,10 @@ VERSION: Final = 1
 # A page with fewer shingles of its own than this is not compared on a host with a template: it would be near to
 # every other page that is as empty.
 MIN_RARE: Final = 16
+
+# About ten words in a row. Pages of manuals are rarely that short; the months of a calendar, and answers that
+# something is not there, are.
+MIN_OWN: Final = 64
 
 SLOTS: Final = 65_536
 MOST_PAGES: Final = 255

@@ -179,17 +179,19 @@ class CrawlGraph:
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """A pattern of URLs most of whose pages repeat other pages.
+    """A pattern of URLs most of whose pages brought little that was new.
 
-    ``pages`` were judged and are not ``unchanged``, ``exact`` and ``near`` of them are copies of pages at other URLs; ``share`` is that of the
-    copies, from 0 to 1. Of a page with parameters and the same one without, the first is the copy, whichever was read
-    first.
+    ``pages`` were judged and are not ``unchanged``. ``exact`` and ``near`` of them are copies of pages at other URLs;
+    ``template`` others are none, and have hardly a word besides what their host puts on many pages. ``share`` is that of
+    the three, from 0 to 1. Of a page with parameters and the same one without, the first is the copy, whichever was
+    read first.
     """
 
     pattern: str
     pages: int
     exact: int
     near: int
+    template: int
     share: float
     examples: list[str]
 

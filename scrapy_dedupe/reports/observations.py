@@ -103,8 +103,12 @@ class Observations:
         size_bytes: int = 0,
         *,
         same_url: bool = False,
+        is_bare: bool = False,
     ) -> None:
-        """Note a page with its verdict (``same_url``: as the verdict says). ``size_bytes`` is that of its body."""
+        """Note a page with its verdict (``same_url``: as the verdict says). ``size_bytes`` is that of its body.
+
+        ``is_bare``: a new page that has hardly a word besides what its host puts on many pages.
+        """
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is no kind of verdict.")
         is_duplicate = kind in DUPLICATES
@@ -127,7 +131,7 @@ class Observations:
             self._at_this_time((1, 1), (2, int(is_duplicate)))
             if kind == "near" and similarity is not None:
                 self.similarities[min(int(similarity * BINS + 1e-9), BINS - 1)] += 1
-            self.url_patterns.count(url, kind, original_url if is_other else None)
+            self.url_patterns.count(url, kind, original_url if is_other else None, is_bare=is_bare)
             if is_other and kind != "unchanged" and original_url is not None:
                 self.groups.count(original_url, url, kind, similarity)
 

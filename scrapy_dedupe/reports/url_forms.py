@@ -1,7 +1,8 @@
 """The pattern of a URL: what many pages of one kind have in common.
 
 ``{n}`` stands for a number, ``{id}`` for a long number in hex or a UUID, ``{token}`` for another long word without
-sense, ``{value}`` for what a parameter is, and ``{repeated}`` for parts of the path that come several times in a row.
+sense, ``{value}`` for what a parameter is, ``{repeated}`` for parts of the path that come several times, and ``{name}``
+for any page of a folder.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _MOST_PART_CHARS = 60
 _MOST_NAMES = 8
 _MOST_PAIRS = 20
 _LONGEST_PERIOD = 4
+_REPEATED = "{repeated}"
+_NAME = "{name}"
 
 _SEPARATORS = re.compile(r"[&;]")
 _DIGITS = re.compile(r"[0-9]+")
@@ -34,13 +37,15 @@ _WORDS = re.compile(r"[a-z]+(?:[-_][a-z0-9]+)+", re.IGNORECASE)
 class Patterns(NamedTuple):
     """The patterns that a URL has: its path with the names of its parameters, and wider ones.
 
-    ``path``: all pages at the path, whatever their parameters; None if it has less than three. ``parameters``: all pages
-    of the host that have the parameter, whatever their path; one for each.
+    ``path``: all pages at the path, whatever their parameters; None if it has less than three. ``folder``: all pages
+    beside it, whatever their names; None if it has parameters. ``wide``: all pages of the host that have the parameter,
+    whatever their path, one for each; and all in whose paths a part comes again.
     """
 
     whole: str
     path: str | None
-    parameters: tuple[str, ...]
+    folder: str | None
+    wide: tuple[str, ...]
 
 
 def patterns_of(url: str) -> Patterns:
@@ -48,8 +53,10 @@ def patterns_of(url: str) -> Patterns:
 
     >>> patterns_of("https://example.com/calendar/2026/11?month=12").whole
     'example.com/calendar/{n}/{n}?month={n}'
-    >>> patterns_of("https://example.com/a?x=1").parameters
+    >>> patterns_of("https://example.com/a?x=1").wide
     ('example.com/…?x={n}',)
+    >>> patterns_of("https://example.com/a/b/a/c").folder, patterns_of("https://example.com/a/b/a/c").wide
+    ('example.com/a/b/a/{name}', ('example.com/…/{repeated}/…',))
     """
     text, _, _ = url[:_READ_CHARS].partition("#")
     host = host_of(text)[:MOST_HOST_CHARS]
@@ -58,10 +65,13 @@ def patterns_of(url: str) -> Patterns:
     # What stands behind a semicolon is a parameter, too: ;jsessionid=12AB.
     path, _, beside = path.partition(";")
     # Nothing is left of the host, which ends at the first slash.
-    place = host + _path(path.partition("/")[2])
+    parts = path.partition("/")[2].split("/", 200)
+    wide = [f"{host}/…/{{repeated}}/…"] if _has_repeated(parts) else []
+    shown_parts = _path(parts)
+    place = f"{host}/{'/'.join(shown_parts)}"
     pairs = [*_pairs(query, ""), *_pairs(beside, ";")] if query or beside else []
     if not pairs:
-        return Patterns(place, None, ())
+        return Patterns(place, None, _folder(host, shown_parts), tuple(wide))
     kinds: dict[str, str] = {}
     for name, value in pairs:
         kind = "{n}" if _NUMBER.fullmatch(value) else "{value}"
@@ -74,7 +84,8 @@ def patterns_of(url: str) -> Patterns:
     return Patterns(
         whole,
         f"{place}?…" if len(names) > 2 else None,
-        tuple(f"{host}/…?{parameter}" for parameter in shown),
+        None,
+        (*(f"{host}/…?{parameter}" for parameter in shown), *wide),
     )
 
 
@@ -93,12 +104,34 @@ def _parameter(name: str, kind: str) -> str:
     return f"{name[:_MOST_PART_CHARS]}={kind}"
 
 
-def _path(path: str) -> str:
-    parts = path.split("/", 200)
+def is_folder(pattern: str) -> bool:
+    """Whether a pattern stands for the pages of a folder.
+
+    >>> is_folder("example.com/a/{name}"), is_folder("example.com/{n}")
+    (True, False)
+    """
+    return pattern.endswith((_NAME, f"{_NAME}/"))
+
+
+def _folder(host: str, parts: Sequence[str]) -> str | None:
+    # A path may end with a slash.
+    end = 1 if parts[-1] or len(parts) == 1 else 2
+    if parts[-end] in ("", "…", _REPEATED):
+        return None
+    return "/".join([host, *parts[:-end], _NAME, *([""] if end == 2 else [])])
+
+
+def _path(parts: list[str]) -> list[str]:
     if len(parts) > 1:
         parts = _without_repeats(parts)
-    shown = "/".join([_part(part) for part in parts[:_MOST_PARTS]])
-    return f"/{shown}/…" if len(parts) > _MOST_PARTS else f"/{shown}"
+    shown = [_part(part) for part in parts[:_MOST_PARTS]]
+    return [*shown, "…"] if len(parts) > _MOST_PARTS else shown
+
+
+def _has_repeated(parts: Sequence[str]) -> bool:
+    # Equal numbers may be a day and a month.
+    words = [part for part in parts if part and not part.isdigit()]
+    return len(set(words)) < len(words)
 
 
 def _part(part: str) -> str:
@@ -134,7 +167,7 @@ def _without_repeats(parts: list[str]) -> list[str]:
             block = parts[place - period : place]
             while parts[place : place + period] == block:
                 place += period
-            kept.append("{repeated}")
+            kept.append(_REPEATED)
     return kept
 
 

@@ -133,7 +133,7 @@ def test_a_page_of_long_and_hostile_texts_stays_within_the_screen(tmp_path: Path
         hosts=[share(text, 10) for text in texts],
         mime_types=[share(text, 10) for text in texts],
         groups=[DuplicateGroup(text, 2, 1, 1, 0.9, [Example(text, "near", 0.9)]) for text in texts],
-        traps=[Trap(text, 30, 20, 5, 0.8, [text]) for text in texts],
+        traps=[Trap(text, 30, 18, 4, 2, 0.8, [text]) for text in texts],
         notes=texts,
     )
     for seen in opened(page(report), tmp_path).values():

@@ -327,6 +327,31 @@ def test_pages_that_share_a_template_alone_are_not_near(store: Store, is_guarded
     assert set(kinds) == {"unique", "near"}
 
 
+@pytest.mark.parametrize(
+    ("is_guarded", "own_words", "is_bare"), [(True, 4, True), (True, 25, False), (False, 4, False)]
+)
+def test_new_pages_with_hardly_a_word_besides_the_template_are_told(
+    store: Store, is_guarded: bool, own_words: int, is_bare: bool
+) -> None:
+    judge = Judge(store.content, JudgeOptions(template_guard=is_guarded))
+    pages = [f"{prose(99, 300)} {prose(1000 + number, own_words)}" for number in range(40)]
+    judgements = [
+        judge.decide([judge.read(Page(f"http://a/{number}", page, "crawl"))], pending=False)[0]
+        for number, page in enumerate(pages)
+    ]
+    # Until its template is known, a host has none.
+    assert not any(judged.is_bare for judged in judgements[:4])
+    assert {judged.is_bare for judged in judgements[10:]} == {is_bare}
+    assert all(judged.verdict.kind == "unique" for judged in judgements if judged.is_bare)
+
+
+def test_a_short_page_without_a_template_is_not_bare(store: Store) -> None:
+    judge = Judge(store.content, JudgeOptions(near=NearOptions.by_type(min_chars=0)))
+    for number in range(40):
+        reading = judge.read(Page(f"http://a/{number}", f"Page {prose(number, 5)}", "crawl"))
+        assert not judge.decide([reading], pending=False)[0].is_bare
+
+
 def test_a_small_site_is_recognised_in_its_next_crawl(tmp_path: Path) -> None:
     for number, pages in enumerate((12, 40)):
         store = open_store(f"sqlite:///{tmp_path / f'{number}.sqlite'}")

@@ -72,7 +72,7 @@ def hostile_report(texts: list[str]) -> Report:
     return empty_report(
         crawls=[dataclasses.replace(crawl(1), id=first, spider=first)],
         groups=[DuplicateGroup(text, 2, 1, 1, 0.9, [Example(text, "near", 0.9)]) for text in texts],
-        traps=[Trap(text, 30, 20, 5, 0.8, [text]) for text in texts],
+        traps=[Trap(text, 30, 18, 4, 2, 0.8, [text]) for text in texts],
         notes=texts,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given
@@ -56,8 +56,8 @@ def test_the_pattern_of_a_url(url: str, pattern: str) -> None:
 
 @given(st.text(max_size=3_000), st.sampled_from(["", "http://", "https://example.com/", "http://a/?"]))
 def test_any_text_has_a_short_harmless_pattern(text: str, start: str) -> None:
-    whole, path, parameters = patterns_of(start + text)
-    for pattern in (whole, path or "", *parameters):
+    whole, path, folder, wide = patterns_of(start + text)
+    for pattern in (whole, path or "", folder or "", *wide):
         assert len(pattern) < 3_000
         pattern.encode()
         assert not any(ord(character) < 32 for character in pattern)
@@ -114,7 +114,7 @@ def test_no_pattern_has_more_copies_than_pages() -> None:
     patterns.count(f"{SITE}/list?sid=1", "unique", None)
     for _ in range(30):
         patterns.count(f"{SITE}/list", "exact", f"{SITE}/list?sid=1")
-    assert all(row.copies <= row.calls for _, row in patterns)
+    assert all(row.fruitless <= row.calls for _, row in patterns)
 
 
 def test_filters_in_any_combination_are_told_as_one() -> None:
@@ -210,3 +210,96 @@ def test_a_stored_one_goes_on() -> None:
         second.count(f"{SITE}/a/{number}", "exact", f"{SITE}/original")
     assert second.traps(1)[0].pages == 30
     assert second.as_dict()["rows"][0][1] == 30
+
+
+def bare(urls: list[str]) -> UrlPatterns:
+    patterns = UrlPatterns()
+    for url in urls:
+        patterns.count(url, "unique", is_bare=True)
+    return patterns
+
+
+def test_pages_with_hardly_a_word_are_told_apart_from_copies() -> None:
+    urls = [f"{SITE}/calendar/{number}" for number in range(40)]
+    patterns = bare(urls[:30])
+    patterns.count(urls[30], "exact", f"{SITE}/original")
+    patterns.count(urls[31], "near", f"{SITE}/original", is_bare=True)
+    for url in urls[32:]:
+        patterns.count(url, "unique")
+    (trap,) = patterns.traps(10)
+    assert trap.pattern == "example.com/calendar/{n}"
+    assert (trap.pages, trap.exact, trap.near, trap.template, trap.share) == (40, 1, 1, 30, 0.8)
+    assert trap.examples == urls[:3]
+
+
+def test_copies_and_pages_with_hardly_a_word_make_a_trap_together() -> None:
+    patterns = bare([f"{SITE}/{number}" for number in range(10)])
+    for number in range(10):
+        patterns.count(f"{SITE}/{number}", "near", f"{SITE}/original")
+        patterns.count(f"{SITE}/{number}", "unique")
+    assert names(patterns) == ["example.com/{n}"]
+    assert names(bare([f"{SITE}/{number}" for number in range(19)])) == []
+
+
+@pytest.mark.parametrize("kind", ["unchanged", "near", "exact"])
+def test_a_page_that_is_known_is_not_counted_as_one_with_hardly_a_word(kind: str) -> None:
+    patterns = UrlPatterns()
+    for number in range(30):
+        patterns.count(f"{SITE}/{number}", kind, is_bare=True)
+    assert [row.bare for _, row in patterns] == [0, 0]
+
+
+NAMES = [f"{a}{b}{c}" for a in "abc" for b in "defg" for c in "hij"]
+
+
+def test_pages_for_any_name_are_told_as_a_folder() -> None:
+    patterns = counted([f"{SITE}/old/{name}" for name in NAMES])
+    patterns.merge(counted([f"{SITE}/lost/{name}/" for name in NAMES[:25]]))
+    assert names(patterns) == ["example.com/old/{name}", "example.com/lost/{name}/"]
+
+
+@pytest.mark.parametrize(("bare_pages", "is_told"), [(26, False), (27, True)])
+def test_short_pages_of_a_folder_are_told_if_nearly_all_are(bare_pages: int, is_told: bool) -> None:
+    patterns = bare([f"{SITE}/manual/{name}" for name in NAMES[:bare_pages]])
+    for name in NAMES[bare_pages:]:
+        patterns.count(f"{SITE}/manual/{name}", "unique")
+    assert (names(patterns) == ["example.com/manual/{name}"]) == is_told
+
+
+def test_short_pages_of_a_folder_come_behind_all_others() -> None:
+    patterns = bare([f"{SITE}/manual/{name}" for name in NAMES])
+    for number in range(20):
+        patterns.count(f"{SITE}/calendar/{number}", "unique", is_bare=True)
+    assert names(patterns) == ["example.com/calendar/{n}", "example.com/manual/{name}"]
+
+
+def test_paths_that_grow_in_any_order_are_told_as_one() -> None:
+    parts = ("about", "team", "contact")
+    urls = [f"{SITE}/{'/'.join(path)}/" for depth in (1, 2, 3, 4) for path in product(parts, repeat=depth)]
+    assert names(counted(urls)) == ["example.com/…/{repeated}/…"]
+
+
+def test_the_page_without_parameters_is_the_copy_of_none_with_hardly_a_word_either() -> None:
+    patterns = UrlPatterns()
+    for number in range(30):
+        patterns.count(f"{SITE}/{number}?sid=a{number}", "unique", is_bare=True)
+        patterns.count(f"{SITE}/{number}", "exact", f"{SITE}/{number}?sid=a{number}")
+    (trap,) = patterns.traps(10)
+    assert trap.pattern == "example.com/{n}?sid={value}"
+    assert (trap.pages, trap.exact, trap.template, trap.share) == (30, 30, 0, 1.0)
+
+
+def test_what_was_kept_before_there_was_a_count_of_pages_with_hardly_a_word_is_read() -> None:
+    row = ["example.com/a/{n}", 30, 0, 20, 4, 1]
+    example = f"{SITE}/a/1"
+    for kept, expected in (
+        ([*row, example], (29, 20, 4, 0, [example])),
+        (row, (29, 20, 4, 0, [])),
+        ([*row, 5, example], (29, 20, 4, 5, [example])),
+    ):
+        patterns = UrlPatterns()
+        patterns.take({"floor": 0, "rows": [kept]})
+        (trap,) = patterns.traps(10)
+        assert (trap.pages, trap.exact, trap.near, trap.template, trap.examples) == expected
+    with pytest.raises(ValueError, match="more copies than pages"):
+        UrlPatterns().take({"floor": 0, "rows": [[*row, 6]]})
