@@ -118,11 +118,10 @@ class ArchiveEnd:
             )
             session.notes["index"] = f"crawl {crawl} not committed, in {shown}"
             return False
-        stats = session.crawler.stats.get_stats() if session.crawler.stats is not None else {}
         try:
             # The file of the index may have been deleted while it was open.
             await session.on_worker(session.store(self._settings.index_url).probe)
-            await session.on_worker(self._index.commit, crawl, typed_stats(stats))
+            await session.on_worker(self._index.commit, crawl, typed_stats(session.stats()))
         except DedupeError as error:
             session.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
             return False

@@ -210,15 +210,12 @@ class ContentDedupeMiddleware:
     async def _close(self) -> None:
         await self._watch.close()
         await self._session.on_worker(self._tidy)
-        stats = self._crawler.stats
-        if stats is None:
-            return
         for step, latency in self._latencies.items():
             if latency.count:
-                stats.set_value(f"dedupe/content/latency/{step}/count", latency.count)
+                self._session.set_stat(f"dedupe/content/latency/{step}/count", latency.count)
                 for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
                     value = round(1000 * latency.quantile(share), 3)
-                    stats.set_value(f"dedupe/content/latency/{step}/{name}", value)
+                    self._session.set_stat(f"dedupe/content/latency/{step}/{name}", value)
 
     def _tidy(self) -> None:
         # On the worker.

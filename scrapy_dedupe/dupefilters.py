@@ -338,15 +338,14 @@ class BloomDupeFilter(BaseDupeFilter):
             self._session.error("url", error, "The URL filter was not saved as it should be.")
 
     def _set_stats(self) -> None:
-        stats = self._crawler.stats
-        if not self._is_open or stats is None:
+        if not self._is_open:
             return
         figures = self._urls.figures()
         # After clear() there is nothing left; what was counted before it stays.
-        if not figures.get("seen") and stats.get_value("dedupe/url/seen"):
+        if not figures.get("seen") and self._session.stats().get("dedupe/url/seen"):
             return
         for name, value in figures.items():
-            stats.set_value(f"dedupe/url/{name}", value)
+            self._session.set_stat(f"dedupe/url/{name}", value)
         if figures.get("layers", 0) > 1:
             self._tell_growth()
 

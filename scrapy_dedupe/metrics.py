@@ -101,11 +101,12 @@ class CrawlSource:
         session = self._session()
         if session is None:
             return {}
-        stats = session.crawler.stats
-        # A copy is made in one step, while the crawl may add to it at any time.
-        counted = {} if stats is None else dict(stats.get_stats())
         return read_crawl(
-            counted, session.live, session.known_crawl_id, session.queue_bytes, is_running=self.is_running
+            session.stats(),
+            session.live,
+            session.known_crawl_id,
+            session.queue_bytes,
+            is_running=self.is_running,
         )
 
     def failed(self, error: Exception) -> None:

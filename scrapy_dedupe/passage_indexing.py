@@ -223,6 +223,5 @@ class PassageExtension:
         self._session.loop.call(self._set_stats, values)
 
     def _set_stats(self, values: dict[str, int]) -> None:
-        if self._crawler.stats is not None:
-            for key, value in values.items():
-                self._crawler.stats.set_value(key, value)
+        for key, value in values.items():
+            self._session.set_stat(key, value)

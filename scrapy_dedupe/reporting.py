@@ -117,11 +117,10 @@ class ReportExtension:
             self._session.notes["more"] = f"scrapy dedupe report {self._session.crawl_id}"
 
     def _stats(self) -> dict[str, Any]:
-        stats = self._crawler.stats.get_stats() if self._crawler.stats is not None else {}
         # Until the end the filter's own figures are not among them.
         figures = self._session.live.url_figures
         urls = {} if figures is None else {f"dedupe/url/{name}": value for name, value in figures().items()}
-        return {**urls, **stats}
+        return {**urls, **self._session.stats()}
 
     async def _write_page(self) -> None:
         stats = self._stats()

@@ -63,6 +63,7 @@ class Session:
         self._crawl_id: str | None = None
         self._refusal: DedupeError | None = None
         self._told: set[str] = set()
+        self._counted: dict[str, float] = {}
         self._at_stop: list[Callable[[], Any]] = []
         self._at_refusal: list[Callable[[], object]] = []
         self._at_close: list[Callable[[], Any]] = []
@@ -329,8 +330,21 @@ class Session:
 
     def inc(self, key: str, count: int = 1) -> None:
         """Add to a stat of the crawl; on the event loop alone."""
+        self._counted[key] = self._counted.get(key, 0) + count
         if self.crawler.stats is not None:
             self.crawler.stats.inc_value(key, count)
+
+    def set_stat(self, key: str, value: float) -> None:
+        """Set a stat of the crawl; on the event loop alone."""
+        self._counted[key] = value
+        if self.crawler.stats is not None:
+            self.crawler.stats.set_value(key, value)
+
+    def stats(self) -> dict[str, Any]:
+        """A copy of the crawl's stats, on any thread; ours are there whatever ``STATS_CLASS`` keeps."""
+        stats = self.crawler.stats
+        # A copy is made in one step, while the crawl may add to it at any time.
+        return {**self._counted, **((stats.get_stats() if stats is not None else None) or {})}
 
     # Signals
 
@@ -365,9 +379,8 @@ class Session:
                 store.close()
             except StoreError as error:
                 self._count_error("close", error, "Everything was written before.")
-        if self.crawler.stats is not None:
-            for line in summary_lines(self.crawler.stats.get_stats(), self.notes):
-                logger.info("%s", line)
+        for line in summary_lines(self.stats(), self.notes):
+            logger.info("%s", line)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
     """
 
     def number(key: str) -> int:
-        return int(stats.get(f"dedupe/{key}", 0) or 0)
+        return _count(stats.get(f"dedupe/{key}"))
 
     lines = []
     if "dedupe/url/capacity" in stats:
@@ -52,7 +53,7 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
             f"  Replay    {counted(number('replay/answered'), 'request')} answered from the archive,"
             f" {number('replay/missing'):,} not in it"
         )
-    errors = sum(int(value) for key, value in stats.items() if key.startswith("dedupe/errors/"))
+    errors = sum(_count(value) for key, value in stats.items() if key.startswith("dedupe/errors/"))
     if errors:
         lines.append(f"  Errors    {errors:,}; see the messages above, and the stats dedupe/errors/…")
     if lines and "more" in notes:
@@ -60,10 +61,15 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
     return ["What was not asked, read or stored twice:", *lines] if lines else []
 
 
+def _count(value: object) -> int:
+    # A spider can set any stat to anything.
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
+
+
 def _requests(stats: Mapping[str, Any]) -> str:
-    filtered = int(stats.get("dupefilter/filtered", 0) or 0)
+    filtered = _count(stats.get("dupefilter/filtered"))
     # The second is scrapy-redis's.
-    made = sum(int(stats.get(key, 0) or 0) for key in ("scheduler/enqueued", "scheduler/enqueued/redis"))
+    made = sum(_count(stats.get(key)) for key in ("scheduler/enqueued", "scheduler/enqueued/redis"))
     whole = f" of {made + filtered:,}{share(filtered, made + filtered)}" if made else ""
     if filtered:
         return f"{filtered:,}{whole} filtered, since they had been made before"

@@ -113,6 +113,29 @@ async def test_the_file_has_the_last_figures(
 
 
 @crawl_test
+async def test_a_collector_that_keeps_nothing_changes_no_figure(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site(web)
+    file = tmp_path / "links.prom"
+    settings |= {"DEDUPE_METRICS_FILE": file, "STATS_CLASS": "scrapy.statscollectors.DummyStatsCollector"}
+    caplog.set_level(logging.INFO)
+    crawler = await crawl(LinkSpider, settings, urls=web.url())
+    assert crawler.stats.get_stats() == {}
+    found = samples(file.read_text())
+    assert found["dedup_exact_hits_total",] == 1
+    assert found["dedupe_url_filtered_total",] == 2
+    assert found["dedupe_warc_records_total", "revisit"] == 1
+    lines = [record.getMessage() for record in caplog.records if record.name == "scrapy_dedupe.session"]
+    (requests,) = [line for line in lines if line.startswith("  Requests")]
+    assert requests == "  Requests  2 filtered, since they had been made before"
+    (pages,) = [line for line in lines if line.startswith("  Pages")]
+    assert pages.startswith("  Pages     2 of 4 (50 %) repeat a text")
+    (archived,) = [line for line in lines if line.startswith("  Bytes")]
+    assert "1 of 5 responses had been archived before" in archived
+
+
+@crawl_test
 async def test_a_scrape_waits_for_nobody(web: WebServer, settings: dict[str, Any], port: int) -> None:
     site(web)
 

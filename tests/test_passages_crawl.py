@@ -125,7 +125,7 @@ async def test_the_passages_of_a_crawl_are_found(
         "skipped/status": 1,
         "skipped/type": 1,
     }
-    assert f"4 pages added to the passage index {tmp_path / 'passages'}, 0 unchanged;" in caplog.text
+    assert f"4 pages added to the index {tmp_path / 'passages'}, 0 unchanged;" in caplog.text
 
 
 @crawl_test

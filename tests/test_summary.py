@@ -117,3 +117,20 @@ def test_a_filter_alone_has_one_line() -> None:
 def test_under_a_scheduler_that_does_not_count_there_is_no_share() -> None:
     stats = {"dedupe/url/capacity": 10_000, "dupefilter/filtered": 12}
     assert summary_lines(stats, {})[1] == "  Requests  12 filtered, since they had been made before"
+
+
+def test_stats_that_are_no_numbers_count_as_nothing() -> None:
+    stats = {
+        "dedupe/url/capacity": 10,
+        "dupefilter/filtered": "many",
+        "scheduler/enqueued": float("nan"),
+        "dedupe/content/unique": 3,
+        "dedupe/content/exact": None,
+        "dedupe/errors/mine": "ValueError",
+        "dedupe/errors/store": 2,
+    }
+    assert summary_lines(stats, {})[1:] == [
+        "  Requests  none filtered: each was new",
+        "  Pages     none of 3 repeats a text",
+        "  Errors    2; see the messages above, and the stats dedupe/errors/…",
+    ]
