@@ -1,5 +1,8 @@
 """Which file after belongs to which file before: the one at the same place below its folder.
 
+What is rewritten lies below its folder as the old files lie below the folder that all of them have in common (`layout`).
+So where no file has its partner at the same place, the one that is there without these folders is taken.
+
 An ARC file may have become a WARC file of the same name. Folders whose names begin with a dot are work in progress and
 are passed over, as are files that are neither WARC nor ARC.
 """
@@ -11,11 +14,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.afterwards.layout import output_names
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.warc.containers import find_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -42,11 +46,17 @@ def pairs_of(before: Path, after: Path) -> list[Pair]:
     old, new = files_below(before), files_below(after)
     if not old:
         raise UsageError(f"{before} has no WARC or ARC files in it.")
+    if not any(_partner(name, new) in new for name in old):
+        old = {below.as_posix(): old[name] for name, below in output_names(old).items()}
     pairs: list[Pair] = []
     for name, file in sorted(old.items()):
-        partner = name if name in new else _ARC_SUFFIX.sub(r".warc\1", name)
+        partner = _partner(name, new)
         pairs.append((file, None if partner in old and partner != name else new.pop(partner, None)))
     return pairs + [(None, file) for _, file in sorted(new.items())]
+
+
+def _partner(name: str, new: Mapping[str, Path]) -> str:
+    return name if name in new else _ARC_SUFFIX.sub(r".warc\1", name)
 
 
 def files_below(folder: Path) -> dict[str, Path]:

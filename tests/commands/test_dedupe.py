@@ -60,6 +60,20 @@ def test_all_is_done_in_one_go(call: Callable[..., Called], planting: Planting) 
     assert undo == "To undo it: scrapy-dedupe restore out -o FOLDER"
 
 
+def test_an_archive_in_one_folder_further_down_is_proved_too(
+    call: Callable[..., Called], planting: Planting
+) -> None:
+    planting.write(Path("old/of/2019"))
+    assert call("dedupe", "-r", "old", "-o", "new").code == 0
+    assert sorted(str(file) for file in Path("new").rglob("*.gz")) == ["new/a.warc.gz", "new/deep/b.warc.gz"]
+    proof = call("verify", "old", "new")
+    assert (proof.code, proof.out.splitlines()[-1]) == (0, "Nothing is lost.")
+    Path("new/deep/b.warc.gz").unlink()
+    proof = call("verify", "old", "new")
+    assert proof.code == 4
+    assert "old/of/2019/deep/b.warc.gz: there is no such file after" in proof.out
+
+
 def test_what_is_left_is_told_with_its_reason_and_the_option(
     call: Callable[..., Called], planting: Planting
 ) -> None:
