@@ -19,7 +19,7 @@ from scrapy_dedupe.tasks.watching import counted, part
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -100,6 +100,25 @@ class Bars:
         """The *items*, each counted when the next one is asked for."""
         with self.part(title, total, unit):
             yield from counted(items, self)
+
+    @contextmanager
+    def kinds(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
+        """A part, and then one for each kind of things of which a store tells how many are done."""
+        last = ""
+
+        def on_done(what: str, done: int, total: int) -> None:
+            nonlocal last
+            if what != last:
+                self.end()
+                self.begin(f"{title} {what}", total, what)
+                last = what
+            self.reach(done, total)
+
+        self.begin(title, 0)
+        try:
+            yield on_done
+        finally:
+            self.end()
 
     def draw(self) -> None:
         """Show how far everything is now."""

@@ -39,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: Place, opts: argparse.Namespace) -> Canceled:
     from scrapy_dedupe.crawls.rebuilding import refuse_running
 
-    with Bars(opts) as bars, bars.part("cancel", 0), place.open_index() as index:
+    with Bars(opts) as bars, bars.kinds("cancel") as on_done, place.open_index() as index:
         refuse_running(index, opts.id, place.settings.warc.folder)
         if not opts.force:
             _refuse_needed(index, opts.id)
-        index.cancel(opts.id)
+        index.cancel(opts.id, on_done)
     return Canceled(opts.id, "canceled")
 
 

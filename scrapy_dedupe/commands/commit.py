@@ -72,8 +72,8 @@ def run(place: Place, opts: argparse.Namespace) -> Committed:
                 is_rebuilt = True
             if not opts.no_wacz and _has_wacz(index, opts.id):
                 wacz = pack_one(index, opts.id, place, opts.warc_dir, bars)
-        with bars.part("commit", 0):
-            index.commit(opts.id)
+        with bars.kinds("commit") as on_done:
+            index.commit(opts.id, on_done=on_done)
         info = next(info for info in index.crawls() if info.id == opts.id)
     is_changed = before is not None and before.state == "uncommitted"
     upload_url = place.settings.warc.upload_url if is_changed and place.given_store is None else None

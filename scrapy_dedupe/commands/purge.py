@@ -98,8 +98,8 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
     if ways > 1:
         raise UsageError("Ids, --missing-from and --older-than do not go together. Use one of them.")
     before = None if opts.older_than is None else time_before(opts.older_than, datetime.now(UTC))
-    with Bars(opts) as bars, bars.part("purge", 0), place.open_index() as index:
-        ended = [] if opts.dry_run else end_unfinished(index)
+    with Bars(opts) as bars, bars.kinds("purge") as on_done, place.open_index() as index:
+        ended = [] if opts.dry_run else end_unfinished(index, on_done)
         dependencies = Dependencies(index, place.settings.wacz.folder)
         if opts.missing_from is not None:
             wanted = _missing_from(index, opts.missing_from, allow_outside=opts.allow_outside)
@@ -119,7 +119,7 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
             dry_run=opts.dry_run,
         )
         if not opts.dry_run:
-            purge_crawls(index, wanted, force=opts.force)
+            purge_crawls(index, wanted, force=opts.force, on_done=on_done)
     return result
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         UrlCapture,
         Waiting,
     )
+    from scrapy_dedupe.stores.index_model import OnDone
 
 PAYLOAD_MODES = ("stored", "decoded")
 
@@ -161,19 +162,21 @@ class CrawlIndex:
         """
         self._store.reset(_checked_id(crawl))
 
-    def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
+    def commit(
+        self, crawl: str, stats: Mapping[str, object] | None = None, on_done: OnDone | None = None
+    ) -> None:
         """Make the crawl's records visible to other crawls. Safe to repeat and to resume.
 
         Revisits of other crawls that waited for an original find it now.
         """
         with self._naming_nearest(crawl):
-            self._store.commit(_checked_id(crawl), stats)
+            self._store.commit(_checked_id(crawl), stats, on_done)
         self._store.resolve()
 
-    def cancel(self, crawl: str) -> None:
+    def cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
         """Forget an uncommitted crawl. Its files stay. Safe to repeat."""
         with self._naming_nearest(crawl):
-            self._store.cancel(_checked_id(crawl))
+            self._store.cancel(_checked_id(crawl), on_done)
 
     # Import: see IndexStore for what each does and raises.
 
@@ -266,9 +269,9 @@ class CrawlIndex:
 
     # Removal and repair
 
-    def purge(self, crawls: Sequence[str]) -> None:
+    def purge(self, crawls: Sequence[str], on_done: OnDone | None = None) -> None:
         """Forget committed or canceled crawls. Atomic for readers, safe to repeat and to resume."""
-        self._store.purge(crawls)
+        self._store.purge(crawls, on_done)
 
     def forget_canceled(self, crawl: str) -> None:
         """Take a canceled crawl out of the list of crawls, as if it had never been. Any other crawl stays."""

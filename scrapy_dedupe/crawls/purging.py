@@ -18,6 +18,7 @@ from .index import checked_crawl_id, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from scrapy_dedupe.stores.index_model import OnDone
     from scrapy_dedupe.warc.manifests import Listed
 
     from .index import CrawlIndex
@@ -25,28 +26,30 @@ if TYPE_CHECKING:
 _MAX_LINES = 20
 
 
-def purge_crawls(index: CrawlIndex, crawls: Sequence[str], *, force: bool = False) -> list[str]:
+def purge_crawls(
+    index: CrawlIndex, crawls: Sequence[str], *, force: bool = False, on_done: OnDone | None = None
+) -> list[str]:
     """Let the index forget committed or canceled crawls; their ids, each once.
 
     A purge that was cut off is ended first. Raises :class:`~scrapy_dedupe.errors.CrawlStateError`, having forgotten
     none of *crawls*, for an id that is unknown or uncommitted, and, without *force*, when a kept crawl needs one of
     them or may need one; the message lists which.
     """
-    ended = end_unfinished(index)
+    ended = end_unfinished(index, on_done)
     wanted = list(dict.fromkeys(crawls))
     left = [crawl for crawl in wanted if crawl not in ended]
     if left:
         check_purge(Dependencies(index), left, force=force)
-        index.purge(left)
+        index.purge(left, on_done)
         _forget_removed(index)
     return wanted
 
 
-def end_unfinished(index: CrawlIndex) -> list[str]:
+def end_unfinished(index: CrawlIndex, on_done: OnDone | None = None) -> list[str]:
     """End a purge that was cut off, if there is one; the crawls that it was about."""
     unfinished = index.unfinished_purge()
     if unfinished:
-        index.purge(unfinished)
+        index.purge(unfinished, on_done)
         _forget_removed(index)
     return unfinished
 

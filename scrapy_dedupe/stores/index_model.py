@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
+
+    OnDone: TypeAlias = Callable[[str, int, int], None]
+    """Told of long work again and again: so many of things of a kind are done, of about so many in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +225,15 @@ class IndexStore(Protocol):
         Its files and containers stay known.
         """
 
-    def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
+    def commit(
+        self, crawl: str, stats: Mapping[str, object] | None = None, on_done: OnDone | None = None
+    ) -> None:
         """Make the crawl's records visible to other crawls. Safe to repeat and to resume.
 
         Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for one whose import was cut off.
         """
 
-    def cancel(self, crawl: str) -> None:
+    def cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
         """Forget an uncommitted crawl. Its files stay. Safe to repeat."""
 
     # Import. A source is queued, claimed, begun, entered and ended; nobody finds its records before it has ended.
@@ -321,7 +327,7 @@ class IndexStore(Protocol):
 
     # Removal and repair
 
-    def purge(self, crawls: Sequence[str]) -> None:
+    def purge(self, crawls: Sequence[str], on_done: OnDone | None = None) -> None:
         """Forget committed or canceled crawls: nothing of them is left but what others need of them.
 
         A payload that a kept crawl has too is that crawl's from now on. Atomic for readers, who never see an index

@@ -48,6 +48,8 @@ from .redis_index_merged import RedisMerged
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from .index_model import OnDone
+
 _CRAWLS_AT_ONCE = 100
 
 
@@ -167,7 +169,9 @@ class RedisIndex(RedisMerged):
         self._release(crawl, token)
         self._note(crawl, "reset", "reset", token)
 
-    def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
+    def commit(
+        self, crawl: str, stats: Mapping[str, object] | None = None, on_done: OnDone | None = None
+    ) -> None:
         """Make the crawl's records visible to other crawls."""
         self._check()
         answer = self._run("index_commit_begin", crawl, stats_json(stats) or "", secrets.token_hex(8))
@@ -175,9 +179,10 @@ class RedisIndex(RedisMerged):
         if state == "committed":
             return
         self._require(crawl, state, "committed")
-        token, cursor = answer[1], b"0"
+        token, cursor, tell = answer[1], b"0", self._telling([crawl], on_done)
         while True:
-            cursor = self._run("index_commit_batch", crawl, token, cursor, SCAN_BATCH)
+            cursor, count = self._run("index_commit_batch", crawl, token, cursor, SCAN_BATCH)
+            tell(count)
             if cursor in (b"0", b""):
                 break
         state = text_of(self._run("index_commit_end", crawl, token, utc_now()))

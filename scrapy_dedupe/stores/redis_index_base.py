@@ -25,9 +25,11 @@ from .redis_index_keys import MARK
 from .scripting import Script, ScriptCaller
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import redis
+
+    from .index_model import OnDone
 
 FORMAT = 1
 
@@ -131,10 +133,29 @@ class RedisIndexBase:
         self._require(crawl, state, action)
         self._is_checked = True
 
-    def _release(self, crawl: str, token: bytes) -> None:
-        cursor = b"0"
+    def _telling(self, crawls: Iterable[str | bytes], on_done: OnDone | None) -> Callable[[int], None]:
+        """To be told of records of these crawls that are done."""
+        if on_done is None:
+            return lambda count: None
+        with redis_faults(self._url):
+            pipeline = self._client.pipeline(transaction=False)
+            for crawl in crawls:
+                pipeline.hlen(b"h:" + (crawl if isinstance(crawl, bytes) else crawl.encode()))
+            total = sum(pipeline.execute())
+        done = 0
+
+        def tell(count: int) -> None:
+            nonlocal done
+            done += count
+            on_done("records", done, total)
+
+        return tell
+
+    def _release(self, crawl: str, token: bytes, on_done: OnDone | None = None) -> None:
+        cursor, tell = b"0", self._telling([crawl], on_done)
         while True:
-            cursor = self._run("index_release", crawl, token, cursor, RELEASE_BATCH)
+            cursor, count = self._run("index_release", crawl, token, cursor, RELEASE_BATCH)
+            tell(count)
             if cursor in (b"0", b""):
                 break
             # With a plus the server has not looked at all digests that this cursor gives.

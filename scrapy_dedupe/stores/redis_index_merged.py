@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from .base import Original
+    from .index_model import OnDone
 
 # A process that is silent for so long has given up; batches take a few milliseconds.
 _LEASE_MS = 10_000
@@ -34,7 +35,7 @@ _POLL_S = 0.02
 class RedisMerged(RedisImports):
     """The part of an :class:`~.base.IndexStore` that removes and repairs."""
 
-    def cancel(self, crawl: str) -> None:
+    def cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
         """Forget an uncommitted crawl, with what was entered of sources that have not ended."""
         self._check()
         answer = self._run("index_cancel", crawl, "begin", secrets.token_hex(8))
@@ -46,10 +47,10 @@ class RedisMerged(RedisImports):
         for source in self._begun():
             if source.crawl == crawl:
                 self._drop(source.name, "cancel", token)
-        self._release(crawl, token)
+        self._release(crawl, token, on_done)
         self._run("index_cancel", crawl, "end", token)
 
-    def purge(self, crawls: Sequence[str]) -> None:
+    def purge(self, crawls: Sequence[str], on_done: OnDone | None = None) -> None:
         """Forget committed or canceled crawls."""
         self._check()
         states = self._states(crawls)
@@ -61,7 +62,7 @@ class RedisMerged(RedisImports):
                 self.cancel(crawl)
         known = [crawl for crawl, state in states.items() if state != "unknown"]
         if known:
-            self._make("purged", known, "purge", *known)
+            self._make("purged", known, "purge", *known, on_done=on_done)
 
     def forget_canceled(self, crawl: str) -> None:
         """Take a canceled crawl out of the list of crawls."""
@@ -163,9 +164,10 @@ class RedisMerged(RedisImports):
         what: str,
         *words: str,
         sources: Mapping[str, str] | None = None,
+        on_done: OnDone | None = None,
     ) -> None:
         while True:
-            answer = self._made(left_out, what, words, sources or {})
+            answer = self._made(left_out, what, words, sources or {}, on_done)
             if answer[0] == b"lost":
                 self._await_other()
                 continue
@@ -174,20 +176,27 @@ class RedisMerged(RedisImports):
             return
 
     def _made(
-        self, left_out: Sequence[str], what: str, words: Sequence[str], sources: Mapping[str, str]
+        self,
+        left_out: Sequence[str],
+        what: str,
+        words: Sequence[str],
+        sources: Mapping[str, str],
+        on_done: OnDone | None,
     ) -> list[bytes]:
         who = secrets.token_hex(8)
         replaced, by = next(iter(sources.items()), ("", ""))
         self._run("index_merged_begin", who, _LEASE_MS, replaced, by, *left_out)
         crawls = self._in_order_of_commit(frozenset(crawl.encode() for crawl in left_out))
         while True:
+            tell = self._telling([sources.get(text_of(crawl), crawl) for crawl in crawls], on_done)
             for crawl in crawls:
                 origin = sources.get(text_of(crawl), crawl)
                 cursor = b"0"
                 while True:
-                    cursor = self._run(
+                    cursor, count = self._run(
                         "index_merged_batch", who, _LEASE_MS, crawl, origin, cursor, SCAN_BATCH
                     )
+                    tell(count)
                     if cursor in (b"0", b""):
                         break
                 if not cursor:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .base import Counts, Need, Original, UrlCapture, Waiting
+    from .index_model import OnDone
 
 __all__ = ["SCHEMA", "SqliteIndex"]
 
@@ -154,7 +155,9 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
                 self._connection.execute(f"UPDATE {table} SET crawl = ? WHERE crawl = ?", (new, old))  # noqa: S608
         self._clear([old])
 
-    def commit(self, crawl: str, stats: Mapping[str, object] | None = None) -> None:
+    def commit(
+        self, crawl: str, stats: Mapping[str, object] | None = None, on_done: OnDone | None = None
+    ) -> None:
         """Make the crawl's records visible to other crawls."""
         text = stats_json(stats)
         with self._transaction():
@@ -171,7 +174,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
                 (utc_now(), text, number),
             )
 
-    def cancel(self, crawl: str) -> None:
+    def cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
         """Forget an uncommitted crawl."""
         with self._transaction():
             number, state, _ = self._row(crawl)
@@ -187,7 +190,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
                 )
                 self._forget_payload()
             self._connection.execute("DELETE FROM report WHERE crawl = ?", (crawl,))
-        self._clear()
+        self._clear(on_done=on_done)
 
     # Helpers
 

@@ -19,11 +19,19 @@ from .sqlite_index_tables import LATER_COLUMNS, LATER_NAMES, LATER_SCHEMA
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from .index_model import OnDone
 
 SHIFT = 32
 COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
 NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"
+
+# In one SELECT the two ends would be looked for among all.
+_SPAN = """
+SELECT (SELECT max(id) FROM original WHERE id BETWEEN ?1 AND ?2)
+- (SELECT min(id) FROM original WHERE id BETWEEN ?1 AND ?2) + 1
+"""
 
 _FORGOTTEN_AT_ONCE = 1_000
 _LONGEST_PAUSE_S = 0.02
@@ -169,7 +177,7 @@ class SqliteIndexBase:
         self._connection.execute("UPDATE crawl SET id = ? WHERE number = ?", (crawl, new))
         return new
 
-    def _clear(self, numbers: Sequence[int] | None = None) -> None:
+    def _clear(self, numbers: Sequence[int] | None = None, on_done: OnDone | None = None) -> None:
         """Delete what lies under rows that are waste, some of it at a time; under all of them without ``numbers``.
 
         A row that is waste stays so, and its number is not used again: so two processes may do this at once, and what
@@ -182,35 +190,56 @@ class SqliteIndexBase:
         wasted = [number for (number,) in rows if numbers is None or number in numbers]
         if not wasted:
             return
+        done, total = 0, sum(map(self._span, wasted)) if on_done is not None else 0
+
+        def forgot(count: int) -> None:
+            nonlocal done
+            done += count
+            if on_done is not None:
+                on_done("records", done, total)
+
         for number in wasted:
             self._delete_some(
                 "DELETE FROM original WHERE id IN (SELECT id FROM original WHERE id BETWEEN ? AND ? LIMIT ?)",
-                (number << SHIFT, ((number + 1) << SHIFT) - 1, _FORGOTTEN_AT_ONCE),
+                (*_ids(number), _FORGOTTEN_AT_ONCE),
+                forgot,
             )
             self._delete_some(
                 "DELETE FROM crawl_waiting WHERE (crawl, digest, size) IN"
                 " (SELECT crawl, digest, size FROM crawl_waiting WHERE crawl = ? LIMIT ?)",
                 (number, _FORGOTTEN_AT_ONCE),
             )
-        self._delete_urls()
+        self._delete_urls(on_done)
         for number in wasted:
             with self._transaction():
                 for table in ("crawl_file", "crawl_container", "crawl_need"):
                     self._connection.execute(f"DELETE FROM {table} WHERE crawl = ?", (number,))  # noqa: S608
                 self._connection.execute("UPDATE crawl SET state = 'gone' WHERE number = ?", (number,))
 
-    def _delete_some(self, statement: str, parameters: Sequence[object]) -> None:
+    def _span(self, number: int) -> int:
+        """About how many originals lie under a row: their ids follow each other."""
+        with sqlite_faults(self._url):
+            (span,) = self._connection.execute(_SPAN, _ids(number)).fetchone()
+        return int(span or 0)
+
+    def _delete_some(
+        self, statement: str, parameters: Sequence[object], on_some: Callable[[int], None] | None = None
+    ) -> None:
         is_more = True
         while is_more:
             began = time.monotonic()
             with self._transaction():
-                is_more = self._connection.execute(statement, parameters).rowcount == _FORGOTTEN_AT_ONCE
+                count = self._connection.execute(statement, parameters).rowcount
+            if on_some is not None:
+                on_some(count)
+            is_more = count == _FORGOTTEN_AT_ONCE
             if is_more:
                 let_others_write(began)
 
-    def _delete_urls(self) -> None:
+    def _delete_urls(self, on_done: OnDone | None) -> None:
         # No index leads from a crawl to its URLs: the table is read once for all waste, outside of transactions.
         last: tuple[bytes, int] = (b"", 0)
+        done = 0
         while True:
             with sqlite_faults(self._url):
                 rows = self._connection.execute(
@@ -225,6 +254,11 @@ class SqliteIndexBase:
             began = time.monotonic()
             with self._transaction():
                 self._connection.executemany("DELETE FROM crawl_url WHERE hash = ? AND crawl = ?", rows)
+            done += len(rows)
+            if on_done is not None:
+                # The hashes are even: where the last one lies among all, there lies the end of what is done.
+                reached = (int.from_bytes(last[0][:4], "big") + 1) / (1 << 32)
+                on_done("URLs", done, done if len(rows) < _FORGOTTEN_AT_ONCE else round(done / reached))
             let_others_write(began)
 
     # Reading
@@ -247,6 +281,11 @@ class SqliteIndexBase:
             return None
         record_id, status, form = read_details(record) if isinstance(record, bytes) else (None, None, "")
         return Original(digest, crawl, digits, url, size, wacz_index, record_id, file, offset, status, form)
+
+
+def _ids(number: int) -> tuple[int, int]:
+    """The first and the last id that an original under a row can have."""
+    return number << SHIFT, ((number + 1) << SHIFT) - 1
 
 
 def let_others_write(began: float) -> None:

@@ -18,11 +18,13 @@ from .sqlite_index_base import SqliteIndexBase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .index_model import OnDone
+
 
 class SqliteRemoval(SqliteIndexBase):
     """The methods of :class:`~.base.IndexStore` for removal and repair."""
 
-    def purge(self, crawls: Sequence[str]) -> None:
+    def purge(self, crawls: Sequence[str], on_done: OnDone | None = None) -> None:
         """Forget committed or canceled crawls."""
         with self._transaction():
             rows = {crawl: self._row(crawl) for crawl in crawls}
@@ -37,7 +39,7 @@ class SqliteRemoval(SqliteIndexBase):
             self._connection.executemany("DELETE FROM report WHERE crawl = ?", [(crawl,) for crawl in rows])
             self._forget_payload()
             self._note_none_missing()
-        self._clear()
+        self._clear(on_done=on_done)
 
     def forget_canceled(self, crawl: str) -> None:
         """Take a canceled crawl out of the list of crawls."""

@@ -157,10 +157,20 @@ def import_urls(tmp_path: Path) -> list[object]:
     return ["urls", "import", tmp_path / "requests.seen", "--jobdir", tmp_path / "other"]
 
 
+def open_crawl(tmp_path: Path, store: str | None = None) -> list[object]:
+    """An uncommitted crawl, and the options that name it."""
+    url = store or f"sqlite:///{tmp_path / 'index.sqlite'}"
+    with open_index(url) as index:
+        record_crawl(index, tmp_path, "one", range(20), commit=False)
+    return ["one", "--store", url]
+
+
 # Each verb, the title of its bar, and in what it counts.
 VERBS: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
     "import": (import_, "import", "sources/s"),
     "check": (lambda path: ["check", *archive(path)], "check", "crawls/s"),
+    "purge": (lambda path: ["purge", "one", *archive(path)], "purge records", "records/s"),
+    "cancel": (lambda path: ["cancel", *open_crawl(path)], "cancel records", "records/s"),
     "pack": (pack, "one.wacz", "B/s"),
     "upload": (upload, "upload", "B/s"),
     "salvage": (salvage, "salvage", "files/s"),

@@ -167,7 +167,7 @@ def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CrawlIn
         for number, crawl in enumerate(("one", "two", "three")):
             record_crawl(index, tmp_path, crawl, [number])
 
-        def interrupted(*args: object) -> None:
+        def interrupted(*arguments: object, **options: object) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:

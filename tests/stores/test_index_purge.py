@@ -196,6 +196,43 @@ def test_a_large_crawl_is_purged_whole(index: IndexStore) -> None:
     assert index.merged_faults() == 0
 
 
+@pytest.mark.parametrize("change", ["purge", "cancel", "commit"])
+def test_long_work_tells_how_many_are_done_of_all(index: IndexStore, store_url: str, change: str) -> None:
+    records = [record(numbered(number)) for number in range(2_500)]
+    seen = UrlCapture(HOME, ONE, "20260801120000", b"a")
+    index.start("a", "stored")
+    if change == "purge":
+        commit(index, "kept", *map(numbered, range(1_000, 3_500)))
+    index.add("a", records, Counts(2_500))
+    index.add("a", [], Counts(), [replace(seen, url=f"{HOME}{number}") for number in range(1_500)])
+    told: list[tuple[str, int, int]] = []
+
+    def on_done(what: str, done: int, total: int) -> None:
+        told.append((what, done, total))
+
+    if change == "purge":
+        index.commit("a")
+        index.purge(["a"], on_done)
+    elif change == "cancel":
+        index.cancel("a", on_done)
+    else:
+        index.commit("a", on_done=on_done)
+    is_redis = store_url.startswith("redis")
+    records_told = [(done, total) for what, done, total in told if what == "records"]
+    # In SQLite a commit is one row.
+    if is_redis or change != "commit":
+        assert len(records_told) > 2
+        assert records_told[-1] == (2_500, 2_500)
+    assert [done for done, _ in records_told] == sorted(done for done, _ in records_told)
+    assert {total for _, total in records_told} <= {2_500}
+    urls_told = [(done, total) for what, done, total in told if what == "URLs"]
+    if is_redis or change == "commit":
+        assert urls_told == []
+    else:
+        assert urls_told[-1] == (1_500, 1_500)
+        assert urls_told[0] == (1_000, pytest.approx(1_500, rel=0.2))
+
+
 def test_the_merged_index_agrees_with_the_crawls_and_can_be_made_anew(index: IndexStore) -> None:
     commit(index, "a", ONE, TWO, counts=Counts(2, 0, 0, 20))
     commit(index, "b", TWO, THREE, counts=Counts(2, 0, 0, 20))

@@ -1,11 +1,11 @@
 -- Enters a part of a crawl's digests in alldupes; the first crawl that was committed stays.
 -- ARGV  2 crawl  3 token of the commit  4 cursor  5 about how many
--- Gives the next cursor; "0" after the last part, "" if the commit was taken back meanwhile.
+-- Gives the next cursor ("0" after the last part, "" if the commit was taken back meanwhile), and how many these were.
 local crawl = ARGV[2]
-if not has(COMMITTING, crawl) or call('HGET', 'dedupe:crawl:' .. crawl, 'committing') ~= ARGV[3] then return '' end
+if not has(COMMITTING, crawl) or call('HGET', 'dedupe:crawl:' .. crawl, 'committing') ~= ARGV[3] then return {'', 0} end
 local answer = call('HSCAN', 'h:' .. crawl, ARGV[4], 'COUNT', ARGV[5])
 local found = answer[2]
 for i = 1, #found, 2 do
   enter(found[i], crawl)
 end
-return answer[1]
+return {answer[1], #found / 2}

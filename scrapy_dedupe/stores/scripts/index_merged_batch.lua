@@ -1,11 +1,11 @@
 -- Enters a part of a crawl's digests in the merged index that is made.
 -- ARGV  2 who  3 for how many milliseconds  4 crawl  5 the crawl whose records it has, or will have
 --       6 cursor  7 about how many
--- Gives the next cursor; "0" after the last part, "" if another process makes it now.
+-- Gives the next cursor ("0" after the last part, "" if another process makes it now), and how many these were.
 local crawl, from = ARGV[4], ARGV[5]
-if call('GET', REBUILDING) ~= ARGV[2] then return '' end
+if call('GET', REBUILDING) ~= ARGV[2] then return {'', 0} end
 call('PEXPIRE', REBUILDING, ARGV[3])
-local cursor = '0'
+local cursor, count = '0', 0
 -- What was taken back meanwhile must not come in again.
 if is_open(crawl) or has(COMMITTING, crawl) then
   local answer = call('HSCAN', 'h:' .. from, ARGV[6], 'COUNT', ARGV[7])
@@ -16,7 +16,7 @@ if is_open(crawl) or has(COMMITTING, crawl) then
       call('HSETNX', NEW_DUPES, found[i], crawl)
     end
   end
-  cursor = answer[1]
+  cursor, count = answer[1], #found / 2
 end
 if cursor == '0' then call('SADD', REBUILT, crawl) end
-return cursor
+return {cursor, count}
