@@ -91,16 +91,17 @@ class Addon:
             settings.setdefault_in_component_priority_dict(
                 "EXTENSIONS", DuplicatesLogExtension, EXTENSION_PRIORITY
             )
-        if ours.metrics.port or ours.metrics.file is not None:
-            from .metrics import MetricsExtension
-
-            settings.setdefault_in_component_priority_dict("EXTENSIONS", MetricsExtension, EXTENSION_PRIORITY)
         # What is answered from an archive is in one already.
         is_archived = ours.warc.enabled and not (ours.replay.files and ours.replay.missing == "fail")
         if ours.content.enabled or is_archived or ours.report.page is not None:
             from .reporting import ReportExtension
 
             settings.setdefault_in_component_priority_dict("EXTENSIONS", ReportExtension, EXTENSION_PRIORITY)
+        # Behind the others: what they count at the end is to be seen too.
+        if ours.metrics.port or ours.metrics.file is not None:
+            from .metrics import MetricsExtension
+
+            settings.setdefault_in_component_priority_dict("EXTENSIONS", MetricsExtension, EXTENSION_PRIORITY)
         if is_archived:
             from .pipelines import WarcPipeline
             from .provenance import ProvenanceMiddleware, ProvenanceSpiderMiddleware

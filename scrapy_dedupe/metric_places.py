@@ -24,7 +24,7 @@ from prometheus_client.core import (
 from prometheus_client.utils import floatToGoString
 
 from .content.latency import BOUNDS_S
-from .errors import SettingError
+from .errors import ArchiveError, SettingError
 from .metric_families import BY_NAME, FAMILIES, Family, Histogram, Reading
 from .metric_server import MetricServer
 
@@ -189,6 +189,8 @@ class File(Place):
     def _write_or_tell(self) -> None:
         try:
             self._write()
+        except OSError as error:
+            self.board.failed(ArchiveError(f"The file {self._path} cannot be written: {_reason(error)}."))
         except Exception as error:  # noqa: BLE001 - nobody else would see it
             self.board.failed(error)
 

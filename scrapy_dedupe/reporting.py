@@ -1,7 +1,7 @@
 """The report of a crawl: sees what is decided while the crawl goes on, keeps it in the store, and writes the page.
 
 What was seen is kept under the crawl's id, for ``scrapy dedupe report``: in the store of the crawl index if the archive
-layer is on, else in that of the content layer, each minute and when the spider is closed. A job that goes on adds to what
+layer is on, else in that of the content layer, each minute (in the first one more often) and when the spider is closed. A job that goes on adds to what
 it kept before; what was kept and cannot be read is left as it is. With ``DEDUPE_REPORT`` the page of this crawl is written
 at the very end, after the commit.
 
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from .reports.figures import Report
     from .warc.capture import Capture
 
-_SAVE_S: Final = 60.0
+_TICK_S: Final = 5.0
+# Each minute, and early on more often, so that a crawl which is killed by then has kept something too.
+_TICKS_A_SAVE: Final = 12
+_EARLY_TICKS: Final = (1, 2, 4, 8)
 _NEEDED: Final = ("jinja2", "vl_convert")
 
 
@@ -51,6 +54,7 @@ class ReportExtension:
         # None: what was seen is not kept.
         self._store_url: str | None = None
         self._page: Path | None = None
+        self._ticks = 0
         page = session.settings.report.page
         if page is not None:
             self._page = session.at_start(lambda: _checked(session.named_path(page)))
@@ -72,7 +76,7 @@ class ReportExtension:
             return
         session.onlookers.add(self)
         if self._store_url is not None:
-            session.run_every(_SAVE_S, self._tick)
+            session.run_every(_TICK_S, self._tick)
             session.at_close(self._close)
         if self._page is not None:
             # Behind all that others do at the end, the commit most of all.
@@ -108,7 +112,9 @@ class ReportExtension:
         )
 
     def _tick(self) -> None:
-        self._session.worker.submit(self._save, self._stats())
+        self._ticks += 1
+        if _is_due(self._ticks):
+            self._session.worker.submit(self._save, self._stats())
 
     async def _close(self) -> None:
         await self._session.on_worker(lambda: None)
@@ -197,6 +203,11 @@ class ReportExtension:
             else:
                 return report_of([CrawlSeen(crawl, info, self._observations)], graph=graph)
         return report_of([CrawlSeen(crawl, None, self._observations)])
+
+
+def _is_due(tick: int) -> bool:
+    """Whether what was seen is to be kept at this tick, the first of which is 1."""
+    return tick in _EARLY_TICKS or tick % _TICKS_A_SAVE == 0
 
 
 def _checked(page: Path) -> Path:

@@ -11,6 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 from scrapes import LAYERS, samples
 
+from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.live_figures import LiveFigures
 from scrapy_dedupe.metric_families import Reading, read_crawl
 from scrapy_dedupe.metric_places import Board, File
@@ -141,4 +142,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     place.last()
     place.close()
     assert file.read_bytes() == before
-    assert len(source.errors) == 1
+    (error,) = source.errors
+    # A sentence, not a traceback.
+    assert isinstance(error, DedupeError)
+    assert str(file) in str(error)

@@ -113,6 +113,23 @@ async def test_the_file_has_the_last_figures(
 
 
 @crawl_test
+async def test_errors_at_the_very_end_are_among_the_last_figures(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    site(web)
+    page, file = tmp_path / "report.html", tmp_path / "links.prom"
+
+    class Spider(LinkSpider):
+        def closed(self, reason: str) -> None:
+            page.mkdir()
+
+    settings |= {"DEDUPE_METRICS_FILE": file, "DEDUPE_REPORT": page}
+    crawler = await crawl(Spider, settings, urls=web.url())
+    assert crawler.stats.get_value("dedupe/errors/report") == 1
+    assert samples(file.read_text())["dedup_errors_total", "report"] == 1
+
+
+@crawl_test
 async def test_a_collector_that_keeps_nothing_changes_no_figure(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

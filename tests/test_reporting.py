@@ -150,7 +150,8 @@ async def test_a_job_that_goes_on_adds_to_what_it_kept(
 
 KILLED = """
 import scrapy_dedupe.reporting
-scrapy_dedupe.reporting._SAVE_S = 0.05
+scrapy_dedupe.reporting._TICK_S = 0.05
+scrapy_dedupe.reporting._TICKS_A_SAVE = 1
 from faults.killed_crawl import main
 main()
 """
@@ -211,6 +212,11 @@ async def test_what_cannot_be_read_is_left_as_it_is(
     store.close()
 
 
+def test_a_crawl_is_kept_early_and_then_each_minute() -> None:
+    due = [reporting._TICK_S * tick for tick in range(1, 40) if reporting._is_due(tick)]
+    assert due == [5, 10, 20, 40, 60, 120, 180]
+
+
 @crawl_test
 async def test_a_store_that_is_lost_costs_the_report_alone(
     site: WebServer,
@@ -219,7 +225,7 @@ async def test_a_store_that_is_lost_costs_the_report_alone(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(reporting, "_SAVE_S", 0.05)
+    monkeypatch.setattr(reporting, "_TICK_S", 0.05)
     settings.update(DEDUPE_CONTENT_STORE_URL=redis_server.url, DEDUPE_WARC_ENABLED=False)
 
     class Stopping(LinkSpider):
