@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class AppendedLines:
@@ -23,6 +20,8 @@ class AppendedLines:
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._lost = 0
+        # Of a pipe nobody else knows how it ended.
+        self._is_torn = False
         self._lock = Lock()
         self._writing = Lock()
 
@@ -49,13 +48,15 @@ class AppendedLines:
                 lines = list(self._waiting)
             if not lines:
                 return 0
-            written, error = _append(path, b"".join(lines))
+            written, error = _append(path, b"".join(lines), is_torn=self._is_torn)
             count = 0
             for line in lines:
                 if len(line) > written:
                     break
                 written -= len(line)
                 count += 1
+            if count or written:
+                self._is_torn = written > 0
             with self._lock:
                 for _ in range(count):
                     self._waiting_bytes -= len(self._waiting.popleft())
@@ -72,23 +73,41 @@ class AppendedLines:
         return lost
 
 
-def _append(path: Path, data: bytes) -> tuple[int, OSError | None]:
+def _append(path: Path, data: bytes, *, is_torn: bool) -> tuple[int, OSError | None]:
     """How many bytes of *data* were written, and what stood in the way of the rest."""
     written = 0
     try:
-        with path.open("ab", buffering=0) as file:
-            if _is_torn(path):
-                file.write(b"\n")
+        with open(path, "ab", buffering=0, opener=_opened) as file:
+            if _is_torn(path, is_torn) and not file.write(b"\n"):
+                return 0, None
             while written < len(data):
-                written += file.write(data[written:]) or 0
+                count = file.write(data[written:])
+                if count is None:
+                    # The reader of a pipe is slower than we are.
+                    break
+                written += count
     except OSError as error:
         return written, error
     return written, None
 
 
-def _is_torn(path: Path) -> bool:
+def _opened(name: str, flags: int) -> int:
+    """Open without waiting for whoever reads a pipe. Raises :class:`OSError` if nobody does."""
+    return os.open(name, flags | (os.O_NONBLOCK if is_pipe(Path(name)) else 0), 0o666)
+
+
+def is_pipe(path: Path) -> bool:
+    """Whether there is a named pipe."""
+    try:
+        return path.is_fifo()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_torn(path: Path, is_pipe_torn: bool) -> bool:
     status = path.stat()
-    # Nothing is read back from a pipe.
+    if stat.S_ISFIFO(status.st_mode):
+        return is_pipe_torn
     if not stat.S_ISREG(status.st_mode) or not status.st_size:
         return False
     with path.open("rb") as file:

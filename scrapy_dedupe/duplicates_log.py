@@ -1,7 +1,7 @@
 """The log of duplicates, ``DEDUPE_DUPLICATES_LOG``: one JSON object a line for each duplicate, as an extension.
 
 A line says which request was filtered, which page repeats which, or which exchange became a revisit; its fields are
-:data:`FIELDS`. Lines wait at most a second, and are added at the end of the file, which is opened anew each time: it may
+:data:`FIELDS`; ``DEDUPE_DUPLICATES_LOG_LAYERS`` leaves layers out. Lines wait at most a second, and are added at the end of the file, which is opened anew each time: it may
 be moved away while the crawl goes on. All is ASCII, so nothing in a URL can end a line.
 
 What a kill or a full disk cut in the middle of a line is ended before the next one; the line is written again if the
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from .appended_lines import AppendedLines
+from .appended_lines import AppendedLines, is_pipe
 from .errors import ArchiveError, SettingError
 from .session import Session
 from .warc.dates import date_from_digits, format_date
@@ -69,6 +69,7 @@ class DuplicatesLogExtension:
         self._session = session = Session.of(crawler)
         self._crawler = crawler
         self._path = session.named_path(session.settings.report.duplicates_log or "")
+        self._layers = session.settings.report.logged_layers
         self._lines = AppendedLines(_MOST_WAITING_BYTES)
         self._common: dict[str, str] = {}
         session.at_start(self._try)
@@ -84,8 +85,10 @@ class DuplicatesLogExtension:
     def _try(self) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab"):
-                pass
+            # Whoever reads a pipe may come later.
+            if not is_pipe(self._path):
+                with self._path.open("ab"):
+                    pass
         except (OSError, ValueError) as error:
             raise SettingError(
                 f"The file of DEDUPE_DUPLICATES_LOG cannot be written: {error}. Name another one, or none."
@@ -166,6 +169,8 @@ class DuplicatesLogExtension:
     # On either thread
 
     def _add(self, layer: str, kind: str, url: str, **values: Any) -> None:
+        if layer not in self._layers:
+            return
         line: dict[str, Any] = dict.fromkeys(FIELDS)
         line.update(values, time=format_date(datetime.now(UTC)), layer=layer, kind=kind, url=_bounded(url))
         line.update(self._common)

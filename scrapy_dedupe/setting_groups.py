@@ -114,10 +114,14 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
-    """Where the page of the report and the log of duplicates go; None: nowhere. Paths may have ``%(name)s`` in them."""
+    """Where the page of the report and the log of duplicates go; None: nowhere. Paths may have ``%(name)s`` in them.
+
+    ``logged_layers``: which duplicates are in the log, by layer.
+    """
 
     page: str | None
     duplicates_log: str | None
+    logged_layers: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,19 @@ def reasons(value: Any) -> tuple[str, ...]:
     return tuple(read(reason) for reason in _sequence(value))
 
 
+def some_of(*allowed: str) -> Callable[[Any], frozenset[str]]:
+    """At least one of some words."""
+    read_one = choice(*allowed)
+
+    def read(value: Any) -> frozenset[str]:
+        words = frozenset(read_one(word) for word in _sequence(value))
+        if not words:
+            raise ValueError
+        return words
+
+    return read
+
+
 def file_name(value: Any) -> str:
     try:
         return checked_name(str(value))

@@ -127,6 +127,20 @@ async def test_a_second_crawl_adds_what_is_unchanged_and_not_modified(
     ]
 
 
+@pytest.mark.parametrize("layers", [["content", "warc"], "url"])
+@crawl_test
+async def test_layers_can_be_left_out(layers: Any, web: WebServer, logged: dict[str, Any]) -> None:
+    web.page("/", text("home") + '<a href="/a">1</a><a href="/copy">2</a><a href="/a">3</a>')
+    web.page("/a", text("a"))
+    web.page("/copy", text("a"))
+    logged["DEDUPE_DUPLICATES_LOG_LAYERS"] = layers
+    crawler = await crawl(LinkSpider, logged, urls=web.url())
+    lines = lines_of(logged["DEDUPE_DUPLICATES_LOG"])
+    assert sorted(line["layer"] for line in lines) == ([layers] if layers == "url" else layers)
+    assert crawler.stats.get_value("dupefilter/filtered") == 1
+    assert crawler.stats.get_value("dedupe/log/lines") == len(lines)
+
+
 @crawl_test
 async def test_nothing_in_a_url_ends_a_line(web: WebServer, logged: dict[str, Any]) -> None:
     hostile = "/a?<script>\u2028\u0085" + "x" * 30_000
@@ -175,6 +189,44 @@ async def test_a_full_disk_is_told_once_and_the_crawl_goes_on(
     assert (stats.get("dedupe/log/lines", 0), stats["dedupe/log/lost"]) == (0, 2)
     assert caplog.text.count("/dev/full cannot be written: No space left on device.") == 1
     assert len(records_of(tmp_path / "warcs")) > 2
+
+
+@crawl_test
+async def test_a_pipe_that_nobody_reads_holds_nobody_up(
+    web: WebServer, logged: dict[str, Any], tmp_path: Path
+) -> None:
+    web.page("/", text("home") + '<a href="/a">1</a><a href="/a">2</a>')
+    web.page("/a", text("a"))
+    logged["DEDUPE_DUPLICATES_LOG"] = tmp_path / "pipe"
+    os.mkfifo(tmp_path / "pipe")
+    crawler = await crawl(LinkSpider, logged, urls=web.url())
+    stats = crawler.stats.get_stats()
+    assert (stats["finish_reason"], stats["dedupe/log/lost"]) == ("finished", 1)
+    assert stats["dedupe/errors/log"] >= 1
+
+
+def test_a_pipe_gets_each_line_once_however_slow_its_reader_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    lines = AppendedLines(10_000_000)
+    lines.add(b"first\n")
+    with pytest.raises(OSError, match="No such device"):
+        lines.write_to(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    expected = [b"first"]
+    for number in range(40):
+        expected.append(b"%d" % number * 7_000)
+        lines.add(expected[-1] + b"\n")
+    data = b""
+    while lines:
+        lines.write_to(tmp_path / "pipe")
+        data += os.read(reader, 50_000)
+    while more := os.read(reader, 1_000_000):
+        data += more
+    os.close(reader)
+    # A line that was cut has an end, and is there once more as a whole.
+    whole = [line for line in data.splitlines() if line in expected]
+    assert whole == expected
+    assert len(data.splitlines()) > len(expected)
 
 
 def test_the_fields_are_documented_in_their_order() -> None:

@@ -75,6 +75,7 @@ WRONG = {
     "DEDUPE_REPLAY_MISSING": "skip",
     "DEDUPE_REPORT": "report-%(spider)s.html",
     "DEDUPE_DUPLICATES_LOG": " ",
+    "DEDUPE_DUPLICATES_LOG_LAYERS": ["url", "text"],
     "DEDUPE_METRICS_PORT": 65_536,
     "DEDUPE_METRICS_ADDRESS": "http://localhost",
     "DEDUPE_METRICS_FILE": 9_100,
