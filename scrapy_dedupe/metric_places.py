@@ -10,7 +10,6 @@ Imports prometheus-client, so that this module is loaded only if metrics are wan
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +22,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.utils import floatToGoString
 
+from . import whole_file
 from .content.latency import BOUNDS_S
 from .errors import ArchiveError, SettingError
 from .metric_families import BY_NAME, FAMILIES, Family, Histogram, Reading
@@ -164,9 +164,9 @@ class File(Place):
 
     def open(self) -> None:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path = whole_file.try_out(self._path)
             self._write()
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise SettingError(
                 f"The file of metrics {self._path} cannot be written: {_reason(error)}. Set DEDUPE_METRICS_FILE"
                 " to a file in a folder that can be written."
@@ -195,16 +195,8 @@ class File(Place):
             self.board.failed(error)
 
     def _write(self) -> None:
-        # One that is half written must not end in .prom, or the node exporter would read it.
-        temporary = self._path.with_name(f"{self._path.name}.tmp")
         with self._lock:
-            try:
-                temporary.write_bytes(self.board.text())
-                temporary.replace(self._path)
-            except OSError:
-                with suppress(OSError):
-                    temporary.unlink(missing_ok=True)
-                raise
+            whole_file.replace(self._path, self.board.text())
 
 
 # They stay, since what was counted there does.

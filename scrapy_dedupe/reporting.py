@@ -11,13 +11,12 @@ be written later refuses the start.
 
 from __future__ import annotations
 
-import os
-import threading
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
 
+from . import whole_file
 from .content.content_type import mime_of
 from .crawls.dependencies import Dependencies
 from .crawls.index import CrawlIndex
@@ -180,12 +179,7 @@ class ReportExtension:
         assert self._page is not None
         self._observations.set_stats(stats)
         text = page(self._report())
-        temporary = _temporary(self._page)
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(self._page)
-        finally:
-            temporary.unlink(missing_ok=True)
+        whole_file.replace(self._page, text.encode())
 
     def _report(self) -> Report:
         from .commands.reported_crawls import graph_of
@@ -219,25 +213,8 @@ def _checked(page: Path) -> Path:
                 ' pip install "scrapy-dedupe[report]"'
             )
     try:
-        # A link to it stays one.
-        page = page.resolve()
-        is_other = page.exists() and not page.is_file()
-        if not is_other:
-            page.parent.mkdir(parents=True, exist_ok=True)
-            temporary = _temporary(page)
-            temporary.touch()
-            temporary.unlink()
-    except (OSError, ValueError, RuntimeError) as error:
+        return whole_file.try_out(page)
+    except OSError as error:
         raise SettingError(
-            f"The page of DEDUPE_REPORT cannot be written: {error}. Name another file."
+            f"The page of DEDUPE_REPORT cannot be written: {page}: {error.strerror or error}. Name another file."
         ) from error
-    if is_other:
-        raise SettingError(
-            f"The page of DEDUPE_REPORT cannot be written: {page} is no file. Name another one."
-        )
-    return page
-
-
-def _temporary(page: Path) -> Path:
-    # Several crawls may write one page, in this process too.
-    return page.with_name(f".{page.name}.{os.getpid()}-{threading.get_ident()}.tmp")

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from scrapes import LAYERS, samples
 
 from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe import whole_file
 from scrapy_dedupe.live_figures import LiveFigures
 from scrapy_dedupe.metric_families import Reading, read_crawl
 from scrapy_dedupe.metric_places import Board, File
@@ -137,7 +138,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     place.board.add(source)
     place.open()
     before = file.read_bytes()
-    (tmp_path / "x.prom.tmp").mkdir()
+    whole_file._beside(file).mkdir()
     source.reading = {("dedupe_url_seen", ""): 4.0}
     place.last()
     place.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe import whole_file
+from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.reports.figures import Report
 
 from .bars import Bars
@@ -25,6 +26,8 @@ HELP = (
 
 DEFAULT_CRAWLS = 50
 
+_STANDARD_OUTPUT = ("-", "/dev/stdout")
+
 
 @dataclass(frozen=True, slots=True)
 class MadeReport(Report):
@@ -38,7 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "ids", metavar="ID", nargs="*", help="the ids of crawls, as the verb crawls lists them"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the report as an HTML page")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="write the report as an HTML page; - is standard output",
+    )
 
 
 def run(place: Place, opts: argparse.Namespace) -> MadeReport:
@@ -47,36 +56,43 @@ def run(place: Place, opts: argparse.Namespace) -> MadeReport:
     from .reported_crawls import reported_crawls
 
     output: Path | None = opts.output
-    if output is not None:
-        _check(output)
+    is_printed = str(output) in _STANDARD_OUTPUT
+    if is_printed and opts.json:
+        raise UsageError("With -o - standard output takes the page; --json needs a file, or no -o.")
+    file = None if output is None or is_printed else _checked(output)
     with Bars(opts) as bars:
         found = reported_crawls(place, opts.ids, DEFAULT_CRAWLS, bars)
     report = report_of(found.crawls, graph=found.graph, notes=found.notes)
     if output is not None:
         from scrapy_dedupe.reports.page import page
 
-        _write(output, page(report))
+        whole = page(report)
+        if file is None:
+            sys.stdout.buffer.write(whole.encode())
+        else:
+            _write(file, whole)
     values = {field.name: getattr(report, field.name) for field in fields(report)}
     return MadeReport(**values, output=None if output is None else str(output), unreadable=found.unreadable)
 
 
-def _check(path: Path) -> None:
-    if path.is_dir():
-        raise ArchiveError(f"{path} is a folder. Name the file of the page with -o.")
-    if not path.absolute().parent.is_dir():
+def _checked(path: Path) -> Path:
+    try:
+        found = whole_file.file_at(path)
+    except OSError as error:
+        raise ArchiveError(
+            f"The page {path} cannot be written: {error.strerror or error}. Name the file of the page with -o; - stands for"
+            " standard output."
+        ) from error
+    if not found.parent.is_dir():
         raise ArchiveError(
             f"The folder of {path} does not exist. Make it first, or name another file with -o."
         )
+    return found
 
 
 def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        whole_file.replace(path, text.encode())
     except OSError as error:
         raise ArchiveError(f"The page {path} cannot be written: {error.strerror or error}.") from error
 
@@ -85,6 +101,8 @@ def text(report: MadeReport) -> str:
     from .report_table import table
 
     if report.output is not None:
+        if report.output in _STANDARD_OUTPUT:
+            return ""
         return f"The report on {counted(len(report.crawls), 'crawl')} is in {report.output}."
     return "\n".join(table(report))
 
