@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .place import Place
 
 _NO_DEPENDENCIES = CrawlGraph([], [])
+_MOST_OUTSIDE = 100
 
 
 @dataclass(slots=True)
@@ -147,19 +149,38 @@ def _started(crawl: CrawlSeen) -> str:
 
 
 def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
-    """The crawls of a report, and what they need."""
-    edges = []
-    needed: dict[str, None] = {}
-    for crawl in crawls:
+    """The crawls of a report, all that they need, and those that need one of them; of many the nearest ones."""
+    chosen = set(crawls)
+    related = dict.fromkeys(crawls)
+    waiting = deque(crawls)
+    while waiting:
+        for other in dependencies.crawls_needed(waiting.popleft()):
+            if other not in related:
+                related[other] = None
+                waiting.append(other)
+    for other in dependencies.crawls:
+        if other not in related and not chosen.isdisjoint(dependencies.crawls_needed(other)):
+            related[other] = None
+    shown = list(related)[: len(chosen) + _MOST_OUTSIDE]
+    is_shown = set(shown)
+    edges, nodes = [], []
+    for crawl in shown:
         files: dict[str, list[bool]] = {}
         for need in dependencies.needs(crawl):
             files.setdefault(need.crawl, []).append(need.is_missing)
-        for other, are_missing in files.items():
-            edges.append(GraphEdge(crawl, other, len(are_missing), any(are_missing)))
-            needed[other] = None
-    nodes = []
-    for crawl in dict.fromkeys([*crawls, *needed]):
+        edges += [
+            GraphEdge(crawl, other, len(are_missing), any(are_missing))
+            for other, are_missing in files.items()
+            if other in is_shown
+        ]
         info = dependencies.crawls.get(crawl)
-        why = None if info is None else dependencies.why_unknown(crawl)
-        nodes.append(GraphNode(crawl, None if info is None else info.state, why))
-    return CrawlGraph(nodes, edges)
+        nodes.append(
+            GraphNode(
+                crawl,
+                None if info is None else info.state,
+                None if info is None else dependencies.why_unknown(crawl),
+                is_in_report=crawl in chosen,
+                started=None if info is None else info.started,
+            )
+        )
+    return CrawlGraph(nodes, edges, len(related) - len(shown))

@@ -25,8 +25,9 @@ _STEPS = 24
 
 def ordered(graph: CrawlGraph, crawls: Sequence[CrawlFigures]) -> list[GraphNode]:
     """The crawls of the graph, the earliest first; those whose start nobody knows come before all others."""
-    started = {crawl.id: crawl.started or "" for crawl in crawls}
-    return sorted(graph.nodes, key=lambda node: (started.get(node.id, ""), node.id))
+    started = {node.id: node.started or "" for node in graph.nodes}
+    started.update({crawl.id: crawl.started for crawl in crawls if crawl.started})
+    return sorted(graph.nodes, key=lambda node: (started[node.id], node.id))
 
 
 def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Spec | None:
@@ -64,6 +65,7 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
             "name": wording.drawn(node.id, 40),
             "label": f"{wording.clean(node.id)}: {state_text(node)}",
             "is_missing": node.state in (None, "canceled"),
+            "is_outside": not node.is_in_report,
         }
         for row, node in enumerate(nodes)
     ]
@@ -106,13 +108,16 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
                 "size": 60,
                 "strokeWidth": 2,
                 "color": "currentColor",
-                "fill": "var(--paper)",
                 "opacity": 1,
                 "ariaRoleDescription": "crawl",
             },
             "encoding": {
                 "x": x,
                 "y": y,
+                "fill": {
+                    "condition": {"test": "datum.is_outside", "value": "var(--paper)"},
+                    "value": "currentColor",
+                },
                 "strokeDash": {
                     "field": "is_missing",
                     "type": "nominal",
@@ -147,5 +152,6 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
 
 
 def state_text(node: GraphNode) -> str:
-    """The state of a crawl in words."""
-    return wording.clean(node.state or "not in the index")
+    """The state of a crawl in words, and whether it is outside of the report."""
+    state = wording.clean(node.state or "not in the index")
+    return state if node.is_in_report else f"{state}; not in this report"

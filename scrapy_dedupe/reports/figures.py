@@ -148,12 +148,15 @@ class UrlFilterFigures:
 class GraphNode:
     """A crawl. ``state`` is None for one that is needed and is not in the index.
 
-    ``needs_unknown`` says why the index may not know all that it needs; None if it does.
+    ``needs_unknown`` says why the index may not know all that it needs; None if it does. ``is_in_report``: its figures
+    are in the report. ``started`` is None where nobody knows it.
     """
 
     id: str
     state: str | None
     needs_unknown: str | None = None
+    is_in_report: bool = True
+    started: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +174,14 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class CrawlGraph:
-    """Which crawls need which: those of the report, and those that these need."""
+    """Which crawls need which: those of the report, all that these need, and those that need one of them.
+
+    ``left_out`` is how many more there are.
+    """
 
     nodes: list[GraphNode]
     edges: list[GraphEdge]
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

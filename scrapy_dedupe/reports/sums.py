@@ -76,6 +76,11 @@ def report_of(
         )
     if len(whole.groups) > len(groups) or whole.groups.floor:
         own_notes.append(f"Of the groups of duplicates the {len(groups)} largest ones are shown.")
+    if graph.left_out:
+        own_notes.append(
+            f"Of the crawls that these need or are needed by, {graph.left_out:,} more are left out of the graph; the verb"
+            " crawls graph shows all."
+        )
     verdicts = {kind: sum(crawl.verdicts[kind] for crawl in figures) for kind in KINDS}
     return Report(
         made=iso_time((made or datetime.now(UTC)).timestamp()),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scrapy_dedupe.commands import report as verb
+from scrapy_dedupe.commands import reported_crawls
 from scrapy_dedupe.reports.kept import pack
 from scrapy_dedupe.reports.observations import Observations
 from scrapy_dedupe.stores import open_store
@@ -68,8 +69,17 @@ def test_a_crawl_that_is_named_is_alone_in_its_report(call: Callable[..., Any], 
     assert report["hosts"] == []
     assert report["totals"]["bytes_written"] == 70_000
     assert report["graph"] == {
-        "nodes": [{"id": "first", "state": "committed", "needs_unknown": None}],
+        "nodes": [
+            {
+                "id": "first",
+                "state": "committed",
+                "needs_unknown": None,
+                "is_in_report": True,
+                "started": report["crawls"][0]["started"],
+            }
+        ],
         "edges": [],
+        "left_out": 0,
     }
 
 
@@ -92,7 +102,7 @@ def test_a_crawl_of_the_content_layer_alone_is_reported(call: Callable[..., Any]
         "similarity": 1.0,
     }
     assert report["url_filters"][0]["seen"] == 5
-    assert report["graph"] == {"nodes": [], "edges": []}
+    assert report["graph"] == {"nodes": [], "edges": [], "left_out": 0}
 
 
 def test_an_unknown_crawl_is_refused(call: Callable[..., Any], store_url: str) -> None:
@@ -206,6 +216,31 @@ def test_the_page_is_written(call: Callable[..., Any], store_url: str, tmp_path:
     assert [file.name for file in tmp_path.glob("report.html*")] == ["report.html"]
 
 
+@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+def test_standard_output_takes_the_page_alone(
+    name: str, call: Callable[..., Any], store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    called = call("report", "-o", name, "--store", store_url)
+    assert called.code == 0
+    assert called.out.startswith("<!DOCTYPE html>")
+    assert called.out.endswith("</html>\n")
+    both = call("report", "-o", name, "--json", "--store", store_url)
+    assert (both.code, both.out) == (2, "")
+    assert not list(tmp_path.glob("*-*"))
+
+
+def test_a_device_is_not_replaced_by_a_page(call: Callable[..., Any], store_url: str, tmp_path: Path) -> None:
+    (tmp_path / "link.html").symlink_to("/dev/null")
+    called = call("report", "-o", str(tmp_path / "link.html"), "--store", store_url)
+    assert called.code == 3
+    assert "it is no file" in called.err
+    (tmp_path / "good.html").symlink_to(tmp_path / "real.html")
+    assert call("report", "-o", str(tmp_path / "good.html"), "--store", store_url).code == 0
+    assert (tmp_path / "good.html").is_symlink()
+    assert (tmp_path / "real.html").stat().st_size > 1_000
+
+
 def test_the_index_and_the_texts_may_have_stores_of_their_own(
     call: Callable[..., Any], store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,12 +291,49 @@ def test_the_graph_has_what_the_crawls_need(call: Callable[..., Any], store_url:
     store.index.add("second", [], Counts(), needs=needs)
     store.close()
     graph = call("report", "second", "--store", store_url, "--json").json["graph"]
-    assert [(node["id"], node["state"]) for node in graph["nodes"]] == [
-        ("second", "uncommitted"),
-        ("first", "committed"),
-        ("purged", None),
+    assert [(node["id"], node["state"], node["is_in_report"]) for node in graph["nodes"]] == [
+        ("second", "uncommitted", True),
+        ("first", "committed", False),
+        ("purged", None, False),
     ]
-    assert graph["edges"] == [
+    edges = [
         {"crawl": "second", "needs": "first", "files": 2, "is_missing": True},
         {"crawl": "second", "needs": "purged", "files": 1, "is_missing": True},
     ]
+    assert graph["edges"] == edges
+    # The one that is needed tells by whom.
+    graph = call("report", "first", "--store", store_url, "--json").json["graph"]
+    assert [(node["id"], node["is_in_report"]) for node in graph["nodes"]] == [
+        ("first", True),
+        ("second", False),
+    ]
+    assert graph["edges"] == edges[:1]
+    page = tmp_path / "page.html"
+    assert call("report", "first", "-o", str(page), "--store", store_url).code == 0
+    text = page.read_text("utf-8")
+    assert "second needs first in 2 files, which is missing" in text
+    assert "uncommitted; not in this report" in text
+    assert "a hollow point is a crawl that is not in this report" in text
+
+
+def test_the_graph_goes_on_to_what_is_needed_further_on_and_has_an_end(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'chain.sqlite'}"
+    store = open_store(url)
+    for number in range(8):
+        store.index.start(f"c{number}", "stored")
+        needs = [Need(f"c{number - 1}", 0, "/x/y.warc.gz")] if number else []
+        store.index.add(f"c{number}", [], Counts(), needs=needs)
+        store.index.commit(f"c{number}")
+    store.close()
+    graph = call("report", "c4", "--store", url, "--json").json["graph"]
+    assert [node["id"] for node in graph["nodes"]] == ["c4", "c3", "c2", "c1", "c0", "c5"]
+    assert {(edge["crawl"], edge["needs"]) for edge in graph["edges"]} == {
+        (f"c{number}", f"c{number - 1}") for number in range(1, 6)
+    }
+    monkeypatch.setattr(reported_crawls, "_MOST_OUTSIDE", 2)
+    report = call("report", "c4", "--store", url, "--json").json
+    assert [node["id"] for node in report["graph"]["nodes"]] == ["c4", "c3", "c2"]
+    assert len(report["graph"]["edges"]) == 2
+    assert any("3 more are left out of the graph" in note for note in report["notes"])
