@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from scrapy_dedupe.reports.figures import (
@@ -56,6 +57,11 @@ def share(name: str, pages: int) -> Share:
     return Share(name, pages, pages // 4, 2 * pages, pages + 1, pages // 5, 9_000 * pages, 1_100 * pages)
 
 
+def answered(name: str, pages: int) -> Share:
+    """A row of a MIME type or status."""
+    return replace(share(name, pages), requests_filtered=None)
+
+
 def crawl(number: int, state: str = "committed") -> CrawlFigures:
     started = START + timedelta(days=7 * number)
     ended = (started + timedelta(hours=2)).isoformat()
@@ -93,8 +99,12 @@ def full_report(hosts: int = 14, crawls: int = 3) -> Report:
         timeline=[time_slice(when, 64, 30 + slot % 60, slot % 30) for slot, when in enumerate(times)],
         hosts=[share(f"www{row}.example.org", 4_000 // (row + 1)) for row in range(hosts)]
         + [share(OTHERS, 300)],
-        mime_types=[share("text/html", 9_000), share("application/pdf", 0), share("text/<b>html</b>", 3)],
-        statuses=[share("200", 9_000), share("301", 40), share("404", 9)],
+        mime_types=[
+            answered("text/html", 9_000),
+            answered("application/pdf", 0),
+            answered("text/<b>html</b>", 3),
+        ],
+        statuses=[answered("200", 9_000), answered("301", 40), answered("404", 9)],
         verdicts={"unique": 6_000, "unchanged": 1_200, "exact": 1_300, "near": 480, "unknown": 20},
         similarities=[Bin(0.85 + 0.01 * step, 0.86 + 0.01 * step, 3 * step) for step in range(15)],
         groups=[

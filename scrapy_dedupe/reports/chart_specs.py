@@ -79,7 +79,7 @@ MEASURES = (
         "Requests not sent",
         ("", ""),
         ("request not sent", "requests not sent"),
-        lambda row: (0, row.requests_filtered),
+        lambda row: (0, row.requests_filtered or 0),
     ),
     Measure(
         "Bytes",

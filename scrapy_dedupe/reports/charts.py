@@ -36,8 +36,8 @@ TITLES = {
     "verdicts": "Pages by verdict",
     "similarities": "Near copies by similarity",
     "hosts": "Pages, requests and bytes by host",
-    "mime_types": "Pages, requests and bytes by MIME type",
-    "statuses": "Pages, requests and bytes by HTTP status",
+    "mime_types": "Pages and bytes by MIME type",
+    "statuses": "Pages and bytes by HTTP status",
     "graph": "Crawls that need each other",
 }
 """What the charts are called."""

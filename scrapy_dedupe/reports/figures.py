@@ -72,13 +72,14 @@ class TimeSlice:
 class Share:
     """What fell to one host, MIME type or status, the largest first. The last row may be :data:`OTHERS`.
 
-    ``is_bound``: there may be more, since some came before the name was noticed among many; that is in the last row.
+    ``requests_filtered`` is None for MIME types and statuses: a request that is not sent has neither. ``is_bound``: there
+    may be more, since some came before the name was noticed among many; that is in the last row.
     """
 
     name: str
     pages: int
     duplicates: int
-    requests_filtered: int
+    requests_filtered: int | None
     responses: int
     revisits: int
     bytes_written: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -64,8 +64,8 @@ def report_of(
     # The first one is where all are added up, so this comes last.
     whole = _merged(seen)
     hosts = _shares(whole.hosts, MOST_HOSTS)
-    mime_types = _shares(whole.mime_types, MOST_NAMES)
-    statuses = _shares(whole.statuses, MOST_NAMES)
+    mime_types = _of_answers(_shares(whole.mime_types, MOST_NAMES))
+    statuses = _of_answers(_shares(whole.statuses, MOST_NAMES))
     groups = whole.groups.largest(MOST_GROUPS)
     if any(row.is_bound for row in [*hosts, *mime_types, *statuses]) or any(
         group.is_bound for group in groups
@@ -268,6 +268,11 @@ def _shares(tallies: Tallies, most: int) -> list[Share]:
 
 def _share(name: str, row: Tally, *, is_bound: bool = False) -> Share:
     return Share(name, **dict(zip(SHARE_COLUMNS, row.counts, strict=True)), is_bound=is_bound)
+
+
+def _of_answers(shares: list[Share]) -> list[Share]:
+    """Without a count of requests that had no answer."""
+    return [replace(share, requests_filtered=None) for share in shares]
 
 
 def _bins(similarities: Sequence[int]) -> list[Bin]:

@@ -62,6 +62,9 @@ def test_the_sums_are_those_of_the_crawls() -> None:
         assert sum(share.pages for share in shares) == report.totals.pages_judged
         assert sum(share.revisits for share in shares) == report.totals.revisits
         assert sum(share.bytes_conserved for share in shares) == report.totals.bytes_conserved
+    assert sum(share.requests_filtered for share in report.hosts) == 2
+    # A request that is not sent has neither.
+    assert {share.requests_filtered for share in [*report.mime_types, *report.statuses]} == {None}
     assert [share.name for share in report.hosts] == ["b.com", "a.com"]
     assert sum(slice_.pages for slice_ in report.timeline) == 10
     assert sum(slice_.bytes_written for slice_ in report.timeline) == report.totals.bytes_written
