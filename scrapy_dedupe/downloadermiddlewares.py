@@ -115,6 +115,8 @@ class ContentDedupeMiddleware:
             return response
         self._latencies["verdict"].add(time.perf_counter() - start)
         session.inc(f"dedupe/content/{verdict.kind}")
+        if verdict.kind == "near" and verdict.same_url:
+            session.inc("dedupe/content/changed")
         if judged.is_template:
             session.inc("dedupe/content/template")
         if verdict.kind != "unique":

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 _COPIES = {
     "unchanged": "unchanged since an earlier visit",
     "exact": "equal to another page",
-    "near": "nearly equal to another page or to an earlier version",
+    "changed": "changed little since an earlier visit",
+    "near": "nearly equal to another page",
 }
 
 
@@ -78,6 +79,7 @@ def _requests(stats: Mapping[str, Any]) -> str:
 
 def _pages(number: Callable[[str], int]) -> str:
     copies = {kind: number(f"content/{kind}") for kind in _COPIES}
+    copies["near"] -= copies["changed"]
     unknown, repeating = number("content/unknown"), sum(copies.values())
     judged = number("content/unique") + repeating
     parts = [f"{count:,} {_COPIES[kind]}" for kind, count in copies.items() if count]

@@ -111,6 +111,19 @@ async def test_a_second_crawl_finds_the_texts_of_the_first(web: WebServer, alone
 
 
 @crawl_test
+async def test_pages_that_changed_little_are_counted_among_the_near_ones(
+    web: WebServer, alone: dict[str, Any]
+) -> None:
+    web.page("/a", LONG)
+    await listed(web, alone, "/a")
+    web.page("/a", LONG + "<p>One more.")
+    web.page("/b", LONG + "<p>Another one.")
+    second = await listed(web, alone, "/a /b")
+    assert kinds(second) == {"/a": "near", "/b": "near"}
+    assert content_stats(second) == {"near": 2, "changed": 1}
+
+
+@crawl_test
 async def test_a_dropped_page_reaches_the_errback_with_its_verdict(
     web: WebServer, alone: dict[str, Any]
 ) -> None:

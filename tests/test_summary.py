@@ -20,6 +20,7 @@ def test_each_layer_has_a_line_with_a_share() -> None:
         "dedupe/content/unchanged": 300,
         "dedupe/content/exact": 100,
         "dedupe/content/near": 12,
+        "dedupe/content/changed": 5,
         "dedupe/content/dropped": 400,
         "dedupe/passages/documents": 1_200,
         "dedupe/passages/unchanged": 34,
@@ -48,7 +49,7 @@ def test_each_layer_has_a_line_with_a_share() -> None:
         ),
         (
             "  Pages     412 of 1,000 (41 %) repeat a text: 300 unchanged since an earlier visit, 100 equal to another"
-            " page, 12 nearly equal to another page or to an earlier version; 400 of them dropped"
+            " page, 5 changed little since an earlier visit, 7 nearly equal to another page; 400 of them dropped"
         ),
         (
             "  Passages  1,200 pages added to the index p, 34 unchanged; 1,150 texts stored,"
