@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import scrapy_dedupe
 from scrapy_dedupe.crawls import CrawlIndex, open_index
 from scrapy_dedupe.errors import DedupeError, SettingError
 from scrapy_dedupe.stores import open_store, parse_store_url
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def loading_settings() -> Iterator[None]:
+def loading_settings(what: str = "The settings of the project") -> Iterator[None]:
     """What a project's own code raises becomes a :class:`~scrapy_dedupe.errors.SettingError`; it may be anything."""
     try:
         yield
@@ -33,8 +37,21 @@ def loading_settings() -> Iterator[None]:
             # What Scrapy says of a list in the place of a dict.
             hint = ' A setting of components is no dict; write ADDONS = {"scrapy_dedupe.Addon": 500}, for example.'
         raise SettingError(
-            f"The settings of the project cannot be loaded ({type(error).__name__}: {error}).{hint}"
+            f"{what} cannot be loaded ({type(error).__name__}: {error}{_where(error)}).{hint}"
         ) from error
+
+
+def _where(error: BaseException) -> str:
+    """The last line of the project's own code that was run, with a comma before it; nothing for a fault of syntax, which says so."""
+    if isinstance(error, SyntaxError):
+        return ""
+    libraries = {*sysconfig.get_paths().values(), str(Path(scrapy_dedupe.__file__).parent)}
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<", *libraries))
+    ]
+    return f", {own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 class Place:

@@ -145,6 +145,11 @@ class FilterFolder:
             return LastStop.CLEAN
         return LastStop.CUT if self._done.path.exists() else LastStop.NONE
 
+    def check_heads(self) -> None:
+        """Read the heads of the journals, without a lock. Raises :class:`~scrapy_dedupe.errors.StoreRefused`."""
+        for journal in (self._done, self._seen, self._forgotten_log):
+            journal.check_head()
+
     def set_queue_aside(self) -> Path | None:
         """After a kill, and before the scheduler opens it, give Scrapy's queue another name; that name.
 

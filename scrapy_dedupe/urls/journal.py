@@ -114,6 +114,21 @@ class Journal:
             os.fsync(self._fd)
         return size - self.size_bytes
 
+    def check_head(self) -> None:
+        """See whether the file is one that :meth:`open` takes; it need not be there, and is not locked.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused`.
+        """
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except FileNotFoundError:
+            return
+        try:
+            if not self.is_new():
+                self._check_head()
+        finally:
+            self.close()
+
     def is_new(self) -> bool:
         """Whether the locked file was just made, now or by a run that was killed while it made it."""
         start = self._read(len(self._head), 0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from doctored_projects import ADDON
 
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.stores import open_store
@@ -78,3 +81,37 @@ def call(
         return Called(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def project(call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Calls the doctor in a project with these settings, and gives what it finds."""
+    # A file that is written twice in a second would be read once.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def examine(
+        settings: str = ADDON, *words: str, code: int = 0, own: str = "{}", spiders: str = ""
+    ) -> list[dict[str, str]]:
+        folder = tmp_path / "project"
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        (folder / "scrapy.cfg").write_text("[settings]\ndefault = doctored.settings\n")
+        package = folder / "doctored"
+        (package / "spiders").mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").touch()
+        (package / "spiders" / "__init__.py").write_text(
+            f"import scrapy\n{spiders}\n\nclass Own(scrapy.Spider):\n    name = 'own'\n    custom_settings = {own}\n"
+        )
+        (package / "settings.py").write_text(f'SPIDER_MODULES = ["doctored.spiders"]\n{settings}')
+        monkeypatch.syspath_prepend(str(folder))
+        for name in [name for name in sys.modules if name.startswith("doctored")]:
+            monkeypatch.delitem(sys.modules, name)
+        importlib.invalidate_caches()
+        # Scrapy puts the name there; it goes again with what it is set to here.
+        monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "")
+        monkeypatch.delenv("SCRAPY_SETTINGS_MODULE")
+        called = call("doctor", "--json", *words)
+        assert called.code == code, called.err or called.out
+        return called.json["findings"]
+
+    return examine

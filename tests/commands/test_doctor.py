@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-import importlib
 import shutil
 import sqlite3
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from doctored_projects import ADDON, listing, of
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.doctor import disks, versions
@@ -22,50 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from servers import RedisServer
-
-ADDON = 'ADDONS = {"scrapy_dedupe.Addon": 500}\n'
-
-
-@pytest.fixture
-def project(call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Calls the doctor in a project with these settings, and gives what it finds."""
-    # A file that is written twice in a second would be read once.
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-
-    def examine(settings: str = ADDON, *words: str, code: int = 0) -> list[dict[str, str]]:
-        folder = tmp_path / "project"
-        folder.mkdir(exist_ok=True)
-        monkeypatch.chdir(folder)
-        (folder / "scrapy.cfg").write_text("[settings]\ndefault = doctored.settings\n")
-        package = folder / "doctored"
-        (package / "spiders").mkdir(parents=True, exist_ok=True)
-        (package / "__init__.py").touch()
-        (package / "spiders" / "__init__.py").write_text(
-            "import scrapy\n\n\nclass Own(scrapy.Spider):\n    name = 'own'\n"
-            "    custom_settings = {'DEDUPE_NEAR_THRESHOLD': 7}\n"
-        )
-        (package / "settings.py").write_text(f'SPIDER_MODULES = ["doctored.spiders"]\n{settings}')
-        monkeypatch.syspath_prepend(str(folder))
-        for name in [name for name in sys.modules if name.startswith("doctored")]:
-            monkeypatch.delitem(sys.modules, name)
-        importlib.invalidate_caches()
-        # Scrapy puts the name there; it goes again with what it is set to here.
-        monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "")
-        monkeypatch.delenv("SCRAPY_SETTINGS_MODULE")
-        called = call("doctor", "--json", *words)
-        assert called.code == code, called.err or called.out
-        return called.json["findings"]
-
-    return examine
-
-
-def of(findings: list[dict[str, str]], *levels: str) -> str:
-    """Sentences and remedies of the findings of these levels."""
-    return "\n".join(f"{item['sentence']} {item['remedy']}" for item in findings if item["level"] in levels)
-
-
-def listing(folder: Path) -> set[str]:
-    return {str(path) for path in folder.rglob("*") if "__pycache__" not in str(path)}
 
 
 def test_a_project_in_which_nothing_is_wrong(project: Callable[..., Any], tmp_path: Path) -> None:
@@ -94,21 +51,17 @@ def test_the_text_tells_each_finding_and_their_number(call: Callable[..., Any], 
     assert lines[-1].startswith("0 problems, ")
 
 
-def test_a_store_is_the_same_afterwards(call: Callable[..., Any], store_url: str) -> None:
-    def held() -> tuple[Any, ...]:
-        store = open_store(store_url)
-        try:
-            return (
-                store.index.crawls(),
-                store.content.statistics(),
-                store.content.parameters(),
-                store.index.totals(),
-            )
-        finally:
-            store.close()
+def test_a_store_is_the_same_afterwards(
+    call: Callable[..., Any], project: Callable[..., Any], store_url: str
+) -> None:
+    def held() -> list[str]:
+        with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as connection:
+            return list(connection.iterdump())
 
     before = held()
+    assert any("INSERT" in line for line in before)
     assert call("doctor", "--store", store_url).code == 0
+    project(f'{ADDON}DEDUPE_STORE_URL = "{store_url}"\n')
     assert held() == before
 
 
@@ -126,7 +79,11 @@ def test_every_wrong_setting_is_told_and_every_unknown_one(project: Callable[...
 
 
 def test_a_spider_has_settings_of_its_own(project: Callable[..., Any], call: Callable[..., Any]) -> None:
-    assert "DEDUPE_NEAR_THRESHOLD is 7" in of(project(ADDON, "--spider", "own", code=2), "problem")
+    own = "{'DEDUPE_NEAR_THRESHOLD': 7, 'DEDUPE_NEAR_TRESHOLD': 0.9}"
+    assert "DEDUPE_NEAR_THRESHOLD is 7" in of(project(ADDON, "--spider", "own", code=2, own=own), "problem")
+    told = of(project(ADDON, own=own), "warning")
+    assert "The spider own has a wrong setting. The setting DEDUPE_NEAR_THRESHOLD is 7" in told
+    assert "DEDUPE_NEAR_TRESHOLD of the spider own is unknown and has no effect. Did you mean" in told
     called = call("doctor", "--spider", "owm")
     assert called.code == 2
     assert "no spider 'owm'; did you mean own?" in called.err
@@ -134,6 +91,33 @@ def test_a_spider_has_settings_of_its_own(project: Callable[..., Any], call: Cal
 
 def test_a_project_without_the_addon_is_told_how_to_set_it(project: Callable[..., Any]) -> None:
     assert 'Set ADDONS = {"scrapy_dedupe.Addon": 500}' in of(project(""), "warning")
+    findings = project("", own="{'ADDONS': {'scrapy_dedupe.Addon': 500}}")
+    assert "those of some spiders do: own. Look at each: `scrapy dedupe doctor --spider own`." in of(
+        findings, "note"
+    )
+    assert of(findings, "warning") == "" or "free of" in of(findings, "warning")
+
+
+def test_a_spider_that_cannot_be_imported(
+    project: Callable[..., Any], call: Callable[..., Any], tmp_path: Path
+) -> None:
+    told = of(project(code=2, spiders="import no_such_module"), "problem")
+    where = tmp_path / "project" / "doctored" / "spiders" / "__init__.py"
+    assert (
+        "A module of spiders cannot be loaded (ModuleNotFoundError: No module named 'no_such_module',"
+        f" {where}, line 2). Correct it: no spider of the project starts." in told
+    )
+    called = call("doctor", "--spider", "own")
+    assert called.code == 2
+    assert (
+        f"A module of spiders cannot be loaded (ModuleNotFoundError: No module named 'no_such_module', {where}"
+        in called.err
+    )
+    # One that Scrapy was told to pass over.
+    assert (
+        of(project(f"{ADDON}SPIDER_LOADER_WARN_ONLY = True\n", spiders="import no_such_module"), "problem")
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,6 +125,8 @@ def test_a_project_without_the_addon_is_told_how_to_set_it(project: Callable[...
     [
         ('ADDONS = {"scrapy_dedupe.AddOn": 500}', "Write scrapy_dedupe.Addon."),
         ('ADDONS = {"scrapy_dedupe.addon": 500}', "Write scrapy_dedupe.Addon."),
+        ('ADDONS = {"scrapy_dedup.Addon": 500}', "Write scrapy_dedupe.Addon."),
+        ('ADDONS = {"scrapy-dedupe.Addon": 500}', "Write scrapy_dedupe.Addon."),
         (
             'ITEM_PIPELINES = {"scrapy_dedupe.pipelines.WARCPipeline": 1}',
             "Write scrapy_dedupe.pipelines.WarcPipeline.",

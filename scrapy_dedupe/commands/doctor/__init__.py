@@ -46,17 +46,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> Examination:
     # They load most of the package, which other verbs need not wait for.
-    from . import components, disks, left_over, probes, setting_faults, stores, versions
+    from . import components, disks, left_over, outputs, probes, setting_faults, spiders, stores, versions
     from .patient import Patient, data_folder_kept_away
 
     sections = {
         "settings": setting_faults.check,
+        "spiders": spiders.check,
         "components": components.check,
         "versions": versions.check,
         "stores": stores.check,
         "disks": disks.check,
         "left over": left_over.check,
         "probes": probes.check,
+        "outputs": outputs.check,
     }
     findings: list[Finding] = []
     with data_folder_kept_away():
@@ -99,7 +101,7 @@ def refusal(examination: Examination) -> DedupeError | None:
     if not problems:
         return None
     sentence = f"{counted(len(problems), 'problem')} found; each is told above with what to do."
-    if any(finding.section == "settings" for finding in problems):
+    if any(finding.section in ("settings", "spiders") for finding in problems):
         return SettingError(sentence)
     return StoreError(sentence)
 

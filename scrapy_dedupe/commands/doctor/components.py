@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scrapy.utils.misc import load_object
 
 from scrapy_dedupe.middleware_order import PLACES, misplaced, named_components, order_faults
 
 from .finding import Said, note, ok, problem, warning
+from .spiders import with_components
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .patient import Patient
 
+_SHOWN: Final = 5
 _WORDS = {
     "urls": "the URL filter",
     "content": "the content layer",
@@ -61,7 +63,7 @@ def check(patient: Patient) -> Iterator[Said]:
 def _unloadable(patient: Patient) -> Iterator[Said]:
     """Names below our own that are not there: typing errors, since Scrapy would load no other ones."""
     for setting, path in dict.fromkeys(named_components(patient.given)):
-        if not path.lower().replace("-", "_").startswith(("scrapy_dedupe", "scrapydedupe")) or path in PLACES:
+        if path in PLACES or not _is_meant_for_ours(path):
             continue
         try:
             component = load_object(path)
@@ -79,11 +81,17 @@ def _unloadable(patient: Patient) -> Iterator[Said]:
         )
 
 
+def _is_meant_for_ours(path: str) -> bool:
+    package = path.partition(".")[0].lower().replace("-", "_")
+    return bool(get_close_matches(package, ["scrapy_dedupe"], cutoff=0.88))
+
+
 def _absent(patient: Patient, layers: set[str]) -> Iterator[Said]:
     settings = patient.settings
     if settings is None:
         return
-    if "urls" not in layers and settings.urls.enabled:
+    named = dict(named_components(patient.given))
+    if "urls" not in layers and settings.urls.enabled and not _is_meant_for_ours(named["DUPEFILTER_CLASS"]):
         other = patient.scrapy_settings.get("DUPEFILTER_CLASS")
         name = other if isinstance(other, str) else f"{other.__module__}.{other.__qualname__}"
         yield note(
@@ -95,6 +103,12 @@ def _absent(patient: Patient, layers: set[str]) -> Iterator[Said]:
 def _nothing_set(patient: Patient) -> Said:
     if patient.is_store_given:
         return note("No crawl of these settings uses this package; only the store was looked at.")
+    if names := with_components(patient):
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return note(
+            f"The settings of the project do not use this package, those of some spiders do: {', '.join(names[:_SHOWN])}{more}.",
+            f"Look at each: `scrapy dedupe doctor --spider {names[0]}`.",
+        )
     return warning(
         "No crawl of these settings uses this package.",
         'Set ADDONS = {"scrapy_dedupe.Addon": 500} in settings.py, and call the doctor in the folder of the project;'

@@ -48,8 +48,10 @@ def folders(patient: Patient) -> dict[str, Path]:
         found["the passage index"] = settings.passages.root
     pages = {"the report": settings.report.page, "the log of duplicates": settings.report.duplicates_log}
     for what, page in pages.items():
-        if layers and page is not None and "%" not in str(Path(page).parent):
-            found[what] = Path(page).parent
+        if layers and page is not None:
+            found[what] = patient.named_path(page).parent
+    if layers and settings.metrics.file is not None:
+        found["the file of metrics"] = settings.metrics.file.parent
     return found
 
 
@@ -81,11 +83,18 @@ def _look(what: str, folder: Path) -> Iterator[Said]:
         )
         return
     free = f"{size_text(usage.free)} free of {size_text(usage.total)}"
-    if usage.free < MIN_FREE_BYTES or usage.free < _MIN_FREE_SHARE * usage.total:
+    files = None if system is None or not system.f_files else system.f_favail
+    is_full = bool(usage.total) and not usage.free
+    if is_full or files == 0:
+        none = "no room left" if is_full else "room for no more files (no inodes are left)"
+        yield problem(
+            f"{shown} is on a disk that has {none}.", "Make room, or name a folder on another disk."
+        )
+    elif usage.free < MIN_FREE_BYTES or usage.free < _MIN_FREE_SHARE * usage.total:
         yield warning(f"{shown} has {free}.", "Make room, or name a folder on another disk.")
-    elif system is not None and system.f_files and system.f_favail < _MIN_FREE_FILES:
+    elif files is not None and files < _MIN_FREE_FILES:
         yield warning(
-            f"{shown} is on a file system that has room for {number_text(system.f_favail)} more files (inodes).",
+            f"{shown} is on a file system that has room for {number_text(files)} more files (inodes).",
             "Delete files that nobody needs, or name a folder on another disk.",
         )
     else:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
-from typing import Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from scrapy_dedupe.errors import DedupeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 Level = Literal["ok", "note", "warning", "problem"]
 
@@ -48,3 +55,22 @@ def problem(sentence: str, remedy: str) -> Said:
 def told(error: Exception, remedy: str = "") -> Said:
     """An error that says itself what is wrong and what to do."""
     return Said("problem", str(error), remedy)
+
+
+def tried(what: str, attempt: Callable[[], Said]) -> Iterator[Said]:
+    """What an attempt gives; what it raises is a problem of *what*."""
+    try:
+        yield attempt()
+    except DedupeError as error:
+        yield told(error, f"Until then the {what} does not work.")
+    except OSError as error:
+        place = "" if error.filename is None else f" ({Path(error.filename).parent})"
+        yield problem(f"The {what} cannot be tried: {error.strerror or error}{place}.", _remedy(error))
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room, of bytes or of files (inodes), or name a folder on another disk."
+    if error.errno == errno.EROFS:
+        return "Name a folder on another file system."
+    return "Change the permissions of the folder, or name another one."

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy import Spider
-from scrapy.crawler import Crawler, CrawlerRunner
+from scrapy.crawler import Crawler
 from scrapy.settings import Settings as ScrapySettings
 from scrapy.utils.conf import closest_scrapy_cfg
+from scrapy.utils.misc import load_object
 
 from scrapy_dedupe.commands.place import Place, loading_settings
 from scrapy_dedupe.errors import UsageError
@@ -19,8 +20,10 @@ from scrapy_dedupe.settings import faults_of, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from scrapy.settings import BaseSettings
+    from scrapy.spiderloader import SpiderLoader
 
     from scrapy_dedupe.settings import Settings
 
@@ -42,6 +45,7 @@ class Patient:
 
     def __init__(self, place: Place, spider: str | None) -> None:
         self.place = place
+        self.spider = spider
         crawler = _crawler(place.scrapy_settings, spider)
         self.given = crawler.settings.copy()
         self.faults = faults_of(self.given)
@@ -72,6 +76,10 @@ class Patient:
     def timeout_s(self) -> float:
         return 5.0 if self.settings is None else self.settings.store_timeout_s
 
+    def named_path(self, path: str) -> Path:
+        """A path with its names filled in as for a crawl that begins now (:meth:`~scrapy_dedupe.session.Session.named_path`)."""
+        return Path(path.replace("%(name)s", self.spider or "any").replace("%(time)s", "now"))
+
     @property
     def store_urls(self) -> dict[str, str]:
         """Each layer that keeps something in a store, with the URL of that."""
@@ -89,6 +97,17 @@ class Patient:
         if "urls" in layers and self.settings.urls.store_url is not None:
             urls["urls"] = self.settings.urls.store_url
         return urls
+
+
+def spider_loader(settings: BaseSettings) -> SpiderLoader:
+    """What finds the spiders of the project. A CrawlerRunner would load the add-ons before, which may be what is wrong."""
+    loader: SpiderLoader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+    return loader
+
+
+def loading_spiders() -> AbstractContextManager[None]:
+    """Of all modules in SPIDER_MODULES, as whoever asks for one spider does."""
+    return loading_settings("A module of spiders")
 
 
 @contextmanager
@@ -110,12 +129,12 @@ def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:
     if spider is None:
         with loading_settings():
             return Crawler(type("AnySpider", (Spider,), {"name": "any"}), settings)
-    with loading_settings():
-        runner = CrawlerRunner(settings)
-        names = runner.spider_loader.list()
+    with loading_spiders():
+        loader = spider_loader(settings)
+        names = loader.list()
     if spider not in names:
         nearest = get_close_matches(spider, names, n=1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ". `scrapy list` lists its spiders."
         raise UsageError(f"The project has no spider {spider!r}{hint}")
     with loading_settings():
-        return runner.create_crawler(spider)
+        return Crawler(loader.load(spider), settings)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.figures import counted, size_text
 from scrapy_dedupe.crawls.index import CrawlIndex
-from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.base import Capture as SeenPage
 from scrapy_dedupe.stores.base import Counts, Original
@@ -26,8 +26,7 @@ from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import response
 
 from .disks import existing
-from .finding import Said, note, ok, problem, told
-from .stores import file_state
+from .finding import Said, note, ok, problem, tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,33 +43,19 @@ def check(patient: Patient) -> Iterator[Said]:
     layers = patient.layers
     is_alone = patient.is_store_given or not layers
     if "urls" in layers and not patient.is_store_given:
-        yield from _probed("URL filter", _url_filter, patient)
+        yield from tried("URL filter", partial(_url_filter, patient))
     if "content" in layers or is_alone:
-        yield from _probed("content layer", _content, patient)
+        yield from tried("content layer", partial(_content, patient))
     if "archive" in layers or is_alone:
-        yield from _probed("crawl index", _index, patient)
+        yield from tried("crawl index", partial(_index, patient))
     if patient.is_store_given:
         return
     if "archive" in layers:
-        yield from _probed("archive", _archive, patient)
+        yield from tried("archive", partial(_archive, patient))
         if patient.settings is not None and patient.settings.warc.upload_url is not None:
-            yield from _probed("storage", _storage, patient)
+            yield from tried("storage", partial(_storage, patient))
     if "passages" in layers:
-        yield from _probed("passage index", _passages, patient)
-
-
-def _probed(what: str, probe: object, patient: Patient) -> Iterator[Said]:
-    assert callable(probe)
-    try:
-        yield probe(patient)
-    except DedupeError as error:
-        yield told(error, f"Until then the {what} does not work.")
-    except OSError as error:
-        place = "" if error.filename is None else f" ({Path(error.filename).parent})"
-        yield problem(
-            f"The {what} cannot be tried: {error.strerror or error}{place}.",
-            "See to the folder and its permissions.",
-        )
+        yield from tried("passage index", partial(_passages, patient))
 
 
 def _url_filter(patient: Patient) -> Said:
@@ -99,11 +84,10 @@ def _look_at_job(patient: Patient, jobdir: Path) -> None:
     from scrapy_dedupe.urls.snapshot import Snapshot
 
     fingerprinter = Fingerprinter(patient.given, None).path
-    snapshot = FilterFolder.in_job(jobdir, fingerprinter).snapshot
-    try:
-        Snapshot.read(snapshot, fingerprinter)
-    except FileNotFoundError:
-        return  # a new job, one that was cut, or one that runs
+    folder = FilterFolder.in_job(jobdir, fingerprinter)
+    folder.check_heads()
+    with suppress(FileNotFoundError):  # a new job, one that was cut, or one that runs
+        Snapshot.read(folder.snapshot, fingerprinter)
 
 
 def _shared_filter(url: str, patient: Patient) -> Said:
@@ -199,10 +183,10 @@ def _index(patient: Patient) -> Said:
 
 @contextmanager
 def _opened(url: str, patient: Patient) -> Iterator[tuple[Store, str]]:
-    """The store at the URL; where there is none yet, or an older one, one beside it for as long as it is tried."""
+    """The server at the URL; in place of an SQLite file a new one beside it, since a crawl that was forgotten leaves its name."""
     location = parse_store_url(url)
     path = location.path
-    if path is None or file_state(path, location.shown) is None:
+    if path is None:
         store = open_store(url, timeout_s=patient.timeout_s, create=False)
         try:
             yield store, location.shown
@@ -214,7 +198,7 @@ def _opened(url: str, patient: Patient) -> Iterator[tuple[Store, str]]:
             f"sqlite:///{Path(folder).absolute() / 'probe.sqlite'}", timeout_s=patient.timeout_s
         )
         try:
-            yield store, f"a new store in {existing(path.parent)}"
+            yield store, f"a store beside {location.shown}"
         finally:
             store.close()
 

@@ -24,6 +24,7 @@ _PINGS = 20
 _SLOW_S = 0.02
 _OLDEST = 5
 _FULL = 0.9
+_APPEND = "Set appendonly yes: CONFIG SET appendonly yes, and in the server's configuration file."
 
 
 def check(location: StoreLocation, timeout_s: float) -> Iterator[Said]:
@@ -135,10 +136,10 @@ def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> It
     elif save:
         yield warning(
             f"The server {shown} saves snapshots alone ({save}): what came after the last one is lost with a crash.",
-            "Set appendonly yes.",
+            _APPEND,
         )
     else:
         yield warning(
             f"The server {shown} keeps nothing on disk: a restart forgets every text and every crawl.",
-            "Set appendonly yes.",
+            _APPEND,
         )

@@ -1,0 +1,109 @@
+"""The doctor tries what people and programs read besides, as a crawl would, and leaves nothing there."""
+
+from __future__ import annotations
+
+import socket
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from doctored_projects import ADDON, listing, of
+from servers import free_port
+
+from scrapy_dedupe.urls.folder import SEEN
+from scrapy_dedupe.urls.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def test_outputs_that_can_be_written(project: Callable[..., Any], tmp_path: Path) -> None:
+    port = free_port()
+    settings = (
+        f'{ADDON}DEDUPE_REPORT = "reports/%(name)s-%(time)s.html"\nDEDUPE_DUPLICATES_LOG = "logs/%(name)s.jsonl"\n'
+        f'DEDUPE_METRICS_FILE = "dedupe.prom"\nDEDUPE_METRICS_PORT = {port}\n'
+    )
+    project()
+    before = listing(tmp_path)
+    findings = project(settings)
+    assert of(findings, "problem") == ""
+    told = of(findings, "ok")
+    for words in (
+        "Report: a page with charts was made, and one can be written to reports/any-now.html.",
+        "The file logs/any.jsonl of DEDUPE_DUPLICATES_LOG can be written.",
+        "The file dedupe.prom of DEDUPE_METRICS_FILE can be written.",
+        f"The metrics can be read at 127.0.0.1:{port}.",
+    ):
+        assert words in told
+    assert listing(tmp_path) == before
+
+
+def test_outputs_that_cannot_be_written(project: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        findings = project(
+            f'{ADDON}DEDUPE_REPORT = "{tmp_path}/file/report.html"\nDEDUPE_DUPLICATES_LOG = "{tmp_path}/folder"\n'
+            f'DEDUPE_METRICS_FILE = "{tmp_path}/file/m.prom"\nDEDUPE_METRICS_PORT = {port}\n',
+            code=3,
+        )
+    told = of(findings, "problem")
+    assert "The report cannot be tried: Not a directory" in told
+    assert f"The file {tmp_path}/folder of DEDUPE_DUPLICATES_LOG is a folder. Name a file." in told
+    assert "The file of metrics cannot be tried: Not a directory" in told
+    assert f"127.0.0.1:{port}: Address already in use. Set DEDUPE_METRICS_PORT to a port that is free" in told
+
+
+def test_the_port_of_a_crawl_that_runs(project: Callable[..., Any]) -> None:
+    class Metrics(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'dedupe_crawl_info{crawl="a",spider="b"} 1.0\n')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Metrics) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        findings = project(f"{ADDON}DEDUPE_METRICS_PORT = {server.server_port}\n")
+        server.shutdown()
+        thread.join()
+    assert "A second crawl beside it needs another DEDUPE_METRICS_PORT." in of(findings, "note")
+
+
+@pytest.mark.parametrize("name", ["DEDUPE_REPORT", "DEDUPE_DUPLICATES_LOG", "DEDUPE_METRICS_FILE"])
+def test_an_output_without_its_extension(project: Callable[..., Any], name: str) -> None:
+    by_hand = 'ITEM_PIPELINES = {"scrapy_dedupe.pipelines.WarcPipeline": 900}\n'
+    told = of(project(f'{by_hand}{name} = "out"\n'), "warning")
+    assert f"The setting {name} has no effect, since scrapy_dedupe." in told
+
+
+def test_files_that_are_to_be_replayed(project: Callable[..., Any], tmp_path: Path) -> None:
+    told = of(project(f'{ADDON}DEDUPE_REPLAY = ["{tmp_path}/*.warc"]\n', code=3), "problem")
+    assert "names no file that is there" in told
+    (tmp_path / "one.warc").write_bytes(
+        b"WARC/1.1\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"
+    )
+    assert "Replay: 1 file found." in of(project(f'{ADDON}DEDUPE_REPLAY = ["{tmp_path}/*.warc"]\n'), "ok")
+
+
+def test_a_journal_of_the_job_that_is_damaged(project: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "job" / "dedupe" / "urls"
+    folder.mkdir(parents=True)
+    settings = f'{ADDON}JOBDIR = "{tmp_path}/job"\n'
+    journal = Journal(folder / "urls.seen", "scrapy.utils.request.RequestFingerprinter", SEEN)
+    journal.lock()
+    try:
+        journal.open()
+        # As while a crawl runs.
+        assert of(project(settings), "problem") == ""
+    finally:
+        journal.close()
+    (folder / "urls.seen").write_bytes(b"x" * 100)
+    assert "is not a journal of seen requests" in of(project(settings, code=3), "problem")
+    assert (folder / "urls.seen").read_bytes() == b"x" * 100
