@@ -126,6 +126,15 @@ def share(value: float) -> str:
     return percent(value, 1)
 
 
+def similarity(value: float) -> str:
+    """How similar texts are that are nearly equal: never all, since equal texts are not called near.
+
+    >>> similarity(1.0), similarity(0.953)
+    ('above 99 %', '95 %')
+    """
+    return share(min(value, 0.9999))
+
+
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """How many there are of something.
 

@@ -260,6 +260,29 @@ def test_many_groups_are_folded(parsed: Selector) -> None:
     assert "at least 412 pages repeat it" in " ".join(parsed.css("#groups li")[0].css("p::text").getall())
 
 
+@pytest.mark.parametrize(("least", "words"), [(0.871, "87 %"), (1.0, "above 99 %")])
+def test_a_page_that_is_nearly_equal_is_never_equal(least: float, words: str) -> None:
+    url = "https://example.org/print"
+    group = DuplicateGroup(
+        "https://example.org/", 1, 0, 1, least, [Example(url, "near", least)], is_bound=False
+    )
+    card = Selector(page(empty_report(groups=[group]))).css("#groups li")[0]
+    text = " ".join(" ".join(card.css("::text").getall()).replace("\xa0", " ").split())
+    assert f"1 page repeats it: 1 nearly equal (least similarity {words})." in text
+    assert text.endswith(f"{url} nearly equal, {words}")
+
+
+def test_the_four_numbers_say_what_they_count(parsed: Selector, report: Report) -> None:
+    assert parsed.css(".numbers dt::text").getall() == [
+        "requests not sent",
+        "pages that repeat a text",
+        "answers kept as a reference",
+        "not stored again",
+    ]
+    third = parsed.css(".numbers > div:nth-child(3) .soft::text").get()
+    assert third == f"revisit records; {report.totals.responses:,} more were stored whole"
+
+
 def test_a_row_that_may_have_more_says_so() -> None:
     rows = [dataclasses.replace(share("a.example", 8), is_bound=True), share("b.example", 8)]
     parsed = Selector(page(empty_report(hosts=rows)))
