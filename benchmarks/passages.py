@@ -326,7 +326,11 @@ def asking(work: Path, corpus: Corpus) -> None:
     print("like: milliseconds, the median and the worst of ten texts")
     with PassageIndex(index_of(work), create=False) as index:
         for size, goal in zip(SIZES, GOALS_MS, strict=True):
-            texts = [text[:size] for text in rng.sample([text for text in whole if len(text) >= size], 10)]
+            long_enough = [text for text in whole if len(text) >= size]
+            if len(long_enough) < 10:
+                print(f"  {size // 1000:3} kB  fewer than ten texts are so long")
+                continue
+            texts = [text[:size] for text in rng.sample(long_enough, 10)]
             ours = [_milliseconds(index.like, text) for text in texts]
             theirs = [_milliseconds(prototype.like, text) for text in texts]
             print(
