@@ -33,7 +33,7 @@ from .banding import Banding
 from .canonical import read, version
 from .markup import HostileMarkup
 from .options import ALL_TYPES, JudgeOptions, NearOptions
-from .template import MIN_OWN, MIN_RARE, TemplateGuard
+from .template import MIN_RARE, TemplateGuard
 from .verdict import Verdict
 
 if TYPE_CHECKING:
@@ -266,10 +266,9 @@ class Judge:
         rows = None
         is_bare = False
         if self._guard is not None:
-            is_template = self._guard.template(host, hashes)
+            is_template, is_bare = self._guard.look_at(host, hashes)
             if is_template.any():
                 rest = hashes[~is_template]
-                is_bare = len(rest) < MIN_OWN and 2 * len(rest) < len(hashes)
                 if len(rest) < MIN_RARE:
                     return _Candidate(place, layer, host, hashes, capture, None, is_bare)
                 rare = signature.rows_of(rest, options.num_perm)

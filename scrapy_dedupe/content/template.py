@@ -120,6 +120,15 @@ class TemplateGuard:
         """
         return self._sketch(host).template(hashes)
 
+    def look_at(self, host: str, hashes: Hashes) -> tuple[NDArray[np.bool_], bool]:
+        """What :meth:`template` tells, and whether the page is bare.
+
+        It is if it has hardly a word besides what is on several others of that host, and more of the latter.
+        """
+        is_template, is_common = self._sketch(host).look_at(hashes)
+        own = len(hashes) - int(np.count_nonzero(is_common))
+        return is_template, own < MIN_OWN and 2 * own < len(hashes)
+
     def count(self, host: str, hashes: Hashes) -> None:
         """Count a page of that host, given by its shingle hashes.
 
@@ -184,10 +193,18 @@ class HostSketch:
 
     def template(self, hashes: Hashes) -> NDArray[np.bool_]:
         """Which of the shingle hashes are template."""
+        return self.look_at(hashes)[0]
+
+    def look_at(self, hashes: Hashes) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which of the shingle hashes are template, and which are common: on several pages, chance apart.
+
+        A calendar may be a few of a hundred pages; what its months share is common and no template then.
+        """
         if self._pages < _FEWEST:
-            return np.zeros(len(hashes), dtype=np.bool_)
-        is_template: NDArray[np.bool_] = self._counters[hashes >> np.uint32(_SHIFT)] >= self._needed
-        return is_template
+            return np.zeros(len(hashes), dtype=np.bool_), np.zeros(len(hashes), dtype=np.bool_)
+        counters = self._counters[hashes >> np.uint32(_SHIFT)]
+        needed = max(_FEWEST, math.ceil(round(_beyond_chance(self._pages, self._touched), 9)))
+        return counters >= self._needed, counters >= needed
 
     def count(self, hashes: Hashes) -> None:
         """Count a page, given by its shingle hashes in any order."""
@@ -232,9 +249,15 @@ def _needed(pages: int, touched: int) -> int:
         return MOST_PAGES
     chance = touched / (pages * SLOTS)
     share = pages * (chance + (1 - chance) * _SHARE)
-    beyond_chance = pages * chance + _DEVIATIONS * math.sqrt(pages * chance * (1 - chance))
+    beyond_chance = _beyond_chance(pages, touched)
     # Rounded, so that a sum that is whole but for the last bit of its fraction does not need one page more.
     return min(MOST_PAGES, max(_FEWEST, math.ceil(round(max(share, beyond_chance), 9))))
+
+
+def _beyond_chance(pages: int, touched: int) -> float:
+    """How high a counter hardly gets by chance."""
+    expected = touched / SLOTS
+    return expected + _DEVIATIONS * math.sqrt(expected * (1 - expected / pages))
 
 
 def _body(data: bytes) -> bytes:

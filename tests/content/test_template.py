@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_dedupe.content.signature import min_equal, row_bytes, rows_of, shingle_hashes
-from scrapy_dedupe.content.template import MIN_RARE, MOST_PAGES, SLOTS, HostSketch, TemplateGuard
+from scrapy_dedupe.content.template import MIN_OWN, MIN_RARE, MOST_PAGES, SLOTS, HostSketch, TemplateGuard
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,6 +99,43 @@ def test_a_shingle_on_a_seventh_of_the_pages_is_template(on: int, is_template: b
     # 100 pages, each with one counter of its own: f is about 1/65,536, which asks for a hair more than 15 pages.
     pages = [page(1, 1_000 + number) if number < on else page(1_000 + number) for number in range(100)]
     assert sketch_of(*pages).template(page(1)).tolist() == [is_template]
+
+
+@pytest.mark.parametrize(("on", "is_common"), [(3, False), (4, True), (15, True)])
+def test_a_shingle_on_four_pages_of_a_hundred_is_common_and_no_template(on: int, is_common: bool) -> None:
+    pages = [page(1, 1_000 + number) if number < on else page(1_000 + number) for number in range(100)]
+    sketch = sketch_of(*pages)
+    assert sketch.look_at(page(1, 2))[1].tolist() == [is_common, False]
+    assert not sketch.template(page(1)).any()
+
+
+def test_what_chance_explains_is_not_common() -> None:
+    """Each counter is touched by 5 % of the pages; four deviations off are 18.7 of 200."""
+    chance = np.random.default_rng(1)
+    sketch = HostSketch()
+    for _ in range(200):
+        sketch.count(page_of(chance.random(SLOTS) < 0.05))
+    assert sketch.look_at(page(*range(SLOTS)))[1].mean() < 0.01
+
+
+def test_nothing_is_common_on_a_new_host() -> None:
+    assert not HostSketch().look_at(page(1, 2))[1].any()
+    assert not sketch_of(*[page(1, 2)] * 3).look_at(page(1, 2))[1].any()
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "is_bare"),
+    [(200, 63, True), (200, 64, False), (63, 63, False), (64, 63, True), (0, 5, False)],
+)
+def test_a_page_is_bare_if_it_has_few_shingles_of_its_own_and_more_others(
+    shared: int, own: int, is_bare: bool
+) -> None:
+    assert MIN_OWN == 64
+    guard = guard_on(Shelf())
+    for number in range(10):
+        guard.count("a", page(*range(shared), 10_000 + number))
+    assert guard.look_at("a", page(*range(shared), *range(20_000, 20_000 + own)))[1] == is_bare
+    assert not guard.look_at("b", page(*range(shared)))[1]
 
 
 def test_a_page_counts_once_however_many_of_its_shingles_share_a_counter() -> None:
