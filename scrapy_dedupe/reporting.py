@@ -2,7 +2,7 @@
 
 What was seen is kept under the crawl's id, for ``scrapy dedupe report``: in the store of the crawl index if the archive
 layer is on, else in that of the content layer, each minute (in the first one more often) and when the spider is closed. A job that goes on adds to what
-it kept before; what was kept and cannot be read is left as it is. With ``DEDUPE_REPORT`` the page of this crawl is written
+it kept before; what was kept and cannot be read, or was put there by another process meanwhile, is left as it is. With ``DEDUPE_REPORT`` the page of this crawl is written
 at the very end, after the commit.
 
 Nothing of this stops the crawl: errors are told once and counted under ``dedupe/errors/report``. Only a page that could not
@@ -11,6 +11,8 @@ be written later refuses the start.
 
 from __future__ import annotations
 
+import logging
+import shlex
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,10 +22,12 @@ from . import whole_file
 from .content.content_type import mime_of
 from .crawls.dependencies import Dependencies
 from .crawls.index import CrawlIndex
-from .errors import ArchiveError, SettingError, StoreError
+from .errors import ArchiveError, CrawlStateError, SettingError, StoreError
+from .project_settings import settings_of_file
 from .reports.kept import pack, unpack
 from .reports.observations import Observations
 from .session import Session
+from .stores import parse_store_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     from .onlookers import JudgedPage
     from .reports.figures import Report
     from .warc.capture import Capture
+
+logger = logging.getLogger(__name__)
 
 _TICK_S: Final = 5.0
 # Each minute, and early on more often, so that a crawl which is killed by then has kept something too.
@@ -54,6 +60,9 @@ class ReportExtension:
         self._store_url: str | None = None
         self._page: Path | None = None
         self._ticks = 0
+        # What the store has, as far as this run knows, and what it tried to put there.
+        self._kept: bytes | None = None
+        self._tried: bytes | None = None
         page = session.settings.report.page
         if page is not None:
             self._page = session.at_start(lambda: _checked(session.named_path(page)))
@@ -75,6 +84,9 @@ class ReportExtension:
             return
         session.onlookers.add(self)
         if self._store_url is not None:
+            if self._kept is None:
+                # So that a cancel has something to delete, which is seen, and another process something to find.
+                session.worker.submit(self._save, self._stats())
             session.run_every(_TICK_S, self._tick)
             session.at_close(self._close)
         if self._page is not None:
@@ -85,9 +97,9 @@ class ReportExtension:
         """Take what an earlier run of this crawl kept."""
         session = self._session
         try:
-            kept = session.store(url).reports.load(session.crawl_id)
-            if kept is not None:
-                self._observations = unpack(kept, session.crawl_id)
+            self._kept = session.store(url).reports.load(session.crawl_id)
+            if self._kept is not None:
+                self._observations = unpack(self._kept, session.crawl_id)
         except StoreError as error:
             self._store_url = None
             session.error("report", error, "What this run sees is not kept.")
@@ -119,7 +131,23 @@ class ReportExtension:
         await self._session.on_worker(lambda: None)
         # What the worker counted has come in now.
         if await self._session.on_worker(self._save, self._stats()):
-            self._session.notes["more"] = f"scrapy dedupe report {self._session.crawl_id}"
+            self._session.notes["more"] = self._command()
+
+    def _command(self) -> str:
+        """What shows the report, so that it can be pasted in this folder."""
+        assert self._store_url is not None
+        command = f"scrapy dedupe report {self._session.crawl_id}"
+        try:
+            usual = settings_of_file()
+        except SettingError:
+            is_usual = False
+        else:
+            is_usual = self._store_url in (usual.warc.index_url, usual.content.store_url)
+        return (
+            command
+            if is_usual
+            else f"{command} --store {shlex.quote(parse_store_url(self._store_url).shown)}"
+        )
 
     def _stats(self) -> dict[str, Any]:
         # Until the end the filter's own figures are not among them.
@@ -156,13 +184,20 @@ class ReportExtension:
     def _save(self, stats: dict[str, Any]) -> bool:
         """Keep what was seen so far; whether that was done."""
         session, url = self._session, self._store_url
-        assert url is not None
+        if url is None:
+            return False
         guard = session.guard(url)
         if guard.open:
             return False
         try:
+            reports = session.store(url).reports
+            if not self._is_ours(reports.load(session.crawl_id)):
+                self._store_url = None
+                return False
             self._observations.set_stats(stats)
-            session.store(url).reports.save(session.crawl_id, pack(self._observations))
+            self._tried = pack(self._observations)
+            reports.save(session.crawl_id, self._tried)
+            self._kept = self._tried
         except StoreError as error:
             guard.failed(error)
         except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
@@ -170,6 +205,30 @@ class ReportExtension:
         else:
             guard.worked()
             return True
+        return False
+
+    def _is_ours(self, there: bytes | None) -> bool:
+        """Whether what the store has is what this run found or put there; what else it is, is told."""
+        # A save that failed may have come through all the same.
+        if there in (self._kept, self._tried):
+            return True
+        crawl = self._session.crawl_id
+        if there is None:
+            self._session.loop.call(
+                logger.warning,
+                "What was seen during the crawl %s was forgotten meanwhile, as it is when the crawl is canceled or its"
+                " texts are purged. No more of it is kept.",
+                crawl,
+            )
+        else:
+            self._session.error(
+                "report",
+                CrawlStateError(
+                    f"Another process keeps what it sees under the crawl id {crawl} as well. What it kept was left as it"
+                    " is; no more is kept of this run."
+                ),
+                "Give each process an id of its own (DEDUPE_CRAWL_ID).",
+            )
         return False
 
     def _write(self, stats: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 import threading
@@ -181,7 +182,7 @@ def test_after_a_kill_there_is_what_was_saved_last(
         looking = threading.Event()
         for _ in range(600):
             seen = kept(settings, "c1")
-            if seen is not None and seen.totals["responses"]:
+            if seen is not None and seen.totals["responses"] and seen.totals["pages_judged"]:
                 break
             looking.wait(0.05)
     finally:
@@ -241,6 +242,86 @@ async def test_a_store_that_is_lost_costs_the_report_alone(
     assert "scrapy dedupe report" not in caplog.text
 
 
+@crawl_test
+async def test_a_crawl_that_is_canceled_while_it_runs_keeps_nothing_more(
+    site: WebServer, stored: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Canceling(LinkSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            if response.url == site.url():
+                # As from another machine, where the files that are being written are not seen.
+                with open_index(stored["DEDUPE_STORE_URL"]) as index:
+                    index.cancel("c1")
+            yield from super().parse(response, **kwargs)
+
+    crawler = await crawl(Canceling, {**stored, "DEDUPE_CRAWL_ID": "c1"}, urls=site.url())
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert kept_of(stored["DEDUPE_STORE_URL"]) == []
+    assert "was forgotten meanwhile" in caplog.text
+    assert "scrapy dedupe report" not in caplog.text
+
+
+@crawl_test
+async def test_two_processes_with_one_id_do_not_overwrite_each_other(
+    site: WebServer, stored: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    stored.update(DEDUPE_WARC_ENABLED=False, DEDUPE_CRAWL_ID="c1")
+
+    class Meeting(LinkSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            if response.url == site.url():
+                store = open_store(stored["DEDUPE_STORE_URL"])
+                store.reports.save("c1", b"of the other process")
+                store.close()
+            yield from super().parse(response, **kwargs)
+
+    crawler = await crawl(Meeting, stored, urls=site.url())
+    store = open_store(stored["DEDUPE_STORE_URL"])
+    assert store.reports.load("c1") == b"of the other process"
+    store.close()
+    assert crawler.stats.get_value("dedupe/errors/report") == 1
+    assert "Another process keeps what it sees under the crawl id c1 as well." in caplog.text
+    assert "scrapy dedupe report" not in caplog.text
+
+
+@crawl_test
+async def test_the_line_that_says_more_can_be_pasted(
+    site: WebServer,
+    settings: dict[str, Any],
+    redis_server: RedisServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def more(url: str | None) -> str:
+        caplog.clear()
+        await crawl(
+            LinkSpider, {**settings, "DEDUPE_STORE_URL": url, "DEDUPE_CRAWL_ID": None}, urls=site.url()
+        )
+        (line,) = [
+            record.getMessage().removeprefix("  More ").strip()
+            for record in caplog.records
+            if record.getMessage().startswith("  More ")
+        ]
+        return line
+
+    words = shlex.split(await more("sqlite:///a b.sqlite"))
+    assert (words[:3], words[4:]) == (["scrapy", "dedupe", "report"], ["--store", "sqlite:///a b.sqlite"])
+    done = subprocess.run(  # noqa: ASYNC221 - the crawl is over
+        [sys.executable, "-m", "scrapy", *words[1:], "--json"], capture_output=True, check=True, timeout=60
+    )
+    assert [one["id"] for one in json.loads(done.stdout)["crawls"]] == [words[3]]
+    # The default is what the command takes too.
+    assert len(shlex.split(await more(None))) == 4
+    # Without a password of its own the server takes any.
+    url = redis_server.url.replace("redis://", "redis://default:secret@")
+    words = shlex.split(await more(url))
+    assert words[4:] == ["--store", redis_server.url.replace("redis://", "redis://default:***@")]
+    assert "secret" not in caplog.text
+
+
 # The page
 
 
@@ -267,7 +348,7 @@ async def test_the_page_is_written_after_the_commit(
         if record.name == "scrapy_dedupe.session"
     ]
     assert report == ["Report", f"{tmp_path / 'out' / 'links.html'}"]
-    assert more == ["More", "scrapy dedupe report c1"]
+    assert more == ["More", f"scrapy dedupe report c1 --store {settings['DEDUPE_STORE_URL']}"]
 
 
 @crawl_test
