@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import sys
 from contextlib import closing
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -285,7 +287,29 @@ def test_a_folder_that_cannot_be_made(project: Callable[..., Any], tmp_path: Pat
 def test_a_disk_that_is_almost_full(project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     used = shutil.disk_usage("/")
     monkeypatch.setattr(disks.shutil, "disk_usage", lambda path: used._replace(total=10**12, free=9 * 10**8))
-    assert "has 900.0 MB free of 1.0 TB. Make room" in of(project(), "warning")
+    told = of(project(), "warning")
+    assert "for the store has 900.0 MB free of 1.0 TB. So it is for WARC files. Make room" in told
+    assert told.count("900.0 MB") == 1, "one disk is told of once"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"f_bavail": 0, "f_bfree": 0}, "is on a disk that has no room left."),
+        ({"f_favail": 0}, "is on a disk that has room for no more files (no inodes are left)."),
+        ({"f_flag": os.ST_RDONLY}, "is on a file system that can only be read."),
+    ],
+)
+def test_a_disk_that_takes_nothing(
+    project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, change: dict[str, int], sentence: str
+) -> None:
+    real = os.statvfs("/")
+    values = {name: getattr(real, name) for name in dir(real) if name.startswith("f_")} | {
+        "f_files": 1000,
+        **change,
+    }
+    monkeypatch.setattr(disks.os, "statvfs", lambda path: SimpleNamespace(**values))
+    assert sentence in of(project(code=3), "problem")
 
 
 def test_the_passage_index_is_opened(project: Callable[..., Any], tmp_path: Path) -> None:

@@ -24,8 +24,24 @@ _STORES: Final = {"content": "the store", "index": "the store of the crawl index
 
 
 def check(patient: Patient) -> Iterator[Said]:
+    first: dict[tuple[int, str], str] = {}
+    others: dict[tuple[int, str], list[str]] = {}
+    faults: dict[tuple[int, str], Said] = {}
     for what, folder in folders(patient).items():
-        yield from _look(what, folder)
+        shown = f"The folder {folder} for {what}"
+        said = _look(shown, folder)
+        if said.level == "ok":
+            yield said
+            continue
+        # What is wrong with a disk is told once.
+        key = (_disk(folder), said.sentence.removeprefix(shown))
+        if key in first:
+            others[key].append(what)
+        else:
+            first[key], others[key], faults[key] = what, [], said
+    for key, said in faults.items():
+        also = f" So it is for {', '.join(others[key])}." if others[key] else ""
+        yield Said(said.level, said.sentence + also, said.remedy)
 
 
 def folders(patient: Patient) -> dict[str, Path]:
@@ -58,46 +74,43 @@ def folders(patient: Patient) -> dict[str, Path]:
 def existing(folder: Path) -> Path:
     """The folder itself, or the nearest one above it that is there."""
     folder = folder.absolute()
-    return next((path for path in (folder, *folder.parents) if path.exists()), Path(folder.anchor))
+    # Path.exists raises where a folder above may not be looked into.
+    return next((path for path in (folder, *folder.parents) if os.path.exists(path)), Path(folder.anchor))  # noqa: PTH110
 
 
-def _look(what: str, folder: Path) -> Iterator[Said]:
+def _disk(folder: Path) -> int:
+    return existing(folder).stat().st_dev
+
+
+def _look(shown: str, folder: Path) -> Said:
     there = existing(folder)
-    shown = f"The folder {folder} for {what}"
     if not there.is_dir():
-        yield problem(f"{shown} cannot be made, since {there} is a file.", "Name another folder.")
-        return
+        return problem(f"{shown} cannot be made, since {there} is a file.", "Name another folder.")
     try:
         usage = shutil.disk_usage(there)
         system = os.statvfs(there) if hasattr(os, "statvfs") else None
     except OSError as error:
-        yield problem(f"{shown} cannot be looked at: {error.strerror}.", "Name another folder.")
-        return
+        return problem(f"{shown} cannot be looked at: {error.strerror}.", "Name another folder.")
     if system is not None and system.f_flag & os.ST_RDONLY:
-        yield problem(f"{shown} is on a file system that can only be read.", "Name another folder.")
-        return
+        return problem(f"{shown} is on a file system that can only be read.", "Name another folder.")
     if not os.access(there, os.W_OK | os.X_OK):
-        yield problem(
+        return problem(
             f"{shown} cannot be {'written to' if there == folder.absolute() else f'made: no permission in {there}'}.",
             "Change its permissions, or name another folder.",
         )
-        return
     free = f"{size_text(usage.free)} free of {size_text(usage.total)}"
     files = None if system is None or not system.f_files else system.f_favail
     is_full = bool(usage.total) and not usage.free
     if is_full or files == 0:
         none = "no room left" if is_full else "room for no more files (no inodes are left)"
-        yield problem(
+        return problem(
             f"{shown} is on a disk that has {none}.", "Make room, or name a folder on another disk."
         )
-    elif usage.free < MIN_FREE_BYTES or usage.free < _MIN_FREE_SHARE * usage.total:
-        yield warning(f"{shown} has {free}.", "Make room, or name a folder on another disk.")
-    elif files is not None and files < _MIN_FREE_FILES:
-        yield warning(
+    if usage.free < MIN_FREE_BYTES or usage.free < _MIN_FREE_SHARE * usage.total:
+        return warning(f"{shown} has {free}.", "Make room, or name a folder on another disk.")
+    if files is not None and files < _MIN_FREE_FILES:
+        return warning(
             f"{shown} is on a file system that has room for {number_text(files)} more files (inodes).",
             "Delete files that nobody needs, or name a folder on another disk.",
         )
-    else:
-        yield ok(
-            f"{shown} has {free}{'' if there == folder.absolute() else '; it is made when it is needed'}."
-        )
+    return ok(f"{shown} has {free}{'' if there == folder.absolute() else '; it is made when it is needed'}.")
