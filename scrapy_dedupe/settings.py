@@ -142,7 +142,7 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_TEMPLATE_GUARD", True, boolean, _FLAG,
          "Leave what a host puts on many of its pages out when texts are compared, so that pages which share only a"
          " template are not near."),
-    Spec("DEDUPE_CONTENT_TTL", None, number(lambda n: n >= 1), "a number of at least 1",
+    Spec("DEDUPE_CONTENT_TTL", None, number(lambda n: n >= 1), "a number of seconds, at least 1",
          "How long a text is remembered from its first capture on. Default: for ever.", "seconds"),
     Spec("DEDUPE_CONTENT_MAX_BYTES", 4_000_000, integer(1), "a whole number of at least 1",
          "Larger bodies are not judged.", "bytes"),
@@ -186,7 +186,7 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_WARC_CHECK_FILES", True, boolean, _FLAG,
          "Refer to an original only if its WARC file is still where it was written, and is no other one. Turn it off"
          " when files are moved after the crawl, or the index is shared between machines."),
-    Spec("DEDUPE_WARC_BLACKOUT", None, number(lambda n: n > 0), "a number above 0",
+    Spec("DEDUPE_WARC_BLACKOUT", None, number(lambda n: n > 0), "a number of seconds above 0",
          "For how long after a payload was recorded the same payload of the same URL is not recorded again, not even as"
          " a revisit. Default: each time is recorded.", "seconds"),
     Spec("DEDUPE_WARC_ITEM_FIELD", None, matching(r"\S+"), "the name of a field",

@@ -55,6 +55,7 @@ def test_a_setting_is_documented_with_its_default_and_what_is_allowed(spec: Spec
     stated = re.search(r"^Default: ``(.*?)``(?: (\w+))?$", block, flags=re.MULTILINE)
     if spec.default is None:
         assert stated is None
+        assert spec.unit in f"{spec.allowed}; {spec.help}"
     else:
         assert stated
         value = ast.literal_eval(stated[1])
