@@ -71,8 +71,8 @@ def report_of(
         group.is_bound for group in groups
     ):
         own_notes.append(
-            "There were more names than are counted one by one. Figures that are marked so are the least that they can"
-            " be; what is missing there is in the sums."
+            "There were too many hosts, types or groups to count each from its first page on. Figures with “at least”"
+            " are the least that they can be; the totals are exact."
         )
     if len(whole.groups) > len(groups) or whole.groups.floor:
         own_notes.append(f"Of the groups of duplicates the {len(groups)} largest ones are shown.")
@@ -202,8 +202,8 @@ def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
     if cut := [crawl.id for crawl in crawls if _is_cut(crawl)]:
         notes.append(
             f"The archive has more records of {_named(cut)} than were seen, as while it runs or after a kill: what is seen"
-            " is kept once a minute. The counts are those of the archive; the timeline and the hosts, MIME types and"
-            " statuses lack the rest."
+            " is kept once a minute. The counts of records and bytes are those of the archive; requests, pages, the timeline"
+            " and the hosts, MIME types and statuses lack the rest."
         )
     if unsized := [crawl.id for crawl in crawls if _is_unsized(crawl)]:
         notes.append(

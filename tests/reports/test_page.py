@@ -29,6 +29,7 @@ from scrapy_dedupe.reports.figures import (
     Report,
     Totals,
     Trap,
+    UrlFilterFigures,
 )
 from scrapy_dedupe.reports.page import CARDS_SHOWN, page, summary
 from scrapy_dedupe.settings import SPECS
@@ -281,6 +282,15 @@ def test_the_four_numbers_say_what_they_count(parsed: Selector, report: Report) 
     ]
     third = parsed.css(".numbers > div:nth-child(3) .soft::text").get()
     assert third == f"revisit records; {report.totals.responses:,} more were stored whole"
+
+
+def test_hits_are_in_the_table_of_filters_if_they_were_looked_up() -> None:
+    row = UrlFilterFigures("site-1", 120, 1_000, 1, 3_800, 0.1, 1e-9, 1e-7, None, None)
+    for confirmed, wrong, columns in ((None, None, 8), (90, 2, 10)):
+        looked_up = dataclasses.replace(row, confirmed=confirmed, false_positives=wrong)
+        table = Selector(page(empty_report(url_filters=[row, looked_up]))).css("#urls table")
+        assert [len(line.css("th, td")) for line in table.css("tr")] == [columns] * 3
+    assert table.css("tr:last-child td:nth-last-child(-n+2)::text").getall() == ["90", "2"]
 
 
 def test_a_row_that_may_have_more_says_so() -> None:
