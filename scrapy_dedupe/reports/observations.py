@@ -139,6 +139,9 @@ class Observations:
         """Note an exchange that the archive took. ``kind`` is that of the record, the sizes are in bytes."""
         written, conserved = _bounded(written), _bounded(conserved)
         is_response, is_revisit = int(kind == "response"), int(kind == "revisit")
+        if not (is_response or is_revisit):
+            # It was skipped, and has no record: a row for it would have nothing in it.
+            return
         host, mime, word = host_of(url), mime_of(mime), _status_text(status)
         counts = ((3, is_response), (4, is_revisit), (5, written), (6, conserved))
         with self._lock:

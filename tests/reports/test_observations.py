@@ -55,6 +55,7 @@ def test_each_event_counts_where_it_belongs() -> None:
     assert seen.similarities[91] == sum(seen.similarities) == 1
     ((host, row),) = list(seen.hosts)
     assert (host, row.counts) == ("example.com", [2, 1, 1, 1, 1, 1_300, 700])
+    seen.recorded("https://example.org/", "image/png", 203, "skipped", 0, 0)
     assert {name: row.counts[3:5] for name, row in seen.statuses} == {"200": [1, 0], "404": [0, 1]}
     assert [name for name, _ in seen.mime_types] == ["text/html"]
     assert seen.timeline.slices() == [(int(T), [1, 2, 1, 1_300, 700])]
