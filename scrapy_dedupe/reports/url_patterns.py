@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LEAST_PAGES = 20
 MOST_EXAMPLES = 3
 
-_MOST_PATTERNS = 200
+_MOST_PATTERNS = 400
 _MOST_BYTES = 40_000
 _EXAMPLE_CHARS = 500
 # A wider pattern stands for a narrower one only if it says more.

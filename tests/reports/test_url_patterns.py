@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import combinations, product
 
 import pytest
@@ -303,3 +304,15 @@ def test_what_was_kept_before_there_was_a_count_of_pages_with_hardly_a_word_is_r
         assert (trap.pages, trap.exact, trap.near, trap.template, trap.examples) == expected
     with pytest.raises(ValueError, match="more copies than pages"):
         UrlPatterns().take({"floor": 0, "rows": [[*row, 6]]})
+
+
+def test_a_trap_is_found_among_two_thousand_folders() -> None:
+    drawn = random.Random(1)
+    patterns = UrlPatterns()
+    for number in range(20_000):
+        if number % 150 == 0:
+            patterns.count(f"{SITE}/calendar/{number}", "unique", is_bare=True)
+        else:
+            folder = f"http://h{drawn.randrange(200)}.example/{'abcdefghij'[drawn.randrange(10)]}"
+            patterns.count(f"{folder}/{drawn.getrandbits(40):x}z", "unique")
+    assert names(patterns) == ["example.com/calendar/{n}"]
