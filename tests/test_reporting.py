@@ -310,7 +310,10 @@ async def test_the_line_that_says_more_can_be_pasted(
     words = shlex.split(await more("sqlite:///a b.sqlite"))
     assert (words[:3], words[4:]) == (["scrapy", "dedupe", "report"], ["--store", "sqlite:///a b.sqlite"])
     done = subprocess.run(  # noqa: ASYNC221 - the crawl is over
-        [sys.executable, "-m", "scrapy", *words[1:], "--json"], capture_output=True, check=True, timeout=60
+        [sys.executable, "-m", "scrapy_dedupe.commands.console", *words[2:], "--json"],
+        capture_output=True,
+        check=True,
+        timeout=60,
     )
     assert [one["id"] for one in json.loads(done.stdout)["crawls"]] == [words[3]]
     # The default is what the command takes too.
