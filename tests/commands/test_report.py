@@ -168,6 +168,34 @@ def test_the_table_tells_the_totals_and_the_largest(call: Callable[..., Any], st
     assert "URL filter of texts-only: 5 of 10,000 fingerprints, no page expected to be lost" in lines
 
 
+def test_the_counts_of_a_trap_are_told_apart(call: Callable[..., Any], store_url: str) -> None:
+    crawl = Observations()
+    for number in range(40):
+        url = f"https://example.com/calendar/{number}"
+        if number < 10:
+            crawl.judged(url, "text/html", 200, "exact", "https://example.com/", 1.0)
+        elif number < 14:
+            crawl.judged(url, "text/html", 200, "near", "https://example.com/", 0.9)
+        else:
+            crawl.judged(url, "text/html", 200, "unique", is_bare=number < 30)
+    store = open_store(store_url)
+    store.reports.save("c9", pack(crawl))
+    store.close()
+    (trap,) = call("report", "c9", "--json", "--store", store_url).json["traps"]
+    assert {name: trap[name] for name in trap if name != "examples"} == {
+        "pattern": "example.com/calendar/{n}",
+        "pages": 40,
+        "exact": 10,
+        "near": 4,
+        "template": 16,
+        "share": 0.75,
+    }
+    lines = call("report", "c9", "--store", store_url).out.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("Patterns of URLs"))
+    assert lines[place].split()[-4:] == ["pages", "equal", "near", "template"]
+    assert lines[place + 1].split() == ["example.com/calendar/{n}", "40", "10", "4", "16"]
+
+
 def test_an_empty_store_has_an_empty_report(call: Callable[..., Any], tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'empty.sqlite'}"
     open_store(url).close()

@@ -302,6 +302,14 @@ def test_a_row_that_may_have_more_says_so() -> None:
     assert {"a.example: at least 6 new pages", "b.example: 6 new pages"} <= set(labels)
 
 
+def test_a_trap_says_why_its_pages_brought_little(parsed: Selector) -> None:
+    (card,) = parsed.css("#traps > ol.cards > li")
+    assert " ".join(card.css(":scope > p:not(.url) ::text").getall()) == (
+        "2,990 of 3,120 pages (96 %) brought little: 2,690 equal to pages at other URLs, 100 nearly equal,"
+        " 200 with hardly a word besides what is on many pages of the host."
+    )
+
+
 def test_the_page_says_when_it_was_made(html: str) -> None:
     assert f"Made on {MADE[:10]} {MADE[11:16]} UTC by scrapy-dedupe 1.0" in html
 
