@@ -57,6 +57,17 @@ def test_outputs_that_cannot_be_written(project: Callable[..., Any], tmp_path: P
     assert f"127.0.0.1:{port}: Address already in use. Set DEDUPE_METRICS_PORT to a port that is free" in told
 
 
+def test_a_device_is_no_file_that_is_replaced(project: Callable[..., Any]) -> None:
+    findings = project(
+        f'{ADDON}DEDUPE_REPORT = "/dev/null"\nDEDUPE_DUPLICATES_LOG = "/dev/null"\nDEDUPE_METRICS_FILE = "/dev/null"\n',
+        code=3,
+    )
+    told = of(findings, "problem")
+    for name in ("DEDUPE_REPORT", "DEDUPE_METRICS_FILE"):
+        assert f"The file /dev/null of {name} cannot be replaced: it is no file." in told
+    assert "The file /dev/null of DEDUPE_DUPLICATES_LOG can be written." in of(findings, "ok")
+
+
 def test_the_port_of_a_crawl_that_runs(project: Callable[..., Any]) -> None:
     class Metrics(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -13,6 +13,7 @@ import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe import whole_file
 from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.middleware_order import named_components
 
@@ -85,6 +86,13 @@ def _file(setting: str, path: Path) -> Said:
     """Whether a file can be written there, or one that is there be written to."""
     if path.is_dir():
         return problem(f"The file {path} of {setting} is a folder.", "Name a file.")
+    if setting != "DEDUPE_DUPLICATES_LOG":
+        try:
+            whole_file.file_at(path)
+        except OSError as error:
+            return problem(
+                f"The file {path} of {setting} cannot be replaced: {error.strerror or error}.", "Name a file."
+            )
     if path.exists() and not os.access(path, os.W_OK):
         return problem(
             f"The file {path} of {setting} cannot be written to.",
