@@ -208,7 +208,8 @@ def _is_plain(url: str, original_url: str) -> bool:
 def _all_patterns(url: str) -> tuple[str, ...]:
     """The patterns of a URL, the narrowest one first."""
     whole, path, folder, wide = patterns_of(url)
-    return tuple(one for one in (whole, path, folder, *wide) if one is not None)
+    # A URL may look like the pattern of others, and counts once all the same.
+    return tuple(dict.fromkeys(one for one in (whole, path, folder, *wide) if one is not None))
 
 
 def _above(name: str, row: Pattern, known: Mapping[str, Pattern]) -> list[str]:

@@ -274,6 +274,11 @@ def test_short_pages_of_a_folder_come_behind_all_others() -> None:
     assert names(patterns) == ["example.com/calendar/{n}", "example.com/manual/{name}"]
 
 
+def test_a_page_whose_url_looks_like_a_pattern_counts_once() -> None:
+    patterns = counted([f"{SITE}/{{name}}"])
+    assert [(name, row.calls, row.exact) for name, row in patterns] == [("example.com/{name}", 1, 1)]
+
+
 def test_paths_that_grow_in_any_order_are_told_as_one() -> None:
     parts = ("about", "team", "contact")
     urls = [f"{SITE}/{'/'.join(path)}/" for depth in (1, 2, 3, 4) for path in product(parts, repeat=depth)]
