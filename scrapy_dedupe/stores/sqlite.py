@@ -59,7 +59,10 @@ class SqliteStore:
         if path.is_dir():
             raise StoreRefused(f"The store {self.url} is a folder. Name a file in DEDUPE_STORE_URL.")
         if not create and not path.exists():
-            raise StoreUnavailable(f"There is no store {self.url}: the file {path} does not exist.")
+            raise StoreUnavailable(
+                f"There is no store {self.url}: the file {path} does not exist. The first crawl makes it; if there was one,"
+                " go to the folder of the project, or name the store (--store, or DEDUPE_STORE_URL)."
+            )
         try:
             if create:
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -220,6 +220,7 @@ class Storage:
         except ValueError as error:
             raise SettingError(
                 f"fsspec knows no protocol {self._protocol}://, which the storage {self.shown} names."
+                " Name a folder, or a URL with s3://, gs://, abfs:// or sftp://, for example."
             ) from error
         except Exception as error:  # drivers fail to load in many ways
             raise SettingError(

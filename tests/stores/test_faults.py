@@ -17,6 +17,7 @@ from exchange_servers import certificate
 
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
 from scrapy_dedupe.stores import open_store, parse_store_url
+from scrapy_dedupe.stores.redis import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,6 +122,22 @@ def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "dedupe.sqlite")) as other:
         other.execute("BEGIN EXCLUSIVE")
         assert "raise DEDUPE_STORE_TIMEOUT, or use Redis" in told(url, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("ssl_ca_cert=/x", "redis-py knows no option 'ssl_ca_cert'."),
+        ("socket_timeout=long", "'socket_timeout'"),
+    ],
+)
+def test_an_option_that_there_is_not(redis_url: str, option: str, reason: str) -> None:
+    url = f"{redis_url}?{option}"
+    for attempt in (open_store, connect):
+        with pytest.raises(SettingError) as caught:
+            attempt(url)
+        assert reason in str(caught.value)
+        assert "See to the options behind its ?" in str(caught.value)
 
 
 @pytest.mark.parametrize(
