@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.reports.wording import percent
+
 from .figures import counted, number_text, size_text
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def _totals(report: Report) -> Iterator[str]:
     dropped = f"; {number_text(totals.dropped)} dropped" if totals.dropped else ""
     yield f"Pages     {number_text(totals.pages_judged)} judged{': ' if kinds else ''}{kinds}{dropped}"
     whole = totals.bytes_written + totals.bytes_conserved
-    share = f" ({100 * totals.bytes_conserved / whole:.0f} %)" if totals.bytes_conserved else ""
+    share = f" ({percent(totals.bytes_conserved, whole)})" if totals.bytes_conserved else ""
     yield (
         f"Archive   {counted(totals.responses, 'response')} and {counted(totals.revisits, 'revisit')} in"
         f" {size_text(totals.bytes_written)}; {size_text(totals.bytes_conserved)} not stored again{share}"

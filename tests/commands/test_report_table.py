@@ -1,0 +1,17 @@
+"""A report in lines of text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from scrapy_dedupe.commands.report_table import table
+from scrapy_dedupe.reports.observations import Observations
+from scrapy_dedupe.reports.sums import CrawlSeen, report_of
+
+
+def test_a_small_share_is_not_called_none() -> None:
+    seen = Observations(lambda: 1_793_000_000.0)
+    seen.recorded("https://a.com/", "text/html", 200, "response", 5_000_000, 0)
+    seen.recorded("https://a.com/b", "text/html", 200, "revisit", 300, 3_000)
+    lines = list(table(report_of([CrawlSeen("a", None, seen)], made=datetime.now(UTC))))
+    assert "Archive   1 response and 1 revisit in 5.0 MB; 3.0 kB not stored again (below 1 %)" in lines
