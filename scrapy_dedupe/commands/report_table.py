@@ -77,7 +77,7 @@ def _shares(title: str, shares: list[Share]) -> Iterator[str]:
         return
     yield f"{title:<42} {'pages':>10} {'repeated':>10} {'filtered':>10} {'revisits':>10} {'saved':>10}"
     for share in shares[:_SHOWN]:
-        numbers = (share.pages, share.duplicates, share.requests_filtered, share.revisits)
+        numbers = (share.pages, share.duplicates, share.requests_filtered or 0, share.revisits)
         cells = " ".join(f"{number_text(number):>10}" for number in numbers)
         yield f"  {_short(share.name, 40):<40} {cells} {size_text(share.bytes_conserved):>10}"
     if len(shares) > _SHOWN:
