@@ -25,11 +25,11 @@ _STEPS = re.compile(r"\x1b\[A|.", re.DOTALL)
 class Terminal:
     """A context manager; ``stream`` writes to the terminal. ``code`` is for the exit code of who has written."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: int = COLUMNS, encoding: str = "utf-8") -> None:
         self._master, self.slave = pty.openpty()
-        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, COLUMNS, 0, 0))
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         self.stream: TextIO = os.fdopen(
-            os.dup(self.slave), "w", buffering=1, encoding="utf-8", errors="backslashreplace"
+            os.dup(self.slave), "w", buffering=1, encoding=encoding, errors="backslashreplace"
         )
         self.code = 0
         self._read = b""
@@ -42,7 +42,7 @@ class Terminal:
     def written(self) -> str:
         """All that was written until now."""
         self._mark(_HERE)
-        return self._read.replace(_HERE, b"").partition(_END)[0].decode()
+        return self._read.replace(_HERE, b"").partition(_END)[0].decode(self.stream.encoding)
 
     @property
     def screen(self) -> list[str]:
@@ -85,7 +85,8 @@ class Terminal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._master >= 0:
-            self.stream.flush()
+            with suppress(OSError):
+                self.stream.flush()
             self.hang_up()
         os.close(self.slave)
         with suppress(OSError):

@@ -44,8 +44,7 @@ class Bars:
     def __init__(self, opts: argparse.Namespace) -> None:
         self.is_shown = (
             not opts.json
-            and sys.stderr is not None
-            and sys.stderr.isatty()
+            and _is_terminal(sys.stderr)
             and not os.environ.get("TQDM_DISABLE")
             # A terminal that shows the result line by line has no place for a bar.
             and not (str(getattr(opts, "output", None)) == "-" and sys.stdout.isatty())
@@ -177,19 +176,20 @@ class _Part:
         self._began = time.time()
 
     def draw(self) -> None:
-        # The terminal may be gone, which is no matter of the work.
-        with suppress(OSError):
+        # The terminal may be gone, or take no such character, which is no matter of the work.
+        with suppress(OSError, ValueError):
             self._draw()
 
     def close(self) -> None:
         if self.bar is not None:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
                 self.bar.close()
 
     def _draw(self) -> None:
-        if self.bar is None:
-            from tqdm import tqdm
+        from tqdm import tqdm
 
+        columns = _columns()
+        if self.bar is None:
             self.bar = tqdm(
                 total=self.total or None,
                 desc=self._title,
@@ -197,7 +197,7 @@ class _Part:
                 file=_stream(),
                 leave=False,
                 position=self._place,
-                dynamic_ncols=True,
+                ncols=columns,
                 mininterval=0,
                 miniters=0,
                 smoothing=0,  # some parts come in few large steps
@@ -212,7 +212,11 @@ class _Part:
         # Of what is only waited for nothing is known but the time.
         self.bar.bar_format = _SHARE if self.total else _COUNT if done else _TIME
         self.bar.unit_scale = self._unit == "B" or max(done, self.total) >= _LARGE
-        self.bar.update(done - self.bar.n)
+        self.bar.ncols = columns
+        # An error of the terminal would keep the lock, if refresh() took it.
+        with tqdm.get_lock():
+            self.bar.n = done
+            self.bar.refresh(nolock=True)
 
 
 class _Beside:
@@ -234,12 +238,23 @@ class _Beside:
 
     def end(self) -> None:
         """Write what is not a whole line."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             self.stream.write(self._begun)
             self.stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def _columns() -> int:
+    """How many columns of the terminal a bar may take."""
+    # Some terminals do not know their size and say 0, which would let tqdm cut its line for ever.
+    columns = os.get_terminal_size(_stream().fileno()).columns or 80
+    return max(columns - 1, 1)
 
 
 def _stream() -> Any:
@@ -248,4 +263,8 @@ def _stream() -> Any:
 
 def _printable(title: str) -> str:
     shown = "".join(character if character.isprintable() else "?" for character in title[: 4 * _TITLE])
-    return shown if len(shown) <= _TITLE else f"{shown[: _TITLE - 1]}…"
+    if len(shown) > _TITLE:
+        shown = f"{shown[: _TITLE - 1]}…"
+    # What a terminal cannot show would be written in more characters than a bar counts.
+    encoding = _stream().encoding
+    return shown.encode(encoding, "replace").decode(encoding)

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -331,6 +332,40 @@ def test_a_window_that_is_closed_does_not_end_the_work(terminal: Terminal) -> No
             bars.draw()
             bars.end()
         bars.begin("again", 5)
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(0, 79), (1, 1), (20, 19), (300, 299)])
+def test_a_bar_is_as_wide_as_the_window_which_may_not_say_it(columns: int, widest: int) -> None:
+    with Terminal(columns) as terminal, looked_at(terminal) as bars, bars.part("the work", 10, "things"):
+        bars.advance(5)
+        bars.draw()
+        assert {len(frame) for frame in terminal.frames} == {widest}
+
+
+def test_a_title_takes_no_more_room_than_it_has_where_it_cannot_be_shown() -> None:
+    title = "für 東京" + "x" * 100
+    with Terminal(encoding="latin-1") as terminal, looked_at(terminal) as bars, bars.part(title, 10):
+        assert terminal.screen[0].startswith("für ??xxx")
+        assert len(terminal.screen[0]) == COLUMNS - 1
+
+
+def test_an_error_of_the_terminal_in_one_thread_stops_no_other(terminal: Terminal) -> None:
+    with looked_at(terminal) as bars, bars.part("work", 10):
+        with open(os.devnull) as unwritable:  # noqa: PTH123 - its number is wanted
+            os.dup2(unwritable.fileno(), terminal.stream.fileno())
+        drawing = threading.Thread(target=bars.draw)
+        drawing.start()
+        drawing.join()
+        bars.begin("more", 5)
+        bars.draw()
+        bars.end()
+
+
+def test_a_stderr_that_is_closed_has_no_bars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    closed = (tmp_path / "closed").open("w")
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    assert not Bars(OPTIONS).is_shown
 
 
 def test_bars_go_on_while_what_works_waits(terminal: Terminal) -> None:
