@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from packaging.specifiers import SpecifierSet
 from scrapy.utils.misc import load_object
 
 import scrapy_dedupe
@@ -22,8 +26,6 @@ from scrapy_dedupe.settings import faults_of
 from scrapy_dedupe.stores import open_store, parse_store_url
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from servers import RedisServer
     from webserver import WebServer
 
@@ -351,3 +353,21 @@ def test_the_shell_leaves_nothing_behind(web: WebServer, elsewhere: Path) -> Non
     assert "200" in told
     assert "ERROR" not in told
     assert list(elsewhere.iterdir()) == []
+
+
+# An older Python
+
+
+def test_pip_refuses_an_older_python() -> None:
+    """With its own sentence: Package 'scrapy-dedupe' requires a different Python: 3.10.0 not in '>=3.11'."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = SpecifierSet(project["requires-python"])
+    assert platform.python_version() in wanted
+    assert not any(version in wanted for version in ("3.8.20", "3.9.23", "3.10.18"))
+    named = {
+        line.rpartition(" ")[2]
+        for line in project["classifiers"]
+        if line.startswith("Programming Language :: Python :: 3.")
+    }
+    assert named
+    assert all(version in wanted for version in named)

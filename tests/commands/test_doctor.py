@@ -237,6 +237,20 @@ def test_a_server_that_is_not_there_or_only_a_replica(
     assert "See whether the server runs" in told
 
 
+def test_a_server_that_is_full_is_told_of_once(
+    project: Callable[..., Any], redis_server: RedisServer
+) -> None:
+    settings = f'{ADDON}DEDUPE_STORE_URL = "{redis_server.url}"\n'
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.config_set("maxmemory", "1mb")
+        told = of(project(settings, code=3), "problem")
+        assert told.count("Raise maxmemory") == 1
+        assert "See whether the server runs" not in told
+        assert "without a server" not in told
+        client.config_set("maxmemory", "0")
+        assert client.keys("*") == []
+
+
 def test_a_server_that_may_not_be_asked_for_its_settings(
     project: Callable[..., Any], redis_server: RedisServer
 ) -> None:
