@@ -289,6 +289,12 @@ class SharedBloomFilter:
     def __contains__(self, fingerprint: bytes) -> bool:
         return fingerprint in self._seen or self._ask_batch(b"has", words(fingerprint)) == b"1"
 
+    def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        """Whether each of them was recorded, in one round trip for many."""
+        asked = [fingerprint for fingerprint in fingerprints if fingerprint not in self._seen]
+        answers = dict(zip(asked, self._ask(b"has", asked), strict=True))
+        return [answers.get(fingerprint, _ONE) == _ONE for fingerprint in fingerprints]
+
     def __len__(self) -> int:
         """Distinct fingerprints recorded, by all processes."""
         return self.describe().seen

@@ -54,6 +54,9 @@ def test_a_batch_is_answered_in_order(client: redis.Redis) -> None:
     shared = SharedBloomFilter(client, "spider", 1000, 1e-6)
     shared.add(b"a")
     assert shared.add_many([b"b", b"a", b"c", b"b"]) == [True, False, True, False]
+    for either in (shared, SharedBloomFilter(client, "spider", 1000, 1e-6)):
+        assert either.contains_many([b"c", b"d", b"a", b"d"]) == [True, False, True, False]
+        assert either.contains_many([]) == []
     assert shared.add_many([]) == []
 
 

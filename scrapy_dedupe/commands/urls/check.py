@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from .filters import OpenFilter
 
+_AT_ONCE = 500
+
 HELP = "Tell of each URL whether it was seen, is new, or was forgotten and may be asked for once more."
 
 
@@ -52,11 +54,17 @@ def run(place: Place, opts: argparse.Namespace) -> Checked:
 
 def checked(found: OpenFilter, fingerprints: list[tuple[str, bytes]], bars: Bars) -> list[CheckedUrl]:
     """What each URL was until now."""
-    return [
-        CheckedUrl(url, state, fingerprint.hex())
-        for url, fingerprint in bars.counted(fingerprints, "check", len(fingerprints), "URLs")
-        for state in found.states([fingerprint])
-    ]
+    result = []
+    with bars.part("check", len(fingerprints), "URLs"):
+        for first in range(0, len(fingerprints), _AT_ONCE):
+            some = fingerprints[first : first + _AT_ONCE]
+            states = found.states([fingerprint for _, fingerprint in some])
+            result += [
+                CheckedUrl(url, state, fingerprint.hex())
+                for (url, fingerprint), state in zip(some, states, strict=True)
+            ]
+            bars.advance(len(some))
+    return result
 
 
 def text(result: Checked) -> str:

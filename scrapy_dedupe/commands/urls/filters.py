@@ -93,7 +93,7 @@ class SharedFilter:
         return self.shared.error_rate
 
     def states(self, fingerprints: Sequence[bytes]) -> list[State]:
-        return ["seen" if fingerprint in self.shared else "new" for fingerprint in fingerprints]
+        return ["seen" if is_in else "new" for is_in in self.shared.contains_many(fingerprints)]
 
     def forget(self, fingerprints: Iterable[bytes]) -> int:
         known = [item for item in dict.fromkeys(fingerprints) if item in self.shared]
