@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,9 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> Checked:
     target = Target(place, opts)
-    fingerprints = [(url, target.fingerprint(url)) for url in given_urls(opts.urls)]
-    with Bars(opts) as bars, target.open() as found:
-        return Checked(found.name, found.error_bound, checked(found, fingerprints, bars))
+    with Bars(opts) as bars:
+        fingerprints = fingerprinted(opts.urls, target, bars)
+        with target.open() as found:
+            return Checked(found.name, found.error_bound, checked(found, fingerprints, bars))
+
+
+def fingerprinted(words: list[str], target: Target, bars: Bars) -> list[tuple[str, bytes]]:
+    """The URLs that are named on the command line or piped in, each with its fingerprint."""
+    urls = given_urls(words)
+    # Whoever types them sees how many there are.
+    if sys.stdin is not None and not sys.stdin.isatty():
+        urls = bars.counted(urls, "read", 0, "URLs")
+    return [(url, target.fingerprint(url)) for url in urls]
 
 
 def checked(found: OpenFilter, fingerprints: list[tuple[str, bytes]], bars: Bars) -> list[CheckedUrl]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
 
-from .check import CheckedUrl, checked
+from .check import CheckedUrl, checked, fingerprinted
 from .filters import Target, add_filter_arguments
-from .fingerprints import given_urls
 
 if TYPE_CHECKING:
     import argparse
@@ -36,12 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: Place, opts: argparse.Namespace) -> Forgot:
     target = Target(place, opts)
-    fingerprints = [(url, target.fingerprint(url)) for url in given_urls(opts.urls)]
-    with Bars(opts) as bars, target.open() as found:
-        before = checked(found, fingerprints, bars)
-        wanted = [fingerprint for _, fingerprint in fingerprints]
-        forgotten = found.forget(bars.counted(wanted, "forget", len(wanted), "URLs"))
-        return Forgot(found.name, forgotten, before)
+    with Bars(opts) as bars:
+        fingerprints = fingerprinted(opts.urls, target, bars)
+        with target.open() as found:
+            before = checked(found, fingerprints, bars)
+            wanted = [fingerprint for _, fingerprint in fingerprints]
+            forgotten = found.forget(bars.counted(wanted, "forget", len(wanted), "URLs"))
+            return Forgot(found.name, forgotten, before)
 
 
 def text(result: Forgot) -> str:
