@@ -95,7 +95,7 @@ def _bytes(number: Callable[[str], int]) -> str:
     written, saved = number("warc/bytes_written"), number("warc/bytes_conserved")
     revisits, missing = number("warc/revisit"), number("warc/not_archived")
     responses = counted(number("warc/response") + revisits, "response")
-    text = f"{sized(written)} written for {responses}; nothing was stored before"
+    text = f"{sized(written)} written for {responses}; each was stored whole"
     if revisits:
         text = (
             f"{sized(saved)} of {sized(written + saved)}{share(saved, written + saved)} not stored again:"

@@ -77,7 +77,7 @@ def test_a_crawl_without_duplicates_says_so() -> None:
         HEADING,
         "  Requests  none of 20 filtered: each was new",
         "  Pages     none of 19 repeats a text",
-        "  Bytes     40.0 kB written for 20 responses; nothing was stored before",
+        "  Bytes     40.0 kB written for 20 responses; each was stored whole",
         "  WARC      a.warc.gz",
     ]
 
