@@ -66,6 +66,7 @@ _PERMISSION = (
     " ACL SETUSER name ~* +@all -@admin on the server."
 )
 _NO_TLS = "The server speaks no TLS at this port: write redis:// in place of rediss://."
+_OTHER_NAME = "Write the host in the URL as its certificate names it."
 _TLS = "If the server wants TLS, write rediss:// in the URL."
 _REMEDIES = (
     (
@@ -85,6 +86,8 @@ _REMEDIES = (
     ("wrong version number", _NO_TLS),
     ("wrong_version_number", _NO_TLS),
     ("record layer failure", _NO_TLS),
+    ("hostname mismatch", _OTHER_NAME),
+    ("ip address mismatch", _OTHER_NAME),
     (
         "certificate verify failed",
         "Name the authority of its certificate with ?ssl_ca_certs=FILE at the end of the URL.",
@@ -96,6 +99,10 @@ _REMEDIES = (
     ("misconf", "See to the disk of the server: its log says why it cannot save."),
     ("connection closed by server", _TLS),
     ("connection reset by peer", _TLS),
+    (
+        "no such file or directory",
+        "See to the files that the URL names: the socket, or that of ssl_ca_certs.",
+    ),
     ("connection refused", "See whether the server runs, and at this host and port."),
     ("name or service not known", "See to the name of the host in the URL."),
 )

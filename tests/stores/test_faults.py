@@ -116,6 +116,15 @@ def test_a_server_with_a_certificate_of_its_own(tmp_path: Path) -> None:
         assert "If the server wants TLS, write rediss:// in the URL." in told(f"redis://{address}/0", 2)
 
 
+def test_files_that_a_url_names_and_that_are_not_there(tmp_path: Path) -> None:
+    with tls_server(tmp_path) as address:
+        for url in (
+            f"unix://{tmp_path}/absent.sock",
+            f"rediss://{address}/0?ssl_ca_certs={tmp_path}/absent.pem",
+        ):
+            assert "See to the files that the URL names" in told(url, 2)
+
+
 def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'dedupe.sqlite'}"
     open_store(url).close()

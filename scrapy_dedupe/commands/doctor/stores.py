@@ -73,7 +73,7 @@ def _look(patient: Patient, location: StoreLocation, layers: list[str]) -> Itera
     try:
         store = open_store(location.url, timeout_s=patient.timeout_s, create=False)
     except DedupeError as error:
-        yield told(error, _to_do(location, error))
+        yield told(error, _to_do(patient, location, error))
         return
     try:
         start = time.perf_counter()
@@ -92,7 +92,7 @@ def _look(patient: Patient, location: StoreLocation, layers: list[str]) -> Itera
         if "content" in layers:
             yield from _content(patient, store, location)
     except DedupeError as error:
-        yield told(error, _to_do(location, error))
+        yield told(error, _to_do(patient, location, error))
     finally:
         store.close()
 
@@ -165,8 +165,8 @@ class _Compared:
         return getattr(self._content, name)
 
 
-def _to_do(location: StoreLocation, error: DedupeError) -> str:
+def _to_do(patient: Patient, location: StoreLocation, error: DedupeError) -> str:
     """What to do besides what the sentence itself says."""
-    if location.is_redis and "does not answer" in str(error):
+    if location.is_redis and not patient.is_store_given and "does not answer" in str(error):
         return "To crawl without a server, leave the setting out that names it: a local file is used."
     return ""
