@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import time
 from collections import deque
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+try:
+    import fcntl
+except ImportError:  # no POSIX locks on this system
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from io import FileIO
+
+_MOST_TRIES: Final = 50
 
 
 class AppendedLines:
@@ -78,7 +91,7 @@ def _append(path: Path, data: bytes, *, is_torn: bool) -> tuple[int, OSError | N
     written = 0
     try:
         with open(path, "ab", buffering=0, opener=_opened) as file:
-            if _is_torn(path, is_torn) and not file.write(b"\n"):
+            if _is_torn(file, path, is_torn) and not file.write(b"\n"):
                 return 0, None
             while written < len(data):
                 count = file.write(data[written:])
@@ -104,12 +117,45 @@ def is_pipe(path: Path) -> bool:
         return False
 
 
-def _is_torn(path: Path, is_pipe_torn: bool) -> bool:
-    status = path.stat()
+def _is_torn(file: FileIO, path: Path, is_pipe_torn: bool) -> bool:
+    """Whether *file*, opened at *path* to add to it, ends within a line."""
+    status = os.fstat(file.fileno())
     if stat.S_ISFIFO(status.st_mode):
         return is_pipe_torn
-    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+    if not stat.S_ISREG(status.st_mode):
         return False
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
+    # Another process in the middle of a line will end it.
+    if not _locked(file, "LOCK_EX"):
+        _share(file)
+        return False
+    try:
+        with path.open("rb") as reader:
+            if not os.path.samestat(status, os.fstat(reader.fileno())):
+                return False
+            reader.seek(-1, os.SEEK_END)
+            return reader.read(1) != b"\n"
+    except OSError:
+        # It is empty, was moved away or cut in this moment, or is not for us to read.
+        return False
+    finally:
+        _share(file)
+
+
+def _share(file: FileIO) -> None:
+    """Keep others from looking how *file* ends while this process writes; they may write too."""
+    for _ in range(_MOST_TRIES):
+        if _locked(file, "LOCK_SH"):
+            return
+        # Who looks needs no longer. Whoever holds the file for other reasons shall not hold up the crawl.
+        time.sleep(0.001)
+
+
+def _locked(file: FileIO, kind: str) -> bool:
+    """Lock *file* until it is closed, without waiting; True also where there are no such locks."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, getattr(fcntl, kind) | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True

@@ -6,8 +6,11 @@ import json
 import os
 import random
 import re
+import subprocess
+import sys
 import tempfile
 import threading
+from collections import Counter
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -286,6 +289,40 @@ def test_every_line_comes_into_a_file_once_and_in_order(steps: list[str]) -> Non
         files = sorted(folder.iterdir(), key=lambda file: file.suffix or ".999")
         whole = [line for file in files for line in file.read_bytes().splitlines() if line.endswith(b"}")]
     assert [json.loads(line)["n"] for line in whole] == list(range(added))
+
+
+ADDING = """
+import sys
+from pathlib import Path
+from scrapy_dedupe.appended_lines import AppendedLines
+lines = AppendedLines(8_000_000)
+for _ in range(50):
+    for _ in range(300):
+        lines.add(b"x" * 2_000 + b"\\n")
+    assert lines.write_to(Path(sys.argv[1])) == 300
+"""
+
+
+def test_several_processes_add_whole_lines_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    processes = [subprocess.Popen([sys.executable, "-c", ADDING, str(path)]) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    with path.open("rb") as file:
+        lengths = Counter(len(line) for line in file)
+    assert lengths == {2_001: 3 * 50 * 300}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+def test_nobody_who_holds_the_file_holds_up_the_crawl(tmp_path: Path) -> None:
+    import fcntl
+
+    path, lines = tmp_path / "x.jsonl", AppendedLines(1_000)
+    path.write_bytes(b"whole\n")
+    lines.add(b"next\n")
+    with path.open("rb") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert lines.write_to(path) == 1
+    assert path.read_bytes() == b"whole\nnext\n"
 
 
 def test_a_file_that_is_moved_away_is_made_again(tmp_path: Path) -> None:
