@@ -63,7 +63,7 @@ def test_an_index_is_shown_with_its_documents(call: Callable[..., Called], tmp_p
     called = call("passages", "inspect", "--root", root, "--documents")
     assert called.code == 0
     assert "made with   words/1, rolling/1 (k 8, window 8), keys of 40 bits, with texts" in called.out
-    assert "documents   2, 0 of them copies, of 1 hosts" in called.out
+    assert "documents   2, 0 of them copies, of 1 host;" in called.out
     assert called.out.splitlines()[-2:] == [
         f"30 tokens, {len(MENU)} characters  https://a.example/",
         "1 tokens, 5 characters  b",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.figures import number_text, size_text
+from scrapy_dedupe.commands.figures import counted, number_text, size_text
 from scrapy_dedupe.passages.boilerplate import SHARE
 from scrapy_dedupe.passages.inspection import inspect, inspected_documents
 
@@ -70,7 +70,7 @@ def _lines(index: Inspected) -> Iterator[str]:
     )
     yield (
         f"documents   {number_text(index.documents)}, {number_text(index.copies)} of them copies,"
-        f" of {number_text(index.hosts)} hosts; {number_text(index.deleted)} deleted ones await compaction"
+        f" of {counted(index.hosts, 'host')}; {number_text(index.deleted)} deleted ones await compaction"
     )
     yield (
         f"texts       {number_text(index.texts)}, with {number_text(index.tokens)} tokens and"
