@@ -11,8 +11,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 from scrapes import LAYERS, samples
 
-from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe import whole_file
+from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.live_figures import LiveFigures
 from scrapy_dedupe.metric_families import Reading, read_crawl
 from scrapy_dedupe.metric_places import Board, File
