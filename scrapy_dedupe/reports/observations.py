@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import StoreRefused
 
 from .groups import Groups
-from .parsing import MOST_OF_ONE, count_of, dict_of, list_of, number_of, text_of
+from .parsing import MOST_OF_ONE, count_of, dict_of, is_number, list_of, number_of, text_of
 from .tallies import Tallies
 from .texts import harmless, host_of, mime_of
-from .timeline import Timeline
+from .timeline import LAST_SECOND, Timeline
 from .url_patterns import UrlPatterns
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Observations:
         self._lock = Lock()
         self._is_running = True
         self.spider = None if spider is None else harmless(spider, 200)
-        self.started = self.ended = now()
+        self.started = self.ended = self._time()
         self.totals = dict.fromkeys(TOTALS, 0)
         self.verdicts = dict.fromkeys(KINDS, 0)
         self.similarities = [0] * BINS
@@ -162,7 +162,7 @@ class Observations:
             key for key in map(str, stats) if key.startswith(_STATS_PREFIXES) and len(key) <= 120
         ):
             value = stats.get(key)
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            if is_number(value):
                 kept[harmless(key)] = number_of(value)
             if len(kept) == _MOST_STATS:
                 break
@@ -171,8 +171,13 @@ class Observations:
 
     def _at_this_time(self, *counts: tuple[int, int]) -> None:
         self._is_running = True
-        self.ended = now = self._now()
+        self.ended = now = self._time()
+        # A clock may be set back.
+        self.started = min(self.started, now)
         self.timeline.count(now, counts)
+
+    def _time(self) -> float:
+        return min(max(self._now(), 0.0), float(LAST_SECOND))
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in plain values, for JSON; below 400 kB."""
@@ -280,6 +285,6 @@ def _status_text(status: int) -> str:
 
 def _time_of(value: object) -> float:
     seconds = float(number_of(value))
-    if not 0 <= seconds < 253_402_300_800:
+    if not 0 <= seconds <= LAST_SECOND:
         raise ValueError("no time")
     return seconds

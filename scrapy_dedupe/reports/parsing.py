@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .texts import harmless
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 MOST_OF_ONE = 2**50
 """More bytes than anything that is counted at once can have."""
@@ -26,15 +31,10 @@ def list_of(value: object) -> list[Any]:
 
 
 def text_of(value: object, most_chars: int = 3_000) -> str:
-    """A text of at most so many characters."""
+    """A text of at most so many characters, made harmless: other programs write to a shared store too."""
     if not isinstance(value, str) or len(value) > most_chars:
         raise ValueError("no short text")
-    return value
-
-
-def optional_text_of(value: object) -> str | None:
-    """A text, or None."""
-    return None if value is None else text_of(value)
+    return harmless(value, most_chars)
 
 
 def count_of(value: object) -> int:
@@ -44,9 +44,20 @@ def count_of(value: object) -> int:
     return value
 
 
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a finite number.
+
+    >>> is_number(10**400), is_number(float("nan")), is_number(True)
+    (True, False, False)
+    """
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def number_of(value: object) -> int | float:
     """A finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not is_number(value):
         raise ValueError("no number")
     return max(-_MOST_OF_ALL, min(value, _MOST_OF_ALL)) if isinstance(value, int) else value
 

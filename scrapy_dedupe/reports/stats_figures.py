@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from .figures import UrlFilterFigures
+from .parsing import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,11 +73,4 @@ def _count(value: object) -> int | None:
 
 
 def _number(value: object) -> float | None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-        or value < 0
-    ):
-        return None
-    return float(min(value, _MOST))
+    return float(min(value, _MOST)) if is_number(value) and value >= 0 else None

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOST_SLOTS = 120
-_LAST_SECOND = 253_402_300_799
+LAST_SECOND = 2**37 - 1
+"""The end of every slot that begins by then, in the year 6325, can be written as a date."""
 
 
 class Timeline:
@@ -31,7 +32,7 @@ class Timeline:
 
         Without any it is noted that the run goes on.
         """
-        second = int(min(max(now_s, 0), _LAST_SECOND))
+        second = int(min(max(now_s, 0), LAST_SECOND))
         slot = second // self.seconds
         if slot != self._newest:
             slot = self._go_to(second)
@@ -97,11 +98,11 @@ class Timeline:
         plain = dict_of(data)
         seconds = count_of(plain.get("seconds"))
         slots = list_of(plain.get("slots"))
-        if seconds < 1 or seconds & (seconds - 1) or len(slots) > MOST_SLOTS:
+        if not 1 <= seconds <= LAST_SECOND + 1 or seconds & (seconds - 1) or len(slots) > MOST_SLOTS:
             raise ValueError("no timeline")
         self.seconds = seconds
         for item in slots:
             slot, *row = map(count_of, list_of(item))
-            if len(row) != self._columns or slot * seconds > _LAST_SECOND:
+            if len(row) != self._columns or slot * seconds > LAST_SECOND:
                 raise ValueError("a slot of another kind")
             self._slots[slot] = row

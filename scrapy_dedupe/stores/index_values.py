@@ -300,7 +300,7 @@ def read_container(value: bytes) -> dict[str, object] | None:
     """A container from its JSON, or None if that is no JSON object."""
     try:
         container = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return container if isinstance(container, dict) else None
 
@@ -323,7 +323,7 @@ def read_source(value: bytes | str) -> Source | None:
     try:
         entry = json.loads(value)
         name, place, crawl = entry["name"], entry["url"], entry["crawlId"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     digest, size, is_container = entry.get("hash"), entry.get("size"), entry.get("container", True)
     if not all(isinstance(word, str) and word for word in (name, place, crawl)):
@@ -359,7 +359,7 @@ def read_stats(text: str | bytes | None) -> dict[str, object] | None:
     """The statistics of :func:`stats_json`; None for what is no JSON object."""
     try:
         value = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

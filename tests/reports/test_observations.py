@@ -209,6 +209,33 @@ def test_a_job_that_goes_on_adds_to_what_it_saw() -> None:
     assert second.groups.largest(1)[0].pages == 2
 
 
+@pytest.mark.parametrize("clock", [-5.0, 1e12])
+def test_what_a_clock_without_a_date_saw_can_be_read_again(clock: float) -> None:
+    seen = Observations(lambda: clock)
+    judge(seen, "http://a/1")
+    assert unpack(pack(seen), "crawl").totals == seen.totals
+
+
+def test_a_crawl_does_not_end_before_it_began() -> None:
+    moments = iter([T, T - 3_600, T - 3_590, T - 3_590])
+    seen = Observations(lambda: next(moments))
+    judge(seen, "http://a/1")
+    judge(seen, "http://a/2")
+    again = unpack(pack(seen), "crawl")
+    assert (again.started, again.ended) == (T - 3_600, T - 3_590)
+
+
+def test_texts_of_another_program_are_made_harmless() -> None:
+    seen = observed(spider="S1")
+    judge(seen, "http://h/S1/x?S1=1", original="http://o/S1")
+    bad = json.dumps(seen.as_dict()).replace("S1", "\\u001b[31m\\ud800\\u202e")
+    text = json.dumps(Observations.from_dict(json.loads(bad)).as_dict(), ensure_ascii=False)
+    text.encode()
+    assert text.count("\ufffd[31m\ufffd\ufffd") == bad.count("\\u001b") > 5
+    assert "\u202e" not in text
+    assert "\\u001b" not in text
+
+
 def test_numbers_alone_are_kept_of_the_stats() -> None:
     seen = observed()
     seen.set_stats(
@@ -219,6 +246,7 @@ def test_numbers_alone_are_kept_of_the_stats() -> None:
             "dedupe/a": "text",
             "dedupe/b": True,
             "dedupe/c": float("nan"),
+            "dedupe/d": 10**400,
             "item_scraped_count": 4,
             "dedupe/" + "x" * 500: 1,
             "dedupe/\ud800": 1,
@@ -228,6 +256,7 @@ def test_numbers_alone_are_kept_of_the_stats() -> None:
         "dedupe/url/seen": 3,
         "dedupe/url/fill_ratio": 0.5,
         "dupefilter/filtered": 2,
+        "dedupe/d": 2**80,
         "dedupe/\ufffd": 1,
     }
     seen.set_stats({f"dedupe/{number}": number for number in range(5_000)})

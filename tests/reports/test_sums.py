@@ -207,9 +207,14 @@ def test_the_url_filter_is_that_of_the_commit_or_of_what_was_seen() -> None:
             CrawlSeen("a", info("a", Counts(), stats=committed)),
             CrawlSeen("b", None, running),
             CrawlSeen("c", info("c", Counts(), stats={"dedupe/url/capacity": "much"})),
+            CrawlSeen(
+                "d",
+                info("d", Counts(), stats={"dedupe/url/capacity": 10**400, "dedupe/url/fill_ratio": 10**400}),
+            ),
         ]
     )
-    first, second = report.url_filters
+    first, second, huge = report.url_filters
+    assert (huge.capacity, huge.fill_ratio) == (2**63 - 1, 2.0**63)
     assert (first.crawl, first.seen, first.capacity, first.fill_ratio, first.confirmed) == (
         "a",
         9,

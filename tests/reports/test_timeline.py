@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +71,18 @@ def test_a_clock_that_is_set_back_loses_nothing() -> None:
     assert len(timeline.slices()) <= MOST_SLOTS
 
 
+@pytest.mark.parametrize("now", [-5.0, 2.0**37 - 1, 2.0**37, 1e12, 1e18])
+def test_no_slot_ends_when_there_is_no_date(now: float) -> None:
+    timeline = Timeline(1)
+    for moment in (START, now):
+        timeline.count(moment, [(0, 1)])
+    again = Timeline(1)
+    again.take(timeline.as_dict())
+    assert again.slices() == timeline.slices()
+    for start, _ in timeline.slices():
+        assert datetime.fromtimestamp(start, UTC) + timedelta(seconds=timeline.seconds)
+
+
 MOMENTS = st.lists(
     st.one_of(st.integers(START, START + 500), st.integers(START, START + 10**7), st.integers(0, 4 * 10**9)),
     max_size=300,
@@ -114,6 +128,10 @@ def test_two_timelines_make_one(first: list[int], second: list[int]) -> None:
         {"seconds": 1, "slots": [[1, -1]]},
         {"seconds": 1, "slots": [[1, 1.5]]},
         {"seconds": 1, "slots": [[10**12, 1]]},
+        {"seconds": 1, "slots": [[2**37, 1]]},
+        {"seconds": 2**37, "slots": [[1, 1]]},
+        {"seconds": 2**38, "slots": [[0, 1]]},
+        {"seconds": 2**79, "slots": [[0, 1]]},
         {"seconds": 1, "slots": [[number, 1] for number in range(121)]},
     ],
 )

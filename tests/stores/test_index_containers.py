@@ -17,6 +17,8 @@ from scrapy_dedupe.stores.index_values import (
     need_text,
     read_container,
     read_need,
+    read_source,
+    read_stats,
 )
 
 if TYPE_CHECKING:
@@ -222,6 +224,11 @@ def test_reading_needs_and_containers_never_raises(value: bytes) -> None:
     assert need is None or (need.crawl and need.wacz_index >= 0)
     container = read_container(value)
     assert container is None or isinstance(json.loads(value), dict)
+
+
+def test_lists_in_lists_without_end_are_no_entry() -> None:
+    value = "[" * 200_000
+    assert (read_container(value.encode()), read_source(value), read_stats(value)) == (None, None, None)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.integers(0, 2**50))
