@@ -22,6 +22,7 @@ import gc
 import json
 import keyword
 import os
+import re
 import sys
 import traceback
 from dataclasses import asdict
@@ -47,6 +48,10 @@ VERBS = (
 
 RESUMED = ("warcsum", "warcrefs", "restore", "dedupe", "arc2warc")
 """The verbs whose call, given again, goes on where it was stopped."""
+
+
+# What steers a terminal, or turns the direction of what follows; names and ids of others may hold it.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class Verb(Protocol):
@@ -195,7 +200,7 @@ def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callabl
         result = verb.run(Place(opts.store, load_settings), opts)
         shown = _json(result) if opts.json else verb.text(result)
         if shown:
-            print(shown if opts.json else _encodable(shown), flush=True)
+            print(shown if opts.json else _encodable(_printable(shown)), flush=True)
     except BrokenPipeError:
         # The reader, such as head, has seen enough. Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -203,7 +208,7 @@ def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callabl
     if hasattr(verb, "refusal") and (error := verb.refusal(result)) is not None:
         raise error
     if hasattr(verb, "caveat") and (sentence := verb.caveat(result)) is not None:
-        print(f"{name}: {sentence}", file=sys.stderr)
+        print(_printable(f"{name}: {sentence}"), file=sys.stderr)
         return 4
     return 0
 
@@ -228,7 +233,7 @@ def _to_do(words: str, opts: argparse.Namespace) -> str:
 
 def _told(name: str, error: Exception) -> int:
     if isinstance(error, DedupeError) and error.exit_code != 1:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(_printable(f"{name}: {error}"), file=sys.stderr)
         return error.exit_code
     return _unexpected(name, error)
 
@@ -237,6 +242,15 @@ def _json(result: Any) -> str:
     plain = [asdict(item) for item in result] if isinstance(result, list) else asdict(result)
     shown = json.dumps(plain, indent=2, ensure_ascii=False)
     return shown if _encodable(shown) == shown else json.dumps(plain, indent=2)
+
+
+def _printable(text: str) -> str:
+    r"""The text with escapes for what steers a terminal.
+
+    >>> _printable("a\x1b[2Jb\n\tc")
+    'a\\x1b[2Jb\n\tc'
+    """
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _encodable(text: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.commands import verbs
+from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,3 +199,15 @@ def test_the_verbs_of_archives_load_their_engines_when_they_are_run() -> None:
     engines = ("summing", "collisions", "rewriting", "verifying", "restoring", "arc_files", "steps")
     loaded = set(done.stdout.split())
     assert loaded.isdisjoint(f"scrapy_dedupe.afterwards.{engine}" for engine in engines)
+
+
+def test_ids_of_others_do_not_steer_the_terminal(call: Callable[..., Any], store_url: str) -> None:
+    crawl = "a\x1b[2J\x9b31m\u202eb\nc"
+    store = open_store(store_url)
+    store.reports.save(crawl, b"")
+    store.close()
+    table, refused = call("report", "--store", store_url), call("report", crawl, "--store", store_url)
+    assert r"What is kept of a\x1b[2J\x9b31m\u202eb" in table.out
+    assert r"The report of the crawl a\x1b[2J\x9b31m\u202eb" in refused.err
+    assert not set(table.out + table.err + refused.err) & {"\x1b", "\x9b", "\u202e"}
+    assert call("report", "--store", store_url, "--json").json["unreadable"] == [crawl]
