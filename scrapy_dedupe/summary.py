@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from .reports.wording import counted, percent, size
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -71,9 +73,9 @@ def _requests(stats: Mapping[str, Any]) -> str:
     filtered = _count(stats.get("dupefilter/filtered"))
     # The second is scrapy-redis's.
     made = sum(_count(stats.get(key)) for key in ("scheduler/enqueued", "scheduler/enqueued/redis"))
-    whole = f" of {made + filtered:,}{share(filtered, made + filtered)}" if made else ""
+    whole = f" of {made + filtered:,}{_share(filtered, made + filtered)}" if made else ""
     if filtered:
-        return f"{filtered:,}{whole} filtered, since they had been made before"
+        return f"{filtered:,}{whole} filtered, since {'it' if filtered == 1 else 'they'} had been made before"
     return f"none{whole} filtered: each was new"
 
 
@@ -83,7 +85,8 @@ def _pages(number: Callable[[str], int]) -> str:
     unknown, repeating = number("content/unknown"), sum(copies.values())
     judged = number("content/unique") + repeating
     parts = [f"{count:,} {_COPIES[kind]}" for kind, count in copies.items() if count]
-    text = f"{repeating:,} of {judged:,}{share(repeating, judged)} repeat a text: {', '.join(parts)}"
+    repeat = "repeats" if repeating == 1 else "repeat"
+    text = f"{repeating:,} of {judged:,}{_share(repeating, judged)} {repeat} a text: {', '.join(parts)}"
     if not repeating:
         text = f"none of {judged:,} repeats a text"
     if dropped := number("content/dropped"):
@@ -95,10 +98,10 @@ def _bytes(number: Callable[[str], int]) -> str:
     written, saved = number("warc/bytes_written"), number("warc/bytes_conserved")
     revisits, missing = number("warc/revisit"), number("warc/not_archived")
     responses = counted(number("warc/response") + revisits, "response")
-    text = f"{sized(written)} written for {responses}; each was stored whole"
+    text = f"{size(written)} written for {responses}; each was stored whole"
     if revisits:
         text = (
-            f"{sized(saved)} of {sized(written + saved)}{share(saved, written + saved)} not stored again:"
+            f"{size(saved)} of {size(written + saved)}{_share(saved, written + saved)} not stored again:"
             f" {revisits:,} of {responses} had been archived before"
         )
     return f"{text}; {counted(missing, 'response')} not archived because of an error" if missing else text
@@ -112,42 +115,6 @@ def _lost(count: int) -> str:
     return f", {counted(count, 'page')} not added because of an error" if count else ""
 
 
-def counted(count: int, noun: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "page"), counted(1_200, "page")
-    ('1 page', '1,200 pages')
-    """
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def sized(size_bytes: int) -> str:
-    """A size for people, in decimal units.
-
-    >>> sized(999), sized(12_345), sized(2_500_000)
-    ('999 B', '12.3 kB', '2.5 MB')
-    """
-    if size_bytes < 1000:
-        return f"{size_bytes} B"
-    size = float(size_bytes)
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
-        if size < 1000:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:.1f} TB"
-
-
-def share(part: int, whole: int) -> str:
-    """A share in brackets, or nothing; never 0 % of something, nor 100 % of less than all.
-
-    >>> share(1, 4), share(1, 1_000), share(999, 1_000)
-    (' (25 %)', ' (below 1 %)', ' (above 99 %)')
-    """
-    if not part or not whole:
-        return ""
-    percent = 100 * part / whole
-    if percent < 1:
-        return " (below 1 %)"
-    if 99 < percent < 100:
-        return " (above 99 %)"
-    return f" ({percent:.0f} %)"
+def _share(part: int, whole: int) -> str:
+    """A share in brackets, or nothing."""
+    return f" ({percent(part, whole)})" if part and whole else ""

@@ -97,7 +97,7 @@ def test_a_crawl_of_duplicates_alone_says_all() -> None:
     assert summary_lines(stats, {"warc": "a.warc.gz"})[1:4] == [
         "  Requests  7 of 8 (88 %) filtered, since they had been made before",
         (
-            "  Pages     1 of 1 (100 %) repeat a text: 1 unchanged since an earlier visit;"
+            "  Pages     1 of 1 (100 %) repeats a text: 1 unchanged since an earlier visit;"
             " 2 not judged because of an error"
         ),
         (
@@ -111,7 +111,7 @@ def test_a_filter_alone_has_one_line() -> None:
     stats = {"dedupe/url/capacity": 10_000, "dupefilter/filtered": 1, "scheduler/enqueued": 199}
     assert summary_lines(stats, {}) == [
         HEADING,
-        "  Requests  1 of 200 (below 1 %) filtered, since they had been made before",
+        "  Requests  1 of 200 (below 1 %) filtered, since it had been made before",
     ]
 
 

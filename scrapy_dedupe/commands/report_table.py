@@ -17,12 +17,10 @@ _SHOWN = 10
 _MOST_CHARS = 100
 _LEAST_LOST = 0.001
 
-_KINDS = {
-    "unique": "new",
-    "unchanged": "unchanged",
-    "exact": "equal to another",
-    "near": "nearly equal to another or to an earlier version",
-    "unknown": "not judged",
+_COPIES = {
+    "unchanged": "unchanged since an earlier visit",
+    "exact": "equal to another page",
+    "near": "nearly equal to another page or to an earlier version",
 }
 
 
@@ -30,11 +28,11 @@ def table(report: Report) -> Iterator[str]:
     """The totals, and the largest items of each kind."""
     yield from _totals(report)
     yield from _shares("Hosts", report.hosts)
-    if report.groups:
+    if large := [group for group in report.groups if group.pages > 1]:
         yield "Pages that most others repeat"
-        for group in report.groups[:_SHOWN]:
+        for group in large[:_SHOWN]:
             least = "at least " if group.is_bound else ""
-            yield f"  {least}{number_text(group.pages):>8}  {_short(group.url)}"
+            yield f"  {least + number_text(group.pages):>18}  {_short(group.url)}"
     if report.traps:
         title = "Patterns of URLs that brought little"
         yield f"{title:<62} {'pages':>10} {'equal':>10} {'near':>10} {'template':>10}"
@@ -58,18 +56,46 @@ def _totals(report: Report) -> Iterator[str]:
         states[crawl.state] = states.get(crawl.state, 0) + 1
     told = ", ".join(f"{number_text(number)} {state}" for state, number in states.items())
     yield f"Crawls    {told or '0'}"
-    yield f"Requests  {number_text(totals.requests_filtered)} filtered as seen"
-    kinds = ", ".join(
-        f"{number_text(pages)} {_KINDS[kind]}" for kind, pages in report.verdicts.items() if pages
-    )
-    dropped = f"; {number_text(totals.dropped)} dropped" if totals.dropped else ""
-    yield f"Pages     {number_text(totals.pages_judged)} judged{': ' if kinds else ''}{kinds}{dropped}"
+    if totals.requests_filtered:
+        which = "it" if totals.requests_filtered == 1 else "they"
+        yield f"Requests  {number_text(totals.requests_filtered)} filtered, since {which} had been made before"
+    else:
+        yield "Requests  none filtered"
+    yield f"Pages     {_pages(report)}"
     whole = totals.bytes_written + totals.bytes_conserved
-    share = f" ({percent(totals.bytes_conserved, whole)})" if totals.bytes_conserved else ""
-    yield (
-        f"Archive   {counted(totals.responses, 'response')} and {counted(totals.revisits, 'revisit')} in"
-        f" {size_text(totals.bytes_written)}; {size_text(totals.bytes_conserved)} not stored again{share}"
-    )
+    responses = counted(totals.responses + totals.revisits, "response")
+    if totals.revisits:
+        share = f" ({percent(totals.bytes_conserved, whole)})" if totals.bytes_conserved else ""
+        yield (
+            f"Bytes     {size_text(totals.bytes_conserved)} of {size_text(whole)}{share} not stored again:"
+            f" {number_text(totals.revisits)} of {responses} had been archived before"
+        )
+    elif totals.responses:
+        yield f"Bytes     {size_text(totals.bytes_written)} written for {responses}; each was stored whole"
+    else:
+        yield "Bytes     nothing was recorded"
+
+
+def _pages(report: Report) -> str:
+    """In the words of the summary at the end of a crawl."""
+    totals = report.totals
+    judged = number_text(totals.pages_judged)
+    if not totals.duplicates:
+        told = f"none of {judged} repeats a text" if totals.pages_judged else "none judged"
+    else:
+        share = percent(totals.duplicates, totals.pages_judged)
+        parts = [
+            f"{number_text(report.verdicts[kind])} {words}"
+            for kind, words in _COPIES.items()
+            if report.verdicts.get(kind)
+        ]
+        repeat = "repeats" if totals.duplicates == 1 else "repeat"
+        told = f"{number_text(totals.duplicates)} of {judged} ({share}) {repeat} a text: {', '.join(parts)}"
+    if totals.dropped:
+        told += f"; {number_text(totals.dropped)} of them dropped"
+    if unknown := report.verdicts.get("unknown"):
+        told += f"; {number_text(unknown)} not judged because of an error"
+    return told
 
 
 def _shares(title: str, shares: list[Share]) -> Iterator[str]:

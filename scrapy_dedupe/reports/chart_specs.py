@@ -76,9 +76,9 @@ MEASURES = (
         lambda row: (max(0, row.pages - row.duplicates), row.duplicates),
     ),
     Measure(
-        "Requests not sent",
+        "Requests filtered",
         ("", ""),
-        ("request not sent", "requests not sent"),
+        ("request filtered", "requests filtered"),
         lambda row: (0, row.requests_filtered or 0),
     ),
     Measure(
@@ -356,7 +356,10 @@ def _counts_axis(bars: list[dict[str, Any]], steps: int, **more: Any) -> Spec:
     axis = {
         "title": None,
         "values": ticks,
-        "format": "~s" if largest >= 10_000 else ",~f",
+        # Vega would write 0k.
+        "labelExpr": "datum.value ? replace(format(datum.value, '~s'), 'G', 'bn') : '0'"
+        if largest >= 10_000
+        else "format(datum.value, ',~f')",
         "labelOverlap": "greedy",
         "labelSeparation": 2,
         **more,

@@ -21,6 +21,7 @@ MOST_ARCS = 200
 """More arcs than this cannot be told apart: what is missing is drawn first, then the shortest ones. The table has all."""
 
 _STEPS = 24
+_ROW_PX = 24
 
 
 def ordered(graph: CrawlGraph, crawls: Sequence[CrawlFigures]) -> list[GraphNode]:
@@ -38,10 +39,14 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
     edges.sort(key=lambda edge: (not edge.is_missing, abs(rows[edge.crawl] - rows[edge.needs])))
     if not edges:
         return None
+    names_px = 260 if wide else 160
+    width = (chart_specs.WIDE * 2 // 3 if wide else chart_specs.NARROW - 24) - names_px
     arcs: list[dict[str, Any]] = []
     for number, edge in enumerate(edges[:MOST_ARCS]):
         start, end = rows[edge.crawl], rows[edge.needs]
-        reach = math.sqrt(abs(start - end) / len(nodes))
+        # Nearly a half circle where there is room for it, and flatter than one where there are many crawls.
+        rows_apart = abs(start - end)
+        reach = min(math.sqrt(rows_apart / len(nodes)), 0.7 * _ROW_PX * rows_apart / width)
         label = f"{wording.clean(edge.crawl)} needs {wording.clean(edge.needs)}"
         label += f" in {wording.counted(edge.files, 'file')}" if edge.files else ""
         label += ", which is missing" if edge.is_missing else ""
@@ -69,7 +74,6 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
         }
         for row, node in enumerate(nodes)
     ]
-    names_px = 260 if wide else 160
     y: Spec = {
         "field": "y",
         "type": "quantitative",
@@ -141,11 +145,10 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
             "encoding": {"x": x, "y": y, "text": {"field": "name"}},
         },
     ]
-    width = (chart_specs.WIDE * 2 // 3 if wide else chart_specs.NARROW - 24) - names_px
     return {
         **chart_specs.head(),
         "width": width,
-        "height": 24 * len(nodes),
+        "height": _ROW_PX * len(nodes),
         "layer": layers,
         "resolve": {"scale": {"strokeDash": "independent"}},
     }

@@ -17,6 +17,7 @@ from scrapy_dedupe.errors import SettingError
 
 from . import chart_specs, charts, crawl_graph, time_axis, wording
 from .figures import OTHERS
+from .observations import DUPLICATES
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -47,6 +48,7 @@ def page(report: Report) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         crawls_in_order=crawl_graph.ordered(report.graph, report.crawls),
         needs=_needs(report),
+        judged_and_repeated=_judged_and_repeated,
         others=OTHERS,
         cards_shown=CARDS_SHOWN,
         bin_text=chart_specs.bin_text,
@@ -71,20 +73,18 @@ def summary(report: Report) -> str:
         return "There is no crawl to report about."
     totals, parts = report.totals, []
     if totals.requests_filtered:
-        is_one = totals.requests_filtered == 1
-        parts.append(
-            f"{wording.counted(totals.requests_filtered, 'request')} {'was' if is_one else 'were'} not sent,"
-            f" since {'its URL' if is_one else 'their URLs'} had been asked for"
-        )
+        which = "was filtered, since it" if totals.requests_filtered == 1 else "were filtered, since they"
+        parts.append(f"{wording.counted(totals.requests_filtered, 'request')} {which} had been made before")
     if totals.pages_judged:
-        share = wording.percent(totals.duplicates, totals.pages_judged)
-        of = f"of {wording.counted(totals.pages_judged, 'page')} that {'was' if totals.pages_judged == 1 else 'were'} read"
+        pages = wording.counted(totals.pages_judged, "page")
         if totals.duplicates:
-            parts.append(
-                f"{of}, {wording.number(totals.duplicates)} ({share}) repeated what had been read before"
-            )
+            share = wording.percent(totals.duplicates, totals.pages_judged)
+            repeat = "repeats" if totals.duplicates == 1 else "repeat"
+            parts.append(f"{wording.number(totals.duplicates)} of {pages} ({share}) {repeat} a text")
         else:
-            parts.append(f"{of}, none repeated what had been read before")
+            parts.append(
+                "the one page repeats no text" if pages == "1 page" else f"none of {pages} repeats a text"
+            )
     whole = totals.bytes_written + totals.bytes_conserved
     if totals.bytes_conserved:
         share = wording.percent(totals.bytes_conserved, whole)
@@ -92,7 +92,7 @@ def summary(report: Report) -> str:
             f"{wording.size(totals.bytes_conserved)} of {wording.size(whole)} ({share}) were not stored again"
         )
     elif totals.responses + totals.revisits:
-        parts.append(f"{wording.size(whole)} were stored, all of them new")
+        parts.append(f"{wording.size(whole)} were written; each response was stored whole")
     if not parts:
         parts.append("nothing was filtered, read or stored")
     # A number and its unit stay on one line.
@@ -114,6 +114,12 @@ def _which(report: Report) -> str:
     if not days:
         return which
     return f"{which} on {days[0]}" if days[0] == days[-1] else f"{which} from {days[0]} to {days[-1]}"
+
+
+def _judged_and_repeated(verdicts: dict[str, int]) -> tuple[int, int] | tuple[None, None]:
+    """How many pages of a crawl were judged, and how many of them repeat a text; None if none is known."""
+    judged = sum(pages for kind, pages in verdicts.items() if kind != "unknown")
+    return (judged, sum(verdicts.get(kind, 0) for kind in DUPLICATES)) if judged else (None, None)
 
 
 def _needs(report: Report) -> dict[str, list[Any]]:

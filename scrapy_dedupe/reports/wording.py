@@ -85,12 +85,18 @@ def large_number(value: int) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """A size in decimal units.
+    """A size in the decimal unit that keeps it short.
 
-    >>> size(999), size(1_500), size(2_340_000_000)
-    ('999 B', '1.5 kB', '2.34 GB')
+    >>> size(999), size(1_500), size(999_960), size(2_340_000_000)
+    ('999 B', '1.5 kB', '1.0 MB', '2.3 GB')
     """
-    return _scaled(size_bytes, (" B", " kB", " MB", " GB", " TB", " PB"))
+    if size_bytes < 1_000:
+        return f"{size_bytes} B"
+    value, units = size_bytes / 1_000, ["PB", "TB", "GB", "MB", "kB"]
+    while value >= 999.95 and len(units) > 1:
+        value /= 1_000
+        units.pop()
+    return f"{value:,.1f} {units[-1]}"
 
 
 def _scaled(value: float, units: tuple[str, ...]) -> str:
@@ -188,16 +194,26 @@ def time(iso: str | None, *, to_the_second: bool = False) -> str:
     return f"{found:%Y-%m-%d %H:%M:%S}" if to_the_second else f"{found:%Y-%m-%d %H:%M}"
 
 
+def until(start: str | None, end: str | None) -> str:
+    """When something ended, without the day if it began on the same one.
+
+    >>> until("2026-11-29T09:07:31Z", "2026-11-29T10:00:00Z"), until("2026-11-29T09:07:31Z", "2026-11-30T10:00:00Z")
+    ('10:00', '2026-11-30 10:00')
+    """
+    day, ended = time(start)[:11], time(end)
+    return ended.removeprefix(day) if len(day) == 11 else ended
+
+
 def chance(probability: float) -> str:
     """A small probability.
 
-    >>> chance(0), chance(0.25), chance(3.4e-9)
-    ('0', '1 in 4', '1 in 294 million')
+    >>> chance(0), chance(0.25), chance(3.4e-9), chance(1e-19)
+    ('0', '1 in 4', '1 in 294 million', 'below 1 in a billion')
     """
     if probability <= 0:
         return "0"
     against = 1 / probability
-    return "below 1 in 1,000 trillion" if against >= 1e15 else f"1 in {large_number(round(against))}"
+    return "below 1 in a billion" if against > 1e9 else f"1 in {large_number(round(against))}"
 
 
 def expected(value: float) -> str:

@@ -159,9 +159,12 @@ def test_the_table_tells_the_totals_and_the_largest(call: Callable[..., Any], st
     lines = call("report", "texts-only", "--store", store_url).out.splitlines()
     assert lines[:4] == [
         "Crawls    1 not in the index",
-        "Requests  1 filtered as seen",
-        "Pages     3 judged: 1 new, 1 equal to another, 1 nearly equal to another or to an earlier version; 1 dropped",
-        "Archive   1 response and 1 revisit in 1.4 kB; 600 B not stored again (30 %)",
+        "Requests  1 filtered, since it had been made before",
+        (
+            "Pages     2 of 3 (67 %) repeat a text: 1 equal to another page, 1 nearly equal to another page or to an earlier"
+            " version; 1 of them dropped"
+        ),
+        "Bytes     600 B of 2.0 kB (30 %) not stored again: 1 of 2 responses had been archived before",
     ]
     assert lines[4].split() == ["Hosts", "pages", "repeated", "filtered", "revisits", "saved"]
     assert lines[5].split() == ["example.com", "2", "1", "1", "1", "600", "B"]

@@ -123,7 +123,7 @@ def test_the_timeline_says_each_slice_and_breaks_where_no_crawl_ran() -> None:
         "2026-11-28 22:10 to 22:11 UTC: 6 new pages",
         "2026-11-28 22:10 to 22:11 UTC: 4 pages that repeat another",
     ]
-    assert "2026-12-28 22:10 to 22:11 UTC: 7 requests not sent" in said
+    assert "2026-12-28 22:10 to 22:11 UTC: 7 requests filtered" in said
     heights = [extent(mark)[1] for mark in marks(chart.wide)[:2]]
     assert heights[0] / heights[1] == pytest.approx(6 / 4, rel=0.02)
     widths = {extent(mark)[0] for mark in marks(chart.wide)}
@@ -202,3 +202,29 @@ def test_ticks_are_few_and_reach_the_largest_number(largest: int, steps: int, is
     assert len(ticks) <= steps + 2
     if is_whole:
         assert all(tick.is_integer() for tick in ticks)
+
+
+@pytest.mark.parametrize("count", [2, 5, 60])
+@pytest.mark.parametrize("wide", [True, False])
+def test_arcs_are_round_and_have_room(count: int, wide: bool) -> None:
+    nodes = [GraphNode(f"crawl-{number:02}", "committed") for number in range(count)]
+    edges = [GraphEdge(node.id, nodes[0].id, 1, False) for node in nodes[1:]]
+    spec = crawl_graph.spec(CrawlGraph(nodes, edges), [], wide=wide)
+    assert spec is not None
+    points = spec["layer"][0]["data"]["values"]
+    reaches = [
+        spec["width"] * max(point["x"] for point in points if point["arc"] == arc)
+        for arc in range(len(edges))
+    ]
+    row = spec["height"] / count
+    assert reaches == sorted(reaches)
+    assert reaches[0] <= row
+    assert reaches[-1] <= min(spec["width"], row * (count - 1))
+
+
+def test_thousands_are_short_and_nothing_is_plainly_zero() -> None:
+    rows = [share("a.example", 3_000_000_000), share("b.example", 20_000)]
+    chart = charts_of(empty_report(hosts=rows))["hosts"]
+    texts = [element.text for element in ElementTree.fromstring(chart.wide).iter() if element.text]
+    assert {"0", "2bn"} <= set(texts)
+    assert not {"0k", "0M", "0G", "2G"} & set(texts)

@@ -32,6 +32,7 @@ from scrapy_dedupe.reports.figures import (
     UrlFilterFigures,
 )
 from scrapy_dedupe.reports.page import CARDS_SHOWN, page, summary
+from scrapy_dedupe.reports.wording import percent
 from scrapy_dedupe.settings import SPECS
 
 HOSTILE = [
@@ -218,9 +219,8 @@ def test_tables_have_the_exact_numbers(report: Report, parsed: Selector) -> None
 def test_the_first_sentence_says_what_was_saved(report: Report, parsed: Selector) -> None:
     assert parsed.css("header p::text").get() == summary(report)
     assert summary(report).replace("\xa0", " ") == (
-        "In 3 crawls from 2026-11-28 to 2026-12-13: 51,234 requests were not sent, since their URLs had been asked for;"
-        " of 9,000 pages that were read, 3,000 (33 %) repeated what had been read before; 98.8 MB of 392 MB (25 %) were"
-        " not stored again."
+        "In 3 crawls from 2026-11-28 to 2026-12-13: 51,234 requests were filtered, since they had been made before;"
+        " 3,000 of 9,000 pages (33 %) repeat a text; 98.8 MB of 392.2 MB (25 %) were not stored again."
     )
 
 
@@ -228,13 +228,15 @@ def test_the_first_sentence_says_what_was_saved(report: Report, parsed: Selector
     ("totals", "sentence"),
     [
         (Totals(0, 0, 0, 0, 0, 0, 0, 0), "nothing was filtered, read or stored"),
-        (Totals(1, 0, 0, 0, 0, 0, 0, 0), "1 request was not sent, since its URL had been asked for"),
-        (Totals(0, 1, 0, 0, 0, 0, 0, 0), "of 1 page that was read, none repeated what had been read before"),
-        (Totals(0, 0, 0, 0, 3, 0, 5_120, 0), "5.12 kB were stored, all of them new"),
+        (Totals(1, 0, 0, 0, 0, 0, 0, 0), "1 request was filtered, since it had been made before"),
+        (Totals(0, 1, 0, 0, 0, 0, 0, 0), "the one page repeats no text"),
+        (Totals(0, 9, 0, 0, 0, 0, 0, 0), "none of 9 pages repeats a text"),
+        (Totals(0, 9, 1, 0, 0, 0, 0, 0), "1 of 9 pages (11 %) repeats a text"),
+        (Totals(0, 0, 0, 0, 3, 0, 5_120, 0), "5.1 kB were written; each response was stored whole"),
     ],
 )
 def test_the_first_sentence_speaks_of_what_there_was(totals: Totals, sentence: str) -> None:
-    assert summary(empty_report(crawls=[crawl(1)], totals=totals)) == (
+    assert summary(empty_report(crawls=[crawl(1)], totals=totals)).replace("\xa0", " ") == (
         f"In the crawl site-1 from 2026-12-05 to 2026-12-06: {sentence}."
     )
 
@@ -258,30 +260,70 @@ def test_many_groups_are_folded(parsed: Selector) -> None:
     folded = parsed.css("#groups > details")
     assert folded.css("summary::text").get() == "2 more groups"
     assert len(folded.css("details > .cards > li")) == 2
-    assert "at least 412 pages repeat it" in " ".join(parsed.css("#groups li")[0].css("p::text").getall())
+    assert "At least 412 pages repeat it" in " ".join(parsed.css("#groups li")[0].css("p::text").getall())
 
 
 @pytest.mark.parametrize(("least", "words"), [(0.871, "87 %"), (1.0, "above 99 %")])
 def test_a_page_that_is_nearly_equal_is_never_equal(least: float, words: str) -> None:
     url = "https://example.org/print"
     group = DuplicateGroup(
-        "https://example.org/", 1, 0, 1, least, [Example(url, "near", least)], is_bound=False
+        "https://example.org/", 2, 0, 2, least, [Example(url, "near", least)], is_bound=False
     )
     card = Selector(page(empty_report(groups=[group]))).css("#groups li")[0]
     text = " ".join(" ".join(card.css("::text").getall()).replace("\xa0", " ").split())
-    assert f"1 page repeats it: 1 nearly equal (least similarity {words})." in text
+    assert f"2 pages repeat it: 2 nearly equal (least similarity {words})." in text
     assert text.endswith(f"{url} nearly equal, {words}")
 
 
 def test_the_four_numbers_say_what_they_count(parsed: Selector, report: Report) -> None:
     assert parsed.css(".numbers dt::text").getall() == [
-        "requests not sent",
+        "requests filtered",
         "pages that repeat a text",
-        "answers kept as a reference",
+        "responses archived before",
         "not stored again",
     ]
+    whole = report.totals.responses + report.totals.revisits
+    share = percent(report.totals.revisits, whole)
     third = parsed.css(".numbers > div:nth-child(3) .soft::text").get()
-    assert third == f"revisit records; {report.totals.responses:,} more were stored whole"
+    assert third == f"{share} of {whole:,}; kept as revisit records"
+
+
+def test_pages_that_one_other_repeats_are_folded_by_themselves() -> None:
+    example = [Example("https://example.org/b", "exact", None)]
+    once = [
+        DuplicateGroup(f"https://example.org/{number}", 1, 1, 0, 1.0, example, is_bound=False)
+        for number in range(3)
+    ]
+    often = DuplicateGroup("https://example.org/", 12, 12, 0, 1.0, example, is_bound=True)
+    parsed = Selector(page(empty_report(groups=[often, *once])))
+    assert len(parsed.css("#groups .cards > li")) == 1
+    folded = parsed.css("#groups details.pairs")
+    assert folded.css("summary::text").get() == "3 pages, each repeated once"
+    assert len(folded.css("li")) == 3
+    alone = Selector(page(empty_report(groups=[dataclasses.replace(once[0], is_bound=True)])))
+    assert not alone.css("#groups .cards")
+    assert "is known to be repeated by more than one other" in alone.css("#groups > p::text").get("")
+    assert alone.css("#groups details.pairs summary::text").get() == "1 page, repeated at least once"
+
+
+def test_each_crawl_has_a_row_that_can_be_read_at_once(report: Report, parsed: Selector) -> None:
+    table = parsed.css("#crawls table.many")
+    heads = [" ".join(head.css("::text").getall()) for head in table.css("thead th")]
+    rows = [[cell.xpath("string()").get("") for cell in row.css("th, td")] for row in table.css("tbody tr")]
+    for found, row in zip(report.crawls, rows, strict=True):
+        told = dict(zip(heads, row, strict=True))
+        judged = sum(count for kind, count in found.verdicts.items() if kind != "unknown")
+        assert told["Responses"] == f"{found.responses + found.revisits:,}"
+        assert told["archived before"] == f"{found.revisits:,}"
+        assert told["Pages judged"] == (f"{judged:,}" if judged else "–")
+
+
+def test_a_trap_names_only_what_there_is() -> None:
+    trap = Trap("example.org/{n}", 30, 0, 20, 0, 0.67, [])
+    card = Selector(page(empty_report(traps=[trap]))).css("#traps li p:not(.url)")
+    assert " ".join(card.xpath("string()").get("").split()) == (
+        "20 of 30 pages (67 %) brought little: 20 nearly equal to pages at other URLs."
+    )
 
 
 def test_hits_are_in_the_table_of_filters_if_they_were_looked_up() -> None:
