@@ -1,9 +1,9 @@
 """The report of a crawl: sees what is decided while the crawl goes on, keeps it in the store, and writes the page.
 
 What was seen is kept under the crawl's id, for ``scrapy dedupe report``: in the store of the crawl index if the archive
-layer is on, else in that of the content layer, each minute (in the first one more often) and when the spider is closed. A job that goes on adds to what
-it kept before; what was kept and cannot be read, or was put there by another process meanwhile, is left as it is. With ``DEDUPE_REPORT`` the page of this crawl is written
-at the very end, after the commit.
+layer is on, else in that of the content layer, each minute (in the first one more often) and when the spider is closed.
+A job that goes on adds to what it kept before; what was kept and cannot be read, or was put there by another process
+meanwhile, is left as it is. With ``DEDUPE_REPORT`` the page of this crawl is written at the very end, after the commit.
 
 Nothing of this stops the crawl: errors are told once and counted under ``dedupe/errors/report``. Only a page that could not
 be written later refuses the start.

@@ -51,6 +51,9 @@ SHARE_COLUMNS = (
 )
 TIME_COLUMNS = ("requests_filtered", "pages", "duplicates", "bytes_written", "bytes_conserved")
 
+SUMMED_STATS = ("dedupe/url/confirmed", "dedupe/url/false_positives", "dedupe/errors/report")
+"""Stats that each run of a job counts from 0 on; their sums over the runs are kept. Others are those of the last run."""
+
 _MOST_STATS = 200
 _STATS_PREFIXES = ("dedupe/", "dupefilter/")
 
@@ -77,6 +80,8 @@ class Observations:
         self.groups = Groups()
         self.url_patterns = UrlPatterns()
         self.stats: dict[str, int | float] = {}
+        # The sums over the runs before this one.
+        self._earlier: dict[str, int | float] = {}
 
     @property
     def started_text(self) -> str:
@@ -156,14 +161,14 @@ class Observations:
             self._at_this_time((3, written), (4, conserved))
 
     def set_stats(self, stats: Mapping[str, object]) -> None:
-        """Keep the numbers among the stats of the crawl that are about deduplication."""
-        kept = {}
+        """Keep the numbers about deduplication among the stats of this run, in the place of what was kept of it."""
+        kept = dict(self._earlier)
         for key in sorted(
             key for key in map(str, stats) if key.startswith(_STATS_PREFIXES) and len(key) <= 120
         ):
             value = stats.get(key)
             if is_number(value):
-                kept[harmless(key)] = number_of(value)
+                kept[harmless(key)] = number_of(value) + self._earlier.get(key, 0)
             if len(kept) == _MOST_STATS:
                 break
         with self._lock:
@@ -257,6 +262,7 @@ class Observations:
         new.groups.take(plain["groups"])
         new.url_patterns.take(plain["url_patterns"])
         new.set_stats(dict_of(plain["stats"]))
+        new._earlier = {key: new.stats[key] for key in SUMMED_STATS if key in new.stats}
         return new
 
 

@@ -10,7 +10,16 @@ from scrapy_dedupe import __version__
 
 from . import stats_figures
 from .figures import OTHERS, Bin, CrawlFigures, CrawlGraph, Report, Share, TimeSlice, Totals
-from .observations import BINS, DUPLICATES, KINDS, SHARE_COLUMNS, TIME_COLUMNS, Observations, iso_time
+from .observations import (
+    BINS,
+    DUPLICATES,
+    KINDS,
+    SHARE_COLUMNS,
+    SUMMED_STATS,
+    TIME_COLUMNS,
+    Observations,
+    iso_time,
+)
 from .tallies import Tally
 
 if TYPE_CHECKING:
@@ -110,10 +119,11 @@ def _merged(crawls: Sequence[CrawlSeen]) -> Observations:
 
 
 def _stats(crawl: CrawlSeen) -> dict[str, object]:
-    """What is known of a crawl's stats; those of the commit are the newest ones."""
+    """What is known of a crawl's stats; those of the commit are the newest ones, and of the last run alone."""
     seen = {} if crawl.observations is None else dict(crawl.observations.stats)
     committed = {} if crawl.info is None or crawl.info.stats is None else crawl.info.stats
-    return {**seen, **committed}
+    summed = {key: max(seen[key], stats_figures.count(committed, key)) for key in SUMMED_STATS if key in seen}
+    return {**seen, **committed, **summed}
 
 
 def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:

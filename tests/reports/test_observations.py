@@ -209,6 +209,18 @@ def test_a_job_that_goes_on_adds_to_what_it_saw() -> None:
     assert second.groups.largest(1)[0].pages == 2
 
 
+def test_what_each_run_counts_anew_is_summed_over_the_runs() -> None:
+    seen = observed()
+    for run in range(3):
+        seen = unpack(pack(seen), "crawl", lambda: T)
+        # Set several times in a run, each time all that it counted so far.
+        for confirmed in (2, 5):
+            errors = {"dedupe/errors/report": 1} if run == 0 else {}
+            seen.set_stats({"dedupe/url/confirmed": confirmed, "dedupe/url/seen": 10 * run, **errors})
+    assert seen.stats == {"dedupe/url/confirmed": 15, "dedupe/url/seen": 20, "dedupe/errors/report": 1}
+    assert unpack(pack(seen), "crawl").stats == seen.stats
+
+
 @pytest.mark.parametrize("clock", [-5.0, 1e12])
 def test_what_a_clock_without_a_date_saw_can_be_read_again(clock: float) -> None:
     seen = Observations(lambda: clock)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scrapy_dedupe.reports.figures import OTHERS, CrawlGraph, GraphNode
+from scrapy_dedupe.reports.kept import pack, unpack
 from scrapy_dedupe.reports.observations import Observations
 from scrapy_dedupe.reports.sums import CrawlSeen, report_of
 from scrapy_dedupe.stores.base import Counts, CrawlInfo
@@ -223,6 +224,21 @@ def test_the_url_filter_is_that_of_the_commit_or_of_what_was_seen() -> None:
         None,
     )
     assert (second.crawl, second.seen, second.capacity, second.confirmed) == ("b", None, 10_000, 3)
+
+
+def test_what_earlier_runs_counted_is_in_the_report_of_a_committed_crawl() -> None:
+    job = seen()
+    job.set_stats(
+        {"dedupe/url/capacity": 10_000, "dedupe/url/confirmed": 5, "dedupe/url/false_positives": 1}
+        | {"dedupe/url/seen": 7, "dedupe/errors/report": 1}
+    )
+    job = unpack(pack(job), "a")
+    last = {"dedupe/url/capacity": 10_000, "dedupe/url/confirmed": 2, "dedupe/url/seen": 9}
+    job.set_stats(last)
+    report = report_of([CrawlSeen("a", info("a", Counts(), stats=last), job)])
+    (urls,) = report.url_filters
+    assert (urls.seen, urls.confirmed, urls.false_positives) == (9, 7, 1)
+    assert any("errors in seeing what the crawl a did" in note for note in report.notes)
 
 
 def test_runs_on_different_days_have_a_timeline_each() -> None:
