@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from .texts import MOST_HOST_CHARS, harmless, host_of
+from .texts import harmless, host_and_rest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,15 +59,14 @@ def patterns_of(url: str) -> Patterns:
     ('example.com/a/b/a/{name}', ('example.com/…/{repeated}/…',))
     """
     text, _, _ = url[:_READ_CHARS].partition("#")
-    host = host_of(text)[:MOST_HOST_CHARS]
-    rest = text.partition("://")[2]
+    host, rest = host_and_rest(text)
     path, _, query = rest.partition("?")
     # What stands behind a semicolon is a parameter, too: ;jsessionid=12AB.
     path, _, beside = path.partition(";")
-    # Nothing is left of the host, which ends at the first slash.
-    parts = path.partition("/")[2].split("/", 200)
-    wide = [f"{host}/…/{{repeated}}/…"] if _has_repeated(parts) else []
-    shown_parts = _path(parts)
+    parts = path[1:].split("/", 200)
+    repeats = len(set(parts)) < len(parts)
+    wide = [f"{host}/…/{{repeated}}/…"] if repeats and _has_repeated(parts) else []
+    shown_parts = _path(_without_repeats(parts) if repeats else parts)
     place = f"{host}/{'/'.join(shown_parts)}"
     pairs = [*_pairs(query, ""), *_pairs(beside, ";")] if query or beside else []
     if not pairs:
@@ -122,8 +121,6 @@ def _folder(host: str, parts: Sequence[str]) -> str | None:
 
 
 def _path(parts: list[str]) -> list[str]:
-    if len(parts) > 1:
-        parts = _without_repeats(parts)
     shown = [_part(part) for part in parts[:_MOST_PARTS]]
     return [*shown, "…"] if len(parts) > _MOST_PARTS else shown
 
@@ -155,8 +152,6 @@ def _without_repeats(parts: list[str]) -> list[str]:
     >>> _without_repeats("a/b/a/b/a/b/c".split("/"))
     ['a', 'b', '{repeated}', 'c']
     """
-    if len(set(parts)) == len(parts):
-        return parts
     kept: list[str] = []
     place = 0
     while place < len(parts):

@@ -49,6 +49,8 @@ def names(patterns: UrlPatterns) -> list[str]:
         (f"{SITE}/2026/11/11", "example.com/{n}/{n}/{n}"),
         (f"{SITE}/{'x/' * 50}", "example.com/x/{repeated}/"),
         ("no url at all", "(none)/"),
+        ("data:text/html,<a href=http://example.com/a>", "(none)/"),
+        ("http://a;b/c", "a;b/c"),
     ],
 )
 def test_the_pattern_of_a_url(url: str, pattern: str) -> None:
