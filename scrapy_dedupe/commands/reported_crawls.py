@@ -72,10 +72,12 @@ def reported_crawls(place: Place, ids: Sequence[str], most: int, bars: Bars) -> 
         found = Reported()
         if not wanted:
             found.notes.append("There are no crawls yet.")
-        seen = [
-            _seen(crawl, known.get(crawl), kept, found, is_named=bool(ids))
-            for crawl in bars.counted(wanted, "report", len(wanted), "crawls")
-        ]
+        seen: list[CrawlSeen] = []
+        for crawl in bars.counted(wanted, "report", len(wanted), "crawls"):
+            seen.append(_seen(crawl, known.get(crawl), kept, found, is_named=bool(ids)))
+            # Any number of crawls may have texts alone, and what was seen of one takes some 100 kB.
+            if not ids and len(seen) >= 2 * most:
+                seen = sorted(seen, key=_started)[-most:]
         seen.sort(key=_started)
         if not ids and len(listed) + len(others) > most:
             found.notes.append(

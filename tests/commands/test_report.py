@@ -144,6 +144,18 @@ def test_of_many_crawls_the_newest_are_reported(
     assert "Of 4 crawls the newest 2 are reported. Name others by their ids." in report["notes"]
 
 
+def test_the_newest_of_many_crawls_with_texts_alone_are_reported_in_the_order_of_time(
+    call: Callable[..., Any], store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "DEFAULT_CRAWLS", 3)
+    days = [4, 11, 2, 9, 0, 7, 5, 10, 1, 8, 3, 6]
+    for number, day in enumerate(days):
+        save(store_url, f"c{number:02}", pack(seen(start=T + 10**9 + 86_400 * day)))
+    report = call("report", "--store", store_url, "--json").json
+    assert [crawl["id"] for crawl in report["crawls"]] == ["c03", "c07", "c01"]
+    assert "Of 14 crawls the newest 3 are reported. Name others by their ids." in report["notes"]
+
+
 def test_canceled_crawls_are_left_out(call: Callable[..., Any], store_url: str) -> None:
     save(store_url, "second", pack(seen()))
     call("cancel", "second", "--store", store_url)
