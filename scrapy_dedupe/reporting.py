@@ -100,6 +100,7 @@ class ReportExtension:
             self._kept = session.store(url).reports.load(session.crawl_id)
             if self._kept is not None:
                 self._observations = unpack(self._kept, session.crawl_id)
+                session.notes["runs"] = "in this run (the report counts all runs of the crawl)"
         except StoreError as error:
             self._store_url = None
             session.error("report", error, "What this run sees is not kept.")
@@ -130,7 +131,7 @@ class ReportExtension:
     async def _close(self) -> None:
         await self._session.on_worker(lambda: None)
         # What the worker counted has come in now.
-        if await self._session.on_worker(self._save, self._stats()):
+        if await self._session.on_worker(self._save, self._stats(), is_last=True):
             self._session.notes["more"] = self._command()
 
     def _command(self) -> str:
@@ -181,13 +182,13 @@ class ReportExtension:
             recorded.conserved_size,
         )
 
-    def _save(self, stats: dict[str, Any]) -> bool:
-        """Keep what was seen so far; whether that was done."""
+    def _save(self, stats: dict[str, Any], *, is_last: bool = False) -> bool:
+        """Keep what was seen so far; whether that was done. The last time the store is asked whatever it did before."""
         session, url = self._session, self._store_url
         if url is None:
             return False
         guard = session.guard(url)
-        if guard.open:
+        if guard.open and not is_last:
             return False
         try:
             reports = session.store(url).reports
@@ -203,7 +204,7 @@ class ReportExtension:
         except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
             session.error("report", error, "What was seen is not kept.")
         else:
-            guard.worked()
+            guard.worked(has_written=True)
             return True
         return False
 

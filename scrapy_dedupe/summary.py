@@ -24,7 +24,8 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
 
     ``notes`` may say where the archive is (``warc``, ``wacz``), the passage index (``passages``) and the page of the report
     (``report``), which files were not moved to a storage elsewhere (``storage``), what became of the crawl in the index
-    (``index``), and which command says more (``more``).
+    (``index``), which command says more (``more``), and that the crawl had earlier runs (``runs``), which the stats do not
+    count.
     """
 
     def number(key: str) -> int:
@@ -61,7 +62,8 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
         lines.append(f"  Errors    {errors:,}; see the messages above, and the stats dedupe/errors/…")
     if lines and "more" in notes:
         lines.append(f"  More      {notes['more']}")
-    return ["What was not asked, read or stored twice:", *lines] if lines else []
+    heading = "What was not asked, read or stored twice"
+    return [f"{heading} {notes['runs']}:" if "runs" in notes else f"{heading}:", *lines] if lines else []
 
 
 def _count(value: object) -> int:

@@ -137,11 +137,13 @@ async def test_without_the_addon_the_extension_is_set_by_hand(
 
 @crawl_test
 async def test_a_job_that_goes_on_adds_to_what_it_kept(
-    site: WebServer, stored: dict[str, Any], tmp_path: Path
+    site: WebServer, stored: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stored.update(JOBDIR=str(tmp_path / "job"), DEDUPE_COMMIT_REASONS=["never"])
     for run in (1, 2):
+        caplog.clear()
         await crawl(LinkSpider, stored, urls=site.url())
+        assert ("in this run (the report counts all runs" in caplog.text) == (run == 2)
         (crawl_id,) = kept_of(stored["DEDUPE_STORE_URL"])
         seen = kept(stored, crawl_id)
         # The second run asks for the first page alone, and filters its three links.

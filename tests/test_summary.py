@@ -65,6 +65,13 @@ def test_each_layer_has_a_line_with_a_share() -> None:
     ]
 
 
+def test_a_crawl_that_went_on_says_which_run_it_counts() -> None:
+    notes = {"runs": "in this run (the report counts all runs of the crawl)"}
+    assert summary_lines({"dedupe/url/capacity": 10}, notes)[0] == (
+        "What was not asked, read or stored twice in this run (the report counts all runs of the crawl):"
+    )
+
+
 def test_a_crawl_without_duplicates_says_so() -> None:
     stats = {
         "dedupe/url/capacity": 10_000,

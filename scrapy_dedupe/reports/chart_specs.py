@@ -42,6 +42,8 @@ _SIZE_UNITS = (("bytes", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB",
 _CONFIG = {
     "font": "Arial, Helvetica, sans-serif",
     "axis": {
+        # It would be read as a linear scale from one number to another; each mark says more.
+        "aria": False,
         "labelColor": "currentColor",
         "titleColor": "currentColor",
         "gridColor": "var(--line)",
@@ -72,7 +74,7 @@ MEASURES = (
     Measure(
         "Pages",
         ("new page", "new pages"),
-        ("page that repeats another", "pages that repeat another"),
+        ("page that repeats a text", "pages that repeat a text"),
         lambda row: (max(0, row.pages - row.duplicates), row.duplicates),
     ),
     Measure(

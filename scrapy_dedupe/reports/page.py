@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,9 @@ def summary(report: Report) -> str:
     if not parts:
         parts.append("nothing was filtered, read or stored")
     # A number and its unit stay on one line.
-    return f"In {_which(report)}: {'; '.join(parts)}.".replace(" %", "\N{NO-BREAK SPACE}%")
+    return re.sub(
+        r"(?<=\d) (?=%|k?B\b|[MGTP]B\b)", "\N{NO-BREAK SPACE}", f"In {_which(report)}: {'; '.join(parts)}."
+    )
 
 
 def _which(report: Report) -> str:

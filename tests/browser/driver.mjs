@@ -7,6 +7,7 @@
 //         "wider": what is wider than the screen and does not scroll by itself, "colors": [of the paper, of the text],
 //         "stops": [{"tag", "name", "outlined"}, ...] that the Tab key reaches, "names": [{"role", "name"}, ...] of the
 //         accessibility tree, "opened": [number of <details> that the Enter key opened, number of all],
+//         "printed": what is wider than a sheet of A4,
 //         "tip": what a mark says after an arrow key, "sorted": whether a click on a column's head sorts it}
 //
 // WABAC_DIR names the folder with node_modules, CHROMIUM_BIN the browser.
@@ -105,6 +106,10 @@ async function look(browser, width, scheme) {
     return values.every((value, row) => row === 0 || values[row - 1] >= value);
   });
   if (screenshots) await tab.screenshot({ path: join(screenshots, `${width}-${scheme}-open.png`), fullPage: true });
+  // All is unfolded, as it is when it is printed. 186 mm between margins.
+  await tab.setViewport({ width: 697, height: 900 });
+  await tab.emulateMediaType("print");
+  found.printed = await tab.evaluate(wider);
   await tab.close();
   return found;
 }

@@ -68,6 +68,11 @@ def test_nothing_is_wider_than_the_screen(found: dict[str, Any], screen: str) ->
 
 
 @pytest.mark.parametrize("screen", SCREENS)
+def test_nothing_is_wider_than_a_sheet_of_paper(found: dict[str, Any], screen: str) -> None:
+    assert found[screen]["printed"] == []
+
+
+@pytest.mark.parametrize("screen", SCREENS)
 def test_the_tab_key_reaches_links_tables_and_charts_and_shows_where_it_is(
     found: dict[str, Any], screen: str
 ) -> None:
@@ -107,6 +112,7 @@ def test_charts_and_tables_have_names_for_a_screen_reader(found: dict[str, Any],
     marks = [one["name"] for one in names if one["role"] == "graphics-symbol"]
     assert marks
     assert all(marks)
+    assert not [name for name in marks if "scale" in name]
 
 
 def test_dark_and_light_differ(found: dict[str, Any]) -> None:

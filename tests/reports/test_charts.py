@@ -95,9 +95,9 @@ def test_bars_are_as_long_as_their_numbers() -> None:
         }
         assert list(pages) == [
             "a.example: 60 new pages",
-            "a.example: 20 pages that repeat another",
+            "a.example: 20 pages that repeat a text",
             "b.example: 15 new pages",
-            "b.example: 5 pages that repeat another",
+            "b.example: 5 pages that repeat a text",
         ]
         pixels = [width / count for width, count in zip(pages.values(), (60, 20, 15, 5), strict=True)]
         assert pixels == pytest.approx([pixels[0]] * 4, rel=0.02)
@@ -106,7 +106,7 @@ def test_bars_are_as_long_as_their_numbers() -> None:
 def test_what_is_nowhere_has_no_panel() -> None:
     rows = [Share("a.example", 3, 1, 0, 0, 0, 0, 0)]
     chart = charts_of(empty_report(hosts=rows))["hosts"]
-    assert labels(chart.wide) == ["a.example: 2 new pages", "a.example: 1 page that repeats another"]
+    assert labels(chart.wide) == ["a.example: 2 new pages", "a.example: 1 page that repeats a text"]
     assert "Bytes" not in chart.wide
 
 
@@ -121,7 +121,7 @@ def test_the_timeline_says_each_slice_and_breaks_where_no_crawl_ran() -> None:
     assert said == labels(chart.narrow)
     assert said[:2] == [
         "2026-11-28 22:10 to 22:11 UTC: 6 new pages",
-        "2026-11-28 22:10 to 22:11 UTC: 4 pages that repeat another",
+        "2026-11-28 22:10 to 22:11 UTC: 4 pages that repeat a text",
     ]
     assert "2026-12-28 22:10 to 22:11 UTC: 7 requests filtered" in said
     heights = [extent(mark)[1] for mark in marks(chart.wide)[:2]]
