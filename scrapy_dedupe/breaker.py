@@ -2,8 +2,8 @@
 
 A store that times out costs its time-out for every page that asks it. After one failure the breaker is open:
 nobody asks until its pause is over, then one call is let through. Each further failure doubles the pause, up
-to a minute; the first success closes the breaker. (Nygard, *Release It!*, 2007, chapter 5, "Circuit
-Breaker".)
+to a minute; the first success closes the breaker, if what is written gets there too: a store that can only be
+read, or whose disk is full, goes on answering. (Nygard, *Release It!*, 2007, chapter 5, "Circuit Breaker".)
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from typing import TYPE_CHECKING
+
+from .errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +25,8 @@ class Breaker:
     """The state of one store. May be used from several threads.
 
     ``on_failure`` is called with the error of every failed call, ``on_open`` with the first one after a
-    success, ``on_close`` when the store is back.
+    success, ``on_close`` when the store is back. ``probe`` writes something, and raises :class:`StoreError` if it
+    cannot; it is called on the thread that reports an answer.
     """
 
     def __init__(
@@ -31,11 +34,13 @@ class Breaker:
         on_failure: Callable[[BaseException], None],
         on_open: Callable[[BaseException], None],
         on_close: Callable[[], None],
+        probe: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_failure = on_failure
         self._on_open = on_open
         self._on_close = on_close
+        self._probe = probe
         self._clock = clock
         self._lock = threading.Lock()
         self._pause_s = 0.0
@@ -56,10 +61,16 @@ class Breaker:
         if was_closed:
             self._on_open(error)
 
-    def worked(self) -> None:
-        """A call was answered."""
+    def worked(self, *, has_written: bool = False) -> None:
+        """A call was answered; *has_written*: one that is known to have written something."""
         if self._pause_s == 0:
             return
+        if not has_written:
+            try:
+                self._probe()
+            except StoreError as error:
+                self.failed(error)
+                return
         with self._lock:
             self._pause_s = 0.0
         self._on_close()

@@ -279,23 +279,35 @@ class Session:
                 self.loop.call(self._store_lost, shown, error)
 
             def back() -> None:
-                self.loop.call(logger.info, "The store %s answers again.", shown)
+                self.loop.call(self._store_back, shown)
 
-            self._breakers[url] = Breaker(failed, lost, back)
+            def probe() -> None:
+                # The URL filter has a connection of its own, and says itself when it has written.
+                if url in self._stores:
+                    self._stores[url].probe()
+
+            self._breakers[url] = Breaker(failed, lost, back, probe)
         return self._breakers[url]
 
     def _store_lost(self, shown: str, error: BaseException) -> None:
         if self.settings.on_store_error == "close":
             self.close_spider("dedupe_store_error")
-        if "store" in self._told:
+        if f"{shown} lost" in self._told:
             return
-        self._told.add("store")
+        self._told.add(f"{shown} lost")
         logger.error(
             "%s The crawl goes on without it: pages are treated as new until %s answers again"
             ' (counted in dedupe/errors/store; DEDUPE_ON_STORE_ERROR = "close" would end the crawl).',
             error,
             shown,
         )
+
+    def _store_back(self, shown: str) -> None:
+        if f"{shown} back" not in self._told:
+            self._told.add(f"{shown} back")
+            logger.info(
+                "The store %s answers again. Further gaps are only counted (dedupe/errors/store).", shown
+            )
 
     def error(self, layer: str, error: BaseException, remedy: str) -> None:
         """Count an error of our own under ``dedupe/errors/LAYER`` and log the first one with its remedy."""

@@ -220,7 +220,7 @@ class TextWatch:
                 # A file that was removed or replaced goes on answering.
                 self._probe()
                 self._judge.settle(outcomes.passed, outcomes.failed, outcomes.dropped)
-                self._guard.worked()
+                self._guard.worked(has_written=True)
         except StoreError as error:
             self._guard.failed(error)
             loop.call(self._put_back, outcomes)

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from scrapy_dedupe.breaker import FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker
+from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.worker import Worker
 
 
@@ -80,3 +81,35 @@ def test_a_breaker_pauses_longer_each_time_and_closes_with_the_first_answer() ->
     assert not breaker.open
     assert [word for word in told if word != "failed"] == ["lost", "back"]
     assert told.count("failed") == 11
+
+
+def test_a_breaker_takes_no_store_for_back_that_can_only_be_read() -> None:
+    now, told, reads_only = [0.0], [], [True]
+
+    def probe() -> None:
+        if reads_only:
+            raise StoreUnavailable("read only")
+
+    breaker = Breaker(
+        told.append,
+        lambda error: told.append("lost"),
+        lambda: told.append("back"),
+        probe,
+        clock=lambda: now[0],
+    )
+    breaker.worked()
+    assert told == [], "while all is well nobody is asked more than he is"
+    breaker.failed(StoreUnavailable("read only"))
+    now[0] += FIRST_PAUSE_S
+    breaker.worked()
+    assert breaker.open
+    now[0] += 2 * FIRST_PAUSE_S
+    assert not breaker.open
+    assert "back" not in told
+    reads_only.clear()
+    breaker.worked()
+    assert told.count("lost") == told.count("back") == 1
+    reads_only.append(True)
+    breaker.failed(OSError("gone"))
+    breaker.worked(has_written=True)
+    assert told.count("back") == 2

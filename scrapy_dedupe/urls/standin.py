@@ -34,7 +34,7 @@ class Guard(Protocol):
 
     def failed(self, error: BaseException) -> None: ...
 
-    def worked(self) -> None: ...
+    def worked(self, *, has_written: bool = False) -> None: ...
 
 
 class SteadySharedFilter:
@@ -181,4 +181,4 @@ class SteadySharedFilter:
             return
         self._owed = []
         self.is_away = False
-        self._guard.worked()
+        self._guard.worked(has_written=True)

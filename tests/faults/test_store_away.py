@@ -13,7 +13,10 @@ from crawling import LinkSpider, collecting, crawl, crawl_test
 from faults_site import chain
 from servers import RedisServer, free_port
 
+from scrapy_dedupe import breaker
 from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.reports.kept import unpack
+from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +78,60 @@ async def test_what_redis_missed_is_entered_before_the_commit(
     with open_index(redis_server.url) as index:
         counts = next(info.counts for info in index.crawls() if info.id == "next")
     assert counts.dupe_urls == 12, "every page of the first crawl is known, but for the short last one"
+
+
+@crawl_test
+async def test_a_server_that_can_only_be_read_is_told_of_once(
+    web: WebServer,
+    settings: dict[str, Any],
+    redis_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(breaker, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(breaker, "LONGEST_PAUSE_S", 0.001)
+
+    def order(*words: str) -> None:
+        with redis.Redis.from_url(redis_server.url) as client:
+            client.execute_command("REPLICAOF", *words)
+
+    chain(web, 30, {5: lambda: order("127.0.0.1", "1"), 25: lambda: order("NO", "ONE")})
+    settings |= {
+        "DEDUPE_STORE_URL": redis_server.url,
+        "DEDUPE_CRAWL_ID": "read",
+        "DEDUPE_URL_STORE_URL": "local",
+    }
+    crawler = await crawl(LinkSpider, settings, urls=web.url("/0"))
+    assert crawler.stats.get_value("dedupe/errors/store") >= 20, (
+        "a page that can be read of is no sign of health"
+    )
+    assert caplog.text.count("The crawl goes on without it") == 1
+    assert caplog.text.count("answers again. Further gaps are only counted") == 1
+    with open_index(redis_server.url) as index:
+        (info,) = index.crawls()
+    assert (info.state, info.incomplete, info.counts.total_urls) == ("committed", False, 31)
+
+
+@crawl_test
+async def test_what_was_seen_is_kept_in_a_store_that_is_back_at_the_end_alone(
+    web: WebServer, settings: dict[str, Any], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that nobody asks it again before.
+    monkeypatch.setattr(breaker, "FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(breaker, "LONGEST_PAUSE_S", 3600.0)
+    chain(web, 10, {3: redis_server.stop, 8: redis_server.start})
+    settings |= {
+        "DEDUPE_STORE_URL": redis_server.url,
+        "DEDUPE_CRAWL_ID": "late",
+        "DEDUPE_URL_STORE_URL": "local",
+    }
+    await crawl(LinkSpider, settings, urls=web.url("/0"))
+    store = open_store(redis_server.url)
+    try:
+        seen = unpack(store.reports.load("late"), "late")
+    finally:
+        store.close()
+    assert seen.totals["responses"] == 11
 
 
 @crawl_test

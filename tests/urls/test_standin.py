@@ -26,7 +26,7 @@ class Watch:
     def failed(self, error: BaseException) -> None:
         self.failures.append(error)
 
-    def worked(self) -> None:
+    def worked(self, *, has_written: bool = False) -> None:
         self.returns += 1
 
 
