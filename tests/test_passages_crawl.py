@@ -26,6 +26,7 @@ from scrapy_dedupe.passage_indexing import PassageExtension
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.lock import WriterLock
 from scrapy_dedupe.passages.writer import IndexWriter
+from scrapy_dedupe.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -562,6 +563,7 @@ async def test_what_the_index_writes_of_itself_is_not_lost(
     monkeypatch.setattr("scrapy_dedupe.passages.index.BATCH_DOCUMENTS", 2)
     monkeypatch.setattr("scrapy_dedupe.passages.index.MOST_DOCUMENTS", 2)
     monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.0)
+    monkeypatch.setattr(passage_indexing, "_FLUSH_S", 3600.0)
     for number in range(5):
         web.page(f"/{number}", html(f"Page {number}", words(number), links=f"/{number + 1}"))
     lock = WriterLock(tmp_path / "passages", "passages compact")
@@ -569,6 +571,8 @@ async def test_what_the_index_writes_of_itself_is_not_lost(
     class Spider(LinkSpider):
         def parse(self, response: Any, **kwargs: Any) -> Any:
             if response.url == web.url("/4"):
+                # The index may still be writing the two pages before.
+                Session.of(self.crawler).worker.submit(int).result(60)
                 lock.__enter__()
             return super().parse(response)
 
