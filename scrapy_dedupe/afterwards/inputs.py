@@ -161,9 +161,21 @@ def _places(word: str, recursive: bool, without: Path | None) -> list[str]:
             )
         hint = "" if recursive else ", or take what is below it with -r"
         raise UsageError(
-            f"{word!r} is a folder without WARC and ARC files. Name another{hint}; a WACZ is named by itself."
+            f"{word!r} is a folder without WARC and ARC files. Name another{hint}.{_wacz_hint(names, recursive)}"
         )
     return places
+
+
+def _wacz_hint(names: Iterable[str], recursive: bool) -> str:
+    """What to do about folders of WACZ files, with a space before it; nothing where there are none."""
+    for name in names:
+        found = Path(name).rglob("*.wacz") if recursive else Path(name).glob("*.wacz")
+        if (first := next(found, None)) is not None:
+            return (
+                f" Its WACZ files are read if they are named, as by the pattern '{first.parent / '*.wacz'}'; to write them again"
+                " with `dedupe`, unpack their WARC files first (unzip) and name the folder of those."
+            )
+    return ""
 
 
 def _matches(word: str) -> list[str]:

@@ -175,7 +175,8 @@ class _Run:
                 f"{name} lies elsewhere and cannot be replaced there. Write to a folder with -o."
             )
         raise UsageError(
-            f"{name} is in a WACZ, which is not written again. Unpack its WARC files and pack the new ones."
+            f"{name} is in a WACZ, which is not written again. Unpack its WARC files (unzip), name the folder of those, and"
+            " pack the new ones with `scrapy dedupe warc pack`."
         )
 
     def make_plan(self) -> None:

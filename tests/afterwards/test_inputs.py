@@ -102,6 +102,20 @@ def test_a_word_without_a_file_is_refused(folder: Path) -> None:
             names(word)
 
 
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_folder_of_wacz_files_alone_says_how_they_are_named(folder: Path, recursive: bool) -> None:
+    place = folder / "packed" / "2026" if recursive else folder / "packed"
+    place.mkdir(parents=True)
+    (place / "x.wacz").touch()
+    pattern = r"packed/2026/\*\.wacz" if recursive else r"packed/\*\.wacz"
+    with pytest.raises(UsageError, match=rf"by the pattern '{pattern}'; .* unpack their WARC files first"):
+        names("packed", recursive=recursive)
+    (place / "x.wacz").unlink()
+    with pytest.raises(UsageError, match=r"folder without WARC and ARC files\. Name another") as refusal:
+        names("packed", recursive=recursive)
+    assert "wacz" not in str(refusal.value).lower()
+
+
 def test_what_is_no_archive_is_a_fault(folder: Path) -> None:
     with pytest.raises(DamagedInput, match=r"in/notes\.txt"):
         names("in/*")
