@@ -117,7 +117,7 @@ class Groups(HeavyHitters[Group]):
             for example in examples[:MOST_EXAMPLES]:
                 group.examples.append(_example(list_of(example)))
                 self._add_text(group, group.examples[-1].url)
-            self._put(text_of(key or url), group)
+            self._take(key or url, group)
             if key:
                 self._add_text(group, group.url)
         self.floor = count_of(plain.get("floor"))

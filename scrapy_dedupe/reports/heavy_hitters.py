@@ -1,13 +1,16 @@
 """Rows by name, for any number of names in bounded memory.
 
-As in Misra and Gries (1982): when there are twice as many rows as there may be, or twice as many bytes of text in them,
-those that were counted least often are given up. Whoever comes afterwards may have been counted before; ``missed`` of
-a new row is the most that can be, and no name without a row was counted more often than ``floor`` times.
+As in Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams,
+ICDT 2005) the rows that were counted least often make room for new ones, here many at once: when there are twice as many
+rows as there may be, or twice as many bytes of text in them. Whoever comes afterwards may have been counted before;
+``missed`` of a new row is the most that can be, and no name without a row was counted more often than ``floor`` times.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from .parsing import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +64,13 @@ class HeavyHitters(Generic[RowT]):
             self._put(name, row)
         row.calls += 1
         return row
+
+    def _take(self, name: object, row: RowT) -> None:
+        """Put a row that was stored in its place. Raises :class:`ValueError` for no name, and for one that comes twice."""
+        text = text_of(name)
+        if text in self._rows:
+            raise ValueError("a name twice")
+        self._put(text, row)
 
     def _put(self, name: str, row: RowT) -> None:
         self._rows[name] = row

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import StoreRefused
 
 from .groups import Groups
-from .parsing import MOST_OF_ONE, count_of, dict_of, is_number, list_of, number_of, text_of
+from .parsing import (
+    MOST_OF_ONE,
+    MOST_PAGES,
+    count_of,
+    dict_of,
+    is_number,
+    list_of,
+    number_of,
+    text_of,
+)
 from .tallies import Tallies
 from .texts import harmless, host_of, mime_of
 from .timeline import LAST_SECOND, Timeline
@@ -249,10 +258,10 @@ class Observations:
         new = cls(now, spider=None if plain["spider"] is None else text_of(plain["spider"]))
         new._is_running = False
         new.started, new.ended = _time_of(plain["started"]), _time_of(plain["ended"])
-        for name, counts in (("totals", new.totals), ("verdicts", new.verdicts)):
-            stored = dict_of(plain[name])
-            counts.update({key: count_of(stored[key]) for key in counts})
-        new.similarities = [count_of(pages) for pages in list_of(plain["similarities"])]
+        totals, verdicts = dict_of(plain["totals"]), dict_of(plain["verdicts"])
+        new.totals = {key: count_of(totals[key]) for key in new.totals}
+        new.verdicts = {kind: count_of(verdicts[kind], MOST_PAGES) for kind in new.verdicts}
+        new.similarities = [count_of(pages, MOST_PAGES) for pages in list_of(plain["similarities"])]
         if len(new.similarities) != BINS:
             raise ValueError("another number of bins")
         new.timeline.take(plain["timeline"])

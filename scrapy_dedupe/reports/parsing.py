@@ -10,6 +10,9 @@ from .texts import harmless
 if TYPE_CHECKING:
     from typing import TypeGuard
 
+MOST_PAGES = 2**50
+"""More pages than there are. The sum over thousands of crawls can be drawn in 64 bits."""
+
 MOST_OF_ONE = 2**50
 """More bytes than anything that is counted at once can have."""
 
@@ -37,9 +40,9 @@ def text_of(value: object, most_chars: int = 3_000) -> str:
     return harmless(value, most_chars)
 
 
-def count_of(value: object) -> int:
-    """A whole number from 0 on."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_OF_ALL:
+def count_of(value: object, most: int = _MOST_OF_ALL) -> int:
+    """A whole number from 0 to *most*."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError("no count")
     return value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .heavy_hitters import HeavyHitters, Row
-from .parsing import count_of, dict_of, list_of, text_of
+from .parsing import count_of, dict_of, list_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,7 +75,7 @@ class Tallies(HeavyHitters[Tally]):
         plain = dict_of(data)
         for item in list_of(plain.get("rows")):
             name, *numbers = list_of(item)
-            self._put(text_of(name), self._read(numbers))
+            self._take(name, self._read(numbers))
         self.others = self._read(list_of(plain.get("others")))
         self.floor = count_of(plain.get("floor"))
         self.cut()

@@ -188,7 +188,7 @@ class UrlPatterns(HeavyHitters[Pattern]):
                 row.bare = count_of(rest.pop(0))
             if row.fruitless + row.unchanged > row.calls:
                 raise ValueError("a pattern with more copies than pages")
-            self._put(text_of(name), row)
+            self._take(name, row)
             for example in rest[:MOST_EXAMPLES]:
                 self._add_example(row, text_of(example))
         self.floor = count_of(plain.get("floor"))
