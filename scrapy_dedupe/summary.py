@@ -100,7 +100,8 @@ def _bytes(number: Callable[[str], int]) -> str:
     written, saved = number("warc/bytes_written"), number("warc/bytes_conserved")
     revisits, missing = number("warc/revisit"), number("warc/not_archived")
     responses = counted(number("warc/response") + revisits, "response")
-    text = f"{size(written)} written for {responses}; each was stored whole"
+    each = "it" if responses == "1 response" else "each"
+    text = f"{size(written)} written for {responses}; {each} was stored whole"
     if revisits:
         text = (
             f"{size(saved)} of {size(written + saved)}{_share(saved, written + saved)} not stored again:"

@@ -9,11 +9,19 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from scrapy.commands import ScrapyCommand
+from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
 from scrapy.exceptions import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+class HelpFormatter(ScrapyHelpFormatter):
+    """Scrapy's, which makes a heading of each line with a colon at its end; no line of a help text has one."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        lines = super()._split_lines(text.replace(": ", ":\0"), width)
+        return [line.replace("\0", " ") for line in lines]
 
 
 class Command(ScrapyCommand):
@@ -41,6 +49,7 @@ class Command(ScrapyCommand):
         from .verbs import add_verbs
 
         super().add_options(parser)
+        parser.formatter_class = HelpFormatter
         parser.add_argument("--version", action="version", version=f"scrapy-dedupe {__version__}")
         add_verbs(parser, "scrapy dedupe", _add_scrapy_options)
 

@@ -12,7 +12,7 @@ from scrapy_dedupe.crawls.findings import KINDS, Finding, Thoroughness
 from scrapy_dedupe.errors import ArchiveError, UsageError
 
 from .bars import Bars
-from .figures import number_text
+from .figures import counted, number_text
 
 if TYPE_CHECKING:
     import argparse
@@ -174,10 +174,10 @@ def _summary(result: Checked) -> str:
     crawls = "1 crawl" if len(result.crawls) == 1 else f"{number_text(len(result.crawls))} crawls"
     speed = f", {number_text(round(result.records / result.seconds))}/s" if result.seconds else ""
     if result.sample is not None:
-        read = f"{number_text(result.records)} entries of {crawls}, drawn with --seed {result.seed}"
+        read = f"{counted(result.records, 'entry', 'entries')} of {crawls}, drawn with --seed {result.seed}"
     else:
         files = "1 file" if result.files == 1 else f"{number_text(result.files)} files"
-        read = f"{number_text(result.records)} pages of {crawls} in {files}"
+        read = f"{counted(result.records, 'page')} of {crawls} in {files}"
     verdict = "nothing is wrong." if not result.findings else "1 finding."
     if len(result.findings) > 1:
         verdict = f"{number_text(len(result.findings))} findings."

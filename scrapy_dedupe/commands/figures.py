@@ -21,7 +21,7 @@ def counts_dict(counts: Counts) -> dict[str, int]:
 def counts_text(counts: Counts) -> str:
     """The counts of a crawl in one sentence."""
     return (
-        f"{number_text(counts.total_urls)} responses, {number_text(counts.dupe_urls)} of them duplicates;"
+        f"{counted(counts.total_urls, 'response')}, {number_text(counts.dupe_urls)} of them duplicates;"
         f" {size_text(counts.conserved_size)} saved, {size_text(counts.total_crawl_size)} on disk"
     )
 

@@ -71,7 +71,8 @@ def _totals(report: Report) -> Iterator[str]:
             f" {number_text(totals.revisits)} of {responses} had been archived before"
         )
     elif totals.responses:
-        yield f"Bytes     {size_text(totals.bytes_written)} written for {responses}; each was stored whole"
+        each = "it" if totals.responses == 1 else "each"
+        yield f"Bytes     {size_text(totals.bytes_written)} written for {responses}; {each} was stored whole"
     else:
         yield "Bytes     nothing was recorded"
 

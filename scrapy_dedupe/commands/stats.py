@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.stores.base import Counts
 
-from .figures import counts_text, number_text, size_text
+from .figures import counted, counts_text, number_text, size_text
 
 if TYPE_CHECKING:
     import argparse
@@ -89,11 +89,10 @@ def run(place: Place, opts: argparse.Namespace) -> Stats:
 def text(stats: Stats) -> str:
     counts = Counts(stats.urls, stats.duplicates, stats.conserved_bytes, stats.size_bytes)
     states = ", ".join(f"{number_text(number)} {state}" for state, number in stats.crawls.items())
-    texts, kept = number_text(stats.texts), number_text(stats.kept_texts)
     lines = [
         f"Crawls    {states}",
         f"Archive   {counts_text(counts)}",
-        f"Content   {texts} different texts, {kept} of them compared with others",
+        f"Content   {counted(stats.texts, 'different text')}, {number_text(stats.kept_texts)} of them compared with others",
     ]
     if stats.removed_crawls:
         some = stats.removed_crawls

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError, SettingError
 
 from .bars import Bars
-from .figures import number_text, size_text
+from .figures import counted, number_text, size_text
 
 if TYPE_CHECKING:
     import argparse
@@ -136,8 +136,8 @@ def _summary(result: Verification) -> list[str]:
     records = ", ".join(f"{number_text(count)} {name}" for name, count in kinds.items() if count)
     speed = f", {size_text(round(result.size_bytes / result.seconds))}/s" if result.seconds else ""
     files = "1 file" if result.files == 1 else f"{number_text(result.files)} files"
-    lines = [f"{number_text(result.records)} records in {files}{speed}: {records or 'none'}."]
-    revisits = f"{number_text(result.resolved)} revisits lead to their payload"
+    lines = [f"{counted(result.records, 'record')} in {files}{speed}: {records or 'none'}."]
+    revisits = f"{counted(result.resolved, 'revisit leads', 'revisits lead')} to {'its' if result.resolved == 1 else 'their'} payload"
     if result.dangling_before:
         revisits += f", {number_text(result.dangling_before)} led nowhere before either"
     lines.append(f"{revisits}.")

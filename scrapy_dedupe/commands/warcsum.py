@@ -120,7 +120,7 @@ def text(result: Sums) -> str:
     lines = [
         (
             f"{result.output}: {counted(result.lines, 'record')} of {counted(result.files, 'file')},"
-            f" {size_text(result.size_bytes)}. {number_text(result.stored)} digests were stored with the records,"
+            f" {size_text(result.size_bytes)}. {counted(result.stored, 'digest was', 'digests were')} stored with the records,"
             f" {number_text(result.computed)} computed ({size_text(result.hashed_bytes)} hashed)."
         )
     ]

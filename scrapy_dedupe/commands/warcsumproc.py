@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.afterwards.manifest import FORMATS
 
 from .bars import Bars
-from .figures import number_text, size_text
+from .figures import counted, number_text, size_text
 from .manifest_output import (
     add_output_arguments,
     fault_dicts,
@@ -114,7 +114,7 @@ def text(result: Numbered) -> str:
     if result.manifest == "-":
         return ""
     counts = (
-        f"{result.manifest} has {number_text(result.lines)} records of {number_text(result.clusters)} payloads;"
+        f"{result.manifest} has {counted(result.lines, 'record')} of {counted(result.clusters, 'payload')};"
         f" {number_text(result.copies)} are copies, with {size_text(result.copied_bytes)} as stored."
     )
     lines = [counts]

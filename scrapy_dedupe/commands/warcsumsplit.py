@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.afterwards.splitting import FORMATS, Part
 
 from .bars import Bars
-from .figures import number_text, size_text
+from .figures import counted, size_text
 from .manifest_output import add_output_arguments, fault_dicts, faults_caveat, faults_text
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def run(place: Place, opts: argparse.Namespace) -> Split:
 
 def text(result: Split) -> str:
     lines = [
-        f"{part.file}: {number_text(part.lines)} lines of {number_text(part.clusters)} digests, {size_text(part.size_bytes)}"
+        f"{part.file}: {counted(part.lines, 'line')} of {counted(part.clusters, 'digest')}, {size_text(part.size_bytes)}"
         for part in result.parts
     ]
     return "\n".join(lines + faults_text(result.faults, result.fault_count))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from scrapy.commands import ScrapyHelpFormatter
+from scrapy.settings import Settings
 
 from scrapy_dedupe import __version__
-from scrapy_dedupe.commands import verbs
+from scrapy_dedupe.commands import Command, verbs
 from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:
@@ -164,6 +168,19 @@ def test_scrapy_explains_the_command_and_each_verb(tmp_path: Path) -> None:
     assert "scrapy dedupe crawls" in text
     assert "--store URL" in text
     assert scrapy(tmp_path, "dedupe", "--version").stdout == f"scrapy-dedupe {__version__}\n"
+
+
+@pytest.mark.parametrize("columns", [60, 70, 80, 110, 120])
+def test_no_line_of_the_help_becomes_a_heading(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    command = Command()
+    command.settings = Settings()
+    parser = argparse.ArgumentParser(formatter_class=ScrapyHelpFormatter)
+    command.add_options(parser)
+    text = parser.format_help()
+    headings = [line for line, under in pairwise(text.splitlines()) if re.fullmatch("[=-]+", under)]
+    assert set(headings) <= {"Usage", "Options", "Optional Arguments", "Global Options", "Verbs"}
+    assert "Verbs" in headings
 
 
 def test_the_command_does_not_slow_down_other_scrapy_calls() -> None:

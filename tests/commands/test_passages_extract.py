@@ -54,7 +54,7 @@ def test_json_lines_have_every_place(root: str, call: Callable) -> None:
 def test_csv_has_a_line_for_each_place(root: str, call: Callable, tmp_path: Path) -> None:
     output = tmp_path / "passages.csv"
     called = call("passages", "extract", "--root", root, "--format", "csv", "-o", str(output))
-    assert called.out == f"1 passages at 2 places: {output}\n"
+    assert called.out == f"1 passage at 2 places: {output}\n"
     rows = list(csv.DictReader(io.StringIO(output.read_bytes().decode(), newline="")))
     assert [(row["rank"], row["doc_id"], row["token_start"], row["text"]) for row in rows] == [
         ("1", NAMES[0], "1", RUN),

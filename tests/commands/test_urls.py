@@ -267,7 +267,7 @@ def test_stats_read_well(call: Callable[..., Any], job: Path) -> None:
     assert lines[1] == "Stopped   cleanly"
     assert lines[2] == f"Holds     2 fingerprints by {FINGERPRINTER}, 1 forgotten, 2 listed"
     size = size_text(GrowingBloomFilter(10_000, 1e-6).size_bytes)
-    assert lines[3] == f"Size      1 layer, the first for 10,000; {size}, 0.0% of the bits set"
+    assert lines[3] == f"Size      1 layer, the first for 10,000; {size}, 0.0 % of the bits set"
     assert lines[4].startswith("Error     at most 1e-06, ")
 
 
@@ -365,7 +365,7 @@ def test_a_list_that_lacks_fingerprints_is_written_and_told(
     called = call("urls", "export", "--jobdir", str(job), "-o", str(tmp_path / "file"), "--format", "text")
     assert called.code == 4
     assert called.err == (
-        "scrapy-dedupe urls export: The list of the filter is damaged: 1 fingerprints were written, 1 more are in"
+        "scrapy-dedupe urls export: The list of the filter is damaged: 1 fingerprint was written, 1 more are in"
         " the filter, but cannot be told from it.\n"
     )
     assert (tmp_path / "file").read_bytes() == fingerprint(Request(A)).hex().encode() + b"\n"
@@ -407,7 +407,7 @@ def test_a_damaged_end_is_left_out_and_told(
     path.write_bytes(b"\x00\x14" + fingerprint(Request(A)) + rest)
     called = call("urls", "import", "--jobdir", str(job), str(path))
     assert called.code == 4
-    assert called.out.startswith("1 fingerprints are new to ")
+    assert called.out.startswith("1 fingerprint is new to ")
     assert called.err == (
         f"scrapy-dedupe urls import: What follows a damaged place was left out: {path} at byte 22.\n"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.commands.figures import number_text, size_text
+from scrapy_dedupe.commands.figures import counted, number_text, size_text
 from scrapy_dedupe.content.canonical import version
 from scrapy_dedupe.stores import parse_store_url
 
@@ -70,7 +70,7 @@ def _size(url: str) -> int | None:
 
 
 def text(stats: ContentStats) -> str:
-    hosts = "1 host" if stats.templates == 1 else f"{number_text(stats.templates)} hosts"
+    hosts = counted(stats.templates, "host")
     parameters = ", ".join(f"{name} {value}" for name, value in stats.parameters.items())
     size = (
         "not told by Redis" if stats.bytes is None else f"{size_text(stats.bytes)}, all that is in the file"
@@ -79,7 +79,7 @@ def text(stats: ContentStats) -> str:
     return "\n".join(
         (
             f"Store      {stats.store}",
-            f"Texts      {number_text(stats.texts)} different ones, {kept} compared with others, {pending} pending",
+            f"Texts      {counted(stats.texts, 'different one')}, {kept} compared with others, {pending} pending",
             f"Templates  {hosts}",
             f"Compared   as {stats.canonicalizer} (DEDUPE_CANONICALIZER)",
             f"Near       {parameters or 'nothing was compared yet'}",

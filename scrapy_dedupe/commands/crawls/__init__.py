@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from scrapy_dedupe.commands.figures import counts_dict, number_text, size_text
+from scrapy_dedupe.commands.figures import counted, counts_dict, size_text
 
 if TYPE_CHECKING:
     import argparse
@@ -78,8 +78,8 @@ def text(crawls: list[Crawl]) -> str:
             crawl.id,
             state_text(crawl),
             crawl.started or "",
-            f"{number_text(crawl.counts['totalUrls'])} responses",
-            f"{number_text(crawl.counts['dupeUrls'])} duplicates",
+            counted(crawl.counts["totalUrls"], "response"),
+            counted(crawl.counts["dupeUrls"], "duplicate"),
             f"{size_text(crawl.counts['conservedSize'])} saved",
         )
         for crawl in crawls

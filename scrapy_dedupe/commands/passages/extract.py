@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.passages.extraction import extract
 from scrapy_dedupe.tasks.state import writing
@@ -157,4 +157,4 @@ def text(result: Extracted) -> str:
             if result.passages
             else f"No passage that the options ask for stands in several documents of {result.root}."
         )
-    return f"{number_text(result.passages)} passages at {number_text(result.places)} places: {result.output}"
+    return f"{counted(result.passages, 'passage')} at {counted(result.places, 'place')}: {result.output}"

@@ -92,7 +92,7 @@ def _lines(index: Inspected) -> Iterator[str]:
     )
     for segment in index.segments:
         yield (
-            f"segment     {segment.name}: {number_text(segment.documents)} documents ({number_text(segment.deleted)}"
-            f" deleted), {number_text(segment.texts)} texts, {number_text(segment.posts)} posts,"
+            f"segment     {segment.name}: {counted(segment.documents, 'document')} ({number_text(segment.deleted)}"
+            f" deleted), {counted(segment.texts, 'text')}, {counted(segment.posts, 'post')},"
             f" {size_text(segment.posts_bytes)} + {size_text(segment.texts_bytes)}"
         )

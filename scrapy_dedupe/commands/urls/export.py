@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from scrapy import version_info
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.commands.figures import counted, number_text
 from scrapy_dedupe.errors import ArchiveError, StoreError, UsageError
 from scrapy_dedupe.urls.folder import LastStop
 from scrapy_dedupe.urls.journal import sync_folder
@@ -103,13 +103,13 @@ def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: b
 def text(result: Exported) -> str:
     if result.file == "-":
         return ""
-    return f"{number_text(result.written)} fingerprints were written to {result.file}."
+    return f"{counted(result.written, 'fingerprint was', 'fingerprints were')} written to {result.file}."
 
 
 def caveat(result: Exported) -> str | None:
     if not result.lacking:
         return None
     return (
-        f"The list of the filter is damaged: {number_text(result.written)} fingerprints were written,"
+        f"The list of the filter is damaged: {counted(result.written, 'fingerprint was', 'fingerprints were')} written,"
         f" {number_text(result.lacking)} more are in the filter, but cannot be told from it."
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.figures import number_text
+from scrapy_dedupe.commands.figures import counted, number_text
 from scrapy_dedupe.crawls.places import sizes_of
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.tasks.watching import Reached
@@ -104,7 +104,7 @@ def _read(path: Path, files: list[ImportedFile], reached: Reached) -> Iterator[b
 
 
 def text(result: Imported) -> str:
-    sentences = [f"{number_text(result.new)} fingerprints are new to {result.filter}"]
+    sentences = [f"{counted(result.new, 'fingerprint is', 'fingerprints are')} new to {result.filter}"]
     sentences += [f"{number_text(result.known)} were known"]
     if result.again:
         sentences.append(f"{number_text(result.again)} were forgotten and count as seen again")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.figures import number_text, size_text
+from scrapy_dedupe.commands.figures import counted, number_text, size_text
 
 from .filters import Target, add_filter_arguments
 
@@ -70,7 +70,7 @@ def run(place: Place, opts: argparse.Namespace) -> UrlStats:
 
 
 def text(stats: UrlStats) -> str:
-    held = [f"{number_text(stats.fingerprints)} fingerprints by {stats.fingerprinter}"]
+    held = [f"{counted(stats.fingerprints, 'fingerprint')} by {stats.fingerprinter}"]
     for number, what in (
         (stats.forgotten, "forgotten"),
         (stats.listed, "listed"),
@@ -78,13 +78,13 @@ def text(stats: UrlStats) -> str:
     ):
         if number is not None:
             held.append(f"{number_text(number)} {what}")
-    layers = "1 layer" if stats.layers == 1 else f"{number_text(stats.layers)} layers"
+    layers = counted(stats.layers, "layer")
     size = f"{layers}, the first for {number_text(stats.capacity)}; {size_text(stats.bytes)}"
     lost = f"{stats.expected_lost:.2g} URLs lost until now, by expectation"
     lines = [
         f"Filter    {stats.filter}",
         f"Holds     {', '.join(held)}",
-        f"Size      {size}, {stats.fill_ratio:.1%} of the bits set",
+        f"Size      {size}, {100 * stats.fill_ratio:.1f} % of the bits set",
         f"Error     at most {stats.error_rate:g}, {stats.estimated_error:.2g} now; {lost}",
     ]
     if stats.last_stop is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def run(place: Place, opts: argparse.Namespace) -> Packed:
 
 
 def text(result: Packed) -> str:
-    return f"{result.wacz} has {result.captures:,} captures and {result.pages:,} pages. Replay it with {result.manifest}."
+    held = f"{counted(result.captures, 'capture')} and {counted(result.pages, 'page')}"
+    return f"{result.wacz} has {held}. Replay it with {result.manifest}."
 
 
 def caveat(result: Packed) -> str | None:
