@@ -253,7 +253,11 @@ def _is_terminal(stream: Any) -> bool:
 def _columns() -> int:
     """How many columns of the terminal a bar may take."""
     # Some terminals do not know their size and say 0, which would let tqdm cut its line for ever.
-    columns = os.get_terminal_size(_stream().fileno()).columns or 80
+    try:
+        columns = os.get_terminal_size(_stream().fileno()).columns or 80
+    except (OSError, ValueError):
+        # The window of a development environment, which is no device.
+        columns = 80
     return max(columns - 1, 1)
 
 
