@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class JudgedPage:
     """A page and its final verdict. ``mime`` is the declared type, empty without one; ``size_bytes`` is of the decoded body.
 
-    ``dropped``: the page is kept from the spider. ``is_bare``: it is new, with hardly a word besides what its host puts on
-    many pages.
+    ``dropped``: the page is kept from the spider. ``is_bare``: it is new, with hardly a word besides what its host puts
+    on many pages.
     """
 
     url: str

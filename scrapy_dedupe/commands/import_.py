@@ -50,9 +50,10 @@ class ImportReport:
     """What was done to the index of ``store``.
 
     ``imported`` and ``known`` name sources, ``skipped`` counts lines and records that were passed over, ``faults`` are
-    sentences on the first of them, ``absent`` ones on CDXJ whose WARC files are not there. ``captures`` and ``revisits`` were counted, ``originals`` entered; ``waiting``
-    payloads are named by revisits and not in the index. ``claimed`` sources are left to other processes. ``missing``
-    crawls are not in the manifest, ``removed`` ones were purged; ``not_removed`` says in sentences why none was.
+    sentences on the first of them, ``absent`` ones on CDXJ whose WARC files are not there. ``captures`` and
+    ``revisits`` were counted, ``originals`` entered; ``waiting`` payloads are named by revisits and not in the index.
+    ``claimed`` sources are left to other processes. ``missing`` crawls are not in the manifest, ``removed`` ones were
+    purged; ``not_removed`` says in sentences why none was.
     """
 
     store: str

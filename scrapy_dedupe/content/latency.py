@@ -1,7 +1,7 @@
 """How long things took: a histogram of fixed size, from which quantiles and cumulative counts are read.
 
-Buckets grow by a tenth at most, from a microsecond on, so a quantile is off by at most 5 %. The bounds that a monitoring
-system is told, :data:`BOUNDS_S`, are edges of buckets too, so the counts at them are exact.
+Buckets grow by a tenth at most, from a microsecond on, so a quantile is off by at most 5 %. The bounds that a
+monitoring system is told, :data:`BOUNDS_S`, are edges of buckets too, so the counts at them are exact.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which WARC files a crawl has, and where they are now.
 
 The index names them; those that are not there may be in another folder under their own name, alone or in their WACZ.
-A file of that name counts only if it is the crawl's: it says so, or is the WACZ that was imported, or records begin where
-entries say. Others say themselves, in their warcinfo, that they belong to a crawl.
+A file of that name counts only if it is the crawl's: it says so, or is the WACZ that was imported, or records begin
+where entries say. Others say themselves, in their warcinfo, that they belong to a crawl.
 """
 
 from __future__ import annotations

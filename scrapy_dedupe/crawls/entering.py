@@ -5,10 +5,10 @@ Counted is what the crawler counts: every ``response`` and ``revisit`` over HTTP
 payload conserves nothing. Originals are responses to GET with a payload, whole ones: neither 206, 304 nor 1xx. Those
 of status 200 come before all others with the same payload, whatever the order of the lines.
 
-Revisits may come before their originals, so they wait in a temporary file until all originals are entered. Those without
-an original then wait in the index, until it resolves them. So do those whose original is in another crawl, as long as
-other sources may bring their own crawl one: the order of its sources is to make no difference. Memory is bounded here,
-whatever waits.
+Revisits may come before their originals, so they wait in a temporary file until all originals are entered. Those
+without an original then wait in the index, until it resolves them. So do those whose original is in another crawl, as
+long as other sources may bring their own crawl one: the order of its sources is to make no difference. Memory is
+bounded here, whatever waits.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Entered:
 class Entering:
     """Enters one source that was begun; a context manager that deletes its temporary files.
 
-    ``wacz_index`` is the place of its container; ``is_last`` says that its crawl gets no other source. ``alive`` is called
-    before every batch, ``on_fault`` with a sentence for each line or record that is passed over. Raises what the index
-    raises, and :class:`~scrapy_dedupe.errors.CrawlStateError` if it has lost the source meanwhile.
+    ``wacz_index`` is the place of its container; ``is_last`` says that its crawl gets no other source. ``alive`` is
+    called before every batch, ``on_fault`` with a sentence for each line or record that is passed over. Raises what the
+    index raises, and :class:`~scrapy_dedupe.errors.CrawlStateError` if it has lost the source meanwhile.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """The index as a running crawl asks it: what it says, or nothing while it is away.
 
 Records are entered many at a time; those that wait are found all the same. Those of a concurrent crawl, which others
-look for while it runs, are entered one by one. Records that a kill keeps from being entered are read from the crawl's own files, like all that could not
-be entered because the store was away: when the crawl ends, or before it is committed. Until then
-:attr:`GuardedIndex.is_incomplete` says so.
+look for while it runs, are entered one by one. Records that a kill keeps from being entered are read from the crawl's
+own files, like all that could not be entered because the store was away: when the crawl ends, or before it is
+committed. Until then :attr:`GuardedIndex.is_incomplete` says so.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ has. A committed crawl whose container is not packed has none: nobody knows whet
 A WARC file that was imported by itself lies in no container, whichever others its crawl has.
 
 A need that a WACZ tells of itself has the bare name of a container or WARC file, since nobody knew its crawl then. That
-name says which one is meant, and nothing about where it is. The crawl that it names may be in the index under another id.
+name says which one is meant, and nothing about where it is. The crawl that it names may be in the index under another
+id.
 """
 
 from __future__ import annotations

@@ -91,11 +91,11 @@ class Imported:
     """What an import did.
 
     ``imported`` and ``known`` are names of sources. ``skipped`` counts lines and records that were passed over, and
-    ``faults`` says which, up to a thousand. ``absent`` says which CDXJ name WARC files that are not there. ``captures`` and ``revisits`` were counted; ``originals`` may serve as
-    originals, as far as no other record of the index has the same payload. ``waiting`` payloads, of all crawls, are named
-    by revisits and not in the index. ``claimed`` sources are left to other processes. ``missing`` are committed crawls
-    that no source of the manifests belongs to, ``removed`` those of them that were purged; ``not_removed`` says in
-    sentences why none was, though it was wanted.
+    ``faults`` says which, up to a thousand. ``absent`` says which CDXJ name WARC files that are not there. ``captures``
+    and ``revisits`` were counted; ``originals`` may serve as originals, as far as no other record of the index has the
+    same payload. ``waiting`` payloads, of all crawls, are named by revisits and not in the index. ``claimed`` sources
+    are left to other processes. ``missing`` are committed crawls that no source of the manifests belongs to,
+    ``removed`` those of them that were purged; ``not_removed`` says in sentences why none was, though it was wanted.
     """
 
     imported: tuple[str, ...] = ()

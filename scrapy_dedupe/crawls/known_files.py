@@ -1,7 +1,7 @@
 """Whether the files that the index names still hold what it says.
 
-A file of another crawl is opened once, at the first record of it that is to be referred to: a file or WACZ under the same
-name may have taken its place. Of one at a URL, that it was moved there is taken as proof.
+A file of another crawl is opened once, at the first record of it that is to be referred to: a file or WACZ under the
+same name may have taken its place. Of one at a URL, that it was moved there is taken as proof.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a WARC file that the index names is now.
 
-A file is named by its path, or by its URL if it lies elsewhere. While it is written it has the suffix ``.open`` besides.
-If it is in a WACZ alone, it is named ``PLACE.wacz/archive/NAME``, with the path or URL of the WACZ.
+A file is named by its path, or by its URL if it lies elsewhere. While it is written it has the suffix ``.open``
+besides. If it is in a WACZ alone, it is named ``PLACE.wacz/archive/NAME``, with the path or URL of the WACZ.
 """
 
 from __future__ import annotations

@@ -93,8 +93,9 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[Listed]) -> list[str]:
     """The committed crawls that a manifest does not name, in the order of their start.
 
     An entry names the crawl of its crawl id, and every crawl that has the container: by hash where both have one, else
-    by file name. An id that no crawl can have says as little as none. Raises :class:`~scrapy_dedupe.errors.CrawlStateError` when an entry names no crawl of either
-    kind, since then nobody can say that a crawl is missing, and when no crawl of the index is named.
+    by file name. An id that no crawl can have says as little as none. Raises
+    :class:`~scrapy_dedupe.errors.CrawlStateError` when an entry names no crawl of either kind, since then nobody can
+    say that a crawl is missing, and when no crawl of the index is named.
     """
     committed = [info.id for info in index.crawls() if info.state == "committed"]
     holders: dict[str, list[tuple[str, str | None]]] = {}

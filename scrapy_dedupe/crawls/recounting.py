@@ -49,8 +49,8 @@ class Recount:
     """The counts of one crawl, from its records. ``rules`` is None for an imported crawl.
 
     ``counts`` are complete after :meth:`finish`, but for the size of the crawl; ``is_exact`` says whether what they
-    conserve can be compared. ``needed`` are the other crawls whose records are referred to, ``unmet`` the revisits whose
-    original is not in the index, ``lacking`` the records that should be in it.
+    conserve can be compared. ``needed`` are the other crawls whose records are referred to, ``unmet`` the revisits
+    whose original is not in the index, ``lacking`` the records that should be in it.
     """
 
     def __init__(self, index: CrawlIndex, crawl: str, ledger: Ledger, rules: RevisitRules | None) -> None:

@@ -1,9 +1,9 @@
 """Enters the records of an imported crawl once more, from its files instead of its sources.
 
-The rules are those of the import (see :mod:`.entering`): responses over HTTP with a payload serve as originals, those of
-status 200 before all others. A record without a payload digest keeps the one of its entry, which an index of its source
-gave. All revisits wait for :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`, which knows
-the originals of all files and of the other crawls.
+The rules are those of the import (see :mod:`.entering`): responses over HTTP with a payload serve as originals, those
+of status 200 before all others. A record without a payload digest keeps the one of its entry, which an index of its
+source gave. All revisits wait for :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`, which knows the originals of
+all files and of the other crawls.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class Repair:
 def repair(checker: Checker, check: Check, *, forget_missing: bool = False) -> list[Repair]:
     """Mend what *check* found, as far as reading files anew mends it.
 
-    With *forget_missing* entries go whose records cannot be read, even all of a crawl. What is the matter with one crawl
-    does not keep the others from it. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`.
+    With *forget_missing* entries go whose records cannot be read, even all of a crawl. What is the matter with one
+    crawl does not keep the others from it. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`.
     """
     index = checker.index
     repairs = [Repair(crawl, f"The removal of {crawl} was ended.") for crawl in end_unfinished(index)]

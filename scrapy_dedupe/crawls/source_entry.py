@@ -55,8 +55,8 @@ class EntryOptions:
     """How a source is entered.
 
     ``payload`` is the mode of all sources, None for what each says itself; ``else_payload`` gives that of one which
-    says nothing. ``verify``: the hash of a container is compared, and not only its size. ``is_last``: no other source of
-    its crawl is to come.
+    says nothing. ``verify``: the hash of a container is compared, and not only its size. ``is_last``: no other source
+    of its crawl is to come.
     """
 
     payload: str | None
@@ -78,8 +78,8 @@ def enter_source(
     That is the same file under another name.
 
     ``on_fault`` gets a sentence for each line or record that is passed over. Raises
-    :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a source that is broken,
-    and what the index raises. What was entered of it is hidden then, and is to be dropped.
+    :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a source that is
+    broken, and what the index raises. What was entered of it is hidden then, and is to be dropped.
     """
     file = place_file(source.place)
     kind = kind_of(file)

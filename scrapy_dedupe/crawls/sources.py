@@ -78,8 +78,8 @@ def find_sources(
     """The sources that paths, patterns, folders and URLs stand for, in their order, each once.
 
     ``crawl`` is taken for what no manifest gives a crawl; ``allow_outside`` lets manifests name files that are not
-    below their folder; ``check`` is called before each file. Raises :class:`~scrapy_dedupe.errors.UsageError` for a word
-    without a file.
+    below their folder; ``check`` is called before each file. Raises :class:`~scrapy_dedupe.errors.UsageError` for a
+    word without a file.
     """
     places = [place for word in words for place in places_of(word)]
     search = _Search(crawl, allow_outside)

@@ -72,8 +72,8 @@ class TimeSlice:
 class Share:
     """What fell to one host, MIME type or status, the largest first. The last row may be :data:`OTHERS`.
 
-    ``requests_filtered`` is None for MIME types and statuses: a request that is not sent has neither. ``is_bound``: there
-    may be more, since some came before the name was noticed among many; that is in the last row.
+    ``requests_filtered`` is None for MIME types and statuses: a request that is not sent has neither. ``is_bound``:
+    there may be more, since some came before the name was noticed among many; that is in the last row.
     """
 
     name: str
@@ -129,8 +129,8 @@ class DuplicateGroup:
 class UrlFilterFigures:
     """The URL filter of one crawl, as its stats ``dedupe/url/…`` say. What they do not say is None.
 
-    ``estimated_error`` is the probability that the next new URL is taken for seen, ``expected_lost`` the number of pages
-    that were lost so. ``confirmed`` and ``false_positives``: answers that the exact set confirmed or corrected.
+    ``estimated_error`` is the probability that the next new URL is taken for seen, ``expected_lost`` the number of
+    pages that were lost so. ``confirmed`` and ``false_positives``: answers that the exact set confirmed or corrected.
     """
 
     crawl: str
@@ -190,8 +190,8 @@ class Trap:
     """A pattern of URLs most of whose pages brought little that was new.
 
     ``pages`` were judged and are not ``unchanged``. ``exact`` and ``near`` of them are copies of pages at other URLs;
-    ``template`` others are none, and have hardly a word besides what their host puts on many pages. ``share`` is that of
-    the three, from 0 to 1. Of a page with parameters and the same one without, the first is the copy, whichever was
+    ``template`` others are none, and have hardly a word besides what their host puts on many pages. ``share`` is that
+    of the three, from 0 to 1. Of a page with parameters and the same one without, the first is the copy, whichever was
     read first.
     """
 

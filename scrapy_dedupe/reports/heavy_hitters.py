@@ -1,9 +1,10 @@
 """Rows by name, for any number of names in bounded memory.
 
 As in Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams,
-ICDT 2005) the rows that were counted least often make room for new ones, here many at once: when there are twice as many
-rows as there may be, or twice as many bytes of text in them. Whoever comes afterwards may have been counted before;
-``missed`` of a new row is the most that can be, and no name without a row was counted more often than ``floor`` times.
+ICDT 2005) the rows that were counted least often make room for new ones, here many at once: when there are twice as
+many rows as there may be, or twice as many bytes of text in them. Whoever comes afterwards may have been counted
+before; ``missed`` of a new row is the most that can be, and no name without a row was counted more often than ``floor``
+times.
 """
 
 from __future__ import annotations

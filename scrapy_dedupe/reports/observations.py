@@ -1,7 +1,7 @@
 """What was seen during a crawl, in bounded memory.
 
-Counters are exact. Hosts, MIME types, statuses, groups of duplicates and patterns of URLs are those that came most often
-(see :mod:`.heavy_hitters`); what has no row of its own is in the sums all the same.
+Counters are exact. Hosts, MIME types, statuses, groups of duplicates and patterns of URLs are those that came most
+often (see :mod:`.heavy_hitters`); what has no row of its own is in the sums all the same.
 """
 
 from __future__ import annotations

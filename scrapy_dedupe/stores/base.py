@@ -153,8 +153,8 @@ class ContentStore(Protocol):
         """For each: find the kept text most similar to this one, or else keep this one; in one atomic step.
 
         Its text was claimed before. Of the texts in one of its buckets, the most similar one of those that are near
-        is answered, and nothing is kept. One that is pending at the same URL is this page, in an earlier attempt. Otherwise the text goes into each of its buckets (the last one in a bucket
-        stays there).
+        is answered, and nothing is kept. One that is pending at the same URL is this page, in an earlier attempt.
+        Otherwise the text goes into each of its buckets (the last one in a bucket stays there).
         """
 
     def find_texts(self, captures: Sequence[Capture]) -> list[SeenText | None]:
@@ -191,8 +191,8 @@ class ContentStore(Protocol):
     ) -> int:
         """Forget the texts whose first capture is older than ``before_ms``, or was made by ``crawl``. How many.
 
-        With neither: all texts, and the parameters and templates with them, as if the store was new. ``on_forgotten`` is
-        told of what so many are gone, first of ``texts``, then of what was kept for them.
+        With neither: all texts, and the parameters and templates with them, as if the store was new. ``on_forgotten``
+        is told of what so many are gone, first of ``texts``, then of what was kept for them.
         """
 
     def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:

@@ -244,15 +244,16 @@ class IndexStore(Protocol):
     def claim_source(self, lease_s: float) -> Source | None:
         """Take the next source of the queue; None if there is none.
 
-        It has a new ``token``, and is this process's for so many seconds (see :meth:`renew_lease`); then it is given to the next who asks,
-        before what is still in the queue. An entry of the queue that does not parse is dropped and counted as unreadable.
+        It has a new ``token``, and is this process's for so many seconds (see :meth:`renew_lease`); then it is given to
+        the next who asks, before what is still in the queue. An entry of the queue that does not parse is dropped and
+        counted as unreadable.
         """
 
     def renew_lease(self, source: Source, lease_s: float) -> None:
         """Keep a claimed source for so many seconds from now on.
 
-        This and all that follows raise :class:`~scrapy_dedupe.errors.TakenOver`, having changed nothing, when another process
-        has claimed or begun the source since, with another ``token``.
+        This and all that follows raise :class:`~scrapy_dedupe.errors.TakenOver`, having changed nothing, when another
+        process has claimed or begun the source since, with another ``token``.
         """
 
     def release_source(self, source: Source) -> None:
@@ -316,7 +317,8 @@ class IndexStore(Protocol):
         """Look for the originals of revisits that wait; how many revisits have one now.
 
         Each adds ``max(0, size of the original - its own size)`` to the conserved size of its crawl, and a need, if the
-        original is in another crawl (the crawl's own originals come first, then committed ones). Exactly once for each, whatever is cut off.
+        original is in another crawl (the crawl's own originals come first, then committed ones). Exactly once for each,
+        whatever is cut off.
         """
 
     def import_notes(self) -> ImportNotes:
@@ -345,8 +347,8 @@ class IndexStore(Protocol):
     def replace(self, crawl: str, by: str) -> None:
         """Let a committed crawl have what the uncommitted crawl ``by`` has, and forget that one.
 
-        Records, files, URLs, needs, waiting revisits and the counts change in one step for readers; state, time, stats and
-        containers of *crawl* stay. Safe to repeat and to resume.
+        Records, files, URLs, needs, waiting revisits and the counts change in one step for readers; state, time, stats
+        and containers of *crawl* stay. Safe to repeat and to resume.
         """
 
     def merged_faults(self) -> int:

@@ -55,7 +55,8 @@ def add_originals(
 ) -> dict[bytes, int]:
     """Enter records under a crawl or under a part of it, those apart whose payload it has already.
 
-    Gives the packed digests of those that were entered, with their running numbers. What another part of the crawl has counts as soon as that one has ended: until then it may still be forgotten.
+    Gives the packed digests of those that were entered, with their running numbers. What another part of the crawl has
+    counts as soon as that one has ended: until then it may still be forgotten.
     """
     first = number << _SHIFT
     row = connection.execute(

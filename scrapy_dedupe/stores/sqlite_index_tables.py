@@ -23,8 +23,8 @@ The same model as Browsertrix's keys (see :mod:`.redis_index_keys`):
 ``crawl_url``
     One row for each URL whose complete payload a crawl or part recorded: the ``hash`` of the URL and what was
     recorded last, both as :mod:`.index_values` says; but where the record with that payload was entered at the
-    same time, the byte 0x01 and its running number (4 bytes, big-endian) stand for the digest. The hash comes first in the key: looking up is frequent,
-    forgetting a crawl, which reads the whole table, is rare.
+    same time, the byte 0x01 and its running number (4 bytes, big-endian) stand for the digest. The hash comes first in
+    the key: looking up is frequent, forgetting a crawl, which reads the whole table, is rare.
 ``crawl_need``
     The containers of other crawls that the revisits of a crawl refer to. ``file`` is empty where it is not known.
 ``crawl_waiting``
