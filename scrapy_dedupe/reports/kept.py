@@ -17,7 +17,8 @@ from .observations import Observations
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MOST_BYTES = 8_000_000
+# Of the JSON, which has less than 400 kB. As lists in lists it may take forty times as much memory.
+_MOST_BYTES = 1_000_000
 
 
 def pack(observations: Observations) -> bytes:

@@ -17,6 +17,7 @@ MOST_OF_ONE = 2**50
 """More bytes than anything that is counted at once can have."""
 
 _MOST_OF_ALL = 2**80
+_MOST_CHARS = 3_000
 
 
 def dict_of(value: object) -> dict[str, Any]:
@@ -33,11 +34,11 @@ def list_of(value: object) -> list[Any]:
     return value
 
 
-def text_of(value: object, most_chars: int = 3_000) -> str:
-    """A text of at most so many characters, made harmless: other programs write to a shared store too."""
-    if not isinstance(value, str) or len(value) > most_chars:
+def text_of(value: object) -> str:
+    """A text of at most 3,000 characters, made harmless: other programs write to a shared store too."""
+    if not isinstance(value, str) or len(value) > _MOST_CHARS:
         raise ValueError("no short text")
-    return harmless(value, most_chars)
+    return harmless(value, _MOST_CHARS)
 
 
 def count_of(value: object, most: int = _MOST_OF_ALL) -> int:
