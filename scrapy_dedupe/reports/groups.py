@@ -24,7 +24,7 @@ class Group(Row):
 
     __slots__ = ("examples", "kinds", "least", "url")
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str = "") -> None:
         super().__init__()
         self.url = url
         self.kinds = dict.fromkeys(_KINDS, 0)
@@ -37,12 +37,16 @@ class Groups(HeavyHitters[Group]):
 
     def __init__(self) -> None:
         super().__init__(_MOST_GROUPS, _MOST_BYTES)
-        self._shown = ""
 
     def count(self, original_url: str, url: str, kind: str, similarity: float | None) -> None:
         """Note that the page at *url* repeats the one at *original_url*; *kind*: ``exact`` or ``near``."""
-        self._shown = shown_url(original_url)
-        group = self._row(key_of(original_url, self._shown))
+        shown = shown_url(original_url)
+        key = key_of(original_url, shown)
+        group = self._row(key)
+        if group.calls == 1:
+            group.url = shown
+            if shown != key:
+                self._add_text(group, shown)
         group.kinds[kind] += 1
         if similarity is not None:
             group.least = min(group.least, similarity)
@@ -53,10 +57,7 @@ class Groups(HeavyHitters[Group]):
                 self._add_text(group, shown)
 
     def _make(self, name: str) -> Group:
-        group = Group(self._shown)
-        if self._shown != name:
-            self._add_text(group, self._shown)
-        return group
+        return Group()
 
     def merge(self, other: Groups) -> None:
         """Add what another one counted, over the bounds if need be."""
