@@ -66,7 +66,7 @@ class ArchiveEnd:
         session.notes["index"] = f"crawl {crawl} NOT committed"
         try:
             paths = await session.on_worker(self._recorder.finish)
-            session.notes["warc"] = _shown(paths)
+            session.notes["warc"] = self._shown(paths)
             if self._is_packed and self._is_to_be_committed():
                 await self._pack()
         except CrawlStateError as error:
@@ -147,6 +147,15 @@ class ArchiveEnd:
             self._uploads.submit(done.wacz.path, tuple(path.name for path in done.files))
         self._uploads.submit(done.manifest, ())
 
+    def _shown(self, paths: Sequence[object]) -> str:
+        shown = ", ".join(map(str, paths[:_MOST_NAMES]))
+        if len(paths) > _MOST_NAMES:
+            shown += f" and {len(paths) - _MOST_NAMES:,} more"
+        if self._recorder.has_unfinished:
+            left = f"a file in {self._settings.warc.folder} was left open; mend it with `scrapy dedupe warc salvage`"
+            return f"{shown}; {left}" if shown else left
+        return shown or "nothing was recorded"
+
     def _is_to_be_committed(self) -> bool:
         reason = self._session.reason
         return (
@@ -154,11 +163,6 @@ class ArchiveEnd:
             and not self.is_broken
             and any(fnmatch.fnmatchcase(reason, pattern) for pattern in self._settings.warc.commit_reasons)
         )
-
-
-def _shown(paths: Sequence[object]) -> str:
-    shown = ", ".join(map(str, paths[:_MOST_NAMES])) or "nothing was recorded"
-    return f"{shown} and {len(paths) - _MOST_NAMES:,} more" if len(paths) > _MOST_NAMES else shown
 
 
 def _decide(crawl: str) -> str:

@@ -12,6 +12,7 @@ counted in ``dedupe/log/lost``.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ from scrapy.exceptions import NotConfigured
 
 from .appended_lines import AppendedLines, is_pipe
 from .errors import ArchiveError, SettingError
+from .reports.wording import counted
 from .session import Session
 from .warc.dates import date_from_digits, format_date
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from .crawls.recorder import Recorded
     from .onlookers import JudgedPage
     from .warc.capture import Capture
+
+logger = logging.getLogger(__name__)
 
 FIELDS: Final = (
     "time",
@@ -129,6 +133,12 @@ class DuplicatesLogExtension:
         await self._session.on_worker(self._write)
         if lost := self._lines.give_up():
             self._session.inc("dedupe/log/lost", lost)
+            logger.warning(
+                "%s of the log of duplicates %s could not be written and %s lost.",
+                counted(lost, "line"),
+                self._path,
+                "is" if lost == 1 else "are",
+            )
 
     # On the worker
 

@@ -71,12 +71,12 @@ class MetricsExtension:
         self._session.at_stop(self._close)
 
     async def _close(self) -> None:
-        self._source.is_running = False
         # It may wait for a server to end.
         await self._session.on_worker(self._leave)
 
     def _leave(self) -> None:
         self._end.detach()
+        self._source.is_running = False
         places = self._places.copy()
         self._places.clear()
         if places:
@@ -119,5 +119,6 @@ def _leave_later(places: list[Place], source: CrawlSource) -> None:
     # Called in the middle of something else, which may hold any lock.
     from .metric_places import leave
 
+    source.is_running = False
     for place in places:
         threading.Thread(target=partial(leave, place, source), daemon=True).start()

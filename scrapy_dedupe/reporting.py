@@ -163,7 +163,7 @@ class ReportExtension:
         except Exception as error:  # noqa: BLE001 - the crawl itself has ended well
             if isinstance(error, OSError):
                 error = ArchiveError(f"The page {self._page} cannot be written: {error.strerror or error}.")
-            self._session.error("report", error, "The crawl itself has ended as it should.")
+            self._session.error("report", error, "That changes nothing of the crawl itself.")
             # An earlier error of this kind may be the one that is in the log.
             self._session.notes["report"] = f"{self._page} was not written"
         else:

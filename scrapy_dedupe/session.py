@@ -70,6 +70,7 @@ class Session:
         self._at_drop: list[Callable[[Request], None]] = []
         self._is_holding_back = False
         self._has_paused = False
+        self._has_opened = False
         self.is_spoiled = False
         self._started = datetime.now(UTC).replace(microsecond=0)
         self.loop = EventLoop()
@@ -361,6 +362,7 @@ class Session:
     # Signals
 
     def _spider_opened(self) -> None:
+        self._has_opened = True
         self.loop.open()
 
     async def _run_all(self, actions: list[Callable[[], Any]]) -> None:
@@ -376,12 +378,18 @@ class Session:
         self.reason = reason
         if self._refusal is not None:
             return
+        if not self._has_opened:
+            # Another component has stopped the start.
+            self._abandon()
+            return
         # What waits is done now, so that the stats, which Scrapy shows next, are those of the whole crawl.
         await self._run_all(self._at_close)
         if self._worker is not None:
             await self.on_worker(lambda: None)
 
     async def _engine_stopped(self) -> None:
+        if not self._has_opened:
+            return
         await self._run_all(self._at_stop)
         self.loop.close()
         if self._worker is not None:

@@ -192,6 +192,7 @@ async def test_a_full_disk_is_told_once_and_the_crawl_goes_on(
     assert stats["dedupe/errors/log"] >= 1
     assert (stats.get("dedupe/log/lines", 0), stats["dedupe/log/lost"]) == (0, 2)
     assert caplog.text.count("/dev/full cannot be written: No space left on device.") == 1
+    assert "2 lines of the log of duplicates /dev/full could not be written and are lost." in caplog.text
     assert len(records_of(tmp_path / "warcs")) > 2
 
 

@@ -17,11 +17,13 @@ import scrapy
 from crawling import LinkSpider, crawl, crawl_test
 from prometheus_client.parser import text_string_to_metric_families as parse
 from scrapes import LAYERS, ScrapingSpider, free_port, samples, scraped
+from scrapy import version_info
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.test import get_crawler
 
 from scrapy_dedupe import metric_places
 from scrapy_dedupe.content.latency import BOUNDS_S
+from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.session import Session
 
 if TYPE_CHECKING:
@@ -328,6 +330,32 @@ def test_a_start_that_others_break_gives_the_port_back(
     assert not metric_places.is_open(place)
     with socket.create_server(("127.0.0.1", port)):
         pass
+
+
+@crawl_test
+async def test_a_component_that_fails_while_the_spider_is_opened_leaves_nothing_behind(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, port: int
+) -> None:
+    class Broken:
+        def open_spider(self) -> None:
+            raise RuntimeError("no database")
+
+    class Old(Broken):  # Scrapy 2.13 hands the spider over
+        def open_spider(self, spider: Any) -> None:  # type: ignore[override]
+            super().open_spider()
+
+    broken = Broken if version_info >= (2, 14) else Old
+    file = tmp_path / "links.prom"
+    settings |= {"DEDUPE_METRICS_FILE": file, "DEDUPE_CRAWL_ID": "c1", "ITEM_PIPELINES": {broken: 100}}
+    with pytest.raises(RuntimeError, match="no database"):
+        await crawl(LinkSpider, settings, urls=web.url())
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("dedupe-")]
+    assert samples(file.read_text())["dedupe_crawls_running",] == 0
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
+    with open_index(settings["DEDUPE_STORE_URL"]) as index:
+        assert [info.state for info in index.crawls() if info.state != "canceled"] == []
 
 
 def test_prometheus_client_is_loaded_only_if_it_is_asked_for(tmp_path: Path) -> None:

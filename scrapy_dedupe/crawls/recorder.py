@@ -108,6 +108,11 @@ class Recorder:
         """Whether the index lacks something that is in the files."""
         return self._index.is_incomplete
 
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether a file of this run keeps the name of an open one, since it could not get its own."""
+        return self._writer.has_unfinished
+
     def look_up(self, captures: Sequence[Capture]) -> None:
         """Ask the index in one round trip for the payloads of captures that are recorded next, in this order.
 

@@ -310,7 +310,7 @@ class GrowingBloomFilter:
     @property
     def estimated_error(self) -> float:
         """Probability that the next new fingerprint is called seen, from the bits that are set now."""
-        return -math.expm1(sum(math.log1p(-layer.measured_error()) for layer in self._layers))
+        return abs(math.expm1(sum(math.log1p(-layer.measured_error()) for layer in self._layers)))
 
     @property
     def expected_lost(self) -> float:

@@ -38,6 +38,6 @@ def expected_figures(layers: Sequence[tuple[Geometry, int]]) -> dict[str, float]
         "layers": len(layers),
         "bytes": sum(geometry.size_bytes for geometry in geometries),
         "fill_ratio": filled / bits,
-        "estimated_error": -math.expm1(kept),
+        "estimated_error": abs(math.expm1(kept)),
         "expected_lost": expected_lost(geometries, counts),
     }

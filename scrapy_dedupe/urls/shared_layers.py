@@ -197,10 +197,12 @@ class Description:
     @property
     def estimated_error(self) -> float:
         """Probability that the next new fingerprint is called seen."""
-        return -math.expm1(
-            sum(
-                math.log1p(-layer.error_at(count))
-                for layer, count in zip(self.layers, self.counts, strict=True)
+        return abs(
+            math.expm1(
+                sum(
+                    math.log1p(-layer.error_at(count))
+                    for layer, count in zip(self.layers, self.counts, strict=True)
+                )
             )
         )
 

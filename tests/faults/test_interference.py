@@ -186,3 +186,29 @@ def test_a_reader_that_has_seen_enough_is_no_fault(tmp_path: Path) -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@crawl_test
+async def test_a_file_that_cannot_be_finished_is_told_of_at_the_end(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "warcs"
+
+    def block() -> None:
+        while not (found := list(folder.glob("*.open"))):
+            threading.Event().wait(0.01)
+        (opened,) = found
+        # A folder of this name stands in its way.
+        (folder / opened.name.removesuffix(".open") / "x").mkdir(parents=True)
+
+    chain(web, 3, {1: block})
+    settings |= {"DEDUPE_CRAWL_ID": "c1", "DEDUPE_WARC_FILE_SIZE": 1_000}
+    crawler = await crawl(LinkSpider, settings, urls=web.url("/0"))
+    assert crawler.stats.get_value("finish_reason") == "dedupe_archive_error"
+    assert "nothing was recorded" not in caplog.text
+    assert (
+        f"WARC      a file in {folder} was left open; mend it with `scrapy dedupe warc salvage`"
+        in caplog.text
+    )
+    with open_index(settings["DEDUPE_STORE_URL"]) as index:
+        assert [info.state for info in index.crawls()] == ["uncommitted"]

@@ -293,3 +293,7 @@ def test_order_does_not_matter_for_membership() -> None:
     a.add_many(items)
     b.add_many(shuffled)
     assert a.dump_layers() == b.dump_layers()
+
+
+def test_an_empty_filter_has_no_error_and_no_sign_before_it() -> None:
+    assert str(GrowingBloomFilter(1_000, 1e-6).estimated_error) == "0.0"
