@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.stores.base import CrawlInfo
 
+    from .figures import DuplicateGroup
     from .tallies import Tallies
 
 MOST_HOSTS = 50
@@ -76,12 +77,16 @@ def report_of(
     mime_types = _of_answers(_shares(whole.mime_types, MOST_NAMES))
     statuses = _of_answers(_shares(whole.statuses, MOST_NAMES))
     groups = whole.groups.largest(MOST_GROUPS)
-    if any(row.is_bound for row in [*hosts, *mime_types, *statuses]) or any(
-        group.is_bound for group in groups
-    ):
+    counted: dict[str, Sequence[Share] | Sequence[DuplicateGroup]] = {
+        "hosts": hosts,
+        "MIME types": mime_types,
+        "statuses": statuses,
+        "groups of duplicates": groups,
+    }
+    if many := [name for name, rows in counted.items() if any(row.is_bound for row in rows)]:
         own_notes.append(
-            "There were too many hosts, types or groups to count each from its first page on. Figures with “at least”"
-            " are the least that they can be; the totals are exact."
+            f"There were too many {' and '.join(many)} to count each from its first page on. Figures with “at least” are"
+            " the least that they can be; the totals are exact."
         )
     if len(whole.groups) > len(groups) or whole.groups.floor:
         own_notes.append(f"Of the groups of duplicates the {len(groups)} largest ones are shown.")

@@ -166,6 +166,7 @@ def test_few_hosts_of_many_are_named_and_the_rest_is_one_row() -> None:
     assert report.hosts[-1].name == OTHERS
     assert sum(share.requests_filtered for share in report.hosts) == 1_001
     assert any(share.is_bound for share in report.hosts)
+    assert any(note.startswith("There were too many hosts to count") for note in report.notes)
     assert any("the least that they can be" in note for note in report.notes)
 
 
