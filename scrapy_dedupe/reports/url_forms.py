@@ -49,7 +49,7 @@ class Patterns(NamedTuple):
 
 
 def patterns_of(url: str) -> Patterns:
-    """The patterns of a URL, of which the first 1,000 characters are looked at.
+    """The patterns of a URL, of which the first 1,000 characters behind the host are looked at.
 
     >>> patterns_of("https://example.com/calendar/2026/11?month=12").whole
     'example.com/calendar/{n}/{n}?month={n}'
@@ -58,9 +58,8 @@ def patterns_of(url: str) -> Patterns:
     >>> patterns_of("https://example.com/a/b/a/c").folder, patterns_of("https://example.com/a/b/a/c").wide
     ('example.com/a/b/a/{name}', ('example.com/…/{repeated}/…',))
     """
-    text, _, _ = url[:_READ_CHARS].partition("#")
-    host, rest = host_and_rest(text)
-    path, _, query = rest.partition("?")
+    host, rest = host_and_rest(url)
+    path, _, query = rest[:_READ_CHARS].partition("#")[0].partition("?")
     # What stands behind a semicolon is a parameter, too: ;jsessionid=12AB.
     path, _, beside = path.partition(";")
     parts = path[1:].split("/", 200)

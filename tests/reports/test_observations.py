@@ -237,6 +237,16 @@ def test_a_crawl_does_not_end_before_it_began() -> None:
     assert (again.started, again.ended) == (T - 3_600, T - 3_590)
 
 
+def test_a_long_password_is_not_kept_in_part() -> None:
+    seen = observed()
+    for number in range(25):
+        url = f"http://me:{'secret' * 1_000}@h/{number}"
+        judge(seen, url, original=f"http://me:{'secret' * 1_000}@o/")
+    text = json.dumps(seen.as_dict())
+    assert "secret" not in text
+    assert '"http://h/0"' in text
+
+
 def test_texts_of_another_program_are_made_harmless() -> None:
     seen = observed(spider="S1")
     judge(seen, "http://h/S1/x?S1=1", original="http://o/S1")
