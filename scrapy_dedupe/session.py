@@ -11,7 +11,6 @@ import inspect
 import logging
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from scrapy import signals
@@ -24,6 +23,7 @@ from .live_figures import LiveFigures
 from .middleware_order import check_places
 from .onlookers import Onlookers
 from .recordings import Recordings
+from .setting_values import fill_in
 from .settings import Settings, read_settings, warn_of_unknown
 from .stores import open_store, parse_store_url
 from .summary import summary_lines
@@ -32,6 +32,7 @@ from .worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
+    from pathlib import Path
 
     from scrapy import Request
     from scrapy.crawler import Crawler
@@ -192,10 +193,7 @@ class Session:
 
     def named_path(self, path: str) -> Path:
         """*path* with the names in it filled in, as a feed has them: ``%(name)s`` and ``%(time)s``, that of the start."""
-        # A name is no folder.
-        name = self.spider_name.replace("/", "-").replace("\\", "-")
-        time = self._started.isoformat().replace(":", "-")
-        return Path(path.replace("%(name)s", name).replace("%(time)s", time))
+        return fill_in(path, self.spider_name, self._started.isoformat().replace(":", "-"))
 
     # Work
 

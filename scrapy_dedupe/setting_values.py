@@ -99,6 +99,13 @@ def named_path(value: Any) -> str:
     return text
 
 
+def fill_in(path: str, name: str, time: str) -> Path:
+    """The path that :func:`named_path` let pass, with the names in it filled in; *name* is that of a spider."""
+    # A name is no folder.
+    name = name.replace("/", "-").replace("\\", "-")
+    return Path(path.replace("%(name)s", name).replace("%(time)s", time))
+
+
 def _sequence(value: Any) -> list[Any]:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]

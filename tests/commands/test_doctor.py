@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -13,7 +14,7 @@ import redis
 from doctored_projects import ADDON, listing, of
 
 from scrapy_dedupe import __version__
-from scrapy_dedupe.commands.doctor import disks, versions
+from scrapy_dedupe.commands.doctor import disks, probes, versions
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.stores import open_store
@@ -324,6 +325,37 @@ def test_a_disk_that_takes_nothing(
     }
     monkeypatch.setattr(disks.os, "statvfs", lambda path: SimpleNamespace(**values))
     assert sentence in of(project(code=3), "problem")
+
+
+def test_a_full_disk_is_told_once_and_a_full_quota_by_each_probe(
+    project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*words: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(probes.tempfile, "TemporaryDirectory", refuse)
+    settings = f'{ADDON}DEDUPE_REPORT = "r.html"\n'
+    told = [found for found in project(settings, code=3) if found["level"] == "problem"]
+    assert {found["sentence"] for found in told} == {
+        f"The {what} cannot be tried: No space left on device."
+        for what in ("content layer", "crawl index", "archive")
+    }
+    used = shutil.disk_usage("/")
+    monkeypatch.setattr(disks.shutil, "disk_usage", lambda path: used._replace(free=0))
+    (told,) = [found for found in project(settings, code=3) if found["level"] == "problem"]
+    assert told["section"] == "disks"
+    assert "is on a disk that has no room left. So it is for WARC files, the report." in told["sentence"]
+
+
+def test_an_index_on_a_server_and_files_that_only_one_machine_sees(
+    project: Callable[..., Any], redis_url: str
+) -> None:
+    settings = f'{ADDON}DEDUPE_INDEX_URL = "{redis_url}"\n'
+    words = "what was recorded in a file that this machine does not see is stored again."
+    assert words in of(project(settings), "note")
+    assert words not in str(project(f"{settings}DEDUPE_WARC_CHECK_FILES = False\n"))
+    assert words not in str(project(f"{settings}DEDUPE_WARC_ENABLED = False\n"))
+    assert words not in str(project())
 
 
 def test_the_passage_index_is_opened(project: Callable[..., Any], tmp_path: Path) -> None:

@@ -118,3 +118,14 @@ def test_a_journal_of_the_job_that_is_damaged(project: Callable[..., Any], tmp_p
     (folder / "urls.seen").write_bytes(b"x" * 100)
     assert "is not a journal of seen requests" in of(project(settings, code=3), "problem")
     assert (folder / "urls.seen").read_bytes() == b"x" * 100
+
+
+def test_classes_that_are_set_by_hand_without_the_one_that_keeps_what_is_reported(
+    project: Callable[..., Any],
+) -> None:
+    pipeline = 'ITEM_PIPELINES = {"scrapy_dedupe.pipelines.WarcPipeline": 300}\n'
+    words = "scrapy_dedupe.reporting.ReportExtension is not among the EXTENSIONS"
+    assert words in of(project(pipeline), "note")
+    extension = 'EXTENSIONS = {"scrapy_dedupe.reporting.ReportExtension": 500}\n'
+    assert words not in str(project(pipeline + extension))
+    assert words not in str(project())

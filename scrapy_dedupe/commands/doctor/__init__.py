@@ -15,7 +15,7 @@ from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.errors import DedupeError, SettingError, StoreError
 
-from .finding import LEVELS, Finding, Said, problem
+from .finding import LEVELS, Finding, Said, problem, told
 
 if TYPE_CHECKING:
     import argparse
@@ -54,17 +54,22 @@ def run(place: Place, opts: argparse.Namespace) -> Examination:
         "spiders": spiders.check,
         "components": components.check,
         "versions": versions.check,
-        "stores": stores.check,
+        # What a full disk does to all that comes behind is told once.
         "disks": disks.check,
+        "stores": stores.check,
         "left over": left_over.check,
         "probes": probes.check,
         "outputs": outputs.check,
     }
     findings: list[Finding] = []
+    is_disk_full = False
     with data_folder_kept_away():
         patient = Patient(place, opts.spider)
         for section, check in sections.items():
             for said in _checked(check, patient):
+                if is_disk_full and said.is_of_full_disk and section != "disks":
+                    continue
+                is_disk_full |= said.is_of_full_disk and section == "disks"
                 # A store that is away would be told by each one that asks it.
                 if said.level != "problem" or all(said.sentence != known.sentence for known in findings):
                     findings.append(Finding(section, said.level, said.sentence, said.remedy))
@@ -76,7 +81,7 @@ def _checked(check: Callable[[Patient], Iterator[Said]], patient: Patient) -> It
     try:
         yield from check(patient)
     except DedupeError as error:
-        yield problem(str(error), "")
+        yield told(error)
     except Exception as error:  # noqa: BLE001 - the other sections are looked at all the same
         yield problem(
             f"This could not be looked at to its end: unexpected {type(error).__name__}: {error}.",

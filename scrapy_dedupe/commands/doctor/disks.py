@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +42,7 @@ def check(patient: Patient) -> Iterator[Said]:
             first[key], others[key], faults[key] = what, [], said
     for key, said in faults.items():
         also = f" So it is for {', '.join(others[key])}." if others[key] else ""
-        yield Said(said.level, said.sentence + also, said.remedy)
+        yield replace(said, sentence=said.sentence + also)
 
 
 def folders(patient: Patient) -> dict[str, Path]:
@@ -103,8 +104,11 @@ def _look(shown: str, folder: Path) -> Said:
     is_full = bool(usage.total) and not usage.free
     if is_full or files == 0:
         none = "no room left" if is_full else "room for no more files (no inodes are left)"
-        return problem(
-            f"{shown} is on a disk that has {none}.", "Make room, or name a folder on another disk."
+        return Said(
+            "problem",
+            f"{shown} is on a disk that has {none}.",
+            "Make room, or name a folder on another disk.",
+            is_of_full_disk=True,
         )
     if usage.free < MIN_FREE_BYTES or usage.free < _MIN_FREE_SHARE * usage.total:
         return warning(f"{shown} has {free}.", "Make room, or name a folder on another disk.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -34,6 +35,7 @@ class Said:
     level: Level
     sentence: str
     remedy: str = ""
+    is_of_full_disk: bool = False
 
 
 def ok(sentence: str) -> Said:
@@ -54,7 +56,7 @@ def problem(sentence: str, remedy: str) -> Said:
 
 def told(error: Exception, remedy: str = "") -> Said:
     """An error that says itself what is wrong and what to do."""
-    return Said("problem", str(error), remedy)
+    return Said("problem", str(error), remedy, _is_of_full_disk(error))
 
 
 def tried(what: str, attempt: Callable[[], Said]) -> Iterator[Said]:
@@ -65,7 +67,21 @@ def tried(what: str, attempt: Callable[[], Said]) -> Iterator[Said]:
         yield told(error, f"Until then the {what} does not work.")
     except OSError as error:
         place = "" if error.filename is None else f" ({Path(error.filename).parent})"
-        yield problem(f"The {what} cannot be tried: {error.strerror or error}{place}.", _remedy(error))
+        sentence = f"The {what} cannot be tried: {error.strerror or error}{place}."
+        yield Said("problem", sentence, _remedy(error), _is_of_full_disk(error))
+
+
+def _is_of_full_disk(error: BaseException | None) -> bool:
+    """Whether it, or what it came of, is what a full disk gives; SQLite may call that an I/O error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if isinstance(error, sqlite3.Error) and any(
+            words in str(error).lower() for words in ("disk is full", "disk i/o error")
+        ):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _remedy(error: OSError) -> str:

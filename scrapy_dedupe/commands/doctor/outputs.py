@@ -42,6 +42,12 @@ def check(patient: Patient) -> Iterator[Said]:
     if settings is None or patient.is_store_given or not patient.layers:
         return
     named = {path for _, path in named_components(patient.scrapy_settings)}
+    report = _CLASSES["DEDUPE_REPORT"]
+    if patient.layers & {"content", "archive"} and settings.report.page is None and report not in named:
+        yield note(
+            f"The course of a crawl is not kept for `scrapy dedupe report`, since {report} is not among the EXTENSIONS.",
+            f'To have it, use the add-on, or set EXTENSIONS = {{"{report}": 500}}.',
+        )
     for setting, what, attempt in _attempts(patient, settings):
         path = _CLASSES.get(setting)
         if path is None or path in named:

@@ -16,6 +16,7 @@ from scrapy.utils.misc import load_object
 from scrapy_dedupe.commands.place import Place, loading_settings
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.middleware_order import named_components
+from scrapy_dedupe.setting_values import fill_in
 from scrapy_dedupe.settings import faults_of, read_settings
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Patient:
 
     def named_path(self, path: str) -> Path:
         """A path with its names filled in as for a crawl that begins now (:meth:`~scrapy_dedupe.session.Session.named_path`)."""
-        return Path(path.replace("%(name)s", self.spider or "any").replace("%(time)s", "now"))
+        return fill_in(path, self.spider or "any", "now")
 
     @property
     def store_urls(self) -> dict[str, str]:

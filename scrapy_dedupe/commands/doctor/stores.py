@@ -89,6 +89,8 @@ def _look(patient: Patient, location: StoreLocation, layers: list[str]) -> Itera
         )
         if "index" in layers:
             yield from _index(patient, store)
+            if location.is_redis:
+                yield from _files_elsewhere(patient)
         if "content" in layers:
             yield from _content(patient, store, location)
     except DedupeError as error:
@@ -123,6 +125,22 @@ def _index(patient: Patient, store: Store) -> Iterator[Said]:
             f"{counted(store.index.unreadable, 'value')} of the index cannot be read, and passed over.",
             "`scrapy dedupe check --repair` enters anew what the files have.",
         )
+
+
+def _files_elsewhere(patient: Patient) -> Iterator[Said]:
+    settings = patient.settings
+    if (
+        settings is None
+        or patient.is_store_given
+        or "archive" not in patient.layers
+        or not settings.warc.check_files
+    ):
+        return
+    yield note(
+        "The crawl index is on a server, and DEDUPE_WARC_CHECK_FILES is on: what was recorded in a file that this machine"
+        " does not see is stored again.",
+        "If machines share the index and not the folder of their WARC files, set DEDUPE_WARC_CHECK_FILES = False.",
+    )
 
 
 def _content(patient: Patient, store: Store, location: StoreLocation) -> Iterator[Said]:
