@@ -62,7 +62,7 @@ class MetricsExtension:
             place: Place = Port(settings.address, settings.port)
             self._places.append(enter(place, ("port", settings.address, settings.port), self._source))
         if settings.file is not None:
-            path = settings.file.absolute()
+            path = self._session.named_path(settings.file).absolute()
             self._places.append(enter(File(path, settings.every_s), ("file", path), self._source))
 
     def _spider_opened(self) -> None:

@@ -126,11 +126,14 @@ class ReportSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Where Prometheus finds the metrics: at a port (0: none) of an address, or in a file; and how often that is written."""
+    """Where Prometheus finds the metrics: at a port (0: none) of an address, or in a file; and how often that is written.
+
+    In the path of the file there may be names that are yet to be filled in.
+    """
 
     port: int
     address: str
-    file: Path | None
+    file: str | None
     every_s: float
 
 

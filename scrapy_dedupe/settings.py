@@ -184,8 +184,9 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_WARC_MIME_TYPES", (), mime_types, "a list of MIME types such as text/html",
          "Which MIME types may become, or serve as the original of, a revisit record. Empty: all."),
     Spec("DEDUPE_WARC_CHECK_FILES", True, boolean, _FLAG,
-         "Refer to an original only if its WARC file is still where it was written, and is no other one. Turn it off"
-         " when files are moved after the crawl, or the index is shared between machines."),
+         "Refer to an original only if its WARC file is still where it was written, and is no other one; what is not"
+         " there is stored again. Turn it off when files are moved after the crawl, or the index is shared between"
+         " machines."),
     Spec("DEDUPE_WARC_BLACKOUT", None, number(lambda n: n > 0), "a number of seconds above 0",
          "For how long after a payload was recorded the same payload of the same URL is not recorded again, not even as"
          " a revisit. Default: each time is recorded.", "seconds"),
@@ -253,9 +254,9 @@ SPECS: Final[tuple[Spec, ...]] = (
          "The port at which Prometheus can read metrics while the crawl goes on; 0: none. Needs the extra prometheus."),
     Spec("DEDUPE_METRICS_ADDRESS", "127.0.0.1", matching(r"[^\s/]+"), "an address or a host name",
          "The address of that port. The default is for this machine alone."),
-    Spec("DEDUPE_METRICS_FILE", None, path, "a path",
+    Spec("DEDUPE_METRICS_FILE", None, named_path, _NAMED_PATH,
          "The file that gets the metrics as text, for the textfile collector of node_exporter; replaced as a whole each"
-         " time. Needs the extra prometheus. Default: none."),
+         " time. Names in it as in DEDUPE_REPORT. Needs the extra prometheus. Default: none."),
     Spec("DEDUPE_METRICS_SECONDS", 15.0, number(lambda n: 1 <= n <= 3600), "a number from 1 to 3600",
          "How often the file of metrics is written.", "seconds"),
 )  # fmt: skip

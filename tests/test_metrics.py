@@ -115,6 +115,17 @@ async def test_the_file_has_the_last_figures(
 
 
 @crawl_test
+async def test_each_spider_may_have_a_file_of_its_own(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    site(web)
+    settings["DEDUPE_METRICS_FILE"] = str(tmp_path / "%(name)s.prom")
+    await crawl(LinkSpider, settings, urls=web.url())
+    assert samples((tmp_path / "links.prom").read_text())["dedupe_crawls_running",] == 0
+    assert not (tmp_path / "%(name)s.prom").exists()
+
+
+@crawl_test
 async def test_errors_at_the_very_end_are_among_the_last_figures(
     web: WebServer, settings: dict[str, Any], tmp_path: Path
 ) -> None:

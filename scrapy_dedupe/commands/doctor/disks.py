@@ -68,7 +68,7 @@ def folders(patient: Patient) -> dict[str, Path]:
         if layers and page is not None:
             found[what] = patient.named_path(page).parent
     if layers and settings.metrics.file is not None:
-        found["the file of metrics"] = settings.metrics.file.parent
+        found["the file of metrics"] = patient.named_path(settings.metrics.file).parent
     return found
 
 

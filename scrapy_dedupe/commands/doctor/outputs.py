@@ -69,7 +69,8 @@ def _attempts(patient: Patient, settings: Settings) -> Iterator[tuple[str, str, 
     if metrics.port:
         yield "DEDUPE_METRICS_PORT", "port of metrics", partial(_port, metrics.address, metrics.port)
     if metrics.file is not None:
-        yield "DEDUPE_METRICS_FILE", "file of metrics", partial(_file, "DEDUPE_METRICS_FILE", metrics.file)
+        file = patient.named_path(metrics.file)
+        yield "DEDUPE_METRICS_FILE", "file of metrics", partial(_file, "DEDUPE_METRICS_FILE", file)
     if settings.replay.files:
         yield "DEDUPE_REPLAY", "replay", partial(_replayed, settings)
 
