@@ -22,6 +22,7 @@ from scrapy.exceptions import NotConfigured
 
 from .appended_lines import AppendedLines, is_pipe
 from .errors import ArchiveError, SettingError
+from .reports.texts import without_user
 from .reports.wording import counted
 from .session import Session
 from .warc.dates import date_from_digits, format_date
@@ -190,6 +191,7 @@ class DuplicatesLogExtension:
 
 
 def _bounded(url: str) -> str:
+    url = without_user(url)
     if len(url) > MAX_URL_CHARS:
         url = f"{url[: MAX_URL_CHARS - 1]}…"
     # Many readers of JSON refuse a line with half a surrogate pair.

@@ -157,6 +157,18 @@ async def test_nothing_in_a_url_ends_a_line(web: WebServer, logged: dict[str, An
 
 
 @crawl_test
+async def test_a_password_in_a_url_is_left_out(web: WebServer, logged: dict[str, Any]) -> None:
+    web.page("/", "<p>A page of its own.")
+    url = web.url()
+    with_password = url.replace("http://", "http://me:secret@")
+    logged.update(DEDUPE_WARC_ENABLED=False, DEDUPE_CONTENT_ENABLED=False)
+    web.page("/", f'<a href="{with_password}">a</a><a href="{with_password}">b</a>')
+    await crawl(LinkSpider, logged, urls=url)
+    lines = lines_of(logged["DEDUPE_DUPLICATES_LOG"])
+    assert {line["url"] for line in lines} == {url}
+
+
+@crawl_test
 async def test_the_path_has_the_name_of_the_spider_in_it(
     web: WebServer, logged: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -35,9 +35,16 @@ def shown_url(url: str, most_chars: int = MOST_CHARS) -> str:
     ('https://example.com/', 'https://example.com//@me')
     """
     # Before it is cut: a password may be a token of thousands of characters.
-    if "@" in url:
-        url = _USER.sub(r"\1", url)
-    return harmless(url, most_chars)
+    return harmless(without_user(url), most_chars)
+
+
+def without_user(url: str) -> str:
+    """A URL without a user name and password.
+
+    >>> without_user("https://me:secret@example.com/?to=you@example.com")
+    'https://example.com/?to=you@example.com'
+    """
+    return _USER.sub(r"\1", url) if "@" in url else url
 
 
 def host_of(url: str) -> str:
