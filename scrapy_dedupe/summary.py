@@ -5,18 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .reports.wording import counted, percent, size
+from .reports.wording import COPIES, counted, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-# In the order of the line; what did not happen is left out.
-_COPIES = {
-    "unchanged": "unchanged since an earlier visit",
-    "exact": "equal to another page",
-    "changed": "changed little since an earlier visit",
-    "near": "nearly equal to another page",
-}
 
 
 def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
@@ -34,7 +26,7 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
     lines = []
     if "dedupe/url/capacity" in stats:
         lines.append(f"  Requests  {_requests(stats)}{_failed(number('url/failed'))}")
-    if any(number(f"content/{kind}") for kind in ("unique", "unknown", *_COPIES)):
+    if any(number(f"content/{kind}") for kind in ("unique", "unknown", *COPIES)):
         lines.append(f"  Pages     {_pages(number)}")
     if "passages" in notes:
         lines.append(
@@ -82,11 +74,11 @@ def _requests(stats: Mapping[str, Any]) -> str:
 
 
 def _pages(number: Callable[[str], int]) -> str:
-    copies = {kind: number(f"content/{kind}") for kind in _COPIES}
+    copies = {kind: number(f"content/{kind}") for kind in COPIES}
     copies["near"] -= copies["changed"]
     unknown, repeating = number("content/unknown"), sum(copies.values())
     judged = number("content/unique") + repeating
-    parts = [f"{count:,} {_COPIES[kind]}" for kind, count in copies.items() if count]
+    parts = [f"{count:,} {COPIES[kind]}" for kind, count in copies.items() if count]
     repeat = "repeats" if repeating == 1 else "repeat"
     text = f"{repeating:,} of {judged:,}{_share(repeating, judged)} {repeat} a text: {', '.join(parts)}"
     if not repeating:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.reports.wording import percent
+from scrapy_dedupe.reports.wording import COPIES, percent
 
 from .figures import counted, number_text, size_text
 
@@ -16,12 +16,6 @@ if TYPE_CHECKING:
 _SHOWN = 10
 _MOST_CHARS = 100
 _LEAST_LOST = 0.001
-
-_COPIES = {
-    "unchanged": "unchanged since an earlier visit",
-    "exact": "equal to another page",
-    "near": "nearly equal to another page or to an earlier version",
-}
 
 
 def table(report: Report) -> Iterator[str]:
@@ -87,7 +81,7 @@ def _pages(report: Report) -> str:
         share = percent(totals.duplicates, totals.pages_judged)
         parts = [
             f"{number_text(report.verdicts[kind])} {words}"
-            for kind, words in _COPIES.items()
+            for kind, words in COPIES.items()
             if report.verdicts.get(kind)
         ]
         repeat = "repeats" if totals.duplicates == 1 else "repeat"

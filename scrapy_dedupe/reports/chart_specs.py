@@ -29,8 +29,9 @@ WIDE, NARROW = 940, 344
 KINDS = {
     "unique": ("New", "var(--first)"),
     "unchanged": ("Unchanged", "var(--second)"),
+    "changed": ("Changed little", "var(--second)"),
     "exact": ("Equal to another", "var(--second)"),
-    "near": ("Nearly equal", "var(--second)"),
+    "near": ("Nearly equal to another", "var(--second)"),
     "unknown": ("Not judged (error)", "var(--third)"),
 }
 """The kinds of verdicts, with their words and colours."""

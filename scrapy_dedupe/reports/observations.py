@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 FORMAT = 1
-KINDS = ("unique", "unchanged", "exact", "near", "unknown")
-DUPLICATES = ("unchanged", "exact", "near")
+KINDS = ("unique", "unchanged", "changed", "exact", "near", "unknown")
+"""The kinds of verdicts, and one of the report's own: ``changed`` is nearly what its own URL had at an earlier visit."""
+DUPLICATES = ("unchanged", "changed", "exact", "near")
 BINS = 100
 
 TOTALS = (
@@ -119,18 +120,18 @@ class Observations:
         same_url: bool = False,
         is_bare: bool = False,
     ) -> None:
-        """Note a page with its verdict (``same_url``: as the verdict says). ``size_bytes`` is that of its body.
+        """Note a page with its verdict: ``kind`` and ``same_url`` are as it says. ``size_bytes`` is that of its body.
 
         ``is_bare``: a new page that has hardly a word besides what its host puts on many pages.
         """
-        if kind not in KINDS:
+        if kind not in KINDS or kind == "changed":
             raise ValueError(f"{kind!r} is no kind of verdict.")
         is_duplicate = kind in DUPLICATES
         is_other = is_duplicate and original_url is not None and not (same_url or original_url == url)
         similarity = _checked_similarity(similarity)
         host, mime, word = host_of(url), mime_of(mime), _status_text(status)
         with self._lock:
-            self.verdicts[kind] += 1
+            self.verdicts["changed" if kind == "near" and same_url else kind] += 1
             if kind == "unknown":
                 return
             totals = self.totals
@@ -260,7 +261,7 @@ class Observations:
         new.started, new.ended = _time_of(plain["started"]), _time_of(plain["ended"])
         totals, verdicts = dict_of(plain["totals"]), dict_of(plain["verdicts"])
         new.totals = {key: count_of(totals[key]) for key in new.totals}
-        new.verdicts = {kind: count_of(verdicts[kind], MOST_PAGES) for kind in new.verdicts}
+        new.verdicts = {kind: count_of(verdicts[kind], MOST_PAGES) for kind in KINDS}
         new.similarities = [count_of(pages, MOST_PAGES) for pages in list_of(plain["similarities"])]
         if len(new.similarities) != BINS:
             raise ValueError("another number of bins")

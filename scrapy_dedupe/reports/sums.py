@@ -138,6 +138,8 @@ def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:
     if seen is None:
         filtered = stats_figures.count(stats, "dupefilter/filtered")
         verdicts = {kind: stats_figures.count(stats, f"dedupe/content/{kind}") for kind in KINDS}
+        # The stats count such pages among those that are near, too.
+        verdicts["near"] = max(verdicts["near"] - verdicts["changed"], 0)
         ended = stats_figures.time(stats, "finish_time")
     else:
         filtered, verdicts, ended = (

@@ -10,6 +10,14 @@ import re
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+COPIES = {
+    "unchanged": "unchanged since an earlier visit",
+    "exact": "equal to another page",
+    "changed": "changed little since an earlier visit",
+    "near": "nearly equal to another page",
+}
+"""What is said of pages that repeat a text, in the order in which it is said."""
+
 _HARMFUL = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffc\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )

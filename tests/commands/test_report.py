@@ -173,8 +173,8 @@ def test_the_table_tells_the_totals_and_the_largest(call: Callable[..., Any], st
         "Crawls    1 not in the index",
         "Requests  1 filtered, since it had been made before",
         (
-            "Pages     2 of 3 (67 %) repeat a text: 1 equal to another page, 1 nearly equal to another page or to an earlier"
-            " version; 1 of them dropped"
+            "Pages     2 of 3 (67 %) repeat a text: 1 equal to another page, 1 nearly equal to another page;"
+            " 1 of them dropped"
         ),
         "Bytes     600 B of 2.0 kB (30 %) not stored again: 1 of 2 responses had been archived before",
     ]

@@ -51,7 +51,7 @@ def test_each_event_counts_where_it_belongs() -> None:
         "bytes_conserved": 700,
         "bytes_judged": 30,
     }
-    assert seen.verdicts == {"unique": 1, "unchanged": 0, "exact": 0, "near": 1, "unknown": 1}
+    assert seen.verdicts == {"unique": 1, "unchanged": 0, "changed": 0, "exact": 0, "near": 1, "unknown": 1}
     assert seen.similarities[91] == sum(seen.similarities) == 1
     ((host, row),) = list(seen.hosts)
     assert (host, row.counts) == ("example.com", [2, 1, 1, 1, 1, 1_300, 700])
@@ -85,13 +85,17 @@ def test_pages_that_are_unchanged_are_in_no_group_and_evict_none() -> None:
         seen.judged(f"http://b/{number}", "", 200, "near", f"http://b/{number}?first", 0.9, same_url=True)
     (group,) = seen.groups.largest(10)
     assert (group.url, group.pages, group.exact, group.is_bound) == ("http://a/first", 3, 3, False)
-    assert seen.verdicts["unchanged"] == seen.verdicts["near"] == 2_000
+    assert seen.verdicts["unchanged"] == seen.verdicts["changed"] == 2_000
+    assert seen.verdicts["near"] == 0
     assert unpack(pack(seen), "crawl").groups.largest(10) == [group]
 
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="kind of verdict"):
         judge(observed(), "http://a/", "other")
+    # The report's own.
+    with pytest.raises(ValueError, match="kind of verdict"):
+        judge(observed(), "http://a/", "changed")
 
 
 def enlarged(text: str) -> str:
@@ -108,7 +112,7 @@ JUDGED = st.tuples(
     TEXTS,
     TEXTS,
     NUMBERS,
-    st.sampled_from(KINDS),
+    st.sampled_from([kind for kind in KINDS if kind != "changed"]),
     st.one_of(st.none(), TEXTS),
     st.floats(),
     st.booleans(),
@@ -204,7 +208,7 @@ def test_a_job_that_goes_on_adds_to_what_it_saw() -> None:
     assert second.as_dict()["ended"] == T
     judge(second, "http://a/2", "near")
     assert (second.spider, second.started, second.ended) == ("shop", T, T + 1_000)
-    assert second.verdicts == {"unique": 0, "unchanged": 0, "exact": 1, "near": 1, "unknown": 0}
+    assert second.verdicts == {"unique": 0, "unchanged": 0, "changed": 0, "exact": 1, "near": 1, "unknown": 0}
     assert [start for start, _ in second.timeline.slices()] == [int(T), int(T) + 1_000]
     assert second.groups.largest(1)[0].pages == 2
 

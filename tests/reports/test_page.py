@@ -272,7 +272,7 @@ def test_a_page_that_is_nearly_equal_is_never_equal(least: float, words: str) ->
     card = Selector(page(empty_report(groups=[group]))).css("#groups li")[0]
     text = " ".join(" ".join(card.css("::text").getall()).replace("\xa0", " ").split())
     assert f"2 pages repeat it: 2 nearly equal (least similarity {words})." in text
-    assert text.endswith(f"{url} nearly equal, {words}")
+    assert text.endswith(f"{url} nearly equal to another, {words}")
 
 
 def test_the_four_numbers_say_what_they_count(parsed: Selector, report: Report) -> None:

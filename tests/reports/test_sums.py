@@ -73,7 +73,7 @@ def test_the_sums_are_those_of_the_crawls() -> None:
         ("https://b.com/", 5),
         ("https://a.com/", 3),
     ]
-    assert report.verdicts == {"unique": 2, "unchanged": 0, "exact": 8, "near": 0, "unknown": 0}
+    assert report.verdicts == {"unique": 2, "unchanged": 0, "changed": 0, "exact": 8, "near": 0, "unknown": 0}
     assert report.notes == []
 
 
@@ -127,6 +127,12 @@ def test_of_a_crawl_without_details_the_index_and_its_stats_are_asked() -> None:
     assert (figures.requests_filtered, figures.verdicts["exact"], figures.verdicts["near"]) == (12, 4, 0)
     assert (report.totals.pages_judged, report.totals.dropped) == (10, 2)
     assert report.notes[0].startswith("Nothing is known of the course of the crawl old:")
+
+
+def test_pages_that_changed_little_are_near_in_the_stats_and_apart_in_a_report() -> None:
+    stats = {"dedupe/content/near": 5, "dedupe/content/changed": 2}
+    report = report_of([CrawlSeen("old", info("old", Counts(), stats=stats))])
+    assert (report.verdicts["near"], report.verdicts["changed"], report.totals.duplicates) == (3, 2, 5)
 
 
 def test_a_crawl_that_was_cut_is_counted_as_the_index_has_it() -> None:
