@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -35,10 +36,14 @@ def try_out(path: Path) -> Path:
     """As :func:`file_at`, and make its folder. Raises :class:`OSError` also if no file can be written there."""
     found = file_at(path)
     found.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _beside(found)
-    temporary.touch()
-    temporary.unlink()
+    try_folder(found.parent)
     return found
+
+
+def try_folder(folder: Path) -> None:
+    """Raise :class:`OSError` if nothing can be written to a file in *folder*; nothing is left there."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"x")
 
 
 def replace(path: Path, data: bytes) -> None:

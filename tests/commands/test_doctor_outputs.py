@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -129,3 +130,26 @@ def test_classes_that_are_set_by_hand_without_the_one_that_keeps_what_is_reporte
     extension = 'EXTENSIONS = {"scrapy_dedupe.reporting.ReportExtension": 500}\n'
     assert words not in str(project(pipeline + extension))
     assert words not in str(project())
+
+
+def test_a_link_is_tried_where_it_leads(project: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "m.prom").symlink_to(tmp_path / "file" / "m.prom")
+    findings = project(f'{ADDON}DEDUPE_METRICS_FILE = "{tmp_path}/m.prom"\n', code=3)
+    assert "The file of metrics cannot be tried: Not a directory" in of(findings, "problem")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may do all")
+def test_what_is_replaced_needs_its_folder_and_what_is_added_to_does_not(
+    project: Callable[..., Any], tmp_path: Path
+) -> None:
+    settings = f'{ADDON}DEDUPE_DUPLICATES_LOG = "{tmp_path}/f/d.jsonl"\nDEDUPE_METRICS_FILE = "{tmp_path}/f/m.prom"\n'
+    folder = tmp_path / "f"
+    folder.mkdir()
+    (folder / "d.jsonl").touch()
+    (folder / "m.prom").touch(0o444)
+    assert of(project(settings), "problem") == ""
+    folder.chmod(0o555)
+    told = of(project(settings, code=3), "problem")
+    assert "The file of metrics cannot be tried: Permission denied" in told
+    assert "The log of duplicates cannot be tried" not in told

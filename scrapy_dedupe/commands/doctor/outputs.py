@@ -9,7 +9,6 @@ import errno
 import http.client
 import os
 import socket
-import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -90,25 +89,24 @@ def _report(page: Path) -> Said:
 
 
 def _file(setting: str, path: Path) -> Said:
-    """Whether a file can be written there, or one that is there be written to."""
+    """Whether a file can be written there, or one that is there be added to, as its setting asks."""
     if path.is_dir():
         return problem(f"The file {path} of {setting} is a folder.", "Name a file.")
     if setting != "DEDUPE_DUPLICATES_LOG":
         try:
-            whole_file.file_at(path)
+            found = whole_file.file_at(path)
         except OSError as error:
             return problem(
                 f"The file {path} of {setting} cannot be replaced: {error.strerror or error}.", "Name a file."
             )
-    if path.exists() and not os.access(path, os.W_OK):
+        whole_file.try_folder(existing(found.parent))
+    elif not path.exists():
+        whole_file.try_folder(existing(path.parent))
+    elif not os.access(path, os.W_OK):
         return problem(
             f"The file {path} of {setting} cannot be written to.",
             "Change its permissions, or name another file.",
         )
-    if not path.is_fifo():
-        with tempfile.TemporaryFile(dir=existing(path.parent)) as file:
-            file.write(b"x")
-            file.flush()
     return ok(f"The file {path} of {setting} can be written.")
 
 
