@@ -213,8 +213,9 @@ def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
     if bare := [crawl.id for crawl in crawls if crawl.observations is None]:
         notes.append(
             f"Nothing is known of the course of {_named(bare)}: imported, made by another program or an earlier"
-            " version, or nothing was kept. Only the counts of the index are shown, and the timeline, hosts, groups and"
-            " patterns are without them."
+            " version, or nothing was kept, as by classes that are set by hand without"
+            " scrapy_dedupe.reporting.ReportExtension. Only the counts of the index are shown, and the timeline, hosts,"
+            " groups and patterns are without them."
         )
     if cut := [crawl.id for crawl in crawls if _is_cut(crawl)]:
         notes.append(
