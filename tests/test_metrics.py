@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import crawling
 import pytest
 import scrapy
 from crawling import LinkSpider, crawl, crawl_test
@@ -343,6 +344,7 @@ def test_a_start_that_others_break_gives_the_port_back(
         pass
 
 
+@pytest.mark.skipif(crawling.reactorless, reason="without a reactor Scrapy leaves its HTTP client open")
 @crawl_test
 async def test_a_component_that_fails_while_the_spider_is_opened_leaves_nothing_behind(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, port: int
