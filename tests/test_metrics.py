@@ -360,9 +360,12 @@ async def test_a_component_that_fails_while_the_spider_is_opened_leaves_nothing_
     broken = Broken if version_info >= (2, 14) else Old
     file = tmp_path / "links.prom"
     settings |= {"DEDUPE_METRICS_FILE": file, "DEDUPE_CRAWL_ID": "c1", "ITEM_PIPELINES": {broken: 100}}
+    # Those of other tests.
+    before = set(threading.enumerate())
     with pytest.raises(RuntimeError, match="no database"):
         await crawl(LinkSpider, settings, urls=web.url())
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("dedupe-")]
+    left = set(threading.enumerate()) - before
+    assert not [thread.name for thread in left if thread.name.startswith("dedupe-")]
     assert samples(file.read_text())["dedupe_crawls_running",] == 0
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

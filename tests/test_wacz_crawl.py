@@ -239,7 +239,7 @@ async def test_a_wacz_refers_to_nothing_that_could_not_be_replayed_with_it(
         patch.chdir(tmp_path)
         words = ["warc", "pack", "plain-too", "--store", packing["DEDUPE_STORE_URL"]]
         assert main(words) == 0
-        assert "has 1 captures" in capsys.readouterr().out
+        assert "has 1 capture " in capsys.readouterr().out
     crawler = await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "two"}, urls=web.url("/new"))
     assert crawler.stats.get_value("dedupe/warc/revisit") == 1
     (needed,) = read_json(tmp_path / "wacz" / "two.wacz", "datapackage.json")["relation"]["requires"]
