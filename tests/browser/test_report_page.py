@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import browser
 from made_reports import empty_report, full_report, share
 
 from scrapy_dedupe.reports.charts import TITLES
@@ -24,13 +24,6 @@ DRIVER = Path(__file__).parent / "driver.mjs"
 SCREENS = ["390-light", "390-dark", "1200-light", "1200-dark"]
 
 pytestmark = pytest.mark.skipif("WABAC_DIR" not in os.environ, reason="no driver is there; use tox -e replay")
-
-
-def browser() -> str:
-    for name in (os.environ.get("CHROMIUM_BIN"), "chromium", "google-chrome", "chromium-browser"):
-        if name and (found := shutil.which(name)):
-            return found
-    pytest.fail("No Chromium is there. Install it, or name its program in CHROMIUM_BIN.")
 
 
 def opened(html: str, folder: Path) -> dict[str, Any]:

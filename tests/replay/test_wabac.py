@@ -12,7 +12,6 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import scrapy
 from archives import records_of
+from chromium import browser
 from crawling import crawl, crawl_test
 from replay_site import Site, next_second
 from webserver import Page
@@ -36,13 +36,6 @@ if TYPE_CHECKING:
 DRIVER = Path(__file__).parent / "wabac" / "driver.mjs"
 
 pytestmark = pytest.mark.skipif("WABAC_DIR" not in os.environ, reason="wabac is not there; use tox -e replay")
-
-
-def browser() -> str:
-    for name in (os.environ.get("CHROMIUM_BIN"), "chromium", "google-chrome", "chromium-browser"):
-        if name and (found := shutil.which(name)):
-            return found
-    pytest.fail("No Chromium is there. Install it, or name its program in CHROMIUM_BIN.")
 
 
 def replay(source: Path, asked: list[dict[str, str]]) -> dict[str, Any]:
