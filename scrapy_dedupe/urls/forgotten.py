@@ -47,5 +47,10 @@ class Forgotten:
         """Whether the fingerprint is noted and was not taken before; it is taken then."""
         return self._noted is not None and fingerprint in self._noted and self._taken.add(fingerprint)
 
+    @property
+    def has_taken(self) -> bool:
+        """Whether any was taken."""
+        return len(self._taken) > 0
+
     def was_taken(self, fingerprint: bytes) -> bool:
         return fingerprint in self._taken

@@ -227,7 +227,7 @@ class StoredFilter:
             list_.sync()
             if self.last_stop is not LastStop.CUT:
                 self._write_snapshot()
-            if added.again:
+            if self._forgotten.has_taken:
                 self._rewrite_forgotten()
         return Added(added.new, added.again, added.known, taken_over)
 

@@ -21,4 +21,5 @@ def test_each_fingerprint_is_taken_once(noted: list[bytes], steps: list[tuple[bo
             known.add(item)
         assert (item in forgotten) == (item in known - taken)
         assert forgotten.was_taken(item) == (item in taken)
+        assert forgotten.has_taken == bool(taken)
     assert len(forgotten) == len(known - taken)

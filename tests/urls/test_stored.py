@@ -210,6 +210,22 @@ def test_added_fingerprints_are_counted(job: Path) -> None:
         assert stored.add_many([b"x"]) == Added(again=1)
 
 
+def test_what_a_kill_took_out_of_the_filter_and_a_tool_adds_again_is_not_forgotten(job: Path) -> None:
+    run(job, [b"a", b"b"])
+    with stored_at(job) as stored:
+        assert stored.forget([b"a", b"b"]) == 2
+    run(job, [], clean=False)
+    with stored_at(job) as stored:
+        assert stored.last_stop is LastStop.CUT
+        assert [stored.state(item) for item in (b"a", b"b")] == ["new", "new"]
+        assert stored.add_many([b"a"]) == Added(new=1)
+        assert stored.state(b"a") == "seen"
+        assert stored.forget([b"a"]) == 1
+        assert stored.state(b"a") == "forgotten"
+        assert stored.add_many([b"a"]) == Added(again=1)
+    assert answers(job, [b"a", b"b"]) == {b"a"}
+
+
 def test_a_job_without_a_filter_gets_one_as_after_a_clean_stop(job: Path) -> None:
     with stored_at(job / "new", create=True) as stored:
         assert stored.last_stop is LastStop.NONE
