@@ -114,16 +114,16 @@ def head_of(record: StoredRecord, file: BufferedReader) -> Head:
     version, *lines = head.split(b"\n")
     if len(fields) + 2 == len(lines) and head.endswith(b"\r\n\r\n"):
         return Head(version.rstrip(b" \t\r"), tuple(fields))
-    fields = []
+    folded: list[tuple[bytes, list[bytes]]] = []
     for line in lines:
         text = line.rstrip(b"\r")
-        if text[:1] in (b" ", b"\t") and fields:
-            name, value = fields[-1]
-            fields[-1] = (name, (value + b" " + text.strip(b" \t")).strip(b" \t"))
+        if text[:1] in (b" ", b"\t") and folded:
+            folded[-1][1].append(text.strip(b" \t"))
         elif text:
             name, _, value = text.partition(b":")
-            fields.append((name.strip(b" \t"), value.strip(b" \t")))
-    return Head(version.rstrip(b" \t\r"), tuple(fields))
+            folded.append((name.strip(b" \t"), [value.strip(b" \t")]))
+    joined = tuple([(name, b" ".join(filter(None, values))) for name, values in folded])
+    return Head(version.rstrip(b" \t\r"), joined)
 
 
 def form_faults(head: bytes, read: Head) -> list[str]:

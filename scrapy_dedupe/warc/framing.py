@@ -78,7 +78,7 @@ class Frame:
 
     `length` counts the stored bytes, the blank lines after the record included; it is 0 for a record that
     shares a gzip member with others. `head_position` and `block_position` count decompressed bytes from `offset`.
-    `block_end` has the line ends behind the block.
+    `block_end` has the first few line ends behind the block.
 
     What a reader may not ask for is taken from the member when it is asked for: a file has millions of these.
     """
@@ -381,7 +381,8 @@ def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...
     if plain is not None:
         source.skip(len(head))
         return plain
-    fields: list[tuple[str, str]] = []
+    # Each with its lines, which are joined at the end: there may be hundreds of thousands.
+    fields: list[tuple[str, list[str]]] = []
     size = 0
     while True:
         line = source.readline()
@@ -390,15 +391,14 @@ def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...
             raise Broken("the fields of the record do not end")
         text = line.rstrip(b"\r\n")
         if not text:
-            return tuple(fields)
+            return tuple([(name, " ".join(filter(None, lines))) for name, lines in fields])
         if text[:1] in b" \t" and fields:
-            name, value = fields[-1]
-            fields[-1] = (name, f"{value} {_text(text).strip()}".strip())
+            fields[-1][1].append(_text(text).strip())
             continue
         head, colon, tail = text.partition(b":")
         if not colon:
             raise Broken(f"{_text(text[:80])!r} is no field of a record")
-        fields.append((_text(head).strip(), _text(tail).strip()))
+        fields.append((_text(head).strip(), [_text(tail).strip()]))
 
 
 def _plain_fields(head: bytes | bytearray) -> tuple[tuple[str, str], ...] | None:

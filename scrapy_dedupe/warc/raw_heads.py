@@ -83,20 +83,20 @@ def raw_head(record: StoredRecord) -> RawHead:
     if record.format != "warc":
         raise ValueError(f"{record.path}, offset {record.offset}: an ARC record has no named fields")
     version, *lines = open_head(record.path, record.frame).split(b"\n")
-    fields: list[tuple[bytes, bytes]] = []
+    fields: list[tuple[bytes, list[bytes]]] = []
     for line in lines:
         text = line.rstrip(b"\r")
         if not text:
             break
         if text[:1] in b" \t" and fields:
-            name, value = fields[-1]
-            fields[-1] = (name, (value + b" " + text.strip()).strip())
+            fields[-1][1].append(text.strip())
             continue
         name, colon, value = text.partition(b":")
         if not colon:
             raise DamagedInput(f"{record.path}, offset {record.offset}: the head of the record has changed")
-        fields.append((name.strip(), value.strip()))
-    return RawHead(version.rstrip(b"\r"), tuple(fields))
+        fields.append((name.strip(), [value.strip()]))
+    joined = tuple([(name, b" ".join(filter(None, values))) for name, values in fields])
+    return RawHead(version.rstrip(b"\r"), joined)
 
 
 def _one_line(value: bytes) -> bytes:

@@ -369,14 +369,17 @@ def _http_head(block: bytes) -> HttpHead | None:
 
 def _headers(text: bytes) -> Headers:
     headers: list[tuple[bytes, bytes]] = []
+    # The lines of those few that have several, by place.
+    folded: dict[int, list[bytes]] = {}
     for line in _LINE_END.split(text):
         if line[:1] in (b" ", b"\t") and headers:
-            name, value = headers[-1]
-            headers[-1] = (name, (value + b" " + line.strip()).strip())
+            folded.setdefault(len(headers) - 1, [headers[-1][1]]).append(line.strip())
             continue
         name, colon, value = line.partition(b":")
         if colon:
             headers.append((name.strip(), value.strip(b" \t")))
+    for place, lines in folded.items():
+        headers[place] = (headers[place][0], b" ".join(filter(None, lines)).strip())
     return tuple(headers)
 
 

@@ -37,6 +37,7 @@ _FEED_BYTES = 1 << 14  # what a decompressor does not take is copied each time
 _MAX_MEMBER_BYTES = 8 << 20
 _MAX_WHOLE_BYTES = 16 << 20
 _MEMBER_START_BYTES, _MEMBER_END_BYTES = 10, 8
+_FEW_LINE_ENDS = 8  # in bytes; a file can have millions of them in a row
 _MOST_TRIES = 2  # with what only looks like the beginning of the next member
 
 
@@ -104,15 +105,16 @@ class PlainSource:
         return line
 
     def skip_blank_lines(self) -> bytes:
-        """Take the line ends that come next, and half of one at the end of the file; return them."""
-        taken = b""
+        """Take the line ends that come next, and half of one at the end of the file; return the first few of them."""
+        first = b""
         while True:
             position = self._file.tell()
             line = self._file.readline(3)
             if line not in (b"\r\n", b"\n", b"\r"):
                 self._file.seek(position)
-                return taken
-            taken += line
+                return first
+            if len(first) < _FEW_LINE_ENDS:
+                first += line
 
     def skip(self, length: int) -> None:
         self._file.seek(length, 1)
@@ -279,13 +281,6 @@ class GzipSource:
             and raw.find(ending, at, end) == end - _MEMBER_END_BYTES
         )
 
-    def peek_member(self) -> bytes | bytearray:
-        """All of a member of which nothing was taken yet, if it is at hand; `skip_member` takes it."""
-        return self._out if self._member is None and not self._index and not self._before else b""
-
-    def skip_member(self) -> None:
-        self._index = len(self._out)
-
     def length_since(self, offset: int) -> int:
         return self._read_to - len(self._raw) + self._at - offset
 
@@ -308,8 +303,8 @@ class GzipSource:
         return line
 
     def skip_blank_lines(self) -> bytes:
-        """Take the line ends that come next in this member; return them."""
-        taken = b""
+        """Take the line ends that come next in this member; return the first few of them."""
+        first = b""
         while True:
             if len(self._out) - self._index < 2 and self._fill():
                 continue
@@ -318,9 +313,10 @@ class GzipSource:
             elif self._out.startswith(b"\n", self._index):
                 line = b"\n"
             else:
-                return taken
+                return first
             self._index += len(line)
-            taken += line
+            if len(first) < _FEW_LINE_ENDS:
+                first += line
 
     def skip(self, length: int) -> None:
         for _ in self.pieces(length):

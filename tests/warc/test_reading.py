@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc import framing, reading, records
 from scrapy_dedupe.warc.capture import Capture
+from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_record, read_records, without_chunks
 
 if TYPE_CHECKING:
@@ -156,6 +157,25 @@ def test_line_ends_and_folded_fields_of_other_writers_are_forgiven(tmp_path):
     assert first.get("x-long") == "one two"
     assert first.payload() == second.payload() == b"body"
     assert first.length == second.offset
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_millions_of_line_ends_between_records_are_passed_over(tmp_path, packed):
+    first, second = warc(HTTP + b"one", end=b"\r\n" * 1_000_000), warc(HTTP + b"two")
+    data = gzip.compress(first) + gzip.compress(second) if packed else first + second
+    records = stored(tmp_path / "a.warc", data)
+    assert [record.payload() for record in records] == [b"one", b"two"]
+    assert len(records[0].frame.block_end) < 20, "nobody has to keep them all"
+
+
+def test_a_field_may_have_very_many_lines(tmp_path):
+    lines = [f" {number % 7}" for number in range(200_000)]
+    block = "\r\n".join(("HTTP/1.1 200 OK", "X-Long:", *lines, "", "")).encode()
+    (record,) = stored(tmp_path / "a.warc.gz", gzip.compress(warc(block, "X-Long:", *lines, " \t")))
+    value = "".join(lines).strip()
+    assert record.get("X-Long") == value
+    assert record.http_headers == ((b"X-Long", value.encode()),)
+    assert raw_head(record).get(b"X-Long") == value.encode()
 
 
 def test_a_long_payload_is_read_from_the_file_again(tmp_path, monkeypatch):
