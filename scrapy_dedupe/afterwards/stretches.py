@@ -217,7 +217,7 @@ class _Slow:
         self._position = -1
 
     def from_here(self, position: int, end: int) -> Iterator[Stretch]:
-        """Yield at least one stretch with bytes from *position*, what comes before the next record included."""
+        """Yield a stretch with bytes from *position*: the next record, or what comes before it. Records of length 0 first."""
         if self._position != position:
             self._damages.clear()
             self._frames = frames(
@@ -247,10 +247,12 @@ class _Slow:
         elif frame is None:
             self._position = end
             yield Stretch(position, end - position)
+        elif frame.offset > position:
+            # The record itself may be a listed one.
+            self._position = frame.offset
+            yield Stretch(position, frame.offset - position)
         else:
             self._pending = None
-            if frame.offset > position:
-                yield Stretch(position, frame.offset - position)
             self._position = frame.offset + frame.length
             yield Stretch(frame.offset, frame.length, None, _frame_head(frame), frame.kept)
 

@@ -114,6 +114,24 @@ def test_a_listed_record_is_taken_at_its_word_without_being_decompressed(tmp_pat
     assert cut(path)[1][0][0] == 0
 
 
+@pytest.mark.parametrize(
+    "between", [gzip.compress(b""), b"\0" * 10], ids=["a member without bytes", "NUL bytes"]
+)
+def test_a_listed_record_is_found_behind_what_is_no_record(tmp_path: Path, between: bytes) -> None:
+    first, second = gzip.compress(record(b"one", b"1")), gzip.compress(record(b"two", b"2"))
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(first + between + second + between + second)
+    begins = len(first) + len(between)
+
+    found, damages = cut(path, [Place(begins, len(second))])
+
+    assert not damages
+    assert [stretch.length for stretch in found] == [*map(len, (first, between, second, between, second))]
+    assert [stretch.listed for stretch in found] == [None, None, Place(begins, len(second)), None, None]
+    assert b"<urn:2>" in found[2].head
+    assert b"<urn:2>" in found[4].head
+
+
 def test_a_place_where_no_record_begins_is_told(tmp_path: Path) -> None:
     first, second = gzip.compress(record(b"one")), gzip.compress(record(b"two"))
     path = tmp_path / "a.warc.gz"
