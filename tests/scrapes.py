@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +15,9 @@ if TYPE_CHECKING:
 LAYERS = {"url", "canonical", "exact", "near", "verdict", "warc"}
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def scraped(port: int, accept: str = "") -> str:
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accept})
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         return str(response.read().decode())
 
 

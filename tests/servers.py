@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import random
 import shutil
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import redis
 
-if TYPE_CHECKING:
-    from pathlib import Path
+# Not the one that tests of examples set to the same start in each process.
+_chance = random.SystemRandom()
 
 
 def _server_command(port: int, folder: Path) -> list[str]:
@@ -24,13 +26,23 @@ def _server_command(port: int, folder: Path) -> list[str]:
 
         program = str(get_binary_path())
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]
+    # What others write to the disk holds up no answer; a server that is stopped writes all the same.
+    options += ["--appendfsync", "no"]
     return [program, *options, "--dir", str(folder)]
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on which nobody listens, out of those that systems give to nobody who asks for any: so it stays free."""
+    while True:
+        port = _chance.randrange(10_000, 30_000)
+        try:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return port
 
 
 class RedisServer:
@@ -44,24 +56,28 @@ class RedisServer:
         self.start()
 
     def start(self) -> None:
-        with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(_server_command(self.port, self.folder), stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
+        log = self.folder / "server.log"
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                _server_command(self.port, self.folder), stdout=file, stderr=file
+            )
+        deadline = time.monotonic() + 60
         with redis.Redis.from_url(self.url) as client:
             while True:
                 try:
-                    client.ping()
+                    # Another server may have taken the port since.
+                    if Path(client.config_get("dir")["dir"]) == self.folder.resolve():
+                        return
                 except redis.ConnectionError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.02)
-                else:
-                    return
+                    pass
+                assert self._process.poll() is None, log.read_text(errors="replace")
+                assert time.monotonic() < deadline, log.read_text(errors="replace")
+                time.sleep(0.02)
 
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(20)
+            self._process.wait(60)
             self._process = None
 
     def flush(self) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
-from scrapes import free_port, samples, scraped
+from scrapes import samples, scraped
+from servers import free_port
 
 from scrapy_dedupe import metric_server
 from scrapy_dedupe.metric_server import MOST_CLIENTS, MetricServer

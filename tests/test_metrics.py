@@ -17,10 +17,11 @@ import pytest
 import scrapy
 from crawling import LinkSpider, crawl, crawl_test
 from prometheus_client.parser import text_string_to_metric_families as parse
-from scrapes import LAYERS, ScrapingSpider, free_port, samples, scraped
+from scrapes import LAYERS, ScrapingSpider, samples, scraped
 from scrapy import version_info
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.test import get_crawler
+from servers import free_port
 
 from scrapy_dedupe import metric_places
 from scrapy_dedupe.content.latency import BOUNDS_S

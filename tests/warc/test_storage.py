@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from servers import free_port
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.warc.files import lock
@@ -89,20 +90,19 @@ class FtpServer:
     """pyftpdlib in a process of its own; the user is `me`, the password `p@ss`."""
 
     def __init__(self, folder):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         words = ["-i", "127.0.0.1", "-p", str(self.port), "-w", "-d", str(folder), "-u", "me", "-P", "p@ss"]
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "pyftpdlib", *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
+            assert self._process.poll() is None, "the FTP server ended"
             try:
                 with ftplib.FTP() as ftp:
-                    ftp.connect("127.0.0.1", self.port, timeout=5)
+                    ftp.connect("127.0.0.1", self.port, timeout=30)
                     return
             except OSError:
                 assert time.monotonic() < deadline, "the FTP server does not start"
@@ -666,12 +666,12 @@ def test_an_upload_that_ends_after_the_closing_neither_tells_nor_deletes(
 
     def wait(path1, path2):
         begun.set()
-        go_on.wait(30)
+        go_on.wait(60)
 
     monkeypatch.setattr(faulty, "put", staticmethod(wait))
     mover = Mover(Storage(f"faulty://{away}"), told.on_moved, told.on_failed)
     mover.submit(path)
-    assert begun.wait(30)
+    assert begun.wait(60)
     assert mover.close(0) == [path]
     go_on.set()
     mover._thread.join(30)
@@ -685,12 +685,12 @@ def test_closing_waits_for_the_telling_of_a_file(path, away, told):
 
     def on_moved(path, location):
         begun.set()
-        go_on.wait(30)
+        go_on.wait(60)
         is_done.append(path)
 
     mover = Mover(Storage(str(away)), on_moved, told.on_failed)
     mover.submit(path)
-    assert begun.wait(30)
+    assert begun.wait(60)
     threading.Timer(0.05, go_on.set).start()
     assert mover.close(0) == []
     assert is_done == [path]
