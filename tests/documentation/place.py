@@ -24,6 +24,8 @@ from documentation import site
 from documentation.programs import stand_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from documentation.worlds import World
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +113,22 @@ class Programs:
         self._short.cleanup()
 
 
+@contextlib.contextmanager
+def port_of_our_own() -> Iterator[int]:
+    """A free port that no other process takes meanwhile, which may be before a program of the page listens there."""
+    with socket.socket() as holder:
+        # Linux lets a server listen where another socket is bound and does not listen, if both say this.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        while True:
+            port = free_port()
+            if sys.platform != "linux":
+                break
+            with contextlib.suppress(OSError):
+                holder.bind(("127.0.0.1", port))
+                break
+        yield port
+
+
 @dataclass
 class Place:
     """The folder of a page. It is entered: the site is served meanwhile."""
@@ -141,7 +159,10 @@ class Place:
             served = self._stack.enter_context(site.server_of(self.home / host))
             hosts[host] = f"127.77.1.{number}"
             places[f"127.77.1.{number}:80"] = site.port_of(served)
-        ports = {"6379": self.redis_port, **{str(port): free_port() for port in self.world.ports}}
+        ports = {
+            "6379": self.redis_port,
+            **{str(port): self._stack.enter_context(port_of_our_own()) for port in self.world.ports},
+        }
         network = {"hosts": hosts, "places": places, "ports": ports, "buckets": str(self.folder / "buckets")}
         self.variables = {**self.programs.environment(), "DOCUMENTED": json.dumps(network)}
         for name in self.world.stands:
@@ -198,7 +219,7 @@ class Place:
 
     # Running.
 
-    def run(self, command: str, folder: Path | None = None, wait_s: float = 120) -> Ran:
+    def run(self, command: str, folder: Path | None = None, wait_s: float = 600) -> Ran:
         """Run a line of bash where the last one has left off; in *folder* alone if one is given."""
         before = f". '{self._state}'\n" if folder is None and self._state.exists() else ""
         after = f"\ncode=$?; {{ export -p; echo cd \"'$PWD'\"; }} > '{self._state}'; exit $code"
@@ -223,14 +244,15 @@ class Place:
             output.seek(0)
             return Ran(code, output.read())
 
-    def _wait_for_ports(self, command: str, wait_s: float = 30) -> None:
+    def _wait_for_ports(self, command: str, wait_s: float = 120) -> None:
         """A server in the background takes a moment: until its port answers."""
         ports = json.loads(self.variables["DOCUMENTED"])["ports"]
         deadline = time.monotonic() + wait_s
         for word in re.findall(r"\b\d{4,5}\b", command):
-            while word in ports and time.monotonic() < deadline:
+            while word in ports:
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", ports[word])):
                     break
+                assert time.monotonic() < deadline, f"{command}\ndoes not answer"
                 time.sleep(0.02)
 
     def go_home(self) -> None:
@@ -294,5 +316,5 @@ class Interpreter:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(600)
         self._process.stdout.close()

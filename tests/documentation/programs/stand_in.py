@@ -93,7 +93,7 @@ def curl(words: list[str]) -> str | None:
     for word in words:
         if not word.startswith("-"):
             url = word if "://" in word else f"http://{word}"
-            with urllib.request.urlopen(url, timeout=20) as answer:
+            with urllib.request.urlopen(url, timeout=120) as answer:
                 sys.stdout.write(answer.read().decode())
     return None
 
