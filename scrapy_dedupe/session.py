@@ -238,18 +238,21 @@ class Session:
             action(request)
 
     def _balance(self) -> None:
-        # Nothing that waits for the disk is thrown away, so what comes in has to slow down.
-        worker = self._worker
+        # On either thread. Nothing that waits for the disk is thrown away, so what comes in has to slow down.
         limit = self.settings.warc.queue_bytes
-        if worker is None:
-            return
-        pending = worker.pending_bytes
-        if not self._is_holding_back and pending > limit:
+        if self.queue_bytes <= limit // 2 if self._is_holding_back else self.queue_bytes > limit:
+            self.loop.call(self._restore_balance)
+
+    def _restore_balance(self) -> None:
+        # On the event loop alone: two threads could each undo what the other did.
+        limit = self.settings.warc.queue_bytes
+        if not self._is_holding_back and self.queue_bytes > limit:
             self._is_holding_back = True
-            self.loop.call(self._hold_back)
-        elif self._is_holding_back and pending <= limit // 2:
+            self._hold_back()
+        # Looked at once more: what the worker finished before it could see that, it did not tell.
+        if self._is_holding_back and self.queue_bytes <= limit // 2:
             self._is_holding_back = False
-            self.loop.call(self._let_go)
+            self._let_go()
 
     def _hold_back(self) -> None:
         engine = self.crawler.engine
@@ -263,6 +266,10 @@ class Session:
         if engine is not None and self._has_paused:
             self._has_paused = False
             engine.unpause()
+            # By itself the engine would look for requests again within five seconds, if no response is on its way.
+            nextcall = getattr(getattr(engine, "_slot", None), "nextcall", None)
+            if nextcall is not None:
+                nextcall.schedule()
 
     # Stores that fail, and other errors
 
