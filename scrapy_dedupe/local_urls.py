@@ -87,10 +87,7 @@ class LocalUrls:
                     len(opened.filter),
                 )
             # The snapshot was taken away when it was read; after a start that came to nothing it is due again.
-            is_clean = opened.last_stop is LastStop.CLEAN
-            self._session.at_refusal(
-                lambda: self._give_back((lambda: folder.close(opened.filter)) if is_clean else folder.abandon)
-            )
+            self._session.at_refusal(lambda: self._give_back(lambda: folder.give_back(opened)))
         if isinstance(self._filter, ConfirmedBloomFilter):
             self._exact = self._filter.exact
 
@@ -159,11 +156,11 @@ class LocalUrls:
         self._found, self._forgotten = [], Forgotten()
         self._settling.rest()
         if self._exact is not None:
+            # At once, or what is recorded before the worker comes to it would go with the rest.
+            self._exact.clear()
             self._filter = ConfirmedBloomFilter(bloom, self._exact, self._not_confirmed)
         if self._folder is not None:
             self._session.worker.submit(self._folder.clear)
-        elif self._exact is not None:
-            self._session.worker.submit(self._exact.clear)
 
     def figures(self) -> dict[str, float]:
         filter_ = self._filter

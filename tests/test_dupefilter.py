@@ -536,6 +536,23 @@ def test_a_start_that_is_refused_later_gives_the_filter_back(tmp_path: Path) -> 
     assert seen.close("refused") is None
 
 
+def test_a_first_start_that_is_refused_later_leaves_what_scrapy_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise StoreError("another layer")
+
+    (tmp_path / "requests.queue").mkdir()
+    (tmp_path / "requests.seen").write_bytes(b"\x00\x06queued")
+    for _ in range(2):
+        caplog.clear()
+        with pytest.raises(StoreError):
+            Session.of(made({"JOBDIR": str(tmp_path)})._crawler).at_start(refuse)
+        assert "took over 1 fingerprints" in caplog.text
+        assert "was cut" not in caplog.text
+        assert (tmp_path / "requests.queue").is_dir()
+
+
 # Shared
 
 
@@ -655,7 +672,7 @@ async def test_a_store_that_goes_away_stops_no_crawl_and_loses_no_page(
     web.pages["/5"] = stop_the_server
     web.page("/new-1", links("/new-2", "/0"))
     web.page("/new-2", links("/new-1"))
-    shared = {**settings, "DEDUPE_URL_STORE_URL": redis_server.url, "DEDUPE_STORE_TIMEOUT": 0.5}
+    shared = {**settings, "DEDUPE_URL_STORE_URL": redis_server.url, "DEDUPE_STORE_TIMEOUT": 30}
     crawler = await crawl(LinkSpider, shared, addon=False, urls=web.url())
     assert Counter(web.paths) == Counter(["/", "/new-1", "/new-2", *(f"/{n}" for n in range(30))])
     assert stat(crawler, "finish_reason") == "finished"
@@ -667,7 +684,7 @@ async def test_a_store_that_is_away_at_the_start_stops_the_crawl(
     web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     site(web, 3)
-    shared = {**settings, "DEDUPE_URL_STORE_URL": "redis://127.0.0.1:1/0", "DEDUPE_STORE_TIMEOUT": 0.5}
+    shared = {**settings, "DEDUPE_URL_STORE_URL": "redis://127.0.0.1:1/0", "DEDUPE_STORE_TIMEOUT": 30}
     with refusal():
         await crawl(LinkSpider, shared, addon=False, urls=web.url())
     assert web.paths == []

@@ -116,7 +116,8 @@ class FilterFolder:
         self._seen = Journal(folder / SEEN_NAME, fingerprinter, SEEN)
         self._forgotten_log = Journal(folder / FORGOTTEN_NAME, fingerprinter, FORGOTTEN)
         self._forgotten = Forgotten()
-        self._noted_before = 0
+        # Sizes at the start of the run.
+        self._done_before = self._noted_before = 0
         self._exact: ExactSet | None = None
 
     @classmethod
@@ -143,7 +144,8 @@ class FilterFolder:
         """How the last run ended, as the files say; they are not opened."""
         if self.snapshot.exists():
             return LastStop.CLEAN
-        return LastStop.CUT if self._done.path.exists() else LastStop.NONE
+        done = self._done.path
+        return LastStop.CUT if done.exists() and done.stat().st_size else LastStop.NONE
 
     def check_heads(self) -> None:
         """Read the heads of the journals, without a lock. Raises :class:`~scrapy_dedupe.errors.StoreRefused`."""
@@ -221,7 +223,8 @@ class FilterFolder:
         try:
             if any(journal.is_broken for journal in self._journals):
                 raise OSError("the disk did not take all of it during the run")
-            self._rewrite_forgotten()
+            # A kill before the snapshot is there leaves it forgotten, one after that makes one request more.
+            self._leave_out_taken(self._done, self._done_before)
             count = None
             if self._exact is not None:
                 self._exact.close()
@@ -237,15 +240,29 @@ class FilterFolder:
                 f"The URL filter could not be saved to {self.snapshot}: {exc}. The next run counts this one as cut "
                 "and asks again for pages that were not done or that brought new links. Make room on the disk."
             ) from exc
+        else:
+            self._leave_out_forgotten()
         finally:
             self.abandon()
 
+    def give_back(self, opened: Opened) -> None:
+        """End a run that came to nothing and recorded nothing: the next one finds what this one found.
+
+        Raises what :meth:`close` raises.
+        """
+        if opened.last_stop is LastStop.CLEAN:
+            self.close(opened.filter)
+            return
+        if opened.last_stop is LastStop.NONE:
+            # Its head says that there was a run.
+            self._done.unmake()
+        self.abandon()
+
     def clear(self) -> None:
-        """Forget everything, in an open folder."""
+        """Forget everything in the journals; the exact set is cleared by who adds to it."""
+        self._forgotten = Forgotten()
         for journal in self._journals:
             journal.clear()
-        if self._exact is not None:
-            self._exact.clear()
 
     def abandon(self) -> None:
         """Give the folder back as a kill would leave it."""
@@ -269,6 +286,9 @@ class FilterFolder:
     def _open_clean(self, capacity: int, error_rate: float) -> Opened:
         snapshot = Snapshot.read(self.snapshot, self.fingerprinter)
         bloom, notes = snapshot.filter, []
+        # First, since what lies behind these sizes never came to count.
+        cut = self._done.open(snapshot.done_bytes)
+        self._seen.open(snapshot.seen_bytes)
         if bloom.error_rate != error_rate:
             bloom = self._made_anew(snapshot, capacity, error_rate)
             notes.append(
@@ -280,8 +300,6 @@ class FilterFolder:
                 f"The URL filter in {self.snapshot} was made for {bloom.capacity:,} fingerprints, now "
                 f"{capacity:,} are asked for. It keeps its size, and grows when it is full."
             )
-        cut = self._done.open(snapshot.done_bytes)
-        self._seen.open(snapshot.seen_bytes)
         self._read_forgotten()
         filter_ = self._confirming(bloom, snapshot.exact, notes)
         # From the next line on a kill counts as one. Nothing was recorded until here.
@@ -304,6 +322,7 @@ class FilterFolder:
         filter_ = self._confirming(bloom, None)
         # Last, since a journal of done requests without a snapshot says that a run was cut.
         self._done.open()
+        self._done_before = self._done.size_bytes
         return Opened(filter_, LastStop.NONE, taken_over, forgotten=self._forgotten)
 
     def _open_cut(self, capacity: int, error_rate: float) -> Opened:
@@ -360,30 +379,30 @@ class FilterFolder:
 
     def _read_forgotten(self) -> None:
         self._forgotten_log.open()
-        self._forgotten, self._noted_before = Forgotten(), 0
-        for part in _parts(self._forgotten_log.fingerprints()):
-            self._forgotten.add_many(part)
-            self._noted_before += len(part)
+        self._done_before, self._noted_before = self._done.size_bytes, self._forgotten_log.size_bytes
+        self._forgotten = Forgotten(self._forgotten_log.fingerprints())
 
-    def _rewrite_forgotten(self) -> None:
-        """Leave out what was asked for again in this run; what failed in it stays."""
-        old = self._forgotten_log
-        kept = (
-            fingerprint
-            for number, fingerprint in enumerate(old.fingerprints())
-            if number >= self._noted_before or not self._forgotten.was_taken(fingerprint)
-        )
-        new = Journal(old.path.with_name(old.path.name + ".tmp"), self.fingerprinter, FORGOTTEN)
-        new.lock()
+    def _leave_out_forgotten(self) -> None:
         try:
-            new.open()
-            new.clear()
-            for part in _parts(kept):
-                new.append(part)
-            new.sync()
-            new.path.replace(old.path)
-        finally:
-            new.close()
+            self._leave_out_taken(self._forgotten_log, self._noted_before)
+        except (OSError, StoreError) as exc:
+            raise StoreUnavailable(
+                f"The URL filter is saved, but {self._forgotten_log.path} does not take what was asked for again: {exc}. "
+                "The next run asks for it once more. Make room on the disk."
+            ) from exc
+
+    def _leave_out_taken(self, journal: Journal, size_before: int) -> None:
+        """Leave out what was asked for again in this run; what was done or failed in it stays.
+
+        A page that is asked for again is not done, whatever an earlier run said of it: the next run may be cut
+        before it is fetched.
+        """
+        if self._forgotten.has_taken:
+            journal.rewrite(
+                fingerprint
+                for is_older, fingerprint in journal.older(size_before)
+                if not (is_older and self._forgotten.was_taken(fingerprint))
+            )
 
 
 def set_aside(queue: Path) -> Path:

@@ -21,6 +21,7 @@ import os
 import struct
 import zlib
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
@@ -41,6 +42,7 @@ _START = struct.Struct("<8sHH")
 _CHECKSUM = struct.Struct("<I")
 _BLOCK_START = struct.Struct("<II")
 _MAX_BLOCK_BYTES = 1 << 20
+_PART = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +177,53 @@ class Journal:
             self.size_bytes += len(part)
             offset += len(part)
 
+    def rewrite(self, kept: Iterable[bytes]) -> None:
+        """Hold *kept*, which may come from here, in place of all that was here: a kill leaves the one or the other.
+
+        Raises OSError and :class:`~scrapy_dedupe.errors.StoreUnavailable`; the open journal is as it was then.
+        """
+        new = Journal(self.path.with_name(f"{self.path.name}.tmp"), self.fingerprinter, self.kind)
+        new.lock()
+        try:
+            new.open()
+            new.clear()
+            rest = iter(kept)
+            while part := list(islice(rest, _PART)):
+                new.append(part)
+            new.sync()
+            if fcntl is None:
+                # Windows does not give another file the name of one that is open.
+                new.close()
+                self.close()
+            new.path.replace(self.path)
+            if fcntl is None:
+                self.lock()
+            else:
+                # The lock goes with the file, which nobody else has had until now.
+                self.close()
+                self._fd, new._fd = new._fd, None
+            self.size_bytes = new.size_bytes
+            sync_folder(self.path.parent)
+        finally:
+            new.close()
+
+    def older(self, size_bytes: int) -> Iterator[tuple[bool, bytes]]:
+        """Every fingerprint, and whether it was here when the journal had this size."""
+        for end, records in self._blocks():
+            for fingerprint in read_records(records):
+                yield end <= size_bytes, fingerprint
+
     def clear(self) -> None:
         """Forget every fingerprint."""
         if self._fd is not None:
             os.ftruncate(self._fd, len(self._head))
             self.size_bytes = len(self._head)
+
+    def unmake(self) -> None:
+        """Be a file that was just made, and of which :meth:`is_new` is true."""
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            self.size_bytes = 0
 
     def sync(self) -> None:
         assert self._fd is not None

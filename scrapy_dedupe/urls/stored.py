@@ -34,7 +34,7 @@ from scrapy_dedupe.urls.folder import (
     LastStop,
 )
 from scrapy_dedupe.urls.forgotten import Forgotten
-from scrapy_dedupe.urls.journal import DONE, MAX_FINGERPRINT_BYTES, Journal, read_records, sync_folder
+from scrapy_dedupe.urls.journal import DONE, MAX_FINGERPRINT_BYTES, Journal, read_records
 from scrapy_dedupe.urls.scrapy_file import read_requests_seen
 from scrapy_dedupe.urls.snapshot import Snapshot
 
@@ -218,18 +218,14 @@ class StoredFilter:
         The memory that is needed is that of the filter. What ``fingerprints`` raises goes through, and leaves
         the filter as it was after a clean stop.
         """
-        with self._faults():
-            list_ = self._list_to_write()
-            taken_over = 0
-            if self.last_stop is LastStop.NONE:
-                taken_over = self._take_over(list_).new
-            added = self._record(list_, fingerprints)
-            list_.sync()
-            if self.last_stop is not LastStop.CUT:
-                self._write_snapshot()
-            if self._forgotten.has_taken:
-                self._rewrite_forgotten()
-        return Added(added.new, added.again, added.known, taken_over)
+        try:
+            with self._faults():
+                return self._add_many(fingerprints)
+        except BaseException:
+            # In memory is what the files may lack.
+            with suppress(StoreError), self._faults():
+                self._read_again()
+            raise
 
     # Opening and closing
 
@@ -254,6 +250,16 @@ class StoredFilter:
         elif not self._create:
             raise StoreUnavailable(self._nothing_there())
         self._forgotten_log.look()
+        self._read_forgotten()
+
+    def _read_again(self) -> None:
+        exact, self._exact, self._filter, self._snapshot = self._exact, None, None, None
+        if exact is not None:
+            exact.close()
+        if self.folder.snapshot.exists():
+            self.last_stop = LastStop.CLEAN
+            self._snapshot = Snapshot.read(self.folder.snapshot, self.fingerprinter)
+            self._seen.look(self._snapshot.seen_bytes)
         self._read_forgotten()
 
     def _nothing_there(self) -> str:
@@ -315,6 +321,19 @@ class StoredFilter:
             self._seen.clear()
         return self._seen
 
+    def _add_many(self, fingerprints: Iterable[bytes]) -> Added:
+        list_ = self._list_to_write()
+        taken_over = 0
+        if self.last_stop is LastStop.NONE:
+            taken_over = self._take_over(list_).new
+        added = self._record(list_, fingerprints)
+        list_.sync()
+        if self.last_stop is not LastStop.CUT:
+            self._write_snapshot()
+        if self._forgotten.has_taken:
+            self._rewrite_forgotten()
+        return Added(added.new, added.again, added.known, taken_over)
+
     def _take_over(self, list_: _Journal) -> Added:
         theirs = self.folder.scrapy_file
         if theirs is None or not theirs.exists():
@@ -369,23 +388,8 @@ class StoredFilter:
 
     def _rewrite_forgotten(self) -> None:
         """Leave out what was taken."""
-        old, name = self._forgotten_log, f"{FORGOTTEN_NAME}.tmp"
-        new = _Journal.of(self.folder, name, FORGOTTEN)
-        new.lock()
-        try:
-            new.open()
-            new.clear()
-            kept = (item for item in old.fingerprints() if not self._forgotten.was_taken(item))
-            for part in _parts(kept):
-                new.append(part)
-            new.sync()
-            new.path.replace(old.path)
-            sync_folder(old.path.parent)
-        finally:
-            new.close()
-        old.close()
-        old.lock()
-        old.look()
+        log = self._forgotten_log
+        log.rewrite(item for item in log.fingerprints() if not self._forgotten.was_taken(item))
         self._read_forgotten()
 
 

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
+from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
-from scrapy_dedupe.urls.folder import SEEN, FilterFolder, LastStop
+from scrapy_dedupe.urls.folder import FORGOTTEN, SEEN, FilterFolder, LastStop
 from scrapy_dedupe.urls.journal import Journal
 
 MAKER = "a.Maker"
@@ -358,6 +359,103 @@ def test_what_fails_again_is_forgotten_again(tmp_path: Path) -> None:
     assert size == len(HEAD) + 8 + 2 + 3
 
 
+def forget(path: Path, *fingerprints: bytes) -> None:
+    log = Journal(path / "urls" / "urls.forgotten", MAKER, FORGOTTEN)
+    log.lock()
+    log.open()
+    log.append(fingerprints)
+    log.close()
+
+
+def test_what_is_asked_for_again_and_left_in_the_queue_is_not_lost_with_the_queue(tmp_path: Path) -> None:
+    folder = run(tmp_path, b"queued", b"done again", b"done")
+    filter_ = GrowingBloomFilter(100, 1e-6)
+    filter_.add_many([b"queued", b"done again", b"done"])
+    folder.record_done([b"queued", b"done again", b"done"])
+    folder.close(filter_)
+    forget(tmp_path, b"queued", b"done again")
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    assert [opened.forgotten.take(item) for item in (b"queued", b"done again")] == [True, True]
+    folder.record_done([b"done again"])
+    folder.close(opened.filter)
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    assert opened.filter.add_many([b"queued", b"done again", b"done"]) == [False, False, False]
+    assert len(opened.forgotten) == 0
+    folder.abandon()
+    opened = folder_at(tmp_path).open(100, 1e-6)
+    assert opened.last_stop is LastStop.CUT
+    assert opened.filter.add_many([b"queued", b"done again", b"done"]) == [True, False, False]
+
+
+def test_what_is_asked_for_again_stays_forgotten_if_the_stop_cannot_be_saved(tmp_path: Path) -> None:
+    folder = run(tmp_path)
+    folder.record_done([b"queued"])
+    folder.abandon()
+    forget(tmp_path, b"queued")
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    assert opened.forgotten.take(b"queued")
+    (tmp_path / "urls" / "urls.bloom").mkdir()
+    with pytest.raises(StoreUnavailable, match="could not be saved"):
+        folder.close(opened.filter)
+    (tmp_path / "urls" / "urls.bloom").rmdir()
+    opened = folder_at(tmp_path).open(100, 1e-6)
+    assert opened.filter.add(b"queued") or opened.forgotten.take(b"queued")
+
+
+def test_what_fails_after_everything_was_cleared_is_forgotten(tmp_path: Path) -> None:
+    forget_first = run(tmp_path, b"bad")
+    forget_first.record_failed([b"bad"])
+    forget_first.close(GrowingBloomFilter(100, 1e-6))
+    folder = folder_at(tmp_path)
+    opened = folder.open(100, 1e-6)
+    assert opened.forgotten.take(b"bad")
+    folder.clear()
+    folder.record_failed([b"bad"])
+    folder.close(opened.filter)
+    assert b"bad" in folder_at(tmp_path).open(100, 1e-6).forgotten
+
+
+def test_a_filter_that_is_made_anew_lacks_what_never_came_to_count(tmp_path: Path) -> None:
+    folder = run(tmp_path, b"a")
+    filter_ = GrowingBloomFilter(100, 1e-6)
+    filter_.add(b"a")
+    folder.close(filter_)
+    seen = Journal(tmp_path / "urls" / "urls.seen", MAKER, SEEN)
+    seen.lock()
+    seen.open()
+    seen.append([b"of an import that was killed"])
+    seen.close()
+    opened = folder_at(tmp_path).open(100, 1e-3)
+    assert opened.filter.error_rate == 1e-3
+    assert [item in opened.filter for item in (b"a", b"of an import that was killed")] == [True, False]
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "cut"])
+def test_a_start_that_comes_to_nothing_leaves_what_it_found(tmp_path: Path, clean: bool) -> None:
+    folder = run(tmp_path, b"a")
+    folder.close(GrowingBloomFilter(100, 1e-6)) if clean else folder.abandon()
+    for _ in range(2):
+        folder = folder_at(tmp_path)
+        opened = folder.open(100, 1e-6)
+        assert opened.last_stop is (LastStop.CLEAN if clean else LastStop.CUT)
+        folder.give_back(opened)
+
+
+def test_the_first_start_of_a_job_that_comes_to_nothing_is_none(tmp_path: Path) -> None:
+    (tmp_path / "requests.seen").write_bytes(BINARY)
+    (tmp_path / "requests.queue").mkdir()
+    for _ in range(2):
+        folder = folder_at(tmp_path)
+        assert folder.set_queue_aside() is None
+        opened = folder.open(100, 1e-6)
+        assert (opened.last_stop, opened.taken_over) == (LastStop.NONE, 2)
+        folder.give_back(opened)
+        assert folder.last_stop is LastStop.NONE
+
+
 def test_after_a_kill_the_seen_are_those_that_were_done(tmp_path: Path) -> None:
     folder = run(tmp_path, b"done", b"queued")
     folder.record_done([b"done"])
@@ -467,6 +565,8 @@ def test_kill_at_any_moment_loses_nothing_that_was_recorded(tmp_path: Path) -> N
         process = subprocess.Popen([sys.executable, "-c", APPENDS, str(tmp_path)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert int(process.stdout.readline()) >= known
+        for _ in range(3):
+            assert process.stdout.readline()
         time.sleep(0.03 * (round_ + 1))
         process.send_signal(signal.SIGKILL)
         lines = process.stdout.read().split(b"\n")[:-1]

@@ -265,6 +265,26 @@ def test_an_import_that_ends_in_an_error_leaves_a_clean_stop_as_it_was(job: Path
         assert list(stored.fingerprints()) == [b"a", b"b"]
 
 
+def test_after_an_import_that_ends_in_an_error_the_next_one_lists_what_it_adds(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART", 1)
+    run(job, [b"a", b"f"], failed=[b"f"])
+
+    def broken() -> Iterable[bytes]:
+        yield from (b"b", b"f")
+        raise ZeroDivisionError
+
+    with stored_at(job) as stored:
+        with pytest.raises(ZeroDivisionError):
+            stored.add_many(broken())
+        assert [stored.state(item) for item in (b"a", b"b", b"f")] == ["seen", "new", "forgotten"]
+        assert stored.add_many([b"b", b"f"]) == Added(new=1, again=1)
+        assert list(stored.fingerprints()) == [b"a", b"f", b"b"]
+    with stored_at(job) as stored:
+        assert (stored.listed(), stored.lacking()) == (3, 0)
+
+
 def test_a_fingerprint_that_no_file_can_hold_is_refused(job: Path) -> None:
     for wrong in (b"", b"x" * 65_536):
         with pytest.raises(ValueError), stored_at(job, create=True) as stored:
