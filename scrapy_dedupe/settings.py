@@ -50,7 +50,7 @@ from .setting_values import (
     url_store,
 )
 from .stores.location import ALLOWED as ALLOWED_STORES
-from .stores.location import NAMELESS, parse_store_url
+from .stores.location import NAMELESS, parse_store_url, shown_value
 from .warc.files import DEFAULT_NAME
 
 if TYPE_CHECKING:
@@ -388,7 +388,10 @@ def _value(settings: BaseSettings, spec: Spec) -> Any:
         if isinstance(error, SettingError) and str(error).startswith(NAMELESS):
             # It has found out what was meant, and has left out a password.
             raise SettingError(f"The setting {spec.name}{str(error).removeprefix(NAMELESS)}") from None
-        raise SettingError(f"The setting {spec.name} is {raw!r}. Allowed: {spec.allowed}.") from error
+        # Any of them may be a URL that was meant for another one.
+        raise SettingError(
+            f"The setting {spec.name} is {shown_value(raw)}. Allowed: {spec.allowed}."
+        ) from error
 
 
 def faults_of(settings: BaseSettings) -> list[str]:

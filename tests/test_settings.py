@@ -212,3 +212,11 @@ def test_the_passage_index_is_in_the_data_folder_unless_it_has_one_of_its_own(
     passages = read_settings(ScrapySettings({**own, "DEDUPE_PASSAGES_TEXT": "False"})).passages
     assert (passages.enabled, str(passages.root), passages.tokeniser) == (True, "x", "cjk")
     assert not passages.store_text
+
+
+@pytest.mark.parametrize("name", ["DEDUPE_URL_STORE_URL", "DEDUPE_WARC_UPLOAD_URL", "DEDUPE_URL_CAPACITY"])
+def test_a_password_or_a_book_in_a_wrong_setting_is_not_told(name: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        read_settings(ScrapySettings({name: "ftps://me:secret@host /0" + 100_000 * "x"}))
+    assert "ftps://me:***@host" in str(caught.value)
+    assert len(str(caught.value)) < 1_000
