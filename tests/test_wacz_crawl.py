@@ -8,6 +8,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -187,25 +188,41 @@ async def test_a_wait_that_is_given_up_loses_no_record(
 ) -> None:
     web.page("/a", text("a"))
     write = WarcWriter.write
+    is_asked, is_writing, goes_on = threading.Event(), threading.Event(), threading.Event()
 
     def slow(self: WarcWriter, records: Any) -> Any:
-        time.sleep(0.3)
+        if is_asked.is_set():
+            is_writing.set()
+            goes_on.wait(240)
         return write(self, records)
 
     monkeypatch.setattr(WarcWriter, "write", slow)
 
     class Impatient(LinkSpider):
+        arrived = 0
+
+        def arrive(self) -> None:
+            self.arrived += 1
+
         async def parse(self, response: Any, **kwargs: Any) -> Any:
             download = getattr(self.crawler.engine, "download_async", None)
             if download is None:  # Scrapy 2.13
                 return
+            self.crawler.signals.connect(self.arrive, signal=scrapy.signals.response_downloaded)
+            is_asked.set()
             loop = asyncio.get_running_loop()
             requests = [scrapy.Request(response.urljoin(path), dont_filter=True) for path in ("/b", "/c")]
             tasks = [loop.create_task(download(request)) for request in requests]
             # One of the two is being written then, the other one waits for that.
-            await asyncio.sleep(0.15)
+            deadline = time.monotonic() + 240
+            while (  # noqa: ASYNC110 - the writing is another thread's
+                self.arrived < 2 or not is_writing.is_set()
+            ) and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
             for task in tasks:
                 task.cancel()
+            await asyncio.wait(tasks)
+            goes_on.set()
             yield {"url": response.url}
 
     web.page("/b", text("b"))

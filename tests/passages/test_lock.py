@@ -98,7 +98,7 @@ def test_a_writer_is_waited_for(tmp_path: Path) -> None:
     first.__enter__()
     ender = threading.Timer(0.1, first.__exit__, (None, None, None))
     ender.start()
-    with WriterLock(tmp_path, timeout_s=60):
+    with WriterLock(tmp_path, timeout_s=240):
         assert not first.is_held
     ender.join()
 
@@ -108,7 +108,7 @@ def test_a_writer_is_not_waited_for_longer_than_was_said(tmp_path: Path) -> None
         began = time.monotonic()
         with pytest.raises(StoreUnavailable), WriterLock(tmp_path, timeout_s=0.1):
             pass
-        assert 0.1 <= time.monotonic() - began < 5
+        assert 0.1 <= time.monotonic() - began < 30
 
 
 def test_the_same_object_does_not_take_its_lock_twice(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_the_lock_of_a_killed_process_is_free_although_a_child_of_it_lives(tmp_p
     try:
         assert os.WTERMSIG(os.waitpid(parent, 0)[1]) == signal.SIGKILL
         # The child closes the file as the first thing that it does.
-        with WriterLock(tmp_path, timeout_s=60) as lock:
+        with WriterLock(tmp_path, timeout_s=240) as lock:
             assert lock.is_held
     finally:
         os.close(read_end)
