@@ -33,7 +33,7 @@ DECODERS: dict[str | None, Callable[[bytes], bytes]] = {
 
 async def next_second() -> None:
     """Wait for the moment when the time has another second."""
-    await asyncio.sleep(1 - time.time() % 1)
+    await asyncio.sleep(1.01 - time.time() % 1)
 
 
 class ReturningSpider(LinkSpider):

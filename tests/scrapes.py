@@ -17,7 +17,7 @@ LAYERS = {"url", "canonical", "exact", "near", "verdict", "warc"}
 
 def scraped(port: int, accept: str = "") -> str:
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accept})
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=240) as response:
         return str(response.read().decode())
 
 

@@ -61,7 +61,7 @@ class RedisServer:
             self._process = subprocess.Popen(
                 _server_command(self.port, self.folder), stdout=file, stderr=file
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         with redis.Redis.from_url(self.url) as client:
             while True:
                 try:
@@ -77,7 +77,7 @@ class RedisServer:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(60)
+            self._process.wait(240)
             self._process = None
 
     def flush(self) -> None:

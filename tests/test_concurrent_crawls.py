@@ -58,13 +58,13 @@ class Other:
 
     def _wait(self, handler: Any) -> Page:
         self._reached.set()
-        assert self._answer.wait(60)
+        assert self._answer.wait(240)
         return Page(text("wait").encode())
 
     def at_work(self, index: CrawlIndex) -> None:
         """Wait until its two records are in its file, and entered if it is concurrent."""
-        assert self._reached.wait(60), self.log.read_text()
-        deadline = time.monotonic() + 20
+        assert self._reached.wait(240), self.log.read_text()
+        deadline = time.monotonic() + 240
         while (info := next(info for info in index.crawls() if info.id == "first")).concurrent:
             if info.counts.total_urls == 2:
                 break
@@ -73,7 +73,7 @@ class Other:
 
     def finish(self) -> None:
         self._answer.set()
-        assert self.process.wait(60) == 0, self.log.read_text()
+        assert self.process.wait(240) == 0, self.log.read_text()
 
     def kill(self) -> None:
         self.process.kill()

@@ -772,7 +772,7 @@ async def test_no_page_waits_for_a_large_one(
 
     def slow(self: Judge, page: Page) -> Any:
         if len(page.text) > 50_000:
-            assert is_small_one_done.wait(20)
+            assert is_small_one_done.wait(240)
         return read(self, page)
 
     class Ordered(AllAtOnce):

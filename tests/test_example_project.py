@@ -57,7 +57,7 @@ def run_crawl(project: Path, *options: str) -> Run:
         cwd=project,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []

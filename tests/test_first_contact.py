@@ -121,7 +121,7 @@ def test_a_server_without_tls_or_with_fewer_databases(redis_url: str) -> None:
         (f"{redis_url[:-1]}99", "use a smaller number in the URL"),
     ):
         with pytest.raises(StoreUnavailable) as caught:
-            open_store(url, timeout_s=1)
+            open_store(url, timeout_s=240)
         assert words in str(caught.value)
 
 
@@ -315,7 +315,7 @@ def run(folder: Path, *words: str, **settings: str) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
     return done.stdout + done.stderr

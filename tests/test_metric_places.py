@@ -122,7 +122,7 @@ def test_the_file_is_written_again_and_again(tmp_path: Path) -> None:
     place.open()
     assert samples(file.read_text())["dedupe_url_seen",] == 3
     source.reading = {("dedupe_url_seen", ""): 4.0}
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     # It is there at any time, and whole.
     while samples(file.read_text())["dedupe_url_seen",] == 3 and time.monotonic() < deadline:
         pass

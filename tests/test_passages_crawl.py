@@ -485,7 +485,7 @@ def test_a_crawl_that_is_killed_has_what_was_flushed(
 
     def wait(handler: Any) -> Page:
         # It is read while the crawl writes it.
-        for _ in range(600):
+        for _ in range(5_000):
             if len(PassageIndex(tmp_path / "passages")):
                 break
             clock.wait(0.05)
@@ -502,7 +502,7 @@ def test_a_crawl_that_is_killed_has_what_was_flushed(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         stderr=subprocess.DEVNULL,
     )
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(240) == -signal.SIGKILL
     with indexed(tmp_path) as index:
         assert web.url("/") in index
         assert index.check(full=True).problems == ()

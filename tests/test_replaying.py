@@ -526,7 +526,7 @@ def test_the_shell_looks_at_archived_pages(web: WebServer, tmp_path: Path) -> No
 
     def scrapy_says(*arguments: str) -> str:
         command = [sys.executable, "-m", "scrapy", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

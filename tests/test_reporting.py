@@ -168,7 +168,7 @@ def test_after_a_kill_there_is_what_was_saved_last(
 
     def answer(request: Any) -> Page:
         is_last.set()
-        is_over.wait(60)
+        is_over.wait(240)
         return Page(b"<p>x")
 
     site.pages["/copy"] = site.pages["/a"] = answer
@@ -180,9 +180,9 @@ def test_after_a_kill_there_is_what_was_saved_last(
         stderr=subprocess.DEVNULL,
     )
     try:
-        assert is_last.wait(60)
+        assert is_last.wait(240)
         looking = threading.Event()
-        for _ in range(600):
+        for _ in range(5_000):
             seen = kept(settings, "c1")
             if seen is not None and seen.totals["responses"] and seen.totals["pages_judged"]:
                 break
@@ -315,7 +315,7 @@ async def test_the_line_that_says_more_can_be_pasted(
         [sys.executable, "-m", "scrapy_dedupe.commands.console", *words[2:], "--json"],
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     assert [one["id"] for one in json.loads(done.stdout)["crawls"]] == [words[3]]
     # The default is what the command takes too.

@@ -12,8 +12,8 @@ from scrapy_dedupe.worker import Worker
 def test_work_is_done_in_the_order_in_which_it_was_given() -> None:
     worker, done = Worker(), []
     futures = [worker.submit(done.append, number) for number in range(200)]
-    futures[-1].result(5)
-    worker.stop(5)
+    futures[-1].result(60)
+    worker.stop(60)
     assert done == list(range(200))
 
 
@@ -24,22 +24,22 @@ def test_an_error_goes_to_whoever_asked_and_the_next_task_runs() -> None:
         raise ValueError("no")
 
     failed, worked = worker.submit(fail), worker.submit(lambda: 7)
-    assert worked.result(5) == 7
+    assert worked.result(60) == 7
     with pytest.raises(ValueError, match="no"):
-        failed.result(5)
-    worker.stop(5)
+        failed.result(60)
+    worker.stop(60)
 
 
 def test_the_weight_of_what_waits_is_known() -> None:
     changes: list[int] = []
     go = threading.Event()
     worker = Worker(on_change=lambda: changes.append(worker.pending_bytes))
-    worker.submit(go.wait, 5)
+    worker.submit(go.wait, 60)
     waiting = [worker.submit_weighing(1_000, int) for _ in range(3)]
     assert worker.pending_bytes == 3_000
     go.set()
-    waiting[-1].result(5)
-    worker.stop(5)
+    waiting[-1].result(60)
+    worker.stop(60)
     assert worker.pending_bytes == 0
     assert changes[:3] == [1_000, 2_000, 3_000]
     assert changes[-1] == 0
@@ -49,8 +49,8 @@ def test_stopping_finishes_what_waits_and_refuses_more() -> None:
     worker, done = Worker(), []
     for number in range(50):
         worker.submit(done.append, number)
-    assert worker.stop(5)
-    assert worker.stop(5)
+    assert worker.stop(60)
+    assert worker.stop(60)
     assert len(done) == 50
     with pytest.raises(RuntimeError, match="stopped"):
         worker.submit(int)

@@ -127,7 +127,7 @@ def steps() -> Iterator[Steps]:
     yield steps
     assert steps.process.stdin
     steps.process.stdin.close()
-    steps.process.wait(20)
+    steps.process.wait(240)
     assert steps.process.stdout
     steps.process.stdout.close()
 
@@ -330,7 +330,7 @@ def test_ctrl_c_ends_the_processes_side_by_side_too(words: tuple[str, ...], tmp_
         start_new_session=True,
     )
     # The pipes end with the last process that has them.
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=240)
     assert (process.returncode, out) == (-signal.SIGINT, "")
     assert errors == f"scrapy-dedupe {words[0]}: stopped; the same command goes on where it was.\n"
     assert not [name for name in snapshot(tmp_path) if name.endswith(".part")]

@@ -60,7 +60,7 @@ def warcio_check(path: Path) -> str:
     warcio = Path(sys.executable).with_name("warcio")
     assert warcio.exists()  # it comes with the package
     done = subprocess.run(
-        [warcio, "check", "-v", path], capture_output=True, text=True, timeout=60, check=False
+        [warcio, "check", "-v", path], capture_output=True, text=True, timeout=240, check=False
     )
     return "" if done.returncode == 0 else done.stdout + done.stderr
 

@@ -877,11 +877,11 @@ def test_a_uri_of_one_second_that_thousands_share_is_read_once(tmp_path: Path) -
                 1_000 + number, "http://example.org/1", "2020-01-01T00:00:00Z", SAME
             )
         convert(after[label], after["first"], record_id(5_000 + number))
-    begun = time.monotonic()
+    begun = time.process_time()
     result = run(before, after, tmp_path)
     assert reasons(result) == ""
     assert (result.converted, result.ambiguous) == (3_000, 0)
-    assert time.monotonic() - begun < 30
+    assert time.process_time() - begun < 30
 
 
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

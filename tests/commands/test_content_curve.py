@@ -37,7 +37,7 @@ def in_project(project: Path, settings: str, *words: str) -> subprocess.Complete
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

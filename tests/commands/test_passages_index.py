@@ -356,11 +356,11 @@ def test_ctrl_c_leaves_the_index_as_it_was(tmp_path: Path) -> None:
     # More than a batch, so that the work has begun.
     program.stdin.write(lines * ((3 << 20) // len(lines)))
     program.stdin.flush()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not (root / "lock").read_text() and time.monotonic() < deadline:
         time.sleep(0.01)
     program.send_signal(signal.SIGINT)
-    _, told = program.communicate(timeout=30)
+    _, told = program.communicate(timeout=240)
     assert program.returncode == -signal.SIGINT
     assert told == "scrapy-dedupe passages index: stopped; the index is as it was before.\n"
     assert documents(str(root)) == ["before"]

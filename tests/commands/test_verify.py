@@ -117,7 +117,7 @@ def real_verify(folder: Path, locale: str, *words: str, **more: str) -> subproce
         cwd=folder,
         env={**env, "LC_ALL": locale, "PYTHONPATH": str(ROOT), **more},
         capture_output=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

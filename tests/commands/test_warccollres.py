@@ -130,7 +130,7 @@ def test_manifests_go_through_a_pipe(archive: ListedFile, tmp_path: Path) -> Non
     with Path(source).open("rb") as stdin:
         done = subprocess.run(
             [sys.executable, "-c", program, "warccollres", "-", "-o", "-", "--root", "crawl"],
-            stdin=stdin, cwd=tmp_path, capture_output=True, check=True, timeout=60,
+            stdin=stdin, cwd=tmp_path, capture_output=True, check=True, timeout=240,
         )  # fmt: skip
     (tmp_path / "out").write_bytes(done.stdout)
     assert extensions(tmp_path / "out") == [1, 2, 1, 2, 3]
@@ -288,7 +288,7 @@ def test_payloads_of_300_mb_take_little_memory(large: list[ManifestLine], tmp_pa
     source = manifest(tmp_path / "in", large)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "warccollres", source, "-o", "out"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert extensions(tmp_path / "out") == [1, 2, 1]
@@ -306,7 +306,7 @@ def test_a_kill_leaves_nothing_under_the_final_name(
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        for _ in range(600):
+        for _ in range(5_000):
             if any(name == ".out.tmp" for name in names(tmp_path)):
                 break
             time.sleep(0.05)

@@ -512,7 +512,7 @@ def test_a_second_writer_is_told_who_the_first_is_and_writes_after_it(tmp_path: 
         with pytest.raises(StoreUnavailable), index.writing():
             pass
         index.add("second", COPIED)
-        first.communicate("\n", timeout=60)
+        first.communicate("\n", timeout=240)
         assert first.returncode == 0
         assert list(found(index, COPIED)) == ["second"]
         assert len(index) == 5
@@ -529,7 +529,7 @@ def test_whoever_is_refused_is_told_the_command_of_the_work_or_else_that_of_the_
 
 
 def test_a_writer_waits_for_another_one_if_it_may(tmp_path: Path) -> None:
-    with writer(tmp_path) as first, PassageIndex(tmp_path, lock_timeout_s=60) as index:
+    with writer(tmp_path) as first, PassageIndex(tmp_path, lock_timeout_s=240) as index:
         index.add("second", COPIED)
         assert first.stdin is not None
         first.stdin.write("\n")
@@ -555,7 +555,7 @@ def test_a_killed_writer_leaves_what_it_had_written_and_no_lock(tmp_path: Path) 
     with writer(tmp_path) as first:
         (tmp_path / "00000099.posts.new").write_bytes(b"half")
         first.send_signal(signal.SIGKILL)
-        first.wait(60)
+        first.wait(240)
     with PassageIndex(tmp_path) as index:
         assert [document.doc_id for document in index.documents] == ["kept", "w0", "w1", "w2"]
         assert index.check(full=True).problems == ()

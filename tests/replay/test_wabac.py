@@ -46,7 +46,7 @@ def replay(source: Path, asked: list[dict[str, str]]) -> dict[str, Any]:
         capture_output=True,
         check=False,
         text=True,
-        timeout=120,
+        timeout=240,
         env={**os.environ, "CHROMIUM_BIN": browser()},
     )
     assert done.returncode == 0, done.stderr

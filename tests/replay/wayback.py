@@ -61,11 +61,11 @@ class Wayback:
         """What is shown for a URL at a moment of 14 digits."""
         quoted = urllib.parse.quote(url, safe="/:?&=%")
         asked = f"http://127.0.0.1:{self.port}/{collection}/{moment}id_/{quoted}"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while True:
             try:
                 try:
-                    answer = urllib.request.urlopen(asked, timeout=30)
+                    answer = urllib.request.urlopen(asked, timeout=240)
                 except urllib.error.HTTPError as error:
                     answer = error
                 with answer:
@@ -79,4 +79,4 @@ class Wayback:
     def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(20)
+            self.process.wait(240)

@@ -207,7 +207,7 @@ def _drawn_signature(capture: Capture, chance: random.Random) -> Signature:
 
 def _work(url: str, seed: int, start: Any, results: Any) -> None:
     chance = random.Random(seed)
-    store = open_store(url, timeout_s=30)
+    store = open_store(url, timeout_s=240)
     content = store.content
     names = list(range(300))
     chance.shuffle(names)
@@ -240,9 +240,9 @@ def test_several_processes_at_once_claim_each_text_once(store_url: str) -> None:
     processes = [context.Process(target=_work, args=(store_url, seed, start, results)) for seed in range(3)]
     for process in processes:
         process.start()
-    answers = [results.get(timeout=120) for _ in processes]
+    answers = [results.get(timeout=240) for _ in processes]
     for process in processes:
-        process.join(60)
+        process.join(240)
     claimed = [name for names, _, _ in answers for name in names]
     assert sorted(claimed) == sorted(digest(name) for name in range(300))
     # The bands of each text are its own.
@@ -259,7 +259,7 @@ def test_several_processes_at_once_claim_each_text_once(store_url: str) -> None:
 
 
 def _claim_near(url: str, seed: int, start: Any, results: Any) -> None:
-    store = open_store(url, timeout_s=30)
+    store = open_store(url, timeout_s=240)
     start.wait()
     kept = 0
     for name in range(60):
@@ -279,9 +279,9 @@ def test_several_processes_at_once_keep_one_of_similar_texts(store_url: str) -> 
     ]
     for process in processes:
         process.start()
-    assert sum(results.get(timeout=120) for _ in processes) == 60
+    assert sum(results.get(timeout=240) for _ in processes) == 60
     for process in processes:
-        process.join(60)
+        process.join(240)
     store = open_store(store_url)
     assert store.content.statistics() == {"texts": 180, "kept": 60, "pending": 0, "templates": 0}
     store.close()

@@ -83,7 +83,7 @@ def test_the_texts_of_format_1_are_kept_and_confirmed(old_file: Path) -> None:
 
 def _open(url: str, start: Any, results: Any) -> None:
     start.wait()
-    store = open_store(url, timeout_s=30)
+    store = open_store(url, timeout_s=240)
     _assert_migrated(store)
     store.close()
     results.put("migrated")
@@ -97,9 +97,9 @@ def test_two_processes_migrate_one_file_at_once(old_file: Path) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(240)
     assert [process.exitcode for process in processes] == [0, 0]
-    assert [results.get(timeout=10) for _ in processes] == ["migrated", "migrated"]
+    assert [results.get(timeout=240) for _ in processes] == ["migrated", "migrated"]
 
 
 def test_a_migration_that_cannot_end_changes_nothing(old_file: Path) -> None:

@@ -611,7 +611,7 @@ def test_done_are_sources_that_ended_and_containers_of_committed_crawls(index: I
 
 
 def claim_all(url: str, claimed: Any) -> None:
-    store = open_store(url, timeout_s=30)
+    store = open_store(url, timeout_s=240)
     while (entered := store.index.claim_source(60)) is not None:
         claimed.put(entered.name)
     store.close()
@@ -626,9 +626,9 @@ def test_two_processes_never_claim_the_same_source(store_url: str) -> None:
     workers = [context.Process(target=claim_all, args=(store_url, claimed)) for _ in range(2)]
     for worker in workers:
         worker.start()
-    found = [claimed.get(timeout=60) for _ in names]
+    found = [claimed.get(timeout=240) for _ in names]
     for worker in workers:
-        worker.join(60)
+        worker.join(240)
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert sorted(found) == sorted(names)
     assert claimed.empty()
@@ -748,7 +748,7 @@ def test_notes_of_imports_come_back(index: IndexStore) -> None:
 
 
 def import_many(url: str, first: int) -> None:
-    store = open_store(url, timeout_s=30)
+    store = open_store(url, timeout_s=240)
     for number in range(first, first + 10):
         entered = source(f"{number}.wacz", "imported")
         place = store.index.begin_source(entered, "stored")
@@ -764,7 +764,7 @@ def import_many(url: str, first: int) -> None:
 
 
 def crawl_many(url: str) -> None:
-    store = open_store(url, timeout_s=30)
+    store = open_store(url, timeout_s=240)
     store.index.start("crawled", "stored")
     for number in range(150):
         store.index.add("crawled", [record(numbered(10**6 + number), "crawled")], Counts(1))
@@ -880,7 +880,7 @@ def as_before(path: Path) -> None:
 
 
 def open_and_import(url: str, number: int) -> None:
-    store = open_store(url, timeout_s=30)
+    store = open_store(url, timeout_s=240)
     import_whole(store.index, source(f"{number}.wacz", f"c{number}"), record(TWO, f"c{number}"))
     store.close()
 
@@ -896,7 +896,7 @@ def test_a_store_from_before_imports_is_brought_up_to_date_by_several_processes_
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(240)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     store = open_store(url)
     assert {info.id: info.state for info in store.index.crawls()} == dict.fromkeys(

@@ -563,7 +563,7 @@ def test_a_process_that_is_really_killed_leaves_nothing_between(
         model = take(each, store.index, model)
     child = multiprocessing.get_context("spawn").Process(target=die_in, args=(url, name, left, model))
     child.start()
-    child.join(60)
+    child.join(240)
     assert child.exitcode == -signal.SIGKILL
     after = step.changed(model, None)
     dirty = frozenset(step.dirty)

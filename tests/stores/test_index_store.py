@@ -605,7 +605,7 @@ def test_digests_that_begin_alike_do_not_take_each_others_place(redis_index: Any
 
 
 def write_many(url: str, crawl: str, first: int) -> None:
-    store = open_store(url, timeout_s=30)
+    store = open_store(url, timeout_s=240)
     store.index.start(crawl, "stored")
     for number in range(first, first + 200):
         store.index.add(crawl, [original(numbered(number), crawl)], Counts(1))
@@ -619,7 +619,7 @@ def test_two_processes_write_into_one_store(store_url: str) -> None:
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(240)
     assert [writer.exitcode for writer in writers] == [0, 0]
     store = open_store(store_url)
     assert store.index.totals() == Counts(400)

@@ -848,7 +848,7 @@ except StoreUnavailable as error:
 @pytest.mark.skipif(os.name == "nt", reason="needs a limit for the size of files")
 def test_a_file_that_may_not_grow_loses_nothing(path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", _LIMITED, str(path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _LIMITED, str(path)], capture_output=True, text=True, timeout=240, check=False
     )
     assert ended.returncode == 0, ended.stderr
     exact = ExactSet.open(path, "x.Y")
