@@ -35,7 +35,7 @@ async def test_requests_are_asked_for_again_at_once(
         return write(self, records)
 
     monkeypatch.setattr(WarcWriter, "write", slow)
-    heartbeat_s = 60.0
+    heartbeat_s = 600.0
     monkeypatch.setattr(ExecutionEngine, "_SLOT_HEARTBEAT_INTERVAL", heartbeat_s)
     settings |= {
         "DEDUPE_WARC_QUEUE_BYTES": LIMIT,

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -196,6 +195,16 @@ def test_a_fault_in_the_manifest_removes_nothing(call: Callable[..., Any], url: 
     assert "1 source could not be imported. Nothing was removed: a manifest has a fault" in called.err
 
 
+# The signal comes when the first captures are entered.
+STOPPED = """
+import os, sys
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.console import main
+Bars.reach = lambda self, done, total: os.kill(os.getpid(), int(sys.argv[1]))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_import_in_one_sentence_and_the_next_one_goes_on(
     call: Callable[..., Any], url: str, tmp_path: Path, number: signal.Signals
@@ -203,22 +212,18 @@ def test_a_signal_ends_the_import_in_one_sentence_and_the_next_one_goes_on(
     path = write_wacz(tmp_path / "a.wacz", map(line, range(20_000)))
     with open_index(url):
         pass
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scrapy_dedupe.commands.console", "import", str(path), "--store", url],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED, str(int(number)), "import", str(path), "--store", url],
+        capture_output=True,
         cwd=tmp_path,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
     )
+    assert (done.returncode, done.stdout) == (-number, ""), done.stderr
     with open_index(url) as index:
-        while not index.unfinished_sources():
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, out) == (-number, "")
-        assert err == (
+        assert [source.name for source in index.unfinished_sources()] == ["a.wacz"]
+        assert done.stderr == (
             "scrapy-dedupe import: stopped. What is imported is in the index; import, without SOURCE, goes on with the"
             " rest.\n"
         )

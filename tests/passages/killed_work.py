@@ -1,8 +1,8 @@
 """Does pieces of work on a passage index again and again, and dies where it is told to.
 
 Reads a line of JSON for each piece: the folder, the name of the work in `WORK` or the words of a command line, the
-number of the step before which the process gets SIGKILL, 0 for none, and the seconds after which it gets it, 0 for
-never. A step is whatever makes, renames, truncates or removes a file or folder, or opens one for writing, of which the
+number of the step before which the process gets SIGKILL, 0 for none and -1 for at once, and the seconds after which it
+gets it, 0 for never. A step is whatever makes, renames, truncates or removes a file or folder, or opens one for writing, of which the
 interpreter tells before it happens (PEP 578), and every sync. Answers each line with the exit code, the number of steps
 so far, and what was written to stderr. Each piece is a fork of this process, which has imported everything already. It
 has a process group of its own, which ends with it: the processes of --jobs would go on writing where the next piece works.
@@ -145,6 +145,8 @@ def serve() -> None:
                 Path(name).touch()
             child = _forked()
             if not child:
+                if before < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
                 os.setpgid(0, 0)
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 for descriptor, name in ((1, "out"), (2, "err")):
