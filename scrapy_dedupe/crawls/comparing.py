@@ -74,7 +74,7 @@ class Comparison:
                 self.records += record.type in ("response", "revisit")
                 for passed in entries.before(record.offset):
                     self._add_unmet(passed)
-                is_entered = record.type == "response" and self._meets(entries, name, record)
+                is_entered = record.type == "response" and self._meets(entries, record)
                 if self._has_payloads and (fault := payload_fault(record)):
                     self._add("damage", f"{name}, offset {record.offset}: {fault}", name, record.offset)
                 on_record(name, record, method, is_entered)
@@ -112,7 +112,7 @@ class Comparison:
             return exchanges(read_records(file, on_damage=on_damage))
         return principals(file, on_damage=on_damage)
 
-    def _meets(self, entries: _Queue, name: str, record: StoredRecord) -> bool:
+    def _meets(self, entries: _Queue, record: StoredRecord) -> bool:
         """Whether an entry names this record. One that names its place and nothing else of it is told of."""
         here = entries.at(record.offset)
         if not here:

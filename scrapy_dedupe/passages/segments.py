@@ -71,7 +71,6 @@ class Segment:
                 f" {parameters.key_bits} bits. Restore the segment that belongs to the index from a copy."
             )
         self.key_bits = layout.key_bits
-        self._bucket_count = 1 << layout.bucket_bits
         self._low_bits, self._value_bits = np.uint64(layout.low_bits), np.uint64(layout.value_bits)
         self._low_mask = np.uint64((1 << layout.low_bits) - 1)
         self._value_mask = np.uint64((1 << layout.value_bits) - 1)

@@ -190,11 +190,11 @@ def windows(
     result, done = None, 0
     while True:
         if k & size:
-            result = doubled if result is None else _joined(result, doubled, done, size, step, join)
+            result = doubled if result is None else _joined(result, doubled, done, step, join)
             done += size
         if 2 * size > k:
             break
-        doubled = _joined(doubled, doubled, size, size, step, join)
+        doubled = _joined(doubled, doubled, size, step, join)
         size *= 2
     assert result is not None  # k is at least 1
     return result
@@ -204,7 +204,6 @@ def _joined(
     first: NDArray[Any],
     second: NDArray[Any],
     done: int,
-    size: int,
     step: int,
     join: Callable[..., NDArray[Any]],
 ) -> NDArray[Any]:

@@ -66,11 +66,6 @@ def archive_names(directory: ZipDirectory) -> list[str]:
     return names
 
 
-def is_wacz(file: ReadableFile) -> bool:
-    """Whether a file is a WACZ, by its first bytes or its name. Raises ArchiveError if it cannot be read."""
-    return _is_wacz(file, _start_of(file))
-
-
 def _matches(pattern: str) -> list[Path]:
     if is_url(pattern):
         raise UsageError(f"{pattern!r} is a URL; files are read from this machine. Download it first.")
