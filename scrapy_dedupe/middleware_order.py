@@ -137,8 +137,8 @@ def order_faults(settings: BaseSettings) -> list[OrderFault]:
 
 def _orders(settings: BaseSettings) -> dict[type, float]:
     """The downloader middlewares that are on; names that cannot be loaded are Scrapy's to complain of."""
-    # Scrapy 2.13 has the older method alone.
-    read = getattr(settings, "get_component_priority_dict_with_base", settings.getwithbase)
+    # Scrapy 2.13 has the older method alone, which a later release may do without.
+    read = getattr(settings, "get_component_priority_dict_with_base", None) or settings.getwithbase
     orders: dict[type, Any] = {}
     for component, order in read("DOWNLOADER_MIDDLEWARES").items():
         try:
