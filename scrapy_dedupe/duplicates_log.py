@@ -1,8 +1,9 @@
 """The log of duplicates, ``DEDUPE_DUPLICATES_LOG``: one JSON object a line for each duplicate, as an extension.
 
 A line says which request was filtered, which page repeats which, or which exchange became a revisit; its fields are
-:data:`FIELDS`; ``DEDUPE_DUPLICATES_LOG_LAYERS`` leaves layers out. Lines wait at most a second, and are added at the end of the file, which is opened anew each time: it may
-be moved away while the crawl goes on. All is ASCII, so nothing in a URL can end a line.
+:data:`FIELDS`; ``DEDUPE_DUPLICATES_LOG_LAYERS`` leaves layers out. Lines wait at most a second, and are added at the end
+of the file, which is opened anew each time: it may be moved away while the crawl goes on. All is ASCII, so nothing in a
+URL can end a line.
 
 What a kill or a full disk cut in the middle of a line is ended before the next one; the line is written again if the
 crawl goes on. While the file cannot be written, lines wait in memory, up to 8 MB; those that never got into it are

@@ -54,9 +54,10 @@ _TOLD_BYTES = 1 << 20
 class DigestOptions:
     """What is asked of each record.
 
-    ``algorithm`` is one of `manifest.ALGORITHMS`. ``recompute``: a stored digest is not used. ``verify``: it is computed
-    again and compared. ``skip_empty``: a record with an empty payload gets no line. ``resources``: ``resource`` records
-    get one. ``decoded``: the digest is that of the payload without its content coding.
+    ``algorithm`` is one of `manifest.ALGORITHMS`. ``recompute``: a stored digest is not used. ``verify``: it
+    is computed again and compared. ``skip_empty``: a record with an empty payload gets no line.
+    ``resources``: ``resource`` records get one. ``decoded``: the digest is that of the payload without its
+    content coding.
     """
 
     algorithm: str = "sha256"
@@ -76,9 +77,10 @@ class DigestOptions:
 class FileSums:
     """What was found in one file.
 
-    ``lines`` counts lines of the manifest: ``stored`` digests were taken from the records, ``computed`` ones were not.
-    ``empty`` records were left out, and ``headless`` ones, responses without an HTTP status line. ``verified`` digests were compared with the payload, ``unverifiable`` ones are of an
-    algorithm that is not known here; ``mismatches`` are the first of ``mismatch_count``.
+    ``lines`` counts lines of the manifest: ``stored`` digests were taken from the records, ``computed`` ones
+    were not. ``empty`` records were left out, and ``headless`` ones, responses without an HTTP status line.
+    ``verified`` digests were compared with the payload, ``unverifiable`` ones are of an algorithm that is not
+    known here; ``mismatches`` are the first of ``mismatch_count``.
     """
 
     lines: int = 0

@@ -1,9 +1,9 @@
 """The lines of numbered manifests, on disk by file and offset: ``lines.sqlite``.
 
-Table ``file``: id, name (its bytes on the disk), is_output (it will be written again), is_listed (1: it has lines, 2: lines of originals alone,
-0: none). Table ``line``: id, file, offset, length, digest (label, colon and raw bytes), extension, copy, uri, date,
-refers_uri, refers_date, original (the id of the line that a copy refers to) and role (0 alone, 1 an original that has
-copies, 2 a copy). Table ``note``: key, value.
+Table ``file``: id, name (its bytes on the disk), is_output (it will be written again), is_listed (1: it has
+lines, 2: lines of originals alone, 0: none). Table ``line``: id, file, offset, length, digest (label, colon
+and raw bytes), extension, copy, uri, date, refers_uri, refers_date, original (the id of the line that a copy
+refers to) and role (0 alone, 1 an original that has copies, 2 a copy). Table ``note``: key, value.
 
 It is a pure function of the manifests, and does not change once it has its name.
 """

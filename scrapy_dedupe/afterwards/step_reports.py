@@ -46,11 +46,12 @@ class StepOptions:
 class Deduped:
     """What was done, or would be (``dry_run``).
 
-    ``records`` have lines in the manifest. ``clusters`` are digests that several of them have, ``collisions`` those of
-    different payloads. ``converted`` records became revisits and ``repointed`` ones were mended; ``left`` counts the copies that stay, by reason. ``savings`` are
-    of a dry run. ``verified`` records were read again, ``resolved`` revisits lead to their payload; if there are
-    ``findings``, no file has its final name, and ``kept_in`` is where they are. ``paths`` are the resulting files;
-    ``state`` is the folder where the manifest and this report are kept.
+    ``records`` have lines in the manifest. ``clusters`` are digests that several of them have, ``collisions``
+    those of different payloads. ``converted`` records became revisits and ``repointed`` ones were mended;
+    ``left`` counts the copies that stay, by reason. ``savings`` are of a dry run. ``verified`` records were
+    read again, ``resolved`` revisits lead to their payload; if there are ``findings``, no file has its final
+    name, and ``kept_in`` is where they are. ``paths`` are the resulting files; ``state`` is the folder where
+    the manifest and this report are kept.
     """
 
     output: str

@@ -51,8 +51,8 @@ L = TypeVar("L", bound=Listed)
 class Stretch(NamedTuple):
     """Some bytes of a file. ``head`` is the WARC head of a record with its blank line, as far as it was read.
 
-    ``start`` is the beginning of its block, and the whole block and no more if ``has_block``. ``is_exact`` says that ``head`` has the
-    bytes of the file.
+    ``start`` is the beginning of its block, and the whole block and no more if ``has_block``. ``is_exact``
+    says that ``head`` has the bytes of the file.
     """
 
     offset: int

@@ -7,9 +7,9 @@ another method than GET, and for references that could not be mended later.
 Of the other responses and resources it notes ids, URIs and dates: a reference to one of them need not mean a copy that
 has the same.
 
-A survey of one file is one SQLite file in the form of `plan.SURVEYED`, with those in table ``unlisted`` (id_key,
-file, uri, date_key), the faults in table ``fault`` (place, reason) and their number in table ``faults``. It has its name when it is
-complete.
+A survey of one file is one SQLite file in the form of `plan.SURVEYED`, with those in table ``unlisted``
+(id_key, file, uri, date_key), the faults in table ``fault`` (place, reason) and their number in table
+``faults``. It has its name when it is complete.
 """
 
 from __future__ import annotations

@@ -42,15 +42,16 @@ DEFAULT_SAMPLE = 100
 class Verification:
     """What a verification saw. ``files`` counts pairs, ``records`` those of the archive after.
 
-    Each record is one of: ``unchanged``; ``converted``, a response that became a revisit; ``repointed``, with other references; ``restored``, a revisit that is a response
-    again; ``rechunked``, with or without the chunks of its transfer; ``from_arc``, made of a record of an ARC file; or it
-    is in a finding.
+    Each record is one of: ``unchanged``; ``converted``, a response that became a revisit; ``repointed``, with
+    other references; ``restored``, a revisit that is a response again; ``rechunked``, with or without the
+    chunks of its transfer; ``from_arc``, made of a record of an ARC file; or it is in a finding.
 
-    ``resolved`` counts the revisits after that lead to the payload which they have to have; ``dangling_before`` those
-    whose original was in neither archive; ``ambiguous`` the new ones whose original shares its URI and second with
-    another payload, as programs that know no fractions of a second see it; ``notes`` list both; ``replayed`` those of the sample, drawn with ``seed``,
-    whose payload came out right. ``findings`` and ``faults`` (damage that both archives have alike) hold the first
-    thousand of their counts. ``size_bytes`` were read, of both archives, in ``seconds``.
+    ``resolved`` counts the revisits after that lead to the payload which they have to have;
+    ``dangling_before`` those whose original was in neither archive; ``ambiguous`` the new ones whose original
+    shares its URI and second with another payload, as programs that know no fractions of a second see it;
+    ``notes`` list both; ``replayed`` those of the sample, drawn with ``seed``, whose payload came out right.
+    ``findings`` and ``faults`` (damage that both archives have alike) hold the first thousand of their
+    counts. ``size_bytes`` were read, of both archives, in ``seconds``.
     """
 
     files: int

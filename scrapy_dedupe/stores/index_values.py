@@ -13,7 +13,8 @@ in use has 17, 21, 29, 33, 49 or 65 bytes.
 filled up with 0x00 to at least 17 bytes.
 
 **Details of a record** are its packed record id; or nothing where that is not known; or, for an imported record that
-has an unusual status or form of digest, 3 bytes: the number of the form in :data:`FORMS`, and the HTTP status, big-endian, 0 where it is not known or 200.
+has an unusual status or form of digest, 3 bytes: the number of the form in :data:`FORMS`, and the HTTP
+status, big-endian, 0 where it is not known or 200.
 
 **The place of a record**: 3 bytes for the number of its file among the crawl's, 5 bytes for the offset, both
 big-endian and all ones where unknown; then the details.
@@ -25,7 +26,8 @@ big-endian and all ones where unknown; then the details.
 probability of 10^-11 (n^2 / 2^97), so the URL itself is not kept.
 
 **What was recorded last of a URL**: 8 bytes big-endian for twice the date in 17 digits, plus one if it had that
-many and was not filled up from 14; a byte for the length of the validators, and these; then the packed digest. Of two such values the later capture is the greater one.
+many and was not filled up from 14; a byte for the length of the validators, and these; then the packed
+digest. Of two such values the later capture is the greater one.
 
 **A need**: the other crawl, the number of the container among that crawl's, and the name of the WARC file or
 nothing, with a space between them. In the crawl, which another program may have named, a space is ``%20`` and a

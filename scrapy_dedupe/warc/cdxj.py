@@ -6,16 +6,18 @@ of texts in this order, those that are not known left out::
     url mime status digest length offset filename method requestBody
 
 Records of the types response, revisit and resource have a line, other than resources of warc-fields. `mime`
-is the media type without parameters, ``warc/revisit`` for a revisit; `status` that of the HTTP head, `digest` WARC-Payload-Digest with
-its label, in the one form of `capture.parse_digest`. A truncated response has none, nor has one with a body and
-without that field: whoever imports the line would take the body for one that others may refer to. A revisit without
-it has none either, since what counts is the original's. Of the rest it is the SHA-1 of what follows the HTTP head, as
-cdxj-indexer gives it. `method` and `requestBody` stand in captures of other methods than GET.
+is the media type without parameters, ``warc/revisit`` for a revisit; `status` that of the HTTP head, `digest`
+WARC-Payload-Digest with its label, in the one form of `capture.parse_digest`. A truncated response has none,
+nor has one with a body and without that field: whoever imports the line would take the body for one that
+others may refer to. A revisit without it has none either, since what counts is the original's. Of the rest it
+is the SHA-1 of what follows the HTTP head, as cdxj-indexer gives it. `method` and `requestBody` stand in
+captures of other methods than GET.
 
-Lines are sorted by the bytes of key and timestamp; captures of one date stay in the order of the files. The digits
-go down to milliseconds where the date does: wabac.js takes the first capture at or after WARC-Refers-To-Date as the
-original, and knows one capture of a URL for each timestamp. Sorting takes a bounded amount of memory, whatever the number of lines: runs of `RUN_BYTES` go to temporary
-files, which are merged.
+Lines are sorted by the bytes of key and timestamp; captures of one date stay in the order of the files. The
+digits go down to milliseconds where the date does: wabac.js takes the first capture at or after
+WARC-Refers-To-Date as the original, and knows one capture of a URL for each timestamp. Sorting takes a
+bounded amount of memory, whatever the number of lines: runs of `RUN_BYTES` go to temporary files, which are
+merged.
 
 ZipNum is such an index in gzip members of `BLOCK_LINES` lines, and beside it a file with a line for every
 member: key and timestamp of its first line, and JSON with offset, length and SHA-256 of the member; before

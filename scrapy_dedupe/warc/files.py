@@ -2,10 +2,9 @@
 
 A file is called ``PREFIX-TIMESTAMP-SERIAL-HOST.warc.gz`` (WARC 1.1, annex C; ``.warc`` without
 compression), with 17 digits of UTC time and 5 of a serial number, or as a template of these four and the
-crawl's name says. It opens with a ``warcinfo`` record,
-then come whole exchanges. While it is written it has the suffix ``.open`` and is held with an exclusive
-`flock`, so that nobody mends the file of a running crawl; where the system or the file system has no
-such locks, nothing guards it.
+crawl's name says. It opens with a ``warcinfo`` record, then come whole exchanges. While it is written it has
+the suffix ``.open`` and is held with an exclusive `flock`, so that nobody mends the file of a running crawl;
+where the system or the file system has no such locks, nothing guards it.
 
 What is promised:
 
@@ -83,9 +82,10 @@ class WarcWriter:
 
     *info* are the fields of every file's warcinfo. *file_size* is the size in bytes from which the next
     exchange goes to a new file; *on_new_file* is called with the final name of each file before its first
-    exchange is written, *on_finished* with the path of each file that has its final name. *name* is the template of file names, *crawl* what ``{crawl}`` stands for in it; names in
-    *taken* are not used. Raises ArchiveError if the folder cannot be written to, SettingError for a prefix, size, level or name that cannot be
-    used. `has_unfinished` says whether a file could not get its final name.
+    exchange is written, *on_finished* with the path of each file that has its final name. *name* is the
+    template of file names, *crawl* what ``{crawl}`` stands for in it; names in *taken* are not used. Raises
+    ArchiveError if the folder cannot be written to, SettingError for a prefix, size, level or name that
+    cannot be used. `has_unfinished` says whether a file could not get its final name.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Multi-WACZ JSON: the list of containers that belong together.
 
-The file is an object with a list ``resources``; of each resource ``path`` is read, relative to the folder or URL of the
-file itself, or a URL, by default the name; ``name``, by default the last part of the path; ``hash``, a SHA-256 in hex with or without the
-label ``sha256:``; ``size`` or ``bytes``; and ``crawlId``. A path that ends in ``.json`` is such a file again.
+The file is an object with a list ``resources``; of each resource ``path`` is read, relative to the folder or
+URL of the file itself, or a URL, by default the name; ``name``, by default the last part of the path;
+``hash``, a SHA-256 in hex with or without the label ``sha256:``; ``size`` or ``bytes``; and ``crawlId``. A
+path that ends in ``.json`` is such a file again.
 
 What a file says is not trusted: it names only what is below its own folder, and URLs of storages, unless the reader
 allows more. A file on another machine never names files of this one by that. An entry that is refused takes no other
@@ -92,9 +93,10 @@ def read_manifest(
 ) -> Iterator[Listed]:
     """Yield what the multi-WACZ JSON at a path or URL names, in its order, with that of others which it names.
 
-    The same file, named again, comes once, and two files of one name are refused; without *with_names* the names that
-    the manifest gives do not count, and each file has the one in its path. *on_fault* gets a sentence for every entry that is left out. With
-    *allow_outside* an entry may name anything that can be read.
+    The same file, named again, comes once, and two files of one name are refused; without *with_names* the
+    names that the manifest gives do not count, and each file has the one in its path. *on_fault* gets a
+    sentence for every entry that is left out. With *allow_outside* an entry may name anything that can be
+    read.
 
     Raises ArchiveError if the file cannot be read, DamagedInput if it is no multi-WACZ JSON, SettingError if a
     package for its URL is missing.

@@ -4,10 +4,10 @@ A record is ``WARC/1.1``, its named fields, a blank line, the block and two more
 is its principal record (``response`` or ``revisit``) followed by its ``request``, which names the
 principal's id in WARC-Concurrent-To; both carry the date of the capture.
 
-WARC-Payload-Digest is the digest of the stored body and stands only where there is one, so never on an
-empty body, nor on one that a digest does not identify; WARC-Block-Digest uses the same algorithm. A ``revisit`` keeps the HTTP head as its block and
-says so with WARC-Truncated; ``server-not-modified`` has no block at all, because replay programs show a
-304 status line in a block as an empty page.
+WARC-Payload-Digest is the digest of the stored body and stands only where there is one, so never on an empty
+body, nor on one that a digest does not identify; WARC-Block-Digest uses the same algorithm. A ``revisit``
+keeps the HTTP head as its block and says so with WARC-Truncated; ``server-not-modified`` has no block at all,
+because replay programs show a 304 status line in a block as an empty page.
 
 Fields are safe by construction: URIs are percent-encoded, and `Record.to_bytes` refuses a field that
 would span lines.
@@ -183,7 +183,8 @@ def not_modified(
 ) -> Record:
     """Return the record of a 304 whose original is known, without a block (WARC 1.1, section 6.7.3).
 
-    *digest*, if given, is the original's payload digest, and *original_digest* its text, as for `revisit`. Raises ValueError if the status is not 304.
+    *digest*, if given, is the original's payload digest, and *original_digest* its text, as for `revisit`.
+    Raises ValueError if the status is not 304.
     """
     if capture.status != 304:
         raise ValueError(f"{capture.url}: status {capture.status} is not 304 (Not Modified).")

@@ -121,10 +121,11 @@ def pack(
     """Pack WARC files into the WACZ *target* and return what is in it.
 
     *page_of* is asked for every response and revisit record, in the order of the files, and returns a page
-    or None; one whose request had another method than GET is left out. *has_text* says that pages carry text; one that does makes it true. *payload* is what
-    the digests are of, the bodies as they were ``stored`` or ``decoded`` ones, which ``dedupePayload`` in
-    datapackage.json says. Without *title* the crawl id is the title. *created* is aware, by default now. *on_read* is told
-    of the bytes of *files* that were read; each is read twice.
+    or None; one whose request had another method than GET is left out. *has_text* says that pages carry text;
+    one that does makes it true. *payload* is what the digests are of, the bodies as they were ``stored`` or
+    ``decoded`` ones, which ``dedupePayload`` in datapackage.json says. Without *title* the crawl id is the
+    title. *created* is aware, by default now. *on_read* is told of the bytes of *files* that were read; each
+    is read twice.
 
     Raises ArchiveError if *target* exists, if it cannot be written or if a file cannot be packed, and
     SettingError without the package surt; then nothing is left of it.
