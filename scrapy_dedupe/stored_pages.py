@@ -12,10 +12,9 @@ from scrapy.responsetypes import responsetypes
 from scrapy.settings import Settings
 from scrapy.statscollectors import DummyStatsCollector
 
-from scrapy_dedupe.content import Page
-from scrapy_dedupe.content.canonical import kind_of
-from scrapy_dedupe.content.content_type import mime_of
-
+from .content import Page
+from .content.canonical import kind_of
+from .content.content_type import mime_of
 from .page_reasons import has_charset
 
 if TYPE_CHECKING:
