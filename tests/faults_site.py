@@ -1,13 +1,39 @@
-"""A site for the tests of faults: pages in a chain, with something that happens on the way."""
+"""A site for the tests of faults: pages in a chain, with something that happens on the way, and a crawl held up."""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from webserver import Page
 
 if TYPE_CHECKING:
     from webserver import WebServer
+
+
+class Hold:
+    """Holds a crawl up in its middle, for as long as a test looks at it: so many answers are given, then none."""
+
+    def __init__(self, web: WebServer, answers: int) -> None:
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._is_reached, self._is_over = threading.Event(), threading.Event()
+        web.at_request = self._pass
+
+    def _pass(self) -> None:
+        with self._lock:
+            self._answers -= 1
+            is_held = self._answers < 0
+        if is_held:
+            self._is_reached.set()
+            self._is_over.wait(240)
+
+    def is_reached(self, seconds: float = 120) -> bool:
+        """Wait for the first request that is held; False if it does not come."""
+        return self._is_reached.wait(seconds)
+
+    def end(self) -> None:
+        self._is_over.set()
 
 
 def chain(web: WebServer, length: int, at: dict[int, Any]) -> None:

@@ -23,11 +23,15 @@ class Page:
 
 
 class WebServer:
-    """``with WebServer() as web: web.page("/", "<p>text")``; ``web.paths`` are those that were asked for."""
+    """``with WebServer() as web: web.page("/", "<p>text")``; ``web.paths`` are those that were asked for.
+
+    ``web.at_request`` is called before each answer.
+    """
 
     def __init__(self) -> None:
         self.pages: dict[str, Page | Callable[[Any], Page]] = {}
         self.paths: list[str] = []
+        self.at_request: Callable[[], None] = lambda: None
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -37,6 +41,7 @@ class WebServer:
                 length = int(self.headers.get("Content-Length") or 0)
                 self.rfile.read(length)
                 outer.paths.append(self.path)
+                outer.at_request()
                 page = outer.pages.get(self.path, Page(b"<p>There is nothing here.", 404))
                 if callable(page):
                     page = page(self)

@@ -84,14 +84,22 @@ def serve() -> None:
 
 
 def _ended(child: int, seconds: float) -> int:
+    import psutil
+
     end = time.monotonic() + seconds
     while seconds:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return status
         if time.monotonic() >= end:
+            # Stopped first, so that it starts no others while they are counted. They end by themselves, a moment later.
+            os.kill(child, signal.SIGSTOP)
+            started = psutil.Process(child).children(recursive=True)
             os.kill(child, signal.SIGKILL)
-            break
+            status = os.waitpid(child, 0)[1]
+            _, alive = psutil.wait_procs(started, timeout=240)
+            assert not alive
+            return status
         time.sleep(0.005)
     return os.waitpid(child, 0)[1]
 

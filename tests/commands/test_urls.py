@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from crawling import LinkSpider, crawl, crawl_test
+from faults_site import Hold
 from scrapy import Request, version_info
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import fingerprint
@@ -162,9 +163,10 @@ def test_after_a_kill_the_cut_state_is_asked_exported_and_filled_and_stays_cut(
     values = {
         **settings,
         "DUPEFILTER_CLASS": "scrapy_dedupe.dupefilters.BloomDupeFilter",
-        "DOWNLOAD_DELAY": 0.1,
         "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
+        "DEDUPE_URL_FLUSH_SECONDS": 0.05,
     }
+    hold = Hold(web, 12)
     process = subprocess.Popen(
         [sys.executable, str(TESTS / "faults" / "killed_crawl.py"), json.dumps(values), web.url()],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
@@ -172,9 +174,10 @@ def test_after_a_kill_the_cut_state_is_asked_exported_and_filled_and_stays_cut(
     )
     where = ("--jobdir", str(job))
     try:
-        deadline = time.monotonic() + 60
-        while len(web.paths) < 12:
-            assert process.poll() is None
+        assert hold.is_reached()
+        deadline = time.monotonic() + 240
+        done = job / "dedupe" / "urls" / "urls.done"
+        while fingerprint(Request(web.url("/0"))) not in done.read_bytes():
             assert time.monotonic() < deadline
             time.sleep(0.01)
         running = call("urls", "stats", *where)
@@ -184,6 +187,7 @@ def test_after_a_kill_the_cut_state_is_asked_exported_and_filled_and_stays_cut(
     finally:
         process.kill()
         process.wait()
+        hold.end()
     stats = call("urls", "stats", *where, "--json").json
     assert stats["last_stop"] == "cut"
     assert 0 < stats["fingerprints"] == stats["listed"] < 13
@@ -688,7 +692,7 @@ def test_scrapys_command_takes_its_options_behind_the_verb(project: Path, job: P
             env={**os.environ, "PYTHONPATH": paths},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
 

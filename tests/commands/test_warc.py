@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from archives import check, records_of
-from webserver import Page, WebServer
+from faults_site import Hold
 
 from scrapy_dedupe.crawls import CrawlIndex, open_index
 from scrapy_dedupe.crawls.rebuilding import rebuild
@@ -29,6 +28,8 @@ from scrapy_dedupe.warc.salvage import salvage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from webserver import WebServer
 
 TESTS = Path(__file__).parent.parent
 HTML = ((b"Content-Type", b"text/html"),)
@@ -324,19 +325,11 @@ def test_a_folder_that_cannot_be_written_is_told_and_left() -> None:
 def test_salvage_makes_the_folder_of_a_killed_crawl_whole(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    half_way, asked = threading.Event(), []
+    hold = Hold(web, 20)
     links = "".join(f'<a href="/{number}">x</a>' for number in range(1, 40))
     web.page("/0", f"<title>Home</title>{links}" + "<p>Every bed has a number." * 60)
     for number in range(1, 40):
-
-        def answer(handler: Any, number: int = number) -> Page:
-            asked.append(number)
-            time.sleep(0.01)
-            if len(asked) >= 20:
-                half_way.set()
-            return Page(f"<title>{number}</title>".encode() + b"<p>Herbs grow here." * (100 + number % 7))
-
-        web.pages[f"/{number}"] = answer
+        web.page(f"/{number}", f"<title>{number}</title>" + "<p>Herbs grow here." * (100 + number % 7))
     settings |= {
         "ADDONS": {"scrapy_dedupe.Addon": 500},
         "DEDUPE_CRAWL_ID": "killed",
@@ -349,12 +342,16 @@ def test_salvage_makes_the_folder_of_a_killed_crawl_whole(
         stderr=subprocess.PIPE,
         text=True,
     )
-    is_half_way = half_way.wait(60)
+    folder, store_url = tmp_path / "warcs", settings["DEDUPE_STORE_URL"]
+    is_half_way = hold.is_reached()
+    deadline = time.monotonic() + 240
+    while not sum(path.stat().st_size for path in folder.glob("*.open")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     process.kill()
     _, log = process.communicate()
+    hold.end()
     assert is_half_way, log
-    folder, store_url = tmp_path / "warcs", settings["DEDUPE_STORE_URL"]
-    assert list(folder.glob("*.open"))
     result = call("warc", "salvage", str(folder), "--store", store_url, "--json").json
     assert [file["state"] for file in result["files"]] == ["mended"]
     assert result["crawls"] == [{"id": "killed", "state": "uncommitted", "rebuilt": True}]

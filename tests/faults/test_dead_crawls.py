@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from archives import check, files_of, records_of
 from crawling import LinkSpider, crawl, crawl_test
+from faults_site import Hold
 from webserver import Page
 
 from scrapy_dedupe.commands.console import main
@@ -43,15 +43,14 @@ def start(settings: dict[str, Any], url: str, *, limit_bytes: int = 0) -> subpro
     return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def site(web: WebServer, on_page: Any = lambda: None, pause_s: float = 0.02) -> None:
+def site(web: WebServer) -> None:
     links = "".join(f'<a href="/{number}">x</a>' for number in range(PAGES))
     web.page("/", f"<title>Start</title>{links}" + "<p>All roads begin here." * 60)
     for number in range(PAGES):
         body = os.urandom(2_000)
 
         def answer(handler: Any, body: bytes = body) -> Page:
-            on_page()
-            time.sleep(pause_s)
+            time.sleep(0.02)
             return Page(body, content_type="application/octet-stream")
 
         web.pages[f"/{number}"] = answer
@@ -59,7 +58,7 @@ def site(web: WebServer, on_page: Any = lambda: None, pause_s: float = 0.02) -> 
 
 def open_files(folder: Path) -> list[Path]:
     """The files that are being written, once there is one."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not (found := list(folder.glob("*.open"))) and time.monotonic() < deadline:
         time.sleep(0.02)
     return found
@@ -77,19 +76,19 @@ def alone(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def kill_half_way(settings: dict[str, Any], web: WebServer) -> None:
-    half_way = threading.Event()
-    asked: list[int] = []
-
-    def on_page() -> None:
-        asked.append(1)
-        if len(asked) > PAGES // 2:
-            half_way.set()
-
-    site(web, on_page)
+    hold = Hold(web, 1 + PAGES // 2)
+    site(web)
     process = start(settings, web.url("/"))
-    was_half_way = half_way.wait(60)
+    was_half_way = hold.is_reached()
+    # Most of what was answered is on the disk then.
+    deadline = time.monotonic() + 240
+    folder = Path(settings["DEDUPE_WARC_DIR"])
+    while sum(path.stat().st_size for path in folder.glob("*.open")) < 2_500 * 3 * PAGES // 8:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     process.kill()
     _, log = process.communicate()
+    hold.end()
     assert was_half_way, log
 
 
@@ -133,19 +132,22 @@ async def test_the_next_crawl_mends_what_a_dead_one_left(
 async def test_files_of_a_running_crawl_are_left_alone(
     alone: dict[str, Any], settings: dict[str, Any], web: WebServer, tmp_path: Path
 ) -> None:
-    begun = threading.Event()
-    site(web, begun.set, pause_s=0.1)
+    hold = Hold(web, 5)
+    site(web)
     process = start(alone | {"DEDUPE_CRAWL_ID": "running"}, web.url("/"))
     try:
-        assert begun.wait(60)
+        assert hold.is_reached()
         running = open_files(tmp_path / "warcs")
         web.page("/one", "<p>one")
+        web.at_request = lambda: None
         store = {"DEDUPE_STORE_URL": alone["DEDUPE_STORE_URL"]}
         await crawl(LinkSpider, settings | store, urls=web.url("/one"))
         assert open_files(tmp_path / "warcs") == running != []
-        _, log = process.communicate(timeout=60)
+        hold.end()
+        _, log = process.communicate(timeout=240)
     finally:
         process.kill()
+        hold.end()
     assert process.returncode == 0, log
     check(tmp_path / "warcs")
     with open_index(alone["DEDUPE_STORE_URL"]) as index:
@@ -160,7 +162,7 @@ def test_a_full_disk_ends_the_crawl_and_leaves_whole_records(
     alone["DEDUPE_URL_STORE_URL"] = "local"
     site(web)
     process = start(alone, web.url("/"), limit_bytes=30_000)
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=240)
     assert process.returncode == 0, log
     assert "Spider closed (dedupe_archive_error)" in log
     assert "cannot be written to" in log

@@ -7,12 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from faults_site import Hold
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
@@ -53,10 +53,10 @@ def plant(web: WebServer, branching: int = 4, levels: int = 3) -> None:
 
 
 class Run:
-    """One crawl in a process of its own."""
+    """One crawl in a process of its own, which gets so many answers."""
 
-    def __init__(self, web: WebServer, settings: dict[str, Any], log: Path) -> None:
-        self.web, self.log = web, log
+    def __init__(self, web: WebServer, settings: dict[str, Any], log: Path, answers: int) -> None:
+        self.hold, self.log = Hold(web, answers), log
         command = [
             sys.executable,
             str(TESTS / "faults" / "killed_crawl.py"),
@@ -68,17 +68,16 @@ class Run:
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
             self.process = subprocess.Popen(command, env=environment, stderr=file)
 
-    def kill_after(self, requests: int) -> None:
-        deadline = time.monotonic() + 60
-        while len(self.web.paths) < requests:
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+    def kill(self) -> None:
+        """When it has got its answers."""
+        is_reached = self.hold.is_reached()
         self.process.kill()
         self.process.wait()
+        self.hold.end()
+        assert is_reached, self.log.read_text()
 
     def finish(self) -> str:
-        assert self.process.wait(60) == 0
+        assert self.process.wait(240) == 0
         return self.log.read_text()
 
 
@@ -86,15 +85,16 @@ class Run:
 def runs(web: WebServer, tmp_path: Path) -> Iterator[Any]:
     started: list[Run] = []
 
-    def run(settings: dict[str, Any]) -> Run:
+    def run(settings: dict[str, Any], answers: int = 1_000_000) -> Run:
         web.paths.clear()
-        started.append(Run(web, settings, tmp_path / f"log-{len(started)}"))
+        started.append(Run(web, settings, tmp_path / f"log-{len(started)}", answers))
         return started[-1]
 
     yield run
     for one in started:
         one.process.kill()
         one.process.wait()
+        one.hold.end()
 
 
 def journaled(web: WebServer, job: Path, copy: Path) -> set[str]:
@@ -118,8 +118,8 @@ def test_a_crawl_that_is_killed_again_and_again_asks_for_every_page_and_repeats_
     settings["JOBDIR"] = str(job)
     asked: set[str] = set()
     known: set[str] = set()
-    for number, requests in enumerate((7, 25, 45)):
-        runs(settings).kill_after(requests)
+    for number, answers in enumerate((7, 25, 45)):
+        runs(settings, answers).kill()
         assert not known & set(web.paths)
         asked |= set(web.paths)
         after = journaled(web, job, tmp_path / f"copy-{number}")
@@ -144,11 +144,11 @@ def test_a_stop_between_two_kills_loses_no_page(
     plant(web)
     settings["JOBDIR"] = str(tmp_path / "job")
     asked: set[str] = set()
-    runs(settings).kill_after(20)
+    runs(settings, 20).kill()
     asked |= set(web.paths)
     runs({**settings, "CLOSESPIDER_PAGECOUNT": 25}).finish()
     asked |= set(web.paths)
-    runs(settings).kill_after(15)
+    runs(settings, 15).kill()
     asked |= set(web.paths)
     assert len(asked) < len(web.pages)
     known = journaled(web, tmp_path / "job", tmp_path / "copy")
@@ -162,7 +162,7 @@ def test_after_a_kill_a_shared_filter_hides_no_page_from_the_next_crawl(
 ) -> None:
     plant(web, levels=2)
     settings["DEDUPE_URL_STORE_URL"] = redis_url
-    runs(settings).kill_after(8)
+    runs(settings, 8).kill()
     assert len(set(web.paths)) < len(web.pages)
     log = runs(settings).finish()
     assert sorted(web.paths) == sorted(web.pages)

@@ -45,7 +45,7 @@ async def test_a_crawl_goes_on_when_redis_is_stopped_and_its_archive_is_whole(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, redis_server: RedisServer, caplog: Any
 ) -> None:
     chain(web, 12, {6: redis_server.stop})
-    settings |= {"DEDUPE_STORE_URL": redis_server.url, "DEDUPE_CRAWL_ID": "cut", "DEDUPE_STORE_TIMEOUT": 1}
+    settings |= {"DEDUPE_STORE_URL": redis_server.url, "DEDUPE_CRAWL_ID": "cut", "DEDUPE_STORE_TIMEOUT": 30}
     spider, items = collecting()
     crawler = await crawl(spider, settings, urls=web.url("/0"))
 
@@ -67,7 +67,7 @@ async def test_what_redis_missed_is_entered_before_the_commit(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, redis_server: RedisServer
 ) -> None:
     chain(web, 12, {3: redis_server.stop, 9: redis_server.start})
-    settings |= {"DEDUPE_STORE_URL": redis_server.url, "DEDUPE_CRAWL_ID": "gap", "DEDUPE_STORE_TIMEOUT": 1}
+    settings |= {"DEDUPE_STORE_URL": redis_server.url, "DEDUPE_CRAWL_ID": "gap", "DEDUPE_STORE_TIMEOUT": 30}
     settings |= {"DEDUPE_URL_STORE_URL": "local"}
     await crawl(LinkSpider, settings, urls=web.url("/0"))
     with open_index(redis_server.url) as index:
@@ -141,7 +141,7 @@ async def test_a_lost_store_ends_the_crawl_when_asked(
     chain(web, 200, {3: redis_server.stop})
     settings |= {
         "DEDUPE_STORE_URL": redis_server.url,
-        "DEDUPE_STORE_TIMEOUT": 1,
+        "DEDUPE_STORE_TIMEOUT": 30,
         "DEDUPE_ON_STORE_ERROR": "close",
     }
     crawler = await crawl(LinkSpider, settings, urls=web.url("/0"))
