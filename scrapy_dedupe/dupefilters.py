@@ -145,7 +145,7 @@ class BloomDupeFilter(BaseDupeFilter):
         if self._urls.keeps_failed:
             connect(self._request_reached_downloader, signal=signals.request_reached_downloader)
             self._session.at_drop(self._pages.dropped)
-        self._session.run_every(self._settings.flush_s, self._tick)
+        self._session.run_every(self._settings.flush_s, self._tick, "url")
 
     def request_seen(self, request: Request) -> bool:
         """Whether the request was made before; records it."""

@@ -106,7 +106,7 @@ class DuplicatesLogExtension:
         session = self._session
         self._common = {"crawl": session.crawl_id, "spider": session.spider_name}
         session.onlookers.add(self)
-        session.run_every(_FLUSH_S, self._tick)
+        session.run_every(_FLUSH_S, self._tick, "log")
         session.at_close(self._close)
 
     def request_filtered(self, url: str) -> None:

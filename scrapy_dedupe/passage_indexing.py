@@ -74,7 +74,7 @@ class PassageExtension:
             return
         self._index = index
         crawler.signals.connect(self._response_received, signal=signals.response_received)
-        session.run_every(_FLUSH_S, self._tick)
+        session.run_every(_FLUSH_S, self._tick, "passages")
         session.at_close(self._close)
 
     @classmethod

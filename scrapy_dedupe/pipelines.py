@@ -165,7 +165,7 @@ class WarcPipeline:
         self._earlier = [file for file in files if isinstance(file, Path) and file.parent == here]
         session.layers["warc"] = settings.index_url
         self._crawler.signals.connect(self._move_earlier, signal=signals.spider_opened)
-        session.run_every(_TELL_SECONDS, self._tell)
+        session.run_every(_TELL_SECONDS, self._tell, "warc")
         session.at_close(self._tell)
 
     def _mend(self, index: CrawlIndex, crawl: str, rules: RevisitRules) -> None:

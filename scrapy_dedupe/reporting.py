@@ -87,7 +87,7 @@ class ReportExtension:
             if self._kept is None:
                 # So that a cancel has something to delete, which is seen, and another process something to find.
                 session.worker.submit(self._save, self._stats())
-            session.run_every(_TICK_S, self._tick)
+            session.run_every(_TICK_S, self._tick, "report")
             session.at_close(self._close)
         if self._page is not None:
             # Behind all that others do at the end, the commit most of all.

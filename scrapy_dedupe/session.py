@@ -216,9 +216,19 @@ class Session:
         """Wait for a future of the worker without blocking the event loop."""
         return await self.loop.wait_for(future)
 
-    def run_every(self, seconds: float, action: Callable[[], None]) -> None:
-        """Run *action* on the event loop every so many seconds, until the engine has stopped."""
-        self.loop.run_every(seconds, action)
+    def run_every(self, seconds: float, action: Callable[[], None], layer: str) -> None:
+        """Run *action* on the event loop every so many seconds, until the engine has stopped.
+
+        An error counts as one of *layer*.
+        """
+
+        def run() -> None:
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001 - a timer that raises is not called again
+                self.error(layer, error, "It is tried again in a moment.")
+
+        self.loop.run_every(seconds, run)
 
     def at_close(self, action: Callable[[], Any]) -> None:
         """Run *action* when the spider is closed, while stats still count; it may be ``async``."""

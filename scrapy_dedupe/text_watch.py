@@ -95,7 +95,7 @@ class TextWatch:
         connect(self._response_received, signal=signals.response_received)
         connect(self._raised, signal=signals.spider_error)
         connect(self._raised, signal=signals.item_error)
-        session.run_every(_TICK_S, self._tick)
+        session.run_every(_TICK_S, self._tick, "content")
 
     def add(self, request: Request, capture: Capture) -> None:
         """The page of *request* is on its way to the spider."""
