@@ -1,11 +1,11 @@
 """The URL filter in Redis, as one of the processes that share it.
 
-With JOBDIR, and unless the queue is in Redis too, the job keeps two files beside it, under ``dedupe/urls``:
+With JOBDIR, and unless the queue is in Redis too, the job keeps three files beside it, under ``dedupe/urls``:
 ``shared`` names the filter that it uses and tells whether it was left in good order
-(:mod:`scrapy_dedupe.urls.attachment`), and ``urls.done`` is the journal of requests that are done and brought
-nothing new (:mod:`scrapy_dedupe.urls.journal`). After a kill the filter begins anew, if no other process uses it,
-with what the journal holds, and Scrapy's queue is set aside, for the reasons told in
-:mod:`scrapy_dedupe.urls.folder`.
+(:mod:`scrapy_dedupe.urls.attachment`), ``urls.done`` is the journal of requests that are done and brought
+nothing new (:mod:`scrapy_dedupe.urls.journal`), and ``urls.forgotten`` that of those which were asked for again since,
+and do not count as done. After a kill the filter begins anew, if no other process uses it, with what the journals
+hold, and Scrapy's queue is set aside, for the reasons told in :mod:`scrapy_dedupe.urls.folder`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from .session import away_at_start
 from .settling import Settling
 from .stores import parse_store_url
 from .urls.attachment import Kept
-from .urls.folder import DONE_NAME, SCRAPY_QUEUE_NAME, SNAPSHOT_NAME, set_aside
+from .urls.folder import DONE_NAME, FORGOTTEN, FORGOTTEN_NAME, SCRAPY_QUEUE_NAME, SNAPSHOT_NAME, set_aside
+from .urls.forgotten import Forgotten
 from .urls.journal import Journal
 from .urls.shared import SharedBloomFilter
 from .urls.standin import SteadySharedFilter
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from pathlib import Path
 
     from .session import Session
@@ -56,6 +58,9 @@ class SharedUrls:
         self._filter: SteadySharedFilter | None = None
         self._kept = Kept()
         self._done: Journal | None = None
+        self._done_before = 0
+        self._again: Journal | None = None
+        self._asked_again = Forgotten()
         self._settling = Settling(session, self._record_done)
         self._failed: list[bytes] = []
         self._is_closed = False
@@ -120,6 +125,8 @@ class SharedUrls:
         if self._filter is None or self._is_closed:
             return
         self._filter.tick()
+        if again := self._filter.shared.take_asked_again():
+            self._watch(self._session.worker.submit(self._record_again, again))
         self._settling.take(done)
         # Told to the others at the end alone, or whoever finds such a URL would try it again and again.
         self._failed += failed[: _MOST_FAILED - len(self._failed)]
@@ -175,8 +182,12 @@ class SharedUrls:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._done = journal = Journal(folder / DONE_NAME, self._fingerprinter)
-            journal.lock()
-            journal.open()
+            self._again = asked_again = Journal(folder / FORGOTTEN_NAME, self._fingerprinter, FORGOTTEN)
+            for file in (journal, asked_again):
+                file.lock()
+                file.open()
+            self._done_before = journal.size_bytes
+            self._asked_again = Forgotten(asked_again.fingerprints())
             # It is out of date from now on, and a filter of this process alone must not go by it later.
             snapshot = folder / SNAPSHOT_NAME
             if snapshot.exists():
@@ -186,8 +197,12 @@ class SharedUrls:
                 f"The folder {folder} of this job cannot be used: {exc}. Make it readable and writable."
             ) from exc
         if shared.born != self._kept.born:
-            known, fingerprints = 0, journal.fingerprints()
+            known = 0
+            fingerprints = (item for item in journal.fingerprints() if item not in self._asked_again)
             while part := list(islice(fingerprints, _PART)):
+                if shared.last_description.forgotten:
+                    are_forgotten = shared.are_forgotten(part)
+                    part = [item for item, is_one in zip(part, are_forgotten, strict=True) if not is_one]
                 shared.add_many(part)
                 known += len(part)
             if known:
@@ -201,12 +216,21 @@ class SharedUrls:
 
     def _record_done(self, done: list[bytes]) -> None:
         if self._done is not None and not self._is_closed:
-            future = self._session.worker.submit(self._done.append, done)
-            future.add_done_callback(lambda future: self._not_kept(future.exception()))
+            self._watch(self._session.worker.submit(self._done.append, done))
 
-    def _not_kept(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._session.error("url", error, "The URL filter itself goes on.")
+    def _record_again(self, fingerprints: list[bytes]) -> None:
+        """Keep what was asked for again; on the worker."""
+        if self._again is not None:
+            self._asked_again.add_many(fingerprints)
+            self._again.append(fingerprints)
+
+    def _watch(self, future: Future[None]) -> None:
+        def ended(future: Future[None]) -> None:
+            error = future.exception()
+            if error is not None:
+                self._session.error("url", error, "The URL filter itself goes on.")
+
+        future.add_done_callback(ended)
 
     def _leave(
         self, filter_: SteadySharedFilter, done: list[bytes], failed: list[bytes], is_lossy: bool
@@ -214,27 +238,41 @@ class SharedUrls:
         """End the run; on the worker."""
         is_cut = self._session.is_spoiled and self._jobdir is not None
         try:
-            if self._done is not None and not is_cut:
+            self._record_again(filter_.shared.take_asked_again())
+            if self._done is not None and self._again is not None and not is_cut:
                 self._done.append(done)
                 self._done.sync()
-                is_cut = self._done.is_broken or is_lossy
+                is_cut = self._done.is_broken or self._again.is_broken or is_lossy
+                if not is_cut and len(self._asked_again):
+                    # What was done before it was asked for again is not done.
+                    self._done.rewrite(
+                        item
+                        for is_older, item in self._done.older(self._done_before)
+                        if not (is_older and item in self._asked_again)
+                    )
             if failed and (self._settings.persist or self._queue_is_shared):
                 filter_.forget(failed)
             self._keep_name(filter_.shared, is_whole=not is_cut)
             filter_.leave(delete=not self._settings.persist and not self._queue_is_shared, cut=is_cut)
+            if self._again is not None and not is_cut:
+                self._again.clear()
         finally:
-            if self._done is not None:
-                self._done.close()
+            self._close_journals()
 
     def _give_back(self, shared: SharedBloomFilter) -> None:
         """Undo a start that came to nothing."""
         self._is_closed = True
         try:
-            self._keep_name(shared, is_whole=self._kept.is_whole)
+            # A first start leaves the queue as whole as it was.
+            self._keep_name(shared, is_whole=self._kept.is_whole or not self._kept.born)
         finally:
             shared.detach(delete=not self._settings.persist)
-            if self._done is not None:
-                self._done.close()
+            self._close_journals()
+
+    def _close_journals(self) -> None:
+        for journal in (self._done, self._again):
+            if journal is not None:
+                journal.close()
 
 
 def _figures(found: Description) -> dict[str, float]:

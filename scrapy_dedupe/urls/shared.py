@@ -61,7 +61,8 @@ from scrapy_dedupe.stores.faults import redis_faults
 from scrapy_dedupe.stores.scripting import PreparedCall, Script, ScriptCaller
 from scrapy_dedupe.urls.attachment import Attachment, hold, is_gone, let_go, new_token
 from scrapy_dedupe.urls.bloom import check_parameters
-from scrapy_dedupe.urls.shared_layers import Description, describe, plan
+from scrapy_dedupe.urls.shared_head import description, head_of, read_head, text
+from scrapy_dedupe.urls.shared_layers import Description, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,11 +74,8 @@ HASH = "blake2b-32"
 _BATCH = 500
 # The call of a tool is kept under one name, so that tools leave nothing behind for each of their runs.
 _GUEST = "guest"
-# In the order in which bloom_members.lua gives them too.
-_HEAD = ("version", "hash", "fingerprinter", "capacity", "error_rate", "born", "used", "full", "count",
-         "forgotten")  # fmt: skip
 _MOST_GENERATIONS = 5
-_ONE = ord("1")
+_SEEN, _ONE, _AGAIN = b"012"
 
 
 class SharedBloomFilter:
@@ -130,6 +128,7 @@ class SharedBloomFilter:
         self._calls_of = b""
         self._lock = threading.Lock()
         self._seen: dict[bytes, None] = {}
+        self._asked_again: list[bytes] = []
         self._cache_size = cache_size
         self._born: str | None = None
         self._prepared: dict[bytes, PreparedCall] = {}
@@ -145,7 +144,7 @@ class SharedBloomFilter:
         version cannot read the filter.
         """
         with redis_faults(url):
-            head = _read_head(redis, f"{_name(key)}:meta")
+            head = read_head(redis, f"{_name(key)}:meta")
         if not head:
             return None
         for field, ours in (("version", VERSION), ("hash", HASH)):
@@ -167,7 +166,7 @@ class SharedBloomFilter:
         self.token, tool = _GUEST, uuid.uuid4().hex
         self._use(head["born"])
         self._calls_of = f"{tool}-".encode()
-        self.last_description = _description(head)
+        self.last_description = description(head)
         return self
 
     @property
@@ -191,7 +190,7 @@ class SharedBloomFilter:
             repr(self.error_rate), first, following, uuid.uuid4().hex, self._born or "",
             self._keep, *self._tokens_gone(),
         )  # fmt: skip
-        head = _head(values)
+        head = head_of(values)
         for field, ours, what in (
             ("version", VERSION, "the format version"),
             ("hash", HASH, "the hash"),
@@ -208,7 +207,7 @@ class SharedBloomFilter:
             self._seen.clear()
         self._use(head["born"])
         self._renewed = time.monotonic()
-        self.last_description = found = _description(head)
+        self.last_description = found = description(head)
         note = None
         if int(head["capacity"]) != self.capacity:
             note = (
@@ -250,9 +249,9 @@ class SharedBloomFilter:
         """Record the fingerprint; True if it is new to all processes."""
         if fingerprint in self._seen:
             return False
-        is_new = self._ask_batch(b"add", words(fingerprint)) == b"1"
-        self._remember((fingerprint,))
-        return is_new
+        answer = self._ask_batch(b"add", words(fingerprint))
+        self._remember((fingerprint,), answer)
+        return answer != b"0"
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Record fingerprints in order; for each, True if it is new to all processes."""
@@ -262,12 +261,14 @@ class SharedBloomFilter:
         is_known = [fingerprint in seen for fingerprint in fingerprints]
         if True in is_known:
             asked = [fingerprints[i] for i, known in enumerate(is_known) if not known]
-            digits = iter(self._ask(b"add", asked))
-            answers = [not known and next(digits) == _ONE for known in is_known]
+            digits = self._ask(b"add", asked)
+            answers_asked = iter(digits)
+            answers = [not known and next(answers_asked) != _SEEN for known in is_known]
         else:
             asked = fingerprints
-            answers = [digit == _ONE for digit in self._ask(b"add", asked)]
-        self._remember(asked)
+            digits = self._ask(b"add", asked)
+            answers = [digit != _SEEN for digit in digits]
+        self._remember(asked, digits)
         return answers
 
     def forget(self, fingerprints: Iterable[bytes]) -> None:
@@ -286,6 +287,20 @@ class SharedBloomFilter:
             for fingerprint in fingerprints:
                 self._seen.pop(fingerprint, None)
 
+    def take_asked_again(self) -> list[bytes]:
+        """Those that this process asked for since the last call, and that were new because they were forgotten."""
+        with self._lock:
+            again, self._asked_again = self._asked_again, []
+        return again
+
+    def are_forgotten(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Whether each of them is forgotten, and was not asked for since."""
+        with redis_faults(self._url):
+            pipeline = self._redis.pipeline(transaction=False)
+            for fingerprint in fingerprints:
+                pipeline.sismember(f"{self.name}:forgotten", words(fingerprint)[:16])  # type: ignore[arg-type]
+            return [bool(answer) for answer in pipeline.execute()]
+
     def __contains__(self, fingerprint: bytes) -> bool:
         return fingerprint in self._seen or self._ask_batch(b"has", words(fingerprint)) == b"1"
 
@@ -302,8 +317,8 @@ class SharedBloomFilter:
     def describe(self) -> Description:
         """Read the layers and what they hold; none where there is no filter yet. See :attr:`last_description`."""
         with redis_faults(self._url):
-            head = _read_head(self._redis, self._meta)
-        self.last_description = _description(head)
+            head = read_head(self._redis, self._meta)
+        self.last_description = description(head)
         return self.last_description
 
     @property
@@ -342,7 +357,7 @@ class SharedBloomFilter:
     def _tokens_gone(self) -> list[str]:
         with redis_faults(self._url):
             tokens = cast("list[str | bytes]", self._redis.zrange(f"{self.name}:attached", 0, -1))
-        attached = [_text(token) for token in tokens]
+        attached = [text(token) for token in tokens]
         return [token for token in attached if token in self._gone or is_gone(token)]
 
     def _use(self, born: str) -> None:
@@ -392,10 +407,15 @@ class SharedBloomFilter:
             script, self._key, *[a if isinstance(a, bytes) else str(a).encode() for a in arguments]
         )
 
-    def _remember(self, fingerprints: Sequence[bytes]) -> None:
-        if not self._cache_size:
+    def _remember(self, fingerprints: Sequence[bytes], answers: bytes) -> None:
+        if self._is_guest:
             return
         with self._lock:
+            if _AGAIN in answers:
+                pairs = zip(fingerprints, answers, strict=True)
+                self._asked_again += [fingerprint for fingerprint, answer in pairs if answer == _AGAIN]
+            if not self._cache_size:
+                return
             seen = self._seen
             for fingerprint in fingerprints:
                 seen[fingerprint] = None
@@ -416,27 +436,3 @@ def _name(key: str) -> str:
     if not key or "{" in key or "}" in key:
         raise SettingError(f"The name of a shared URL filter is {key!r}; it must be text without braces.")
     return f"dedupe:urls:{VERSION}:{{{key}}}"
-
-
-def _read_head(redis: Redis, meta: str) -> dict[str, str]:
-    """The head without the calls; empty where there is no filter."""
-    return _head(redis.hmget(meta, list(_HEAD)))
-
-
-def _head(values: Iterable[str | bytes | None]) -> dict[str, str]:
-    return {field: _text(value) for field, value in zip(_HEAD, values, strict=True) if value is not None}
-
-
-def _description(head: dict[str, str]) -> Description:
-    if not head:
-        return Description()
-    return describe(
-        head["used"].split("\n"),
-        [int(count) for count in head["full"].split()],
-        int(head["count"]),
-        int(head.get("forgotten", 0)),
-    )
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode()

@@ -7,7 +7,8 @@
 -- ARGV: 1 if this call may have come before; "add", "has" or "forget"; the token of the asking process; its lease in
 -- milliseconds (0: leave the lease as it is); the generation that it asks; a name for this call; the words of each
 -- fingerprint, 64 bytes.
--- Returns a digit for each fingerprint (1: add found it new, has found it; forget returns none), or a table with the
+-- Returns a digit for each fingerprint (1: add found it new, 2: so too, and it was forgotten; 1: has found it; forget
+-- returns none), or a table with the
 -- generation that is there when it is another one, and then nothing was done.
 
 local ITEM = 64
@@ -233,7 +234,7 @@ for at = 1, #data, ITEM do
             forgotten = forgotten - 1
             changes = changes + 1
         end
-        answers[answered] = found and not was_forgotten and '0' or '1'
+        answers[answered] = was_forgotten and '2' or found and '0' or '1'
     else
         answers[answered] = found and not was_forgotten and '1' or '0'
     end

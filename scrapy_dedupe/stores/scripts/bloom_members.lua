@@ -49,7 +49,7 @@ local function delete_all()
         end
         number = number + 1
     end
-    run('UNLINK', meta, attached, base .. 'forgotten')
+    run('UNLINK', meta, attached)
 end
 
 if operation == 'attach' then
@@ -74,6 +74,10 @@ if operation == 'attach' then
         if not is_in_use and keep ~= '*' and (keep ~= found_born or found_cut) then
             discarded = count_all()
             delete_all()
+            -- A job that was cut goes on without what it had forgotten.
+            if keep ~= found_born then
+                run('UNLINK', base .. 'forgotten')
+            end
         elseif keep == '*' then
             run('HDEL', meta, 'cut') -- the queue lies in Redis too, and is whole
         end
@@ -81,6 +85,10 @@ if operation == 'attach' then
     if run('EXISTS', meta) == 0 then
         run('HSET', meta, 'version', version, 'hash', hash, 'fingerprinter', fingerprinter, 'capacity', capacity,
             'error_rate', error_rate, 'born', born, 'used', first, 'plan', plan, 'full', '', 'count', 0)
+        local forgotten = run('SCARD', base .. 'forgotten')
+        if forgotten > 0 then
+            run('HSET', meta, 'forgotten', forgotten)
+        end
     end
     local head = run('HMGET', meta, 'version', 'hash', 'fingerprinter', 'capacity', 'error_rate', 'born', 'used',
         'full', 'count', 'forgotten')
@@ -113,4 +121,5 @@ if ARGV[5] ~= '1' or run('ZCARD', attached) > 0 then
     return 0
 end
 delete_all()
+run('UNLINK', base .. 'forgotten')
 return 1

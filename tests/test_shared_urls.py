@@ -1,0 +1,106 @@
+"""The shared URL filter of a job over several runs: what was forgotten, and starts that come to nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from crawling import LinkSpider, crawl_test
+from scrapy.utils.test import get_crawler
+
+from scrapy_dedupe.dupefilters import BloomDupeFilter
+from scrapy_dedupe.errors import StoreError
+from scrapy_dedupe.session import Session
+from scrapy_dedupe.shared_urls import SharedUrls
+from scrapy_dedupe.urls.shared import SharedBloomFilter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+A, B, C = b"a", b"b", b"c"
+
+
+@pytest.fixture
+def job(settings: dict[str, Any], redis_url: str, tmp_path: Path) -> dict[str, Any]:
+    return {**settings, "JOBDIR": str(tmp_path), "DEDUPE_URL_STORE_URL": redis_url}
+
+
+def started(job: dict[str, Any]) -> tuple[SharedUrls, Session]:
+    crawler = get_crawler(LinkSpider, job)
+    crawler.spider = crawler._create_spider()
+    filter_ = BloomDupeFilter.from_crawler(crawler)
+    filter_.open()
+    assert isinstance(filter_._urls, SharedUrls)
+    return filter_._urls, Session.of(crawler)
+
+
+async def run(
+    job: dict[str, Any], asked: list[bytes], done: list[bytes], *, clean: bool = True
+) -> list[bool]:
+    """Which of those that a run asked for were new; its stop counts as clean or as cut."""
+    urls, session = started(job)
+    answers = [urls.add(fingerprint) for fingerprint in asked]
+    session.is_spoiled = not clean
+    await urls.close(done, [], 0)
+    return answers
+
+
+def forget(job: dict[str, Any], *fingerprints: bytes) -> None:
+    with redis.Redis.from_url(job["DEDUPE_URL_STORE_URL"]) as client:
+        tool = SharedBloomFilter.existing(client, LinkSpider.name)
+        assert tool is not None
+        tool.forget(fingerprints)
+
+
+@crawl_test
+async def test_what_was_forgotten_and_not_asked_for_since_is_new_after_a_cut_run(job: dict[str, Any]) -> None:
+    assert await run(job, [A, B], [A, B]) == [True, True]
+    forget(job, A)
+    await run(job, [C], [], clean=False)
+    assert await run(job, [A, B, A], [A]) == [True, False, False]
+    assert await run(job, [A, B], []) == [False, False]
+
+
+@crawl_test
+@pytest.mark.parametrize("stop", ["cut", "clean, then cut", "cut, then cut"])
+async def test_what_was_asked_for_again_and_not_done_is_new_after_a_cut_run(
+    job: dict[str, Any], stop: str
+) -> None:
+    assert await run(job, [A, B, C], [A, B, C]) == [True, True, True]
+    forget(job, A, C)
+    assert await run(job, [A, B, C], [C], clean=stop == "clean, then cut") == [True, False, True]
+    if stop != "cut":
+        # In whose queue it stays.
+        await run(job, [], [], clean=False)
+    assert (await run(job, [A, B], [A])) == [True, False]
+    await run(job, [], [], clean=False)
+    assert await run(job, [A, B], []) == [False, False]
+
+
+@crawl_test
+async def test_what_is_done_again_is_done(job: dict[str, Any]) -> None:
+    assert await run(job, [A], [A]) == [True]
+    forget(job, A)
+    assert await run(job, [A], [A]) == [True]
+    await run(job, [], [], clean=False)
+    assert await run(job, [A], []) == [False]
+
+
+@crawl_test
+async def test_a_first_start_that_is_refused_later_leaves_scrapys_queue(
+    job: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise StoreError("another layer")
+
+    (tmp_path / "requests.queue").mkdir()
+    for _ in range(2):
+        _, session = started(job)
+        with pytest.raises(StoreError):
+            session.at_start(refuse)
+    assert (tmp_path / "requests.queue").is_dir()
+    assert "was cut" not in caplog.text
+    await run(job, [A], [], clean=False)
+    await run(job, [], [])
+    assert not (tmp_path / "requests.queue").exists()
