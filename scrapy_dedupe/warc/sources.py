@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
 WARC_START = re.compile(rb"WARC/\d")
-# URL, IP address, date, media type, (version 2: five more,) length. URLs of old crawlers contain spaces.
-ARC_LINE = re.compile(rb"\S[^\r\n]* \S+ \d{8,17} [^\r\n]*?(\d+)\r?\n?")
+# URL, IP address, date, media type, (version 2: five more,) length. URLs of old crawlers contain spaces. That the line
+# ends with a digit is looked at first: else every place that looks like a date would be tried up to the end of the line.
+ARC_LINE = re.compile(rb"(?=[^\r\n]*\d\r?\n?\Z)\S[^\r\n]* \S+ \d{8,17} [^\r\n]*?(\d+)\r?\n?")
 MAX_HEAD_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _PIECE = 1 << 20  # of decompressed bytes at a time: a small member can be a large one

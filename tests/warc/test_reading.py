@@ -168,6 +168,15 @@ def test_millions_of_line_ends_between_records_are_passed_over(tmp_path, packed)
     assert len(records[0].frame.block_end) < 20, "nobody has to keep them all"
 
 
+def test_a_long_line_that_is_full_of_dates_is_no_record_of_an_arc_file(tmp_path):
+    noise = b"http://example.org/ 192.0.2.1 20261128000000 " * 20_000 + b"\r\n"
+    damages: list[Damage] = []
+    (tmp_path / "a.warc").write_bytes(warc(HTTP + b"one") + noise + warc(HTTP + b"two"))
+    records = list(read_records(tmp_path / "a.warc", on_damage=damages.append))
+    assert [record.payload() for record in records] == [b"one", b"two"]
+    assert [damage.length for damage in damages] == [len(noise)]
+
+
 def test_a_field_may_have_very_many_lines(tmp_path):
     lines = [f" {number % 7}" for number in range(200_000)]
     block = "\r\n".join(("HTTP/1.1 200 OK", "X-Long:", *lines, "", "")).encode()
