@@ -273,6 +273,7 @@ class _Steps:
             report,
             verified=seen.records,
             resolved=seen.resolved,
+            dangling=seen.dangling_before,
             replayed=seen.replayed,
             findings_count=seen.findings_count,
             findings=tuple(str(finding) for finding in seen.findings),

@@ -214,6 +214,11 @@ def text(result: DedupeReport) -> str:
             f" {counted(done.resolved, 'revisit leads', 'revisits lead')} to the same payload,"
             f" {number_text(done.replayed)} replayed as a sample."
         )
+    if done.dangling:
+        lines.append(
+            f"{counted(done.dangling, 'revisit leads', 'revisits lead')} nowhere, as before. If an earlier run made revisits of"
+            " what they refer to, restore all files first, then deduplicate them together."
+        )
     lines += _first([str(fault) for fault in done.faults], done.fault_count)
     lines += _first(list(done.findings), done.findings_count)
     if (index := result.index) is not None:

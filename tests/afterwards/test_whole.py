@@ -146,6 +146,28 @@ def test_in_place_the_files_become_what_they_would_be_elsewhere(folder: Path, pl
     assert set(snapshot(folder / "in")) == set(planting.files) | kept
 
 
+def test_a_revisit_of_what_became_one_earlier_is_told_and_mended_after_a_restoration(tmp_path: Path) -> None:
+    p = Planting()
+    for name in ("a.warc.gz", "b.warc.gz"):
+        p.file(name)
+        copy = p.exchange(name, name, f"{SITE}/{name}", text("page", 4_000))
+    p.file("late.warc.gz")
+    p.revisit("late.warc.gz", "late", f"{SITE}/late", copy)
+    p.write(tmp_path / "in")
+    late = (tmp_path / "in" / "late.warc.gz").rename(tmp_path / "late.warc.gz")
+    done(tmp_path, "dedupe", "in", "--in-place")
+    late.rename(tmp_path / "in" / "late.warc.gz")
+
+    told = done(tmp_path, "dedupe", "in", "--in-place")
+    assert "1 revisit leads nowhere, as before." in told.out
+    done(tmp_path, "restore", "in", "--in-place")
+    assert_restored(p, tmp_path / "in", fates_of(p))
+    told = done(tmp_path, "dedupe", "in", "--in-place")
+
+    assert "nowhere" not in told.out
+    assert_deduplicated(p, tmp_path / "in", fates_of(p))
+
+
 def test_a_second_time_there_is_nothing_to_do(folder: Path, planting: Planting) -> None:
     done(folder, "dedupe", "-r", "out", "-o", "again")
     assert planted_part(planting, folder / "again") == planted_part(planting, folder / "out")
