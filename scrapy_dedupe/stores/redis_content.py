@@ -113,7 +113,7 @@ class RedisContent:
 
     def captures(self, url: str) -> list[tuple[Capture, SeenText | None]]:
         with redis_faults(self._url):
-            return self._survey.captures(url)
+            return self._survey.captures(url, int(self._lifetime))
 
     def forget(self, url: str) -> int:
         with redis_faults(self._url):

@@ -54,8 +54,8 @@ class RedisSurvey:
         self._prefix = prefix
         self._scripts = scripts
 
-    def captures(self, url: str) -> list[tuple[Capture, SeenText | None]]:
-        """As :meth:`~.base.ContentStore.captures`."""
+    def captures(self, url: str, lifetime_ms: int) -> list[tuple[Capture, SeenText | None]]:
+        """As :meth:`~.base.ContentStore.captures`, with 0 for texts that are remembered for ever."""
         its_url = raw(url)
         known = {
             text.digest: Capture(text.digest, url, self._crawl(text.place).decode(), text.seen_ms)
@@ -76,7 +76,7 @@ class RedisSurvey:
             if capture.kind == "near" or capture.original is not None or digest not in known:
                 known[digest] = capture
         return [
-            (capture, None if capture.kind == "unique" else self._original(capture))
+            (capture, None if capture.kind == "unique" else self._original(capture, lifetime_ms))
             for capture in sorted(known.values(), key=lambda capture: (capture.seen_ms, capture.digest))
         ]
 
@@ -167,14 +167,18 @@ class RedisSurvey:
     def _crawl(self, place: bytes) -> bytes:
         return cast("bytes", self._client.lindex(cast("str", self._key(b"n")), int(place)))
 
-    def _original(self, capture: Capture) -> SeenText | None:
+    def _original(self, capture: Capture, lifetime_ms: int) -> SeenText | None:
         digest = capture.original or capture.digest
         value = self._values([self._key(b"t", digest)])[0]
         if value is None:
             return None
         _, _, place, url = value.split(b" ", 3)
-        noted = self._client.hexists(cast("str", self._key(b"c", url_key(capture.url))), cast("str", digest))
-        return seen_text(digest, value, self._crawl(place), url == raw(capture.url) or noted)
+        noted = self._client.hget(cast("str", self._key(b"c", url_key(capture.url))), cast("str", digest))
+        had_this_url = url == raw(capture.url)
+        if noted is not None and not had_this_url:
+            _, ms, _ = cast("bytes", noted).split(b" ", 2)
+            had_this_url = not lifetime_ms or int(ms) + lifetime_ms > capture.seen_ms
+        return seen_text(digest, value, self._crawl(place), had_this_url)
 
     def _forget_texts(
         self, texts: Iterable[_Text], on_some: Callable[[int], None] = lambda count: None

@@ -492,6 +492,18 @@ def test_that_a_url_had_a_text_is_forgotten_with_it(content: ContentStore) -> No
     assert claim(content, page(1, B, ms=62_000)) == seen(page(1, C, ms=60_500), had_this_url=True)
 
 
+def test_that_a_url_had_the_text_of_an_original_is_forgotten_with_it(content: ContentStore) -> None:
+    content.remember_for(60)
+    claim(content, page(1, C, ms=0), pending=False)
+    content.settle([copy_of(page(1, A, ms=1000), 1)])
+    original = page(1, B, ms=60_500)
+    claim(content, original, pending=False)
+    for ms, had_this_url in ((60_999, True), (61_000, False)):
+        content.settle([copy_of(page(ms, A, ms=ms), 1, "near", 0.9)])
+        _, found = content.captures(A)[-1]
+        assert found == seen(original, had_this_url)
+
+
 def test_a_store_without_lifetime_never_forgets(content: ContentStore) -> None:
     content.remember_for(1)
     claim(content, page(1, A, ms=0), pending=False)
