@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from webserver import Page
 
 if TYPE_CHECKING:
+    import subprocess
+
     from webserver import WebServer
 
 
@@ -28,9 +30,12 @@ class Hold:
             self._is_reached.set()
             self._is_over.wait(240)
 
-    def is_reached(self, seconds: float = 120) -> bool:
-        """Wait for the first request that is held; False if it does not come."""
-        return self._is_reached.wait(seconds)
+    def is_reached(self, process: subprocess.Popen[Any]) -> bool:
+        """Wait for the first request that is held; False if the process ends without it."""
+        while not self._is_reached.wait(0.05):
+            if process.poll() is not None:
+                return False
+        return True
 
     def end(self) -> None:
         self._is_over.set()

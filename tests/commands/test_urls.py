@@ -174,7 +174,7 @@ def test_after_a_kill_the_cut_state_is_asked_exported_and_filled_and_stays_cut(
     )
     where = ("--jobdir", str(job))
     try:
-        assert hold.is_reached()
+        assert hold.is_reached(process)
         deadline = time.monotonic() + 240
         done = job / "dedupe" / "urls" / "urls.done"
         while fingerprint(Request(web.url("/0"))) not in done.read_bytes():

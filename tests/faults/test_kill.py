@@ -40,7 +40,8 @@ def garden(web: WebServer) -> None:
 
 def run(settings: dict[str, Any], url: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(TESTS / "faults" / "killed_crawl.py"), json.dumps(settings), url]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -80,7 +81,7 @@ def test_a_killed_crawl_goes_on_where_the_journal_ends(
         return {path for path in web.paths if fingerprint(Request(web.url(path))) in known}
 
     try:
-        is_half_way = hold.is_reached()
+        is_half_way = hold.is_reached(process)
         deadline = time.monotonic() + 240
         while is_half_way and len(done()) <= PAGES // 4:
             assert time.monotonic() < deadline, "most of what was done is journaled"

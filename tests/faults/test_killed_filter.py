@@ -70,7 +70,7 @@ class Run:
 
     def kill(self) -> None:
         """When it has got its answers."""
-        is_reached = self.hold.is_reached()
+        is_reached = self.hold.is_reached(self.process)
         self.process.kill()
         self.process.wait()
         self.hold.end()

@@ -31,6 +31,9 @@ with WriterLock(Path(sys.argv[1]), "passages index /data"):
     sys.stdin.readline()
 """
 
+# Threads of other tests may live yet; Pythons from 3.12 on warn of them.
+FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
 
 def start_holder(folder: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
@@ -161,6 +164,7 @@ def test_a_folder_that_cannot_be_made_is_unavailable() -> None:
         pass
 
 
+@FORKS
 def test_a_child_that_has_the_descriptor_does_not_keep_the_lock(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     with WriterLock(tmp_path):
@@ -178,6 +182,7 @@ def test_a_child_that_has_the_descriptor_does_not_keep_the_lock(tmp_path: Path) 
         os.waitpid(child, 0)
 
 
+@FORKS
 def test_the_lock_of_a_killed_process_is_free_although_a_child_of_it_lives(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     parent = os.fork()
@@ -198,6 +203,7 @@ def test_the_lock_of_a_killed_process_is_free_although_a_child_of_it_lives(tmp_p
         os.close(write_end)
 
 
+@FORKS
 def test_a_child_neither_has_the_lock_of_its_parent_nor_gives_it_back(tmp_path: Path) -> None:
     held = WriterLock(tmp_path)
     with held:
