@@ -444,10 +444,11 @@ def test_a_process_that_returns_after_its_lease_goes_on_with_its_filter(client: 
 
 
 def test_a_process_that_crashed_keeps_the_filter_no_longer_than_its_lease(client: redis.Redis) -> None:
-    crashed = SharedBloomFilter(client, "spider", 100, 1e-6, lease_s=0.05)
-    crashed.add(b"page")
+    # First, since whoever attaches takes away those whose lease has run out.
     other = SharedBloomFilter(client, "spider", 100, 1e-6)
     other.attach()
+    crashed = SharedBloomFilter(client, "spider", 100, 1e-6, lease_s=0.05)
+    crashed.add(b"page")
     crashed_at = client.zscore("dedupe:urls:2:{spider}:attached", crashed.token)
     while time.time() * 1000 <= crashed_at:
         time.sleep(0.01)
