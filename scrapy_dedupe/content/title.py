@@ -6,7 +6,7 @@ import re
 
 from .markup import HostileMarkup, parse
 
-_END = re.compile(r"</title\b[^>]*>", re.IGNORECASE)
+_END_TAG = re.compile(r"</title\b", re.IGNORECASE)
 # Nobody writes longer ones for people to read.
 _MOST_CHARACTERS = 1_000
 
@@ -19,11 +19,13 @@ def title_of(html: str) -> str | None:
     """
     # Up to the first end tag, so that a large page costs no more than its head. An <svg> before it may have a title of
     # its own, but stands in the body.
-    end = _END.search(html)
-    if end is None:
+    tag = _END_TAG.search(html)
+    # If this one does not end, no later one does.
+    end = html.find(">", tag.end()) if tag is not None else -1
+    if end < 0:
         return None
     try:
-        tree = parse(html[: end.end()].encode("utf-8", "replace"))
+        tree = parse(html[: end + 1].encode("utf-8", "replace"))
     except HostileMarkup:
         return None
     node = tree.css_first("head > title")
