@@ -984,8 +984,8 @@ def test_two_imports_share_the_queue(tmp_path: Path, index: CrawlIndex, index_ur
     results: list[Imported] = []
 
     def work() -> None:
-        with open_index(index_url) as mine:
-            results.append(run(mine, tmp_path, lease_s=20.0))
+        with open_index(index_url, timeout_s=240) as mine:
+            results.append(run(mine, tmp_path, lease_s=240.0))
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
