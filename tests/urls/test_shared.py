@@ -481,7 +481,7 @@ def test_an_emptied_database_is_begun_anew(client: redis.Redis) -> None:
 
 def test_a_call_whose_answer_was_lost_is_answered_the_same_again(redis_url: str) -> None:
     with LossyLine(redis_url) as line:
-        shared = SharedBloomFilter(connect(line.url, 2.0), "spider", 100, 1e-6, cache_size=0)
+        shared = SharedBloomFilter(connect(line.url, 30.0), "spider", 100, 1e-6, cache_size=0)
         assert shared.add(b"first")
         line.lose_next_answer()
         assert shared.add_many([b"page", b"first", b"other"]) == [True, False, True]
@@ -776,7 +776,7 @@ def test_a_tool_refuses_what_it_cannot_read(client: redis.Redis) -> None:
 
 
 def test_the_last_figures_are_known_while_the_server_is_away(redis_server: Any) -> None:
-    shared = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
     assert shared.last_description.seen == 0
     shared.add_many([b"a", b"b"])
     found = shared.describe()

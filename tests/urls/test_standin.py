@@ -41,7 +41,7 @@ def at_once(function: Callable[..., Any], *args: Any) -> Future[Any]:
 
 def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_later(redis_server: Any) -> None:
     watch = Watch()
-    shared = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
     steady = SteadySharedFilter(shared, watch, at_once)
     assert steady.add(b"before")
     redis_server.stop()
@@ -61,7 +61,7 @@ def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_late
         steady.tick()
     assert not steady.is_away
     assert watch.returns == 1
-    other = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
+    other = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
     assert not other.add(b"during")
     assert steady.add(b"after")
 
@@ -84,7 +84,7 @@ def test_a_busy_crawl_comes_back_to_the_server(redis_server: Any) -> None:
 
     watch = Watch()
     steady = SteadySharedFilter(
-        SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6), watch, later
+        SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6), watch, later
     )
     redis_server.stop()
     assert steady.add(b"during")
@@ -97,12 +97,12 @@ def test_a_busy_crawl_comes_back_to_the_server(redis_server: Any) -> None:
     steady.tick()
     assert not steady.is_away
     assert watch.returns == 1
-    other = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
+    other = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
     assert other.add_many([b"during", b"meanwhile", b"new"]) == [False, False, True]
 
 
 def test_what_is_owed_is_paid_on_leaving(redis_server: Any) -> None:
-    shared = SharedBloomFilter(connect(redis_server.url, 1.0), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
     steady = SteadySharedFilter(shared, Watch(), at_once)
     steady.add(b"before")
     redis_server.stop()
@@ -114,7 +114,7 @@ def test_what_is_owed_is_paid_on_leaving(redis_server: Any) -> None:
 
 
 def steady_filter(url: str, **options: Any) -> SteadySharedFilter:
-    shared = SharedBloomFilter(connect(url, 1.0), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(url, 30.0), "spider", 100, 1e-6)
     return SteadySharedFilter(shared, Watch(), at_once, **options)
 
 
@@ -145,7 +145,7 @@ def test_forgetting_is_done_by_the_worker(redis_url: str) -> None:
         calls.append(function.__name__)
         return at_once(function, *args)
 
-    shared = SharedBloomFilter(connect(redis_url, 1.0), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(redis_url, 30.0), "spider", 100, 1e-6)
     steady = SteadySharedFilter(shared, Watch(), on_worker)
     steady.add(b"page")
     steady.forget([b"page"])
