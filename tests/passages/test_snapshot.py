@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -333,10 +334,16 @@ def test_readers_never_see_half_a_change(tmp_path: Path) -> None:
             errors.append(error)
             raise
 
+    def wait_for_readers(looks: int) -> None:
+        deadline = time.monotonic() + 240
+        while min(map(len, states)) < looks and not errors and time.monotonic() < deadline:
+            time.sleep(0.001)
+
     readers = [threading.Thread(target=read, args=(seen,)) for seen in states]
     for reader in readers:
         reader.start()
     try:
+        wait_for_readers(1)
         for number in range(24):
             generation = manifest.generation + 1
             name = segment_name(generation)
@@ -357,6 +364,7 @@ def test_readers_never_see_half_a_change(tmp_path: Path) -> None:
                     )
                 manifest = write_index(tmp_path, parameters, [merged], generation=generation + 1)
             remove_orphans(tmp_path, manifest)
+        wait_for_readers(2)
     finally:
         is_done.set()
         for reader in readers:
