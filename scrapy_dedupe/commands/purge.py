@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput, UsageError
+from scrapy_dedupe.warc.remote import is_url
 
 from .ages import time_before
 from .bars import Bars
@@ -152,10 +154,11 @@ def _undated(dependencies: Dependencies) -> list[str]:
 
 def _purged(dependencies: Dependencies, crawls: list[str]) -> list[PurgedCrawl]:
     kept = [info for info in dependencies.crawls.values() if info.id not in crawls]
-    in_use = {file for info in kept for file in info.files}
+    named = {file for info in kept for file in info.files}
     for info in kept:
-        in_use |= dependencies.files_needed(info.id)
-        in_use |= {box.place for box in dependencies.containers(info.id) if box.place}
+        named |= dependencies.files_needed(info.id)
+        named |= {box.place for box in dependencies.containers(info.id) if box.place}
+    in_use = {_real(file) for file in named}
     purged = []
     for info in (dependencies.crawls[crawl] for crawl in crawls):
         places = [box.place for box in dependencies.containers(info.id) if box.place]
@@ -168,16 +171,21 @@ def _purged(dependencies: Dependencies, crawls: list[str]) -> list[PurgedCrawl]:
                 files=[
                     file
                     for file in info.files
-                    if file not in in_use and not any(_is_in(file, place) for place in places)
+                    if _real(file) not in in_use and not any(_is_in(file, place) for place in places)
                 ],
                 containers=[
                     place
                     for place in places
-                    if place not in in_use and not any(_is_in(file, place) for file in in_use)
+                    if _real(place) not in in_use and not any(_is_in(file, _real(place)) for file in in_use)
                 ],
             )
         )
     return purged
+
+
+def _real(place: str) -> str:
+    """One name for a file, whatever links lead to it. Crawls may name it differently, and must not lose it."""
+    return place if is_url(place) else os.path.realpath(place)
 
 
 def _is_in(file: str, container: str) -> bool:

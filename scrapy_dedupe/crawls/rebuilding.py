@@ -26,7 +26,7 @@ from .originals import validators_of
 from .places import WACZ_SUFFIX, readable, size_of, sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.framing import Damage
@@ -106,15 +106,20 @@ def rebuild(
 ) -> Counts:
     """Enter the records of all finished files of an uncommitted crawl again; its new counts.
 
-    The files are those that the index names and those in *folder* whose warcinfo names the crawl. The crawl
-    is not marked as incomplete afterwards. Raises :class:`~scrapy_dedupe.errors.StoreError`, and
-    :class:`~scrapy_dedupe.errors.ArchiveError` if one that was moved to a storage elsewhere cannot be read.
+    The files are those that the index names and those in *folder* whose warcinfo names the crawl; if one of them is not
+    there, what the crawl needs stays noted. The crawl is not marked as incomplete afterwards. Raises
+    :class:`~scrapy_dedupe.errors.StoreError`, and :class:`~scrapy_dedupe.errors.ArchiveError` if one that was moved to
+    a storage elsewhere cannot be read.
     """
     files = {str(file): file for file in files_of(index, crawl, folder)}
+    # What is not there now may come back, and then still needs what its revisits refer to.
+    needs = index.needs(crawl) if missing_files(index, crawl, files.values()) else []
     with closing(Ledger()) as ledger:
         # The spider may have had settings of its own, so what the index has counts, as far as it has it.
         ledger.take(index.records(crawl))
         index.reset(crawl)
+        if needs:
+            index.add(crawl, [], needs=needs)
         total = enter_files(index, crawl, files, rules, is_known=ledger.has_entry, watch=watch)
     index.mark_incomplete(crawl, False)
     return total
@@ -363,6 +368,13 @@ def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:
             if path.suffix in (".warc", ".gz") and path.name not in names and _is_part_of(path, crawl):
                 found[str(path)] = path
     return sorted(found.values(), key=lambda file: file.name)
+
+
+def missing_files(index: CrawlIndex, crawl: str, found: Iterable[ReadableFile]) -> list[str]:
+    """The files of a crawl, as the index names them, that are not among those *found*."""
+    names = {file.name for file in found}
+    named = (name for info in index.crawls() if info.id == crawl for name in info.files)
+    return [name for name in named if PurePosixPath(name).name not in names]
 
 
 def _unfinished(index: CrawlIndex, crawl: str, folder: Path) -> list[Path]:

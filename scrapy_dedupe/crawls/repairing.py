@@ -2,7 +2,8 @@
 
 A crawl that is not committed is read anew in place. One that is committed is built beside itself, under its id with
 ``~repair`` behind it, and takes the place of the old entries in one step; so others find all of it at every moment.
-Built are only entries of files that are there: of a file that is gone nothing may be referred to any more. A crawl none
+Built are only entries of files that are there: of a file that is gone nothing may be referred to any more. What its
+revisits need stays noted, since it may come back, unless it is to be forgotten. A crawl none
 of whose files is there, one of whose files does not answer, or some of whose records nobody knows the place of, is left
 as it is unless that is asked for.
 """
@@ -123,7 +124,7 @@ def _repair_crawl(
         index.mark_incomplete(crawl, True)
         settle(index, crawl, checker.folders[0], checker.rules, checker.watch)
     else:
-        _replace(checker, checked, info)
+        _replace(checker, checked, info, forget_missing=forget_missing)
     gone = sum(checked.entries.get(name, 0) for name in (*checked.files.gone, *checked.files.unreachable))
     gone += checked.unplaced
     lost = (
@@ -178,13 +179,13 @@ def _enter_lost(checker: Checker, checked: CheckedCrawl) -> Repair:
     return Repair(crawl, text)
 
 
-def _replace(checker: Checker, checked: CheckedCrawl, info: CrawlInfo) -> None:
+def _replace(checker: Checker, checked: CheckedCrawl, info: CrawlInfo, *, forget_missing: bool) -> None:
     """Build a committed crawl anew under another id, and put it in the place of the old one."""
     index, crawl = checker.index, checked.id
     new = f"{crawl}{REPAIR_SUFFIX}"
     index.start(new, info.payload)
     try:
-        _build(checker, checked, info, new)
+        _build(checker, checked, info, new, forget_missing=forget_missing)
     except StoreUnavailable:
         raise
     except (DedupeError, OSError):
@@ -207,9 +208,12 @@ def _undo(index: CrawlIndex, new: str) -> None:
     index.purge([new])
 
 
-def _build(checker: Checker, checked: CheckedCrawl, info: CrawlInfo, new: str) -> None:
+def _build(
+    checker: Checker, checked: CheckedCrawl, info: CrawlInfo, new: str, *, forget_missing: bool
+) -> None:
     """Enter in the crawl *new* what the files of the old one hold."""
     index, crawl = checker.index, checked.id
+    is_whole = not (checked.files.gone or checked.files.unreachable)
     # Until this is taken back, what was built is known to be a part.
     index.mark_incomplete(new, True)
     with closing(Ledger()) as ledger:
@@ -219,9 +223,13 @@ def _build(checker: Checker, checked: CheckedCrawl, info: CrawlInfo, new: str) -
                 index, new, checked.files.present, in_place_of=crawl, known=ledger, watch=checker.watch
             )
         else:
-            # Nothing can tell any more what revisits need of a crawl that is not there.
-            committed = {other.id for other in index.crawls() if other.state == "committed"}
-            index.add(new, [], needs=[need for need in index.needs(crawl) if need.crawl not in committed])
+            needs = index.needs(crawl)
+            if is_whole or forget_missing:
+                # Nothing can tell any more what revisits need of a crawl that is not there.
+                committed = {other.id for other in index.crawls() if other.state == "committed"}
+                needs = [need for need in needs if need.crawl not in committed]
+            # A file that is gone may come back, and its revisits need what they refer to.
+            index.add(new, [], needs=needs)
             counts = enter_files(
                 index,
                 new,
@@ -233,7 +241,6 @@ def _build(checker: Checker, checked: CheckedCrawl, info: CrawlInfo, new: str) -
             )
     known = info.counts.total_crawl_size
     sizes = crawl_sizes(index, checked)
-    is_whole = not (checked.files.gone or checked.files.unreachable)
     if known in sizes or (is_whole and not sizes):
         size = known
     else:

@@ -116,6 +116,38 @@ def test_a_file_that_a_kept_crawl_has_too_is_not_listed(
     assert [(len(crawl["files"]), crawl["containers"]) for crawl in crawls] == [(0, []), (1, []), (0, [])]
 
 
+def test_a_file_that_a_kept_crawl_has_by_way_of_a_link_is_not_listed(
+    call: Callable[..., Any], url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    with open_index(url) as index:
+        (file,) = record_crawl(index, tmp_path / "link", "four", [4])
+    assert call("import", str(file), "--crawl-id", "again", "--store", url).code == 0
+
+    (crawl,) = call("purge", "again", "--store", url, "--json").json["crawls"]
+
+    assert crawl["files"] == []
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_what_a_file_needs_that_is_not_there_now_is_kept_by_a_repair(
+    call: Callable[..., Any], url: str, archive: Path, tmp_path: Path, is_forgotten: bool
+) -> None:
+    with open_index(url) as index:
+        (first,) = record_crawl(index, archive, "five", [1], commit=False)
+        record_crawl(index, archive, "five", [5])
+    first.rename(tmp_path / "away")
+    words = ["--forget-missing"] if is_forgotten else []
+    repaired = call("check", "five", "--repair", *words, "--store", url, "--warc-dir", str(archive / "five"))
+    assert repaired.code == 0, repaired
+
+    purged = call("purge", "one", "two", "--store", url)
+
+    assert purged.code == (0 if is_forgotten else 3)
+    assert ("five needs one" in purged.err) != is_forgotten
+
+
 def test_an_unknown_id_is_exit_3(call: Callable[..., Any], url: str) -> None:
     called = call("purge", "three", "four", "--store", url)
     assert (called.code, called.out) == (3, "")

@@ -11,6 +11,8 @@ from recorded_crawls import page, record_crawl
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.crawls.purging import end_unfinished, missing_crawls, purge_crawls
+from scrapy_dedupe.crawls.rebuilding import rebuild
+from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.stores.base import Counts, ImportNotes, Need
 from scrapy_dedupe.stores.sqlite_index_base import SqliteIndexBase
@@ -252,3 +254,21 @@ def test_a_manifest_that_names_no_crawl_of_the_index_makes_none_missing(packed: 
         missing_crawls(packed, [entry("x.wacz", crawl="elsewhere")])
     with pytest.raises(CrawlStateError, match="names none of the 3 committed crawls"):
         missing_crawls(packed, [])
+
+
+def test_what_a_file_needs_that_is_not_there_now_is_kept_when_a_crawl_is_read_anew(
+    index: CrawlIndex, tmp_path: Path
+) -> None:
+    record_crawl(index, tmp_path, "one", [1])
+    (first,) = record_crawl(index, tmp_path, "two", [1], commit=False)
+    record_crawl(index, tmp_path, "two", [2], commit=False)
+    needs = index.needs("two")
+    first.rename(tmp_path / "away")
+
+    rebuild(index, "two", tmp_path / "two", RevisitRules())
+
+    assert needs
+    assert index.needs("two") == needs
+    index.commit("two")
+    with pytest.raises(CrawlStateError, match="two needs one"):
+        purge_crawls(index, ["one"])
