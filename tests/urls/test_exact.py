@@ -262,6 +262,10 @@ def test_no_fingerprint_is_missing_while_another_thread_writes(
             assert fingerprint(number // 100 * 100 - 1) not in exact
             if number % 500 == 0:
                 assert len(exact) == number + 1 - removed
+                # The other thread may not have had a turn yet.
+                before = writes
+                while writes == before and not errors:
+                    time.sleep(0.001)
     finally:
         is_done.set()
         thread.join()
