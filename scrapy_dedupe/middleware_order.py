@@ -41,7 +41,15 @@ PLACES: Final = {
 
 LISTS: Final = ("ADDONS", "DOWNLOADER_MIDDLEWARES", "SPIDER_MIDDLEWARES", "ITEM_PIPELINES", "EXTENSIONS")
 _SINGLE: Final = ("DUPEFILTER_CLASS", "SCHEDULER")
-_ORDER = "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware"
+_OWN_ORDER: Final = 543
+_COMPRESSION_ORDER: Final = 590
+_REDIRECT_ORDER: Final = 600
+_ORDERS: Final = {"ADDONS": 500, "ITEM_PIPELINES": 900, "EXTENSIONS": 500, "SPIDER_MIDDLEWARES": 950}
+_MIDDLEWARE_ORDERS: Final = {
+    "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": _OWN_ORDER,
+    "scrapy_dedupe.provenance.ProvenanceMiddleware": 540,
+    "scrapy_dedupe.replaying.ReplayMiddleware": 950,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,38 +109,63 @@ def order_faults(settings: BaseSettings) -> list[OrderFault]:
     from .downloadermiddlewares import ContentDedupeMiddleware
 
     orders = _orders(settings)
-    own = _order_of(orders, ContentDedupeMiddleware)
+    own = _place_of(orders, ContentDedupeMiddleware)
     if own is None:
         return []
     faults = []
-    compression = _order_of(orders, HttpCompressionMiddleware)
-    if compression is None or not settings.getbool("COMPRESSION_ENABLED"):
+    compression = _place_of(orders, HttpCompressionMiddleware)
+    is_enabled = settings.getbool("COMPRESSION_ENABLED")
+    if compression is None or not is_enabled:
+        again = [] if is_enabled else ["COMPRESSION_ENABLED = True"]
+        if compression is None:
+            again.append(_setting(_Place(HttpCompressionMiddleware, 0.0), _COMPRESSION_ORDER))
         faults.append(
             OrderFault(
                 "Scrapy's HttpCompressionMiddleware is turned off, so pages that a server sends compressed reach the"
-                " content layer, and the spider, as unreadable bytes. Turn it on again (COMPRESSION_ENABLED = True).",
+                f" content layer, and the spider, as unreadable bytes. Turn it on again ({', '.join(again)}).",
                 is_refused=False,
             )
         )
-    elif own >= compression:
+    elif own.order >= compression.order:
         faults.append(
             OrderFault(
-                f"ContentDedupeMiddleware has the order {own:g} in DOWNLOADER_MIDDLEWARES and HttpCompressionMiddleware"
-                f" {compression:g}, so it would see pages while they are still compressed. Give it an order below"
-                f' {compression:g}: DOWNLOADER_MIDDLEWARES = {{"{_ORDER}": 543}}.',
+                f"ContentDedupeMiddleware has the order {own.order:g} in DOWNLOADER_MIDDLEWARES and"
+                f" HttpCompressionMiddleware {compression.order:g}, so it would see pages while they are still"
+                f" compressed. {_remedy(own, compression, _COMPRESSION_ORDER)}",
                 is_refused=True,
             )
         )
-    redirect = _order_of(orders, RedirectMiddleware)
-    if redirect is not None and settings.getbool("REDIRECT_ENABLED") and own >= redirect:
+    redirect = _place_of(orders, RedirectMiddleware)
+    if redirect is not None and settings.getbool("REDIRECT_ENABLED") and own.order >= redirect.order:
         faults.append(
             OrderFault(
-                f"ContentDedupeMiddleware has the order {own:g} in DOWNLOADER_MIDDLEWARES and RedirectMiddleware"
-                f" {redirect:g}, so it sees redirects that nobody else does. Give it the order 543.",
+                f"ContentDedupeMiddleware has the order {own.order:g} in DOWNLOADER_MIDDLEWARES and RedirectMiddleware"
+                f" {redirect.order:g}, so it sees redirects that nobody else does."
+                f" {_remedy(own, redirect, _REDIRECT_ORDER)}",
                 is_refused=False,
             )
         )
     return faults
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    component: type
+    order: float
+
+
+def _remedy(own: _Place, other: _Place, usual: int) -> str:
+    """What brings *own* before *other*, whose order is *usual* in Scrapy: one of the two goes back, or both."""
+    if other.order > _OWN_ORDER:
+        return f"Give it an order below {other.order:g}: {_setting(own, _OWN_ORDER)}."
+    back = f"Put {other.component.__name__} back to {usual}: {_setting(other, usual)}"
+    if own.order < usual:
+        return f"{back}."
+    return f"{back}, and ContentDedupeMiddleware to {_OWN_ORDER}: {_setting(own, _OWN_ORDER)}."
+
+
+def _setting(place: _Place, order: int) -> str:
+    return f'DOWNLOADER_MIDDLEWARES = {{"{_path(place.component)}": {order}}}'
 
 
 def _orders(settings: BaseSettings) -> dict[type, float]:
@@ -148,13 +181,13 @@ def _orders(settings: BaseSettings) -> dict[type, float]:
     return {component: float(order) for component, order in orders.items() if order is not None}
 
 
-def _order_of(orders: dict[type, float], wanted: type) -> float | None:
+def _place_of(orders: dict[type, float], wanted: type) -> _Place | None:
     found = [
-        order
+        _Place(component, order)
         for component, order in orders.items()
         if isinstance(component, type) and issubclass(component, wanted)
     ]
-    return max(found, default=None)
+    return max(found, key=lambda place: place.order, default=None)
 
 
 def _path(component: object) -> str:
@@ -168,7 +201,6 @@ def _path(component: object) -> str:
 def _example(path: str, place: str) -> str:
     if place == "DUPEFILTER_CLASS":
         return f' = "{path}"'
-    orders = {"ADDONS": 500, "DOWNLOADER_MIDDLEWARES": 543, "ITEM_PIPELINES": 900}
-    if place in orders and not path.endswith(("ProvenanceMiddleware", "ReplayMiddleware")):
-        return f' = {{"{path}": {orders[place]}}}'
-    return ""
+    orders = _MIDDLEWARE_ORDERS if place == "DOWNLOADER_MIDDLEWARES" else _ORDERS
+    order = orders[path if place == "DOWNLOADER_MIDDLEWARES" else place]
+    return f' = {{"{path}": {order}}}'

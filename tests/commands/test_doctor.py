@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from servers import RedisServer
 
+COMPRESSION = "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware"
+
 
 def test_a_project_in_which_nothing_is_wrong(project: Callable[..., Any], tmp_path: Path) -> None:
     project()
@@ -139,10 +141,16 @@ def test_a_spider_that_cannot_be_imported(
             'DOWNLOADER_MIDDLEWARES = {"scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": 595}',
             "Give it an order below 590",
         ),
+        (
+            f'{ADDON}DOWNLOADER_MIDDLEWARES = {{"{COMPRESSION}": 100}}',
+            "Put HttpCompressionMiddleware back to 590",
+        ),
     ],
 )
 def test_components_that_are_wrong(project: Callable[..., Any], settings: str, sentence: str) -> None:
-    assert sentence in of(project(settings, code=3), "problem")
+    findings = project(settings, code=3)
+    assert sentence in of(findings, "problem")
+    assert "Crawls have" not in of(findings, "ok"), "no crawl starts"
 
 
 def test_a_list_in_the_place_of_a_dict(

@@ -40,16 +40,17 @@ def check(patient: Patient) -> Iterator[Said]:
     for sentence in wrong_places:
         yield problem(sentence, "No crawl starts with it.")
     layers = patient.layers
+    faults = order_faults(patient.scrapy_settings) if "content" in layers else []
     if layers:
         has_addon = any(path == "scrapy_dedupe.Addon" for _, path in named_components(patient.given))
         way = "the add-on" if has_addon else "classes that are set by hand"
         words = [word for layer, word in _WORDS.items() if layer in layers]
-        yield ok(f"Crawls have {_listed(words)}, through {way}.")
+        if not wrong_places and not any(fault.is_refused for fault in faults):
+            yield ok(f"Crawls have {_listed(words)}, through {way}.")
         yield from _absent(patient, layers)
     elif not (has_unloadable or wrong_places or patient.faults or patient.addon_error):
         yield _nothing_set(patient)
     if "content" in layers:
-        faults = order_faults(patient.scrapy_settings)
         for fault in faults:
             yield (
                 problem(fault.sentence, "No crawl starts with it.")
