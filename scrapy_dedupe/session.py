@@ -23,8 +23,9 @@ from .live_figures import LiveFigures
 from .middleware_order import check_places
 from .onlookers import Onlookers
 from .recordings import Recordings
+from .setting_names import warn_of_unknown
 from .setting_values import fill_in
-from .settings import Settings, read_settings, warn_of_unknown
+from .settings import Settings, read_settings
 from .stores import open_store, parse_store_url
 from .summary import summary_lines
 from .worker import Worker

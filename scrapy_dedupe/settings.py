@@ -2,14 +2,11 @@
 
 :func:`read_settings` turns Scrapy's settings into the frozen dataclasses of :mod:`.setting_groups`. A wrong value raises
 :class:`~scrapy_dedupe.errors.SettingError` with the name, the value and what is allowed.
-:func:`warn_of_unknown` tells of ``DEDUPE_*`` names that nobody knows. The reference page of the docs is checked
-against :data:`SPECS`.
+The reference page of the docs is checked against :data:`SPECS`.
 """
 
 from __future__ import annotations
 
-import difflib
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -57,8 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scrapy.settings import BaseSettings
-
-logger = logging.getLogger(__name__)
 
 MIN_URL_CAPACITY: Final = 10_000
 DUPLICATES_LOG_LAYERS: Final = ("url", "content", "warc")
@@ -261,8 +256,6 @@ SPECS: Final[tuple[Spec, ...]] = (
          "How often the file of metrics is written.", "seconds"),
 )  # fmt: skip
 
-_KNOWN: Final = {spec.name: spec for spec in SPECS}
-
 
 def read_settings(settings: BaseSettings) -> Settings:
     """Read and check all settings. Raises :class:`SettingError` for the first wrong one."""
@@ -410,24 +403,6 @@ def faults_of(settings: BaseSettings) -> list[str]:
     except SettingError as error:
         faults.append(str(error))
     return faults
-
-
-def set_names(settings: BaseSettings) -> list[str]:
-    """The ``DEDUPE_*`` names that are set, known or not."""
-    return sorted(name for name in settings if isinstance(name, str) and name.startswith("DEDUPE_"))
-
-
-def unknown_names(settings: BaseSettings) -> list[tuple[str, str | None]]:
-    """The ``DEDUPE_*`` names that mean nothing, each with the nearest known one, if one is near."""
-    unknown = [name for name in set_names(settings) if name not in _KNOWN]
-    return [(name, next(iter(difflib.get_close_matches(name, _KNOWN, n=1)), None)) for name in unknown]
-
-
-def warn_of_unknown(settings: BaseSettings) -> None:
-    """Warn about ``DEDUPE_*`` names that mean nothing, with the nearest known one; once a crawl."""
-    for name, nearest in unknown_names(settings):
-        hint = f"; did you mean {nearest}?" if nearest else "."
-        logger.warning("The setting %s is unknown and has no effect%s", name, hint)
 
 
 def _default_store_url() -> str:

@@ -200,6 +200,16 @@ async def test_decompression_that_is_turned_off_is_warned_of(
     assert caplog.text.count("Turn it on again (COMPRESSION_ENABLED = True).") == 1
 
 
+@crawl_test
+async def test_a_setting_with_a_wrong_prefix_is_warned_of(
+    web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page("/", "<p>One page of some words. " * 60)
+    await crawl(LinkSpider, {**settings, "SCRAPY_DEDUPE_STORE_URL": "x"}, urls=web.url())
+    told = "The setting SCRAPY_DEDUPE_STORE_URL is unknown and has no effect; did you mean DEDUPE_STORE_URL?"
+    assert caplog.messages.count(told) == 1
+
+
 # Folders and files
 
 

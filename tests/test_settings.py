@@ -7,7 +7,8 @@ import pytest
 from scrapy.settings import Settings as ScrapySettings
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.settings import SPECS, read_settings, warn_of_unknown
+from scrapy_dedupe.setting_names import warn_of_unknown
+from scrapy_dedupe.settings import SPECS, read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,6 +158,36 @@ def test_an_unknown_name_is_warned_about_with_the_nearest_one(caplog: pytest.Log
     messages = [record.getMessage() for record in caplog.records]
     assert any("DEDUPE_NEAR_TRESHOLD" in text and "DEDUPE_NEAR_THRESHOLD" in text for text in messages)
     assert any("DEDUPE_XYZZY" in text for text in messages)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("DEDUP_WARC_DIR", "DEDUPE_WARC_DIR"),
+        ("DEDUPER_WARC_DIRS", "DEDUPE_WARC_DIR"),
+        ("DEDUPLICATION_REPORT", "DEDUPE_REPORT"),
+        ("DEDPUE_NEAR_TRESHOLD", "DEDUPE_NEAR_THRESHOLD"),
+        ("DE_DUPE_WACZ", "DEDUPE_WACZ"),
+        ("SCRAPY_DEDUPE_STORE_URL", "DEDUPE_STORE_URL"),
+        ("SCRAPY_DE_DUPE_STORE_URL", "DEDUPE_STORE_URL"),
+        ("dedupe_warc_dir", "DEDUPE_WARC_DIR"),
+    ],
+)
+def test_a_setting_with_another_prefix_is_warned_about(
+    name: str, meant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_unknown(ScrapySettings({name: "x"}))
+    assert caplog.messages == [f"The setting {name} is unknown and has no effect; did you mean {meant}?"]
+
+
+def test_settings_of_others_are_not_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    others = (
+        "DUPEFILTER_KEY", "DEDUP_KEY", "DEDUP_REDIS_URL", "DEDUP_ENABLED", "DEDUP_URL", "DEDUP_CACHE_DIR",
+        "DUPE_REPORT", "MY_DEDUPE_REPORT", "DELTAFETCH_DIR", "SCRAPY_REDIS_URL", "SCRAPY_REPORT", "WARC_DIR",
+        "DEDUP_", "DEDUP", "_", "",
+    )  # fmt: skip
+    warn_of_unknown(ScrapySettings(dict.fromkeys(others, "x")))
+    assert caplog.messages == []
 
 
 def test_one_store_serves_all_layers_unless_one_is_named_apart() -> None:

@@ -72,15 +72,19 @@ def test_a_store_is_the_same_afterwards(
 
 def test_every_wrong_setting_is_told_and_every_unknown_one(project: Callable[..., Any]) -> None:
     findings = project(
-        ADDON + 'DEDUPE_URL_ERROR_RATE = "often"\nDEDUPE_PAYLOAD = "raw"\nDEDUPE_NEAR_TRESHOLD = 0.9\n',
+        ADDON + 'DEDUPE_URL_ERROR_RATE = "often"\nDEDUPE_PAYLOAD = "raw"\nDEDUPE_NEAR_TRESHOLD = 0.9\n'
+        'DEDUP_WARC_DIR = "w"\n',
         code=2,
     )
     problems = of(findings, "problem")
     assert "The setting DEDUPE_URL_ERROR_RATE is 'often'. Allowed: a number from 1e-12 to 0.5." in problems
     assert "The setting DEDUPE_PAYLOAD is 'raw'" in problems
-    assert "DEDUPE_NEAR_TRESHOLD is unknown and has no effect. Did you mean DEDUPE_NEAR_THRESHOLD?" in of(
-        findings, "warning"
-    )
+    for name, meant in (
+        ("DEDUPE_NEAR_TRESHOLD", "DEDUPE_NEAR_THRESHOLD"),
+        ("DEDUP_WARC_DIR", "DEDUPE_WARC_DIR"),
+    ):
+        words = f"The setting {name} is unknown and has no effect. Did you mean {meant}?"
+        assert words in of(findings, "warning")
 
 
 def test_a_spider_has_settings_of_its_own(project: Callable[..., Any], call: Callable[..., Any]) -> None:

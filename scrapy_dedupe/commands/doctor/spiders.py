@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.middleware_order import PLACES, named_components
-from scrapy_dedupe.settings import faults_of, unknown_names
+from scrapy_dedupe.setting_names import unknown_names
+from scrapy_dedupe.settings import faults_of
 
 from .finding import Said, note, problem, warning
 from .patient import loading_spiders, spider_loader
