@@ -19,16 +19,19 @@ from typing import TYPE_CHECKING, Protocol
 from deflate import DeflateError, gzip_decompress
 from zlib_ng import zlib_ng
 
+from .gzip_heads import GZIP_MAGIC, deflate_start
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from io import BufferedReader
     from typing import Literal
 
-GZIP_MAGIC = b"\x1f\x8b\x08"
 WARC_START = re.compile(rb"WARC/\d")
 # URL, IP address, date, media type, (version 2: five more,) length. URLs of old crawlers contain spaces. That the line
 # ends with a digit is looked at first: else every place that looks like a date would be tried up to the end of the line.
 ARC_LINE = re.compile(rb"(?=[^\r\n]*\d\r?\n?\Z)\S[^\r\n]* \S+ \d{8,17} [^\r\n]*?(\d+)\r?\n?")
+_ARC_DATE = re.compile(rb" \d{8,17} ")
+_NO_START = re.compile(rb"(?!WARC/\d)(?:\s|[^\r\n]*\r[^\n])")  # of a line of either kind
 MAX_HEAD_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _PIECE = 1 << 20  # of decompressed bytes at a time: a small member can be a large one
@@ -39,6 +42,8 @@ _MAX_MEMBER_BYTES = 8 << 20
 _MAX_WHOLE_BYTES = 16 << 20
 _MEMBER_START_BYTES, _MEMBER_END_BYTES = 10, 8
 _FEW_LINE_ENDS = 8  # in bytes; a file can have millions of them in a row
+_FEW_RAW_BYTES, _FEW_BYTES = 256, 64  # of what may be a member, before more of it is decompressed
+_TRIED_BYTES = 1 << 14
 _MOST_TRIES = 2  # with what only looks like the beginning of the next member
 
 
@@ -352,30 +357,25 @@ class GzipSource:
     def find_next(self, offset: int) -> None:
         """Go to the next member that begins with a record, or to the end of the file."""
         self._file.seek(offset)
-        window = b""
-        while chunk := self._file.read(_CHUNK):
-            window += chunk
-            base = self._file.tell() - len(window)
-            at = window.find(GZIP_MAGIC)
-            while at >= 0:
-                if self._member_begins_record(base + at):
-                    self._restart(base + at)
+        raw, is_all = b"", False
+        while not is_all:
+            chunk = self._file.read(_READ_BYTES)
+            raw += chunk
+            is_all = len(chunk) < _READ_BYTES
+            # Each is tried with as many bytes, wherever the file was read in two.
+            tried_to = len(raw) if is_all else len(raw) - _CHUNK
+            at = raw.find(GZIP_MAGIC)
+            while 0 <= at < tried_to:
+                if _member_begins_record(raw, at):
+                    self._restart(offset + at)
                     return
-                at = window.find(GZIP_MAGIC, at + 1)
-            self._file.seek(base + len(window))
-            window = window[-(len(GZIP_MAGIC) - 1) :]
+                at = raw.find(GZIP_MAGIC, at + 1)
+            raw = raw[tried_to:]
+            offset += tried_to
         self.go_to_end()
 
     def go_to_end(self) -> None:
         self._restart(self._file.seek(0, 2))
-
-    def _member_begins_record(self, offset: int) -> bool:
-        self._file.seek(offset)
-        try:
-            out = zlib_ng.decompressobj(31).decompress(self._file.read(_CHUNK), 1 << 14)
-        except zlib_ng.error:  # type: ignore[misc]
-            return False
-        return begins_record(out.partition(b"\n")[0] + b"\n")
 
     def _member_has_ended(self) -> bool:
         return self._index == len(self._out) and not self._fill()
@@ -403,4 +403,28 @@ class GzipSource:
 
 
 def begins_record(line: bytes) -> bool:
-    return bool(WARC_START.match(line) or ARC_LINE.fullmatch(line))
+    if WARC_START.match(line):
+        return True
+    # Most lines are none in either of two ways that are seen sooner.
+    is_likely = line.rstrip(b"\r\n")[-1:].isdigit() and _ARC_DATE.search(line)
+    return bool(is_likely and ARC_LINE.fullmatch(line))
+
+
+def _member_begins_record(raw: bytes, at: int) -> bool:
+    """Whether the gzip member at *at* begins with a record and is good for a while."""
+    end = min(at + _CHUNK, len(raw))
+    start = deflate_start(raw, at, end)
+    if start < 0:
+        return False
+    view = memoryview(raw)
+    try:
+        # The first line is mostly found to be none in its first bytes.
+        few = zlib_ng.decompressobj(-15).decompress(
+            view[start : min(start + _FEW_RAW_BYTES, end)], _FEW_BYTES
+        )
+        if _NO_START.match(few) or (b"\n" in few and not begins_record(few[: few.find(b"\n") + 1])):
+            return False
+        out = zlib_ng.decompressobj(31).decompress(view[at:end], _TRIED_BYTES)
+    except zlib_ng.error:  # type: ignore[misc]
+        return False
+    return begins_record(out.partition(b"\n")[0] + b"\n")
