@@ -27,6 +27,7 @@ def table(report: Report) -> Iterator[str]:
         for group in large[:_SHOWN]:
             least = "at least " if group.is_bound else ""
             yield f"  {least + number_text(group.pages):>18}  {_short(group.url)}"
+        yield from _more_groups(report, min(len(large), _SHOWN))
     if report.traps:
         title = "Patterns of URLs that brought little"
         yield f"{title:<62} {'pages':>10} {'equal':>10} {'near':>10} {'template':>10}"
@@ -103,6 +104,14 @@ def _shares(title: str, shares: list[Share]) -> Iterator[str]:
         yield f"  {_short(share.name, 40):<40} {cells} {size_text(share.bytes_conserved):>10}"
     if len(shares) > _SHOWN:
         yield f"  and {number_text(len(shares) - _SHOWN)} more"
+
+
+def _more_groups(report: Report, shown: int) -> Iterator[str]:
+    left_out = len(report.groups) - shown
+    if report.more_groups is None:
+        yield "  and more, which were too many to count"
+    elif left_out + report.more_groups:
+        yield f"  and {number_text(left_out + report.more_groups)} more"
 
 
 def _lost(expected: float | None) -> str:

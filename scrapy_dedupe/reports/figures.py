@@ -208,7 +208,8 @@ class Trap:
 class Report:
     """What crawls saw and saved. ``made`` is the time of the report, ``version`` that of scrapy-dedupe.
 
-    ``notes`` are sentences about what is not known, and what was left out.
+    ``notes`` are sentences about what is not known, and what was left out. ``more_groups`` is the number of groups that are
+    not in ``groups``, None if it is not known.
     """
 
     made: str
@@ -222,6 +223,7 @@ class Report:
     verdicts: dict[str, int]
     similarities: list[Bin]
     groups: list[DuplicateGroup]
+    more_groups: int | None
     url_filters: list[UrlFilterFigures]
     graph: CrawlGraph
     traps: list[Trap]

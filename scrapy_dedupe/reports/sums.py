@@ -88,8 +88,6 @@ def report_of(
             f"There were too many {' and '.join(many)} to count each from its first page on. Figures with “at least” are"
             " the least that they can be; the totals are exact."
         )
-    if len(whole.groups) > len(groups) or whole.groups.floor:
-        own_notes.append(f"Of the groups of duplicates the {len(groups)} largest ones are shown.")
     if graph.left_out:
         own_notes.append(
             f"Of the crawls that these need or are needed by, {graph.left_out:,} more are left out of the graph; the verb"
@@ -108,6 +106,7 @@ def report_of(
         verdicts=verdicts,
         similarities=_bins(whole.similarities),
         groups=groups,
+        more_groups=None if whole.groups.floor else len(whole.groups) - len(groups),
         url_filters=url_filters,
         graph=graph,
         traps=whole.url_patterns.traps(MOST_TRAPS),

@@ -72,6 +72,16 @@ def is_link(url: str) -> bool:
         return False
 
 
+def left_out_groups(shown: int, more: int | None) -> str:
+    """That of the groups of duplicates only *shown* are there; None for *more*: nobody knows how many more there are.
+
+    >>> left_out_groups(30, 1_204)
+    'Of the 1,234 groups of duplicates the 30 largest ones are shown.'
+    """
+    whole = "" if more is None else f"{number(shown + more)} "
+    return f"Of the {whole}groups of duplicates the {number(shown)} largest ones are shown."
+
+
 def number(value: int) -> str:
     """A count with thousands separators.
 

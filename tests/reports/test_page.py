@@ -306,6 +306,21 @@ def test_pages_that_one_other_repeats_are_folded_by_themselves() -> None:
     assert alone.css("#groups details.pairs summary::text").get() == "1 page, repeated at least once"
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (0, []),
+        (70, ["Of the 72 groups of duplicates the 2 largest ones are shown."]),
+        (None, ["Of the groups of duplicates the 2 largest ones are shown."]),
+    ],
+)
+def test_groups_that_are_left_out_are_told_of(more: int | None, told: list[str]) -> None:
+    groups = [DuplicateGroup(f"http://a/{row}", 2, 2, 0, 1.0, [], False) for row in range(2)]
+    parsed = Selector(page(empty_report(groups=groups, more_groups=more)))
+    assert parsed.css("#notes li::text").getall() == told
+    assert bool(parsed.css("#notes > p.soft")) == (not told)
+
+
 def test_each_crawl_has_a_row_that_can_be_read_at_once(report: Report, parsed: Selector) -> None:
     table = parsed.css("#crawls table.many")
     heads = [" ".join(head.css("::text").getall()) for head in table.css("thead th")]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dedupe.reports.figures import OTHERS, CrawlGraph, GraphNode
+from scrapy_dedupe.reports.figures import OTHERS, CrawlGraph, GraphNode, Report
 from scrapy_dedupe.reports.kept import pack, unpack
 from scrapy_dedupe.reports.observations import Observations
 from scrapy_dedupe.reports.sums import CrawlSeen, report_of
@@ -95,6 +95,20 @@ def test_summing_changes_no_crawl() -> None:
         assert {**changed, "ended": 0, "timeline": 0} == {**plain, "ended": 0, "timeline": 0}
         assert changed["timeline"]["seconds"] == plain["timeline"]["seconds"]
     assert report_of(crawls).totals == first.totals
+
+
+def test_groups_that_are_not_in_the_report_are_counted_as_far_as_they_are_known() -> None:
+    def of(groups: int) -> Report:
+        observations = Observations(lambda: T)
+        for number in range(groups):
+            for copy in range(2):
+                url = f"https://a.com/{number}"
+                observations.judged(f"{url}/{copy}", "text/html", 200, "exact", original_url=url)
+        return report_of([CrawlSeen("a", None, observations)])
+
+    assert (len(of(30).groups), of(30).more_groups) == (30, 0)
+    assert (len(of(33).groups), of(33).more_groups) == (30, 3)
+    assert (len(of(500).groups), of(500).more_groups) == (30, None)
 
 
 def test_without_crawls_there_is_an_empty_report() -> None:
