@@ -390,6 +390,7 @@ def test_libraries_that_are_missing_or_too_old(
             'another-one; python_version < "3"',
             "no-such-wacz>=2; extra == 'wacz'",
             "no-such-report; extra == 'report'",
+            "no-such-metrics; extra == 'prometheus'",
             "no-such-test; extra == 'test'",
         )
 
@@ -402,7 +403,10 @@ def test_libraries_that_are_missing_or_too_old(
         'The library no-such-library is not installed. Install it: pip install "no-such-library>=1.0"' in told
     )
     assert "The setting DEDUPE_WACZ needs the extra wacz: The library no-such-wacz is not installed." in told
-    assert "Not installed, and not needed by these settings: report." in of(findings, "note")
+    assert (
+        "Not installed, and not needed by these settings: report, prometheus. If you want all of them:"
+        ' pip install "scrapy-dedupe[report,prometheus]"'
+    ) in of(findings, "note")
     assert "another-one" not in str(findings)
     assert "no-such-test" not in str(findings)
 

@@ -101,7 +101,7 @@ def _extras(patient: Patient, extras: dict[str, list[Requirement]]) -> Iterator[
     if absent:
         yield note(
             f"Not installed, and not needed by these settings: {', '.join(absent)}.",
-            f'If you want one: pip install "scrapy-dedupe[{absent[0]}]"',
+            f'If you want {"it" if len(absent) == 1 else "all of them"}: pip install "scrapy-dedupe[{",".join(absent)}]"',
         )
     elif extras:
         yield ok(f"The extras {', '.join(extras)} are installed.")
