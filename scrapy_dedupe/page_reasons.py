@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy.http import HtmlResponse, TextResponse, XmlResponse
 
 from .content.canonical import kind_of
+from .downloads import truncation_of
 from .warc.charsets import declared_encodings, is_charset
 
 if TYPE_CHECKING:
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
 SKIP_META_KEY: Final = "dedupe_skip"
-
-# Flags of bodies of which a part is missing. ("partial" only says that the connection's end was the body's.)
-_TRUNCATED: Final = frozenset(("dataloss", "download_stopped"))
 
 
 def declared_type(response: Response) -> str | None:
@@ -48,7 +46,7 @@ def reason_to_skip(request: Request, response: Response, kind: str | None, max_b
         return "type"
     if encoding is not None and encoding.lower() != b"identity":
         return "encoding"  # nobody could decode it
-    if _TRUNCATED.intersection(response.flags):
+    if truncation_of(response) is not None:
         return "truncated"
     if len(response.body) > max_bytes:
         return "size"

@@ -26,6 +26,7 @@ from .crawls.payloads import FIELD
 from .crawls.rebuilding import files_of, mend_others, settle
 from .crawls.recorder import Recorded, Recorder
 from .crawls.rules import RevisitRules
+from .downloads import max_bytes, truncation_of
 from .errors import ArchiveError, CrawlStateError, SettingError
 from .session import Session
 from .uploads import Uploads
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     from scrapy.http import Headers, Request, Response
 
 logger = logging.getLogger(__name__)
-
-# Scrapy's flags of a body that is not whole. "partial" is none: such a body ended with the connection, as
-# bodies without a length do.
-_TRUNCATED_BY = {"dataloss": "disconnect", "download_stopped": "length"}
 
 _TELL_SECONDS = 1.0
 _LOOK_AHEAD = 64
@@ -261,7 +258,7 @@ class WarcPipeline:
         if self._has_stopped_recording:
             self._session.inc("dedupe/warc/not_archived")
             return
-        limit = self._decoded_limit(request) if self._settings.payload == "decoded" else 0
+        limit = max_bytes(self._crawler, request) if self._settings.payload == "decoded" else 0
         self._waiting.append((capture, limit))
         future = self._session.worker.submit_weighing(capture.size_bytes, self._record_next)
         self._session.recordings.add(request, future)
@@ -316,12 +313,6 @@ class WarcPipeline:
             reason,
         )
 
-    def _decoded_limit(self, request: Request) -> int:
-        """How large a decoded body may be, as HttpCompressionMiddleware has it; 0 for no limit."""
-        spider = self._crawler.spider
-        limit = getattr(spider, "download_maxsize", self._crawler.settings.getint("DOWNLOAD_MAXSIZE"))
-        return int(request.meta.get("download_maxsize", limit) or 0)
-
     def _tell(self) -> None:
         """Put what was counted since the last time into the stats."""
         with self._lock:
@@ -355,7 +346,6 @@ def capture_of(request: Request, response: Response) -> Capture:
     What Scrapy does not tell is left out: the address of a server behind a proxy (Scrapy knows the proxy's),
     and the Content-Length of a response without a body (Twisted's client says 0 whatever was sent).
     """
-    truncated = next((_TRUNCATED_BY[flag] for flag in response.flags if flag in _TRUNCATED_BY), None)
     has_address = response.ip_address is not None and not request.meta.get("proxy")
     capture = Capture(
         url=response.url,
@@ -369,7 +359,7 @@ def capture_of(request: Request, response: Response) -> Capture:
         # An IPv6 address can have a zone, which means something on this machine alone.
         ip_address=str(response.ip_address).partition("%")[0] if has_address else None,
         protocol=response.protocol,
-        truncated=truncated,
+        truncated=truncation_of(response),
     )
     if capture.has_body_by_definition or response.protocol == "h2":
         return capture

@@ -19,6 +19,7 @@ from scrapy.http import Headers
 from scrapy.http.request import NO_CALLBACK
 from scrapy.responsetypes import responsetypes
 
+from .downloads import flag_of, max_bytes
 from .errors import DedupeError
 from .recordings import META_KEY
 from .session import Session
@@ -41,9 +42,6 @@ logger = logging.getLogger(__name__)
 FLAG: Final = "replayed"
 
 _CONDITIONS = (b"If-None-Match", b"If-Modified-Since")
-# What Scrapy says of a body that is not whole, by WARC-Truncated.
-_FLAGS = {"length": "download_stopped"}
-_FLAG_OF_OTHERS = "dataloss"
 _TOLD_DAMAGES = 10
 
 
@@ -77,7 +75,6 @@ class ReplayMiddleware:
         self._files = session.at_start(lambda: find_files(self._settings.files))
         self._playback: Playback | None = None
         self._reading: Future[None] | None = None
-        self._max_bytes = crawler.settings.getint("DOWNLOAD_MAXSIZE")
         self._damaged = 0
         self._has_told_of_missing = False
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
@@ -100,7 +97,7 @@ class ReplayMiddleware:
             request.body,
             request.headers.get(b"Cookie") or b"",
             any(name in request.headers for name in _CONDITIONS),
-            request.meta.get("download_maxsize", self._max_bytes),
+            max_bytes(self._crawler, request),
         )
         try:
             found, unresolved = await self._session.on_worker(self._find, asked)
@@ -215,7 +212,7 @@ def response_of(found: Playable, url: str) -> Response:
         headers.appendlist(name, value)
     flags = [FLAG]
     if found.truncated is not None:
-        flags.append(_FLAGS.get(found.truncated, _FLAG_OF_OTHERS))
+        flags.append(flag_of(found.truncated))
     response_class = responsetypes.from_args(headers=headers, url=url, body=found.payload)
     return response_class(
         url=url,

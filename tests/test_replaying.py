@@ -448,6 +448,26 @@ async def test_an_answer_is_no_larger_than_a_download_may_be(
     assert "DOWNLOAD_MAXSIZE allows 20000" in caplog.text
 
 
+@pytest.mark.filterwarnings(
+    "ignore:The 'download_maxsize' spider attribute:scrapy.exceptions.ScrapyDeprecationWarning"
+)
+@crawl_test
+async def test_what_a_spider_could_download_it_can_replay(settings: dict[str, Any], tmp_path: Path) -> None:
+    class Patient(RecordSpider):
+        download_maxsize = 30_000
+
+    # To the last byte: the head of an answer does not count.
+    large = "x" * 30_000
+    limited = settings | {"DOWNLOAD_MAXSIZE": 20_000}
+    with WebServer() as web:
+        web.page("/", large)
+        _, before = await run(Patient, limited, urls=web.url())
+        url = web.url()
+    stats, after = await run(Patient, replaying(limited, *files_of(tmp_path / "warcs")), urls=url)
+    assert [item["url"] for item in before] == [item["url"] for item in after] == [url]
+    assert stats["dedupe/replay/answered"] == 1
+
+
 @crawl_test
 async def test_the_url_of_an_answer_has_no_fragment(settings: dict[str, Any], tmp_path: Path) -> None:
     with WebServer() as web:

@@ -156,8 +156,8 @@ class Playback:
         """Return the answer to a request, None if there is none.
 
         *cookies* is the value of its Cookie header. *is_conditional*: whether the request allows the answer that
-        nothing was modified. Raises TooLarge for an answer of more than *max_bytes*, unless that is 0; ArchiveError
-        and DamagedInput if a record cannot be read again.
+        nothing was modified. Raises TooLarge for an answer with a body of more than *max_bytes*, unless that is
+        0; ArchiveError and DamagedInput if a record cannot be read again.
         """
         self._max_bytes = max_bytes
         try:
@@ -229,10 +229,9 @@ class Playback:
         if status is None:
             # Not modified, and without a head: what there is to say is the status.
             status = _NOT_MODIFIED
-        if self._max_bytes and source.frame.block_length > self._max_bytes:
-            raise TooLarge(
-                f"The answer to {record.target_uri} has {source.frame.block_length} bytes with its head."
-            )
+        size = source.frame.block_length - (source.http.length if source.http else 0)
+        if self._max_bytes and size > self._max_bytes:
+            raise TooLarge(f"The answer to {record.target_uri} has {size} bytes.")
         payload = source.payload()
         has_body = method.upper() != "HEAD" and status not in _BODILESS
         headers = head.http_headers
