@@ -3,8 +3,8 @@
 With JOBDIR, and unless the queue is in Redis too, the job keeps three files beside it, under ``dedupe/urls``:
 ``shared`` names the filter that it uses and tells whether it was left in good order
 (:mod:`scrapy_dedupe.urls.attachment`), ``urls.done`` is the journal of requests that are done and brought
-nothing new (:mod:`scrapy_dedupe.urls.journal`), and ``urls.forgotten`` that of those which were asked for again since,
-and do not count as done. After a kill the filter begins anew, if no other process uses it, with what the journals
+nothing new (:mod:`scrapy_dedupe.urls.journal`), and ``urls.forgotten`` that of those which were asked for again since
+(they were forgotten, or the server was away or had lost the filter), and do not count as done. After a kill the filter begins anew, if no other process uses it, with what the journals
 hold, and Scrapy's queue is set aside, for the reasons told in :mod:`scrapy_dedupe.urls.folder`.
 """
 
@@ -116,7 +116,11 @@ class SharedUrls:
 
     def add(self, fingerprint: bytes) -> bool:
         assert self._filter is not None
-        return self._filter.add(fingerprint)
+        is_new = self._filter.add(fingerprint)
+        if is_new and self._again is not None:
+            # At once, since after a kill it would count as done.
+            self._record_again()
+        return is_new
 
     def __contains__(self, fingerprint: bytes) -> bool:
         return self._filter is not None and fingerprint in self._filter
@@ -125,8 +129,7 @@ class SharedUrls:
         if self._filter is None or self._is_closed:
             return
         self._filter.tick()
-        if again := self._filter.shared.take_asked_again():
-            self._watch(self._session.worker.submit(self._record_again, again))
+        self._record_again()
         self._settling.take(done)
         # Told to the others at the end alone, or whoever finds such a URL would try it again and again.
         self._failed += failed[: _MOST_FAILED - len(self._failed)]
@@ -218,11 +221,16 @@ class SharedUrls:
         if self._done is not None and not self._is_closed:
             self._watch(self._session.worker.submit(self._done.append, done))
 
-    def _record_again(self, fingerprints: list[bytes]) -> None:
-        """Keep what was asked for again; on the worker."""
-        if self._again is not None:
+    def _record_again(self) -> None:
+        """Keep what was asked for again; on the thread that asks, and on the worker when nothing is asked any more."""
+        assert self._filter is not None
+        fingerprints = self._filter.take_asked_again()
+        if fingerprints and self._again is not None:
             self._asked_again.add_many(fingerprints)
-            self._again.append(fingerprints)
+            try:
+                self._again.append(fingerprints)
+            except (OSError, StoreUnavailable) as error:
+                self._session.error("url", error, "The URL filter itself goes on.")
 
     def _watch(self, future: Future[None]) -> None:
         def ended(future: Future[None]) -> None:
@@ -238,7 +246,7 @@ class SharedUrls:
         """End the run; on the worker."""
         is_cut = self._session.is_spoiled and self._jobdir is not None
         try:
-            self._record_again(filter_.shared.take_asked_again())
+            self._record_again()
             if self._done is not None and self._again is not None and not is_cut:
                 self._done.append(done)
                 self._done.sync()

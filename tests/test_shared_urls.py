@@ -46,6 +46,13 @@ async def run(
     return answers
 
 
+def kill(urls: SharedUrls) -> None:
+    """End a run as a kill does: nobody is told of it, and what is on the disk stays."""
+    urls._close_journals()
+    assert urls._filter is not None
+    urls._filter.shared._caller.close()
+
+
 def forget(job: dict[str, Any], *fingerprints: bytes) -> None:
     with redis.Redis.from_url(job["DEDUPE_URL_STORE_URL"]) as client:
         tool = SharedBloomFilter.existing(client, LinkSpider.name)
@@ -76,6 +83,45 @@ async def test_what_was_asked_for_again_and_not_done_is_new_after_a_cut_run(
     assert (await run(job, [A, B], [A])) == [True, False]
     await run(job, [], [], clean=False)
     assert await run(job, [A, B], []) == [False, False]
+
+
+@crawl_test
+async def test_what_was_asked_for_again_a_moment_before_a_kill_is_new(job: dict[str, Any]) -> None:
+    assert await run(job, [A, B], [A, B]) == [True, True]
+    forget(job, A)
+    urls, _ = started(job)
+    assert [urls.add(A), urls.add(B)] == [True, False]
+    kill(urls)
+    assert await run(job, [A, B], [A]) == [True, False]
+
+
+@crawl_test
+async def test_what_was_asked_for_again_while_the_server_was_away_is_new_after_a_kill(
+    job: dict[str, Any], redis_server: Any
+) -> None:
+    job["DEDUPE_URL_STORE_URL"] = redis_server.url
+    assert await run(job, [A, B], [A, B]) == [True, True]
+    urls, _ = started(job)
+    redis_server.stop()
+    assert [urls.add(A), urls.add(A)] == [True, False]
+    kill(urls)
+    redis_server.start()
+    assert await run(job, [A, B], [A]) == [True, False]
+    await run(job, [], [], clean=False)
+    assert await run(job, [A, B], []) == [False, False]
+
+
+@crawl_test
+async def test_what_was_asked_for_again_since_the_server_lost_the_filter_is_new_after_a_kill(
+    job: dict[str, Any],
+) -> None:
+    assert await run(job, [A, B], [A, B]) == [True, True]
+    urls, _ = started(job)
+    with redis.Redis.from_url(job["DEDUPE_URL_STORE_URL"]) as client:
+        client.flushall()
+    assert [urls.add(A), urls.add(A)] == [True, False]
+    kill(urls)
+    assert await run(job, [A, B], []) == [True, False]
 
 
 @crawl_test

@@ -86,6 +86,9 @@ class Journal:
             return
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have put another file in its place meanwhile, and has that one locked.
+            if not os.path.samestat(os.fstat(self._fd), self.path.stat()):
+                raise BlockingIOError
         except BlockingIOError:
             self.close()
             raise ArchiveError(
@@ -185,8 +188,9 @@ class Journal:
         new = Journal(self.path.with_name(f"{self.path.name}.tmp"), self.fingerprinter, self.kind)
         new.lock()
         try:
+            # Whatever a kill left there.
+            new.unmake()
             new.open()
-            new.clear()
             rest = iter(kept)
             while part := list(islice(rest, _PART)):
                 new.append(part)
@@ -204,6 +208,11 @@ class Journal:
                 self._fd, new._fd = new._fd, None
             self.size_bytes = new.size_bytes
             sync_folder(self.path.parent)
+        except BaseException:
+            new.close()
+            # It would take room of a disk that may be full.
+            new.path.unlink(missing_ok=True)
+            raise
         finally:
             new.close()
 

@@ -129,6 +129,7 @@ class SharedBloomFilter:
         self._lock = threading.Lock()
         self._seen: dict[bytes, None] = {}
         self._asked_again: list[bytes] = []
+        self._is_begun_anew = False
         self._cache_size = cache_size
         self._born: str | None = None
         self._prepared: dict[bytes, PreparedCall] = {}
@@ -205,6 +206,7 @@ class SharedBloomFilter:
                 )
         with self._lock:
             self._seen.clear()
+        self._is_begun_anew |= self._born not in {None, head["born"]}
         self._use(head["born"])
         self._renewed = time.monotonic()
         self.last_description = found = description(head)
@@ -288,7 +290,12 @@ class SharedBloomFilter:
                 self._seen.pop(fingerprint, None)
 
     def take_asked_again(self) -> list[bytes]:
-        """Those that this process asked for since the last call, and that were new because they were forgotten."""
+        """Those that were new here since the last call because they were forgotten, or because the filter was lost.
+
+        Once it was lost in a run, each that is new is one that may have been asked for before.
+        """
+        if not self._asked_again:
+            return []
         with self._lock:
             again, self._asked_again = self._asked_again, []
         return again
@@ -411,9 +418,10 @@ class SharedBloomFilter:
         if self._is_guest:
             return
         with self._lock:
-            if _AGAIN in answers:
+            if _AGAIN in answers or self._is_begun_anew:
+                again = (_AGAIN, _ONE) if self._is_begun_anew else (_AGAIN,)
                 pairs = zip(fingerprints, answers, strict=True)
-                self._asked_again += [fingerprint for fingerprint, answer in pairs if answer == _AGAIN]
+                self._asked_again += [fingerprint for fingerprint, answer in pairs if answer in again]
             if not self._cache_size:
                 return
             seen = self._seen

@@ -64,6 +64,7 @@ class SteadySharedFilter:
         self._lent: list[bytes] = []
         self._to_forget: dict[bytes, None] = {}
         self._lent_to_forget: dict[bytes, None] = {}
+        self._asked_away: list[bytes] = []
         self._attempt: Future[Any] | None = None
         self.is_away = False
         self.given_up = 0
@@ -94,7 +95,17 @@ class SteadySharedFilter:
                 # The server need not be told: it has been new once more.
                 pending.pop(fingerprint, None)
                 is_new = True
+        if is_new:
+            self._asked_away.append(fingerprint)
         return is_new
+
+    def take_asked_again(self) -> list[bytes]:
+        """Those that were new since the last call, and that may have been asked for before by this job.
+
+        They are those of :meth:`SharedBloomFilter.take_asked_again`, and all that were new while the server was away.
+        """
+        away, self._asked_away = self._asked_away, []
+        return away + self.shared.take_asked_again()
 
     def __contains__(self, fingerprint: bytes) -> bool:
         if not self.is_away:

@@ -9,6 +9,7 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,9 @@ from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
 from scrapy_dedupe.urls.folder import FORGOTTEN, SEEN, FilterFolder, LastStop
 from scrapy_dedupe.urls.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAKER = "a.Maker"
 JOURNALS = ["urls.done", "urls.forgotten", "urls.seen"]
@@ -578,3 +582,54 @@ def test_kill_at_any_moment_loses_nothing_that_was_recorded(tmp_path: Path) -> N
     assert known > 10
     assert all(number.to_bytes(8, "big") in opened.filter for number in range(known))
     assert known <= len(opened.filter) <= known + 2
+
+
+def test_what_a_kill_left_of_a_rewriting_does_not_stop_the_next_one(tmp_path: Path) -> None:
+    left = tmp_path / "journal.tmp"
+    left.write_bytes(bytes(100))
+    journal = Journal(tmp_path / "journal", MAKER)
+    journal.lock()
+    journal.open()
+    journal.append([b"a", b"b"])
+    journal.rewrite([b"b"])
+    assert list(journal.fingerprints()) == [b"b"]
+    journal.close()
+    assert not left.exists()
+
+
+def test_a_rewriting_that_fails_leaves_the_journal_and_no_other_file(tmp_path: Path) -> None:
+    def failing() -> Iterator[bytes]:
+        yield b"c"
+        raise OSError("no space left")
+
+    journal = Journal(tmp_path / "journal", MAKER)
+    journal.lock()
+    journal.open()
+    journal.append([b"a", b"b"])
+    with pytest.raises(OSError, match="no space"):
+        journal.rewrite(failing())
+    assert list(journal.fingerprints()) == [b"a", b"b"]
+    journal.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there an open file keeps its name")
+def test_a_journal_that_was_replaced_before_it_was_locked_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Journal(tmp_path / "journal", MAKER), Journal(tmp_path / "journal", MAKER)
+    first.lock()
+    first.open()
+    opened = os.open
+
+    def open_late(*args: Any) -> int:
+        fd = opened(*args)
+        monkeypatch.undo()
+        first.rewrite([b"a"])
+        return fd
+
+    monkeypatch.setattr(os, "open", open_late)
+    with pytest.raises(ArchiveError, match="in use"):
+        second.lock()
+    assert list(first.fingerprints()) == [b"a"]
+    first.close()
