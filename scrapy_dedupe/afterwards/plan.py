@@ -34,7 +34,7 @@ LEFT: Final = REASONS | {
 }
 """Why a copy is left as it is, by key."""
 
-ALONE, ORIGINAL, COPY = 0, 1, 2
+ALONE, COPY = 0, 2  # an original that has copies is 1
 
 PLAN_FILE: Final = "plan.sqlite"
 

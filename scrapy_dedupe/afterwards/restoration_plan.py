@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 OPEN: Final = 0
-FOUND: Final = 1
-STAYS: Final = 2
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;

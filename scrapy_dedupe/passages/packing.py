@@ -55,17 +55,6 @@ def pack_words(values: NDArray[np.uint64], width: int) -> bytes:
     )
 
 
-def unpack_range(buffer: Buffer, width: int, start: int, stop: int) -> NDArray[np.uint64]:
-    """Return the numbers from *start* to before *stop*. Raises ValueError if the buffer does not hold them."""
-    return PackedArray(buffer, width, stop).range(start, stop)
-
-
-def gather(buffer: Buffer, width: int, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the numbers at *positions*. Raises ValueError if the buffer does not hold one of them."""
-    count = int(positions.max()) + 1 if len(positions) else 0
-    return PackedArray(buffer, width, count).gather(positions)
-
-
 class PackedArray:
     """*count* numbers of *width* bits, read from *buffer*. Raises ValueError if that is too short."""
 

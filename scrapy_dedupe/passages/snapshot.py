@@ -177,10 +177,6 @@ class Snapshot:
         """How many documents are there, without the deleted ones."""
         return int(np.count_nonzero(self.is_alive_document))
 
-    def documents_of(self, text: int) -> tuple[Document, ...]:
-        """The documents that have this text, in the order in which they were added."""
-        return tuple(map(self._document, self.document_numbers_of(text)))
-
     def document_numbers_of(self, text: int) -> list[int]:
         """The numbers of the documents that have this text: over all segments, in the order of adding."""
         return self._documents_by_text(text).tolist()
@@ -189,10 +185,6 @@ class Snapshot:
         """The name of a document, told by its number over all segments."""
         segment = bisect.bisect_right(self._first_documents, number) - 1
         return self.segments[segment].doc_id(number - self._first_documents[segment])
-
-    def host_numbers_of(self, text: int) -> tuple[int, ...]:
-        """The hosts of the documents that have this text, each once, as numbers in `host_names`."""
-        return tuple(dict.fromkeys(self._document_hosts[self._documents_by_text(text)].tolist()))
 
     def text_of_document(self, doc_id: str) -> int | None:
         """The number of the text that the document of this name has; None if there is no such document."""
@@ -214,14 +206,6 @@ class Snapshot:
     def iter_documents(self) -> Iterator[Document]:
         """All documents, in the order in which they were added."""
         return map(self._document, np.flatnonzero(self.is_alive_document).tolist())
-
-    def living_documents(self, segment: int) -> NDArray[np.bool_]:
-        """For each document of a segment, told by its number, whether it is not deleted."""
-        return self.is_alive_document[self._first_documents[segment] : self._first_documents[segment + 1]]
-
-    def living_texts(self, segment: int) -> NDArray[np.bool_]:
-        """For each text that a segment holds whether any document of any segment has it."""
-        return self.is_alive[self._span(segment)]
 
     def deleted(self, segment: int) -> NDArray[np.int64]:
         """Which documents of a segment are deleted, ascending."""

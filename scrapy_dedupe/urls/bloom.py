@@ -63,15 +63,6 @@ def optimal_bits(capacity: int, error_rate: float) -> int:
     return math.ceil(-capacity * math.log(error_rate) / math.log(2) ** 2)
 
 
-def optimal_hashes(error_rate: float) -> int:
-    """Bits set for a fingerprint in that filter: log2(1/p), rounded.
-
-    >>> optimal_hashes(1e-6), optimal_hashes(0.01)
-    (20, 7)
-    """
-    return max(1, round(-math.log2(error_rate)))
-
-
 def layer_capacity(capacity: int, layer: int) -> int:
     """Fingerprints that layer number ``layer`` (from 0) holds.
 

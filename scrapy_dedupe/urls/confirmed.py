@@ -29,9 +29,8 @@ class ConfirmedBloomFilter:
     """A :class:`~scrapy_dedupe.urls.bloom.GrowingBloomFilter` and an :class:`~scrapy_dedupe.urls.exact.ExactSet`.
 
     Both have to hold the same fingerprints. ``confirmed`` counts the hits of the Bloom filter that were right,
-    ``false_positives`` those that were not, ``unconfirmed`` those that the exact set had no answer to.
-    ``on_error`` is given each error of the exact set, which goes nowhere else. For one thread, except as the
-    exact set allows.
+    ``false_positives`` those that were not. ``on_error`` is given each error of the exact set, which goes nowhere
+    else. For one thread, except as the exact set allows.
     """
 
     def __init__(
@@ -41,7 +40,6 @@ class ConfirmedBloomFilter:
         self.exact = exact
         self.confirmed = 0
         self.false_positives = 0
-        self.unconfirmed = 0
         self._on_error = on_error
         # What passed while the exact set could not tell.
         self._passed: GrowingBloomFilter | None = None
@@ -53,9 +51,7 @@ class ConfirmedBloomFilter:
             if is_there:
                 self.confirmed += 1
                 return False
-            if is_there is None:
-                self.unconfirmed += 1
-            else:
+            if is_there is not None:
                 self.false_positives += 1
             if (is_there is None or self.exact.forgotten) and not self._passes_once(fingerprint):
                 return False

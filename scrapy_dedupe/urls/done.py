@@ -28,7 +28,6 @@ class _Page:
     url: str
     depth: int
     fingerprints: list[bytes]
-    is_inner: bool = False
 
 
 class DoneWatch(Generic[R]):
@@ -76,7 +75,6 @@ class DoneWatch(Generic[R]):
                 parents = self._at_work(self._pages if active is None else active, active)
             parents += self._at_work(self._by_url.get(url, ()), active)
         for page in parents:
-            page.is_inner = True
             page.fingerprints = []
 
     def tick(self, busy: Collection[R]) -> list[bytes]:

@@ -122,15 +122,12 @@ def assert_same(snapshot: Snapshot, model: Model) -> None:
     assert snapshot.texts_of_digests(asked).tolist() == [*numbers.values(), -1]
     for text, number in numbers.items():
         assert snapshot.is_alive[number] == (text in names)
-        documents = snapshot.documents_of(number)
+        documents = snapshot.document_numbers_of(number)
         hosts = [model.documents[name][0] for name in names.get(text, [])]
-        assert [document.doc_id for document in documents] == names.get(text, [])
-        assert [document.host for document in documents] == hosts
+        assert [snapshot.doc_id(document) for document in documents] == names.get(text, [])
+        assert [snapshot.host_of_document(document) for document in documents] == hosts
         assert snapshot.document_counts[number] == len(documents)
         assert snapshot.token_counts[number] == snapshot.char_counts[number] == len(text)
-        assert [snapshot.host_names[host] for host in snapshot.host_numbers_of(number)] == list(
-            dict.fromkeys(hosts)
-        )
         first = snapshot.text_host[number]
         assert (first == -1) if not hosts else snapshot.host_names[first] == hosts[0]
         if model.parameters.has_texts:
@@ -243,9 +240,10 @@ def test_a_text_lives_on_in_the_segment_of_another_name(tmp_path: Path) -> None:
     model.add({"b": ("g", "abc")})
     model.delete("a")
     with Snapshot.open(tmp_path) as snapshot:
-        assert snapshot.documents_of(0) == (Document("b", "g"),)
-        assert snapshot.living_documents(0).tolist() == [False]
-        assert snapshot.living_texts(0).tolist() == [True]
+        assert list(snapshot.iter_documents()) == [Document("b", "g")]
+        assert list(map(snapshot.doc_id, snapshot.document_numbers_of(0))) == ["b"]
+        assert snapshot.is_alive_document.tolist() == [False, True]
+        assert snapshot.is_alive.tolist() == [True]
         assert snapshot.deleted(0).tolist() == [0]
         assert len(snapshot.find(np.unique(np.array(keys_of("abc"), np.uint64)))[0]) == 3
     model.delete("b")
@@ -254,7 +252,8 @@ def test_a_text_lives_on_in_the_segment_of_another_name(tmp_path: Path) -> None:
         assert list(snapshot.scan()) == []
     model.add({"c": ("", "abc")})
     with Snapshot.open(tmp_path) as snapshot:
-        assert snapshot.documents_of(0) == (Document("c", ""),)
+        assert list(snapshot.iter_documents()) == [Document("c", "")]
+        assert list(map(snapshot.doc_id, snapshot.document_numbers_of(0))) == ["c"]
 
 
 def test_a_text_that_no_segment_holds_is_damage_only_if_a_document_has_it(tmp_path: Path) -> None:
@@ -356,8 +355,8 @@ def test_readers_never_see_half_a_change(tmp_path: Path) -> None:
                 with Snapshot.open(tmp_path) as snapshot:
                     merged = merge(
                         snapshot.segments,
-                        [snapshot.living_documents(i) for i in range(4)],
-                        [snapshot.living_texts(i) for i in range(4)],
+                        [np.ones(segment.document_count, np.bool_) for segment in snapshot.segments],
+                        [np.ones(segment.text_count, np.bool_) for segment in snapshot.segments],
                         tmp_path,
                         segment_name(generation + 1),
                         parameters,

@@ -114,7 +114,6 @@ def test_what_cannot_be_confirmed_is_new_once(bad: Case) -> None:
     assert bad.filter.add(fingerprint(1)) is True
     assert len(bad.errors) == 1
     assert isinstance(bad.errors[0], StoreUnavailable)
-    assert bad.filter.unconfirmed == 1
     assert bad.filter.false_positives == false_positives
     # It is in memory from now on, so the link that every page has does not come through again and again.
     assert bad.filter.add(fingerprint(1)) is False
