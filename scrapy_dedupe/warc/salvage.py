@@ -12,7 +12,6 @@ file is not cut and not renamed: ArchiveError names the place.
 from __future__ import annotations
 
 import os
-import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +20,12 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.warc.files import (
     OPEN_SUFFIX,
-    file_prefix,
     give_final_name,
     is_same_file,
     lock,
     refuse_taken_name,
 )
 from scrapy_dedupe.warc.framing import Damage, Frame, frames
-from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
@@ -92,35 +89,6 @@ def is_held(path_open: Path | str) -> bool:
         os.close(fd)
 
 
-def salvage_folder(folder: Path | str, prefix: str | None = None, crawl: str | None = None) -> list[Salvaged]:
-    """Mend the `.open` files of a folder, oldest name first; those of a running crawl are left alone.
-
-    *prefix* is the one that `WarcWriter` was given. With *crawl*, only files whose warcinfo says
-    ``isPartOf: CRAWL`` are mended; one whose warcinfo was cut belongs to nobody and is removed. A file that
-    cannot be mended does not keep the others from it; ArchiveError follows at the end.
-    """
-    name = re.compile(
-        (re.escape(file_prefix(prefix)) + r"-\d{14,17}-\d{5}-[^/]*" if prefix is not None else r"[^/]+")
-        + r"\.warc(\.gz)?"
-        + re.escape(OPEN_SUFFIX)
-    )
-    salvaged, errors = [], []
-    for path in sorted(Path(folder).glob(f"*{OPEN_SUFFIX}")):
-        if not name.fullmatch(path.name) or (crawl is not None and not _belongs_to(crawl, path)):
-            continue
-        try:
-            result = salvage(path)
-        except ArchiveError as error:
-            errors.append(error)
-            continue
-        if result is not None:
-            salvaged.append(result)
-    if errors:
-        others = f" ({len(errors) - 1} other files could not be mended either.)" if len(errors) > 1 else ""
-        raise ArchiveError(f"{errors[0]}{others}") from errors[0]
-    return salvaged
-
-
 def _mend(fd: int, path_open: Path, dry_run: bool, on_offset: Callable[[int], None]) -> Salvaged:
     size = os.fstat(fd).st_size
     end, count = 0, 0
@@ -165,15 +133,6 @@ def _has_its_end(fd: int, frame: Frame, path: Path) -> bool:
         frame.length >= frame.block_position + frame.block_length + len(_RECORD_END)
         and os.read(fd, len(_RECORD_END)) == _RECORD_END
     )
-
-
-def _belongs_to(crawl: str, path: Path) -> bool:
-    try:
-        for record in read_records(path, on_damage=lambda damage: None):
-            return record.type == "warcinfo" and record.info().get("ispartof") == crawl
-        return _begins_as_warcinfo(path)
-    except FileNotFoundError:
-        return False
 
 
 def _begins_as_warcinfo(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -18,12 +19,14 @@ from webserver import Page
 
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.crawls.rebuilding import mend_others
 
 if TYPE_CHECKING:
     from webserver import WebServer
 
 TESTS = Path(__file__).parent.parent
 PAGES = 40
+WHOLE = b"WARC/1.1\r\nWARC-Type: metadata\r\nContent-Length: 2\r\n\r\nhi\r\n\r\n"
 
 
 def start(settings: dict[str, Any], url: str, *, limit_bytes: int = 0) -> subprocess.Popen[str]:
@@ -182,3 +185,22 @@ def test_a_full_disk_ends_the_crawl_and_leaves_whole_records(
             main(["commit", "full", "--store", redis_url, "--warc-dir", str(tmp_path / "warcs"), "--no-wacz"])
             == 0
         )
+
+
+def test_a_file_that_cannot_be_mended_keeps_no_other_from_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, data in (("a", b"not ours"), ("b", gzip.compress(WHOLE)), ("c", gzip.compress(WHOLE)[:-5])):
+        (tmp_path / f"{name}.warc.gz.open").write_bytes(data)
+    (tmp_path / "notes.open").write_bytes(b"nor this")
+    with open_index(f"sqlite:///{tmp_path}/index.sqlite") as index:
+        mended = mend_others(index, tmp_path)
+    assert [(crawl, salvaged.file, salvaged.records) for crawl, salvaged in mended] == [
+        ("without a name", "b.warc.gz", 1)
+    ]
+    assert {path.name for path in tmp_path.glob("*.open")} == {
+        "a.warc.gz.open",
+        "c.warc.gz.open",
+        "notes.open",
+    }
+    assert caplog.text.count("holds no whole record") == 3

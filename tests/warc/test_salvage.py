@@ -11,7 +11,7 @@ from scrapy_dedupe.warc import records
 from scrapy_dedupe.warc.capture import Capture
 from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.salvage import Salvaged, salvage, salvage_folder
+from scrapy_dedupe.warc.salvage import Salvaged, salvage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,6 @@ def test_the_file_of_a_running_crawl_is_left_alone(tmp_path):
     path = tmp_path / (location.file + ".open")
     before = path.read_bytes()
     assert salvage(path) is None
-    assert salvage_folder(tmp_path) == []
     assert path.read_bytes() == before
     out.close()
 
@@ -107,39 +106,12 @@ def test_pages_of_zeros_at_the_end_are_cut(tmp_path):
     assert len((tmp_path / ("zeros-" + source.name)).read_bytes()) == ends[2]
 
 
-def test_a_folder_is_mended_by_prefix_and_crawl(tmp_path):
-    paths = {}
-    for crawl in ("c1", "c2"):
-        path, _ = finished_file(tmp_path, gzip=True, crawl=crawl)
-        paths[crawl] = path
-        path.rename(path.with_name(path.name + ".open"))
-    other = tmp_path / "pre-more-20260101000000000-00000-h.warc.gz.open"
-    other.write_bytes(b"")
-    (tmp_path / "notes.open").write_bytes(b"mine")
-    assert salvage_folder(tmp_path, "pre", "c2") == [Salvaged(paths["c2"].name, 4, 0)]
-    assert salvage_folder(tmp_path, "pre", "c3") == []
-    assert salvage_folder(tmp_path, "pre") == [Salvaged(paths["c1"].name, 4, 0)]
-    assert other.exists()
-    assert salvage_folder(tmp_path) == [Salvaged(other.name.removesuffix(".open"), 0, 0)]
-    assert (tmp_path / "notes.open").read_bytes() == b"mine"
-
-
-def test_one_file_in_the_way_does_not_keep_the_others_from_it(tmp_path):
-    first, _ = finished_file(tmp_path, gzip=True)
-    second, _ = finished_file(tmp_path, gzip=True)
-    first.with_name(first.name + ".open").write_bytes(first.read_bytes())
-    second.rename(second.with_name(second.name + ".open"))
-    with pytest.raises(ArchiveError, match="is there already"):
-        salvage_folder(tmp_path)
-    assert second.exists()
-
-
-def test_a_file_whose_warcinfo_was_cut_belongs_to_no_crawl_and_is_removed(tmp_path):
+def test_a_file_whose_warcinfo_was_cut_is_removed(tmp_path):
     source, ends = finished_file(tmp_path, gzip=True)
     for size in (0, 1, 15, ends[0] - 1):
         path = source.with_name(source.name.replace("pre-", f"cut{size}-") + ".open")
         path.write_bytes(source.read_bytes()[:size])
-        assert salvage_folder(tmp_path, f"cut{size}", "any") == [Salvaged(path.name[:-5], 0, size)]
+        assert salvage(path) == Salvaged(path.name[:-5], 0, size)
         assert not path.exists()
 
 
@@ -148,8 +120,7 @@ def test_a_file_of_somebody_else_without_whole_records_is_not_removed(tmp_path, 
     path = tmp_path / "pre-20260101000000000-00000-h.warc.gz.open"
     path.write_bytes(data)
     with pytest.raises(ArchiveError, match="no whole record"):
-        salvage_folder(tmp_path)
-    assert salvage_folder(tmp_path, crawl="c1") == []
+        salvage(path)
     assert path.read_bytes() == data
 
 
