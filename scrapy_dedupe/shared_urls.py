@@ -158,7 +158,8 @@ class SharedUrls:
         if not self._filter.is_away:
             with suppress(StoreUnavailable):
                 found = shared.describe()
-        return _figures(found)
+        untold = self._filter.given_up
+        return _figures(found) | ({"not_shared": untold} if untold else {})
 
     def known_figures(self) -> dict[str, float]:
         # Read every ten seconds or so.

@@ -13,6 +13,7 @@ from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.session import Session
 from scrapy_dedupe.shared_urls import SharedUrls
+from scrapy_dedupe.urls import standin
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 if TYPE_CHECKING:
@@ -150,3 +151,18 @@ async def test_a_first_start_that_is_refused_later_leaves_scrapys_queue(
     await run(job, [A], [], clean=False)
     await run(job, [], [])
     assert not (tmp_path / "requests.queue").exists()
+
+
+@crawl_test
+async def test_what_the_server_is_never_told_is_counted(
+    job: dict[str, Any], redis_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standin, "_MOST_OWED", 2)
+    job["DEDUPE_URL_STORE_URL"] = redis_server.url
+    urls, _ = started(job)
+    assert "not_shared" not in urls.figures()
+    redis_server.stop()
+    assert [urls.add(item) for item in (A, B, C, C)] == [True, True, True, False]
+    redis_server.start()
+    assert urls.figures()["not_shared"] == 1
+    await urls.close([], [], 0)

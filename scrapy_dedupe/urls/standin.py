@@ -42,7 +42,7 @@ class SteadySharedFilter:
 
     ``submit`` runs a function on a worker thread, in order, and returns its future. :meth:`tick` has to be
     called from time to time, on the thread that calls :meth:`add`; it reads the filter's figures every
-    ``refresh_s`` seconds.
+    ``refresh_s`` seconds. ``given_up`` counts what was new and is not owed, since too much is.
     """
 
     def __init__(
