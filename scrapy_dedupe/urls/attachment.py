@@ -14,13 +14,15 @@ import os
 import socket
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from redis import Redis
 
 _WHOLE = "whole"
 
@@ -60,6 +62,22 @@ def is_gone(token: str) -> bool:
     except PermissionError:
         pass  # It runs, under another user.
     return False
+
+
+def was_cut(redis: Redis, name: str) -> bool:
+    """Whether no process uses the filter of this base of keys, and one that did ended without leaving it.
+
+    As far as that can be told from here: of a process on another machine it shows when its lease has run out.
+    """
+    seconds, microseconds = redis.time()
+    now_ms = seconds * 1000 + microseconds // 1000
+    attached = cast(
+        "list[tuple[str | bytes, float]]", redis.zrange(f"{name}:attached", 0, -1, withscores=True)
+    )
+    for token, until_ms in attached:
+        if until_ms > now_ms and not is_gone(token if isinstance(token, str) else token.decode()):
+            return False
+    return bool(attached) or bool(redis.hexists(f"{name}:meta", "cut"))
 
 
 @dataclass(frozen=True, slots=True)

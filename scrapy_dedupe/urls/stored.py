@@ -10,7 +10,7 @@ go to the end of ``urls.seen``, behind the size that the snapshot names, where t
 snapshot, which takes the place of the old one at once, they do. After a cut stop a snapshot may not be written,
 since it would say that Scrapy's queue is whole: new fingerprints go to ``urls.done``, and count from then on. An
 exact set gets them before the snapshot does; one that has another count than the snapshot says is made anew by the
-next run. What was forgotten and is added again is taken out of ``urls.forgotten`` last.
+next run, and stands in a temporary file here, 29 bytes a fingerprint. What was forgotten and is added again is taken out of ``urls.forgotten`` last.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class StoredFilter:
             error_rate=filter_.error_rate,
             forgotten=len(self._forgotten),
             listed=self.listed(on_count),
-            exact=len(filter_) if self.is_exact else None,
+            exact=len(filter_) if self._has_stored_set else None,
         )
 
     # Exporting
@@ -192,7 +192,10 @@ class StoredFilter:
     def lacking(self, on_count: Callable[[int], None] | None = None) -> int:
         """How many fingerprints of the filter the list lacks, because its file was damaged; reads it through."""
         # After a cut stop the filter is what the list holds.
-        return max(0, len(self.filter) - self.listed(on_count)) if self.last_stop is LastStop.CLEAN else 0
+        if self._snapshot is None:
+            return 0
+        held = max(len(self.filter), len(self._snapshot.filter))
+        return max(0, held - self.listed(on_count))
 
     # Changing
 
@@ -287,19 +290,29 @@ class StoredFilter:
             raise self.folder.unusable(exc) from exc
 
     def _load(self) -> LocalFilter:
-        if self.last_stop is LastStop.CUT:
+        if self._snapshot is not None:
+            bloom, path = self._snapshot.filter, self.folder.folder / EXACT_NAME
+            if self._snapshot.exact is not None and path.exists():
+                exact = ExactSet.open(path, self.fingerprinter)
+                if exact.count == self._snapshot.exact:
+                    self._exact = exact
+                    return ConfirmedBloomFilter(bloom, exact, _raise)
+                exact.close()
+        else:
             bloom = GrowingBloomFilter(self._capacity, self._error_rate)
-            for fingerprint in self._done.fingerprints():
-                bloom.add(fingerprint)
+            if self.last_stop is LastStop.CUT:
+                for fingerprint in self._done.fingerprints():
+                    bloom.add(fingerprint)
+        if not self.folder.confirm:
             return bloom
-        if self._snapshot is None:
-            return GrowingBloomFilter(self._capacity, self._error_rate)
-        path = self.folder.folder / EXACT_NAME
-        if self._snapshot.exact is not None and path.exists():
-            self._exact = exact = ExactSet.open(path, self.fingerprinter)
-            if exact.count == self._snapshot.exact:
-                return ConfirmedBloomFilter(self._snapshot.filter, exact, _raise)
-        return self._snapshot.filter
+        # The next run makes its set anew from the same list.
+        self._exact = exact = ExactSet.open(None, self.fingerprinter)
+        exact.add_all(self._list())
+        return ConfirmedBloomFilter(bloom, exact, _raise)
+
+    @property
+    def _has_stored_set(self) -> bool:
+        return self._exact is not None and self._exact.path == self.folder.folder / EXACT_NAME
 
     def _list(self) -> Iterator[bytes]:
         return (self._done if self.last_stop is LastStop.CUT else self._seen).fingerprints()
@@ -373,11 +386,11 @@ class StoredFilter:
     def _write_snapshot(self) -> None:
         filter_, old, count = self.filter, self._snapshot, None
         bloom = filter_.bloom if isinstance(filter_, ConfirmedBloomFilter) else filter_
-        exact, self._exact = self._exact, None
+        is_stored, exact, self._exact = self._has_stored_set, self._exact, None
         if exact is not None:
             # Which makes it durable, and its count one that can be told.
             exact.close()
-            count = exact.count if isinstance(filter_, ConfirmedBloomFilter) else None
+            count = exact.count if is_stored else None
         # The journal of done requests of a new job is empty, and gets its head from the run that begins.
         done_bytes = 0 if old is None else old.done_bytes
         self._snapshot = Snapshot(bloom, self.fingerprinter, done_bytes, self._seen.size_bytes, count)

@@ -22,6 +22,7 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_dedupe.commands.figures import size_text
 from scrapy_dedupe.dupefilters import BloomDupeFilter
+from scrapy_dedupe.urls.attachment import let_go
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.folder import FilterFolder
 from scrapy_dedupe.urls.shared import SharedBloomFilter
@@ -519,6 +520,35 @@ def test_a_filter_in_redis_is_asked_corrected_and_filled(
         shared.detach()
 
 
+@pytest.mark.parametrize("end", ["killed", "cut"])
+def test_an_import_that_the_next_run_would_lose_is_refused(
+    call: Callable[..., Any], redis_url: str, tmp_path: Path, end: str
+) -> None:
+    where = ("--store", redis_url, "--spider", "links")
+    file = tmp_path / "file"
+    file.write_bytes(b"\x00\x14" + fingerprint(Request(A)))
+    with redis.Redis.from_url(redis_url) as client:
+        shared = SharedBloomFilter(client, "links", 10_000, 1e-6, fingerprinter=FINGERPRINTER, lease_s=600)
+        shared.add(b"b")
+        if end == "killed":
+            let_go(shared.token)
+        else:
+            shared.detach(cut=True)
+        before = keys(redis_url)
+        called = call("urls", "import", *where, str(file))
+        assert (called.code, called.out) == (3, "")
+        assert f"The last run with the URL filter links in {redis_url} was cut" in called.err
+        assert len(called.err.splitlines()) == 1
+        assert keys(redis_url) == before
+        # As long as another one is there, nobody begins the filter anew.
+        other = SharedBloomFilter(client, "links", 10_000, 1e-6, fingerprinter=FINGERPRINTER, keep="*")
+        other.attach()
+        assert call("urls", "import", *where, str(file), "--json").json["new"] == 1
+        other.detach()
+        assert call("urls", "import", *where, str(file), "--json").json["known"] == 1
+        shared._caller.close()
+
+
 @crawl_test
 async def test_a_crawl_goes_by_what_its_filter_in_redis_was_told(
     call: Callable[..., Any],
@@ -699,6 +729,8 @@ def test_scrapys_command_takes_its_options_behind_the_verb(project: Path, job: P
     done = scrapy("urls", "check", A, "-s", f"JOBDIR={job}", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["urls"][0]["state"] == "seen"
+    done = scrapy("urls", "check", A, "-s", f"JOBDIR={job}", "-s", "DEDUPE_URL_CONFIRM=True")
+    assert done.stdout.splitlines()[-1] == '"seen" is exact.'
     refused = scrapy("-s", f"JOBDIR={job}", "urls", "check", "no URL")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith("scrapy dedupe urls check: 'no URL' is not a URL")

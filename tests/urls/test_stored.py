@@ -321,6 +321,38 @@ def test_an_exact_set_answers_and_grows_with_the_filter(job: Path) -> None:
     assert exact_in(job) == 4
 
 
+@pytest.mark.parametrize("state", ["new", "cut", "clean"])
+def test_where_an_exact_set_is_wanted_a_high_error_rate_leaves_nothing_out(job: Path, state: str) -> None:
+    numbers = [number.to_bytes(2, "big") for number in range(120)]
+    known, more, other = numbers[:40], numbers[40:80], numbers[80:]
+    if state != "new":
+        # Without a set, which the next run wants.
+        folder = folder_at(job)
+        filter_ = folder.open(100, 0.3).filter
+        seen = [item for item in known if filter_.add(item)]
+        folder.record_seen(seen)
+        folder.record_done(seen)
+        if state == "clean":
+            folder.close(filter_)
+        else:
+            folder.abandon()
+    folder = folder_at(job, confirm=True)
+    with StoredFilter(folder, 100, 0.3, create=True) as stored:
+        stored.add_many([*known, *more])
+    before = contents(job)
+    with StoredFilter(folder, 100, 0.3) as stored:
+        assert stored.is_exact
+        assert stored.figures().exact is None
+        assert stored.listed() == len(stored) == 80
+        assert stored.lacking() == 0
+        assert [item for item in numbers if item in stored] == [*known, *more]
+        assert contents(job) == before
+    opened = folder.open(100, 0.3)
+    assert [item for item in numbers if item in opened.filter] == [*known, *more]
+    assert opened.filter.add_many(other) == [True] * 40
+    folder.abandon()
+
+
 def test_an_exact_set_that_does_not_fit_is_left_to_the_next_run(job: Path) -> None:
     run(job, [b"a", b"b"], confirm=True)
     shutil.copy(job / "dedupe" / "urls" / "urls.sqlite", job / "old.sqlite")

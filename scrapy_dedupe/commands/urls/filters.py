@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable, UsageError
+from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable, UsageError
 from scrapy_dedupe.stores import parse_store_url
+from scrapy_dedupe.urls.attachment import was_cut
 from scrapy_dedupe.urls.folder import FilterFolder
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 from scrapy_dedupe.urls.stored import Added, Figures, State, StoredFilter
@@ -183,9 +184,9 @@ class Target:
 
     @contextmanager
     def open(self, *, create: bool = False) -> Iterator[OpenFilter]:
-        """The filter; with ``create`` one is made in a job that has none."""
+        """The filter; with ``create``, to add to it, one is made in a job that has none."""
         if self._store is not None:
-            with self._open_shared(self._store) as shared:
+            with self._open_shared(self._store, adds=create) as shared:
                 yield SharedFilter(self.name, shared)
             return
         with self.open_job(create=create) as stored:
@@ -197,7 +198,7 @@ class Target:
         return StoredFilter(self._folder, urls.capacity, urls.error_rate, create=create)
 
     @contextmanager
-    def _open_shared(self, store: StoreLocation) -> Iterator[SharedBloomFilter]:
+    def _open_shared(self, store: StoreLocation, *, adds: bool) -> Iterator[SharedBloomFilter]:
         from scrapy_dedupe.stores.faults import redis_faults
         from scrapy_dedupe.stores.redis import connect
 
@@ -215,6 +216,15 @@ class Target:
                     f"REQUEST_FINGERPRINTER_CLASS is {self.fingerprint.path}. Use the former, or name the spider that "
                     "does with --spider."
                 )
+            # With a queue in Redis the next run keeps the filter, however the last one ended.
+            if adds and not self._settings.urls.queue_persists:
+                with redis_faults(store.shown):
+                    is_cut = was_cut(client, shared.name)
+                if is_cut:
+                    raise StoreError(
+                        f"The last run with the URL filter {self.name} was cut, so the next one begins it anew, and what "
+                        "is added now would be lost. Start the next run, and import while it runs or when it has ended."
+                    )
             yield shared
         finally:
             client.close()
@@ -222,7 +232,7 @@ class Target:
     @property
     def _folder(self) -> FilterFolder:
         assert self._jobdir is not None
-        return FilterFolder.in_job(self._jobdir, self.fingerprint.path)
+        return FilterFolder.in_job(self._jobdir, self.fingerprint.path, confirm=self._settings.urls.confirm)
 
     def _key_for(self, key: str | None, spider: str | None) -> str:
         if key is not None:
