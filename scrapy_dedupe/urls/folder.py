@@ -207,11 +207,6 @@ class FilterFolder:
         """Append fingerprints that the next run may ask for once more; as :meth:`Journal.append`."""
         self._forgotten_log.append(fingerprints)
 
-    def write_exact(self) -> None:
-        """Write what the exact set has not on disk yet; on the worker, from time to time."""
-        if self._exact is not None:
-            self._exact.write_pending()
-
     def close(self, filter_: LocalFilter) -> None:
         """End the run cleanly: write the snapshot and give the folder back. Safe to repeat.
 

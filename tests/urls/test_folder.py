@@ -36,9 +36,9 @@ def folder_at(path: Path, maker: str = MAKER, *, confirm: bool = False) -> Filte
     )
 
 
-def run(path: Path, *seen: bytes, error_rate: float = 1e-6, confirm: bool = False) -> FilterFolder:
+def run(path: Path, *seen: bytes, error_rate: float = 1e-6) -> FilterFolder:
     """A run that found these and goes on."""
-    folder = folder_at(path, confirm=confirm)
+    folder = folder_at(path)
     filter_ = folder.open(100, error_rate).filter
     folder.record_seen([item for item in seen if filter_.add(item)])
     return folder
@@ -505,9 +505,12 @@ def test_hits_are_confirmed_in_a_set_that_outlives_the_run(tmp_path: Path) -> No
 
 
 def test_after_a_kill_the_exact_set_holds_what_was_done(tmp_path: Path) -> None:
-    folder = run(tmp_path, b"done", b"queued", confirm=True)
+    folder = folder_at(tmp_path, confirm=True)
+    filter_ = folder.open(100, 1e-6).filter
+    assert isinstance(filter_, ConfirmedBloomFilter)
+    folder.record_seen([item for item in (b"done", b"queued") if filter_.add(item)])
     folder.record_done([b"done"])
-    folder.write_exact()
+    filter_.exact.write_pending()
     folder.abandon()
     folder = folder_at(tmp_path, confirm=True)
     opened = folder.open(100, 1e-6)
