@@ -63,8 +63,8 @@ class UrlFilter(Protocol):
     async def close(self, done: list[bytes], failed: list[bytes], lost: int) -> None:
         """Take the rest and end the run: cleanly, unless ``lost`` requests go with the process."""
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self, *, at_start: bool) -> None:
+        """Forget everything; before the spider opens, whatever other processes do."""
 
     @property
     def capacity(self) -> int:
@@ -100,8 +100,9 @@ class BloomDupeFilter(BaseDupeFilter):
         self._latency, self._is_timed = session.live.latency("url"), session.live.is_watched
         self._pages = PageWatch(crawler)
         self._is_open = self._is_refused = self._is_closed = False
-        self._told_drop = self._told_growth = False
+        self._told_drop = self._told_growth = self._has_begun = False
         connect = crawler.signals.connect
+        connect(self._spider_opened, signal=signals.spider_opened)
         connect(self._spider_closed, signal=signals.spider_closed)
         connect(self._request_scheduled, signal=signals.request_scheduled)
 
@@ -200,10 +201,14 @@ class BloomDupeFilter(BaseDupeFilter):
         return deferred_from_coro(self._close())
 
     def clear(self) -> None:
-        """Forget everything, at the wish of scrapy-redis's scheduler; a shared filter goes with its last user."""
+        """Forget everything, at the wish of scrapy-redis's scheduler.
+
+        At the end of a crawl a shared filter goes with its last user, at the start (``SCHEDULER_FLUSH_ON_START``) it
+        goes at once, as the queue does.
+        """
         try:
             self._set_stats()
-            self._urls.clear()
+            self._urls.clear(at_start=not self._has_begun)
         except Exception as error:  # noqa: BLE001
             self._session.error("url", error, "The URL filter was not cleared.")
 
@@ -293,6 +298,9 @@ class BloomDupeFilter(BaseDupeFilter):
             self._pages.received(response, request, known)
         except Exception as error:  # noqa: BLE001
             self._passed(error)
+
+    def _spider_opened(self) -> None:
+        self._has_begun = True
 
     async def _spider_closed(self) -> None:
         if self._is_open:

@@ -150,7 +150,7 @@ class LocalUrls:
             # The engine has waited for every callback before it closes the scheduler.
             await session.on_worker(self._save, self._folder, done, failed)
 
-    def clear(self) -> None:
+    def clear(self, *, at_start: bool) -> None:
         settings = self._settings
         self._filter = bloom = GrowingBloomFilter(settings.capacity, settings.error_rate)
         self._found, self._forgotten = [], Forgotten()

@@ -146,9 +146,10 @@ class SharedUrls:
             logger.warning("%s", lost_requests(lost))
         await self._session.on_worker(self._leave, self._filter, done, self._failed + failed, is_lossy)
 
-    def clear(self) -> None:
+    def clear(self, *, at_start: bool) -> None:
         if self._filter is not None:
-            self._filter.clear()
+            # The queue of all processes is deleted with it; what lay there must not count as seen.
+            self._filter.clear(of_all=at_start)
 
     def figures(self) -> dict[str, float]:
         if self._filter is None:

@@ -18,7 +18,7 @@ from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.session import Session
 from scrapy_dedupe.urls.folder import FilterFolder, LastStop
-from scrapy_dedupe.urls.shared import VERSION as SHARED_VERSION
+from scrapy_dedupe.urls.shared_head import VERSION as SHARED_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping

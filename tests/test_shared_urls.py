@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from crawling import LinkSpider, crawl_test
+from crawling import LinkSpider, crawl, crawl_test
+from scrapy import Request
+from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 
 from scrapy_dedupe.dupefilters import BloomDupeFilter
@@ -19,6 +21,9 @@ from scrapy_dedupe.urls.shared import SharedBloomFilter
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from webserver import WebServer
+
+FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 A, B, C = b"a", b"b", b"c"
 
 
@@ -166,3 +171,33 @@ async def test_what_the_server_is_never_told_is_counted(
     redis_server.start()
     assert urls.figures()["not_shared"] == 1
     await urls.close([], [], 0)
+
+
+@pytest.mark.filterwarnings("default::scrapy.exceptions.ScrapyDeprecationWarning")
+@crawl_test
+async def test_who_begins_queue_and_filter_anew_does_so_for_others_too(
+    web: WebServer, settings: dict[str, Any], redis_url: str
+) -> None:
+    paths = ["/", "/0", "/1"]
+    web.page("/", '<a href="/0">x</a><a href="/1">x</a>')
+    for path in paths[1:]:
+        web.page(path, "")
+    settings |= {
+        "DUPEFILTER_CLASS": BloomDupeFilter,
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "REDIS_URL": redis_url,
+        "DEDUPE_URL_STORE_URL": redis_url,
+        "SCHEDULER_FLUSH_ON_START": True,
+    }
+    asked = [fingerprint(Request(web.url(path))) for path in paths]
+    with redis.Redis.from_url(redis_url) as client:
+        # One on another machine, perhaps, that runs or was killed less than its lease ago.
+        other = SharedBloomFilter(client, "links", 10_000, 1e-6, fingerprinter=FINGERPRINTER)
+        assert all(other.add_many(asked))
+        await crawl(LinkSpider, settings, addon=False, urls=web.url())
+        assert sorted(web.paths) == paths
+        # Its own filter goes with it; what the other remembers, too, once it has looked.
+        other.describe()
+        assert other.add_many(asked) == [True, True, True]
+        other.detach(delete=True)
+        assert client.keys("dedupe:urls:*") == []

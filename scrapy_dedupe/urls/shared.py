@@ -56,12 +56,12 @@ import uuid
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.stores.faults import redis_faults
 from scrapy_dedupe.stores.scripting import PreparedCall, Script, ScriptCaller
 from scrapy_dedupe.urls.attachment import Attachment, hold, is_gone, let_go, new_token
 from scrapy_dedupe.urls.bloom import check_parameters
-from scrapy_dedupe.urls.shared_head import description, head_of, read_head, text
+from scrapy_dedupe.urls.shared_head import VERSION, description, head_of, name_of, read_head, text
 from scrapy_dedupe.urls.shared_layers import Description, plan
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-VERSION = "2"
 HASH = "blake2b-32"
 _BATCH = 500
 # The call of a tool is kept under one name, so that tools leave nothing behind for each of their runs.
@@ -111,7 +110,7 @@ class SharedBloomFilter:
         self.error_rate = error_rate
         self.fingerprinter = fingerprinter
         self.lease_s = lease_s
-        self.name = _name(key)
+        self.name = name_of(key)
         self._meta = f"{self.name}:meta"
         self._key = self._meta.encode()
         self._url = url
@@ -145,13 +144,13 @@ class SharedBloomFilter:
         version cannot read the filter.
         """
         with redis_faults(url):
-            head = read_head(redis, f"{_name(key)}:meta")
+            head = read_head(redis, f"{name_of(key)}:meta")
         if not head:
             return None
         for field, ours in (("version", VERSION), ("hash", HASH)):
             if head.get(field) != ours:
                 raise StoreRefused(
-                    f"The shared URL filter {_name(key)} cannot be read: its {field} is {head.get(field)}, this "
+                    f"The shared URL filter {name_of(key)} cannot be read: its {field} is {head.get(field)}, this "
                     f"version reads {ours}. Use the version of scrapy-dedupe that made it."
                 )
         self = cls(
@@ -232,13 +231,14 @@ class SharedBloomFilter:
             self._run(self._members, "renew", self.token, self._lease_ms)
             self._renewed = time.monotonic()
 
-    def detach(self, *, delete: bool = False, cut: bool = False) -> bool:
-        """Leave. With ``delete`` the last one to leave deletes the filter; True if that was done.
+    def detach(self, *, delete: bool = False, cut: bool = False, of_all: bool = False) -> bool:
+        """Leave. With ``delete`` the last one to leave deletes the filter, with ``of_all`` any; True if that was done.
 
         With ``cut`` the filter is marked as if this process had not left by itself. A tool has nothing to leave.
         """
+        deletes = 2 if of_all else int(delete)
         deleted = not self._is_guest and bool(
-            self._run(self._members, "detach", self.token, 0, int(delete), int(cut), *self._tokens_gone())
+            self._run(self._members, "detach", self.token, 0, deletes, int(cut), *self._tokens_gone())
         )
         let_go(self.token)
         self._born = None
@@ -325,6 +325,9 @@ class SharedBloomFilter:
         """Read the layers and what they hold; none where there is no filter yet. See :attr:`last_description`."""
         with redis_faults(self._url):
             head = read_head(self._redis, self._meta)
+        if head.get("born") != self._born:
+            with self._lock:
+                self._seen.clear()
         self.last_description = description(head)
         return self.last_description
 
@@ -438,9 +441,3 @@ def words(fingerprint: bytes) -> bytes:
     ('ba80a53f981c4d0d', 64)
     """
     return hashlib.blake2b(fingerprint).digest()
-
-
-def _name(key: str) -> str:
-    if not key or "{" in key or "}" in key:
-        raise SettingError(f"The name of a shared URL filter is {key!r}; it must be text without braces.")
-    return f"dedupe:urls:{VERSION}:{{{key}}}"

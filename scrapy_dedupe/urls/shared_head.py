@@ -1,4 +1,4 @@
-"""The head of a shared filter: the fields of its hash that say how it was made and what it holds.
+"""The name of a shared filter, and its head: the fields of its hash that say how it was made and what it holds.
 
 They are described in :mod:`~scrapy_dedupe.urls.shared`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.urls.shared_layers import Description, describe
 
 if TYPE_CHECKING:
@@ -14,9 +15,18 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+VERSION = "2"
+
 # In the order in which bloom_members.lua gives them too.
 _FIELDS = ("version", "hash", "fingerprinter", "capacity", "error_rate", "born", "used", "full", "count",
            "forgotten")  # fmt: skip
+
+
+def name_of(key: str) -> str:
+    """What the keys of the filter begin with. Raises :class:`~scrapy_dedupe.errors.SettingError`."""
+    if not key or "{" in key or "}" in key:
+        raise SettingError(f"The name of a shared URL filter is {key!r}; it must be text without braces.")
+    return f"dedupe:urls:{VERSION}:{{{key}}}"
 
 
 def read_head(redis: Redis, meta: str) -> dict[str, str]:

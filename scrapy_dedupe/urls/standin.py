@@ -142,13 +142,16 @@ class SteadySharedFilter:
             self._refreshed = time.monotonic()
             self._attempt = self._submit(self.shared.describe)
 
-    def clear(self) -> None:
-        """Forget what this process asked, and leave; the last one to leave deletes the shared filter."""
+    def clear(self, *, of_all: bool = False) -> None:
+        """Forget what this process asked, and leave; the last one to leave deletes the shared filter.
+
+        With ``of_all`` any does, and the others begin it anew.
+        """
         self._own = GrowingBloomFilter(self.shared.capacity, self.shared.error_rate)
         self._owed, self._lent = [], []
         self._to_forget, self._lent_to_forget = {}, {}
         self.shared.describe()
-        self.shared.detach(delete=True)
+        self.shared.detach(delete=True, of_all=of_all)
 
     def leave(self, *, delete: bool, cut: bool = False) -> None:
         """Tell what is owed and leave as :meth:`SharedBloomFilter.detach`; on the worker. May raise StoreError."""

@@ -106,8 +106,8 @@ if operation == 'renew' then
     return 1
 end
 
--- 'detach'. ARGV: 1 to delete the filter if nobody else is attached, 1 to leave as one that was cut, tokens of
--- processes that are gone. Returns 1 if it was deleted.
+-- 'detach'. ARGV: 1 to delete the filter if nobody else is attached (2: even if others are, who begin it anew), 1 to
+-- leave as one that was cut, tokens of processes that are gone. Returns 1 if it was deleted.
 for i = 7, #ARGV do
     bury(ARGV[i])
 end
@@ -117,7 +117,7 @@ end
 run('ZREM', attached, token)
 run('HDEL', meta, 'call:' .. token)
 forget_expired()
-if ARGV[5] ~= '1' or run('ZCARD', attached) > 0 then
+if ARGV[5] == '0' or ARGV[5] == '1' and run('ZCARD', attached) > 0 then
     return 0
 end
 delete_all()
