@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from scrapy.settings import SETTINGS_PRIORITIES
 
-from .errors import SettingError
+from .errors import ArchiveError, SettingError, folder_fault, nearest_there
 from .middleware_order import check_places
 from .settings import read_settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Self
 
     from scrapy.crawler import Crawler
@@ -42,7 +45,8 @@ class Addon:
 
     What the project or the spider sets itself stays. ``scrapy shell`` is left alone: to look at a page is no crawl.
     ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` and ``DEDUPE_WARC_ENABLED`` leave one of them out. Raises
-    :class:`~scrapy_dedupe.errors.SettingError` for a setting with a wrong value.
+    :class:`~scrapy_dedupe.errors.SettingError` for a setting with a wrong value, and
+    :class:`~scrapy_dedupe.errors.ArchiveError` for a ``JOBDIR`` that cannot be made.
     """
 
     @classmethod
@@ -114,3 +118,27 @@ class Addon:
                 settings.setdefault_in_component_priority_dict(
                     "SPIDER_MIDDLEWARES", ProvenanceSpiderMiddleware, ITEM_FIELD_PRIORITY
                 )
+        try:
+            _check_job(ours.jobdir)
+        except ArchiveError as error:
+            logger.error("The crawl does not start. %s", error)
+            raise
+
+
+def _check_job(folder: Path | None) -> None:
+    """Raise :class:`~scrapy_dedupe.errors.ArchiveError` if *folder* cannot be made; nothing is made here.
+
+    Scrapy makes it before a component of ours has a word, and tells nothing but the error of the operating system.
+    """
+    if folder is None or os.path.lexists(folder):
+        return
+    there = nearest_there(folder)
+    if not there.is_dir():
+        code = errno.ENOTDIR
+    elif os.access(there, os.W_OK | os.X_OK):
+        return
+    else:
+        is_read_only = hasattr(os, "statvfs") and os.statvfs(there).f_flag & os.ST_RDONLY
+        code = errno.EROFS if is_read_only else errno.EACCES
+    reason, remedy = folder_fault(folder, OSError(code, os.strerror(code)), "another one")
+    raise ArchiveError(f"The job folder {folder} (JOBDIR) cannot be made: {reason}. {remedy}")

@@ -22,7 +22,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from .appended_lines import AppendedLines, is_pipe
-from .errors import ArchiveError, SettingError
+from .errors import ArchiveError, SettingError, folder_fault
 from .reports.texts import without_user
 from .reports.wording import counted
 from .session import Session
@@ -96,8 +96,11 @@ class DuplicatesLogExtension:
                 with self._path.open("ab"):
                     pass
         except (OSError, ValueError) as error:
+            reason, remedy = str(error), "Name another file, or none."
+            if isinstance(error, OSError):
+                reason, remedy = folder_fault(self._path.parent, error, "another file, or none")
             raise SettingError(
-                f"The file of DEDUPE_DUPLICATES_LOG cannot be written: {error}. Name another one, or none."
+                f"The file of DEDUPE_DUPLICATES_LOG cannot be written to {self._path}: {reason}. {remedy}"
             ) from error
 
     # On the event loop

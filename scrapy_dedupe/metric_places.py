@@ -24,7 +24,7 @@ from prometheus_client.utils import floatToGoString
 
 from . import whole_file
 from .content.latency import BOUNDS_S
-from .errors import ArchiveError, SettingError
+from .errors import ArchiveError, SettingError, folder_fault
 from .metric_families import BY_NAME, FAMILIES, Family, Histogram, Reading
 from .metric_server import MetricServer
 
@@ -167,9 +167,9 @@ class File(Place):
             self._path = whole_file.try_out(self._path)
             self._write()
         except OSError as error:
+            reason, remedy = folder_fault(self._path.parent, error, "another file")
             raise SettingError(
-                f"The file of metrics {self._path} cannot be written: {_reason(error)}. Set DEDUPE_METRICS_FILE"
-                " to a file in a folder that can be written."
+                f"The file of DEDUPE_METRICS_FILE cannot be written to {self._path}: {reason}. {remedy}"
             ) from error
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dedupe-metrics", daemon=True)

@@ -112,9 +112,10 @@ class WarcPipeline:
                         " place. Name another folder, or leave it out."
                     )
             storage.check()
+        prove_writable(settings.folder, "WARC files", "another folder in DEDUPE_WARC_DIR")
         if session.settings.wacz.enabled:
             load_surt()
-            prove_writable(session.settings.wacz.folder, "WACZ files")
+            prove_writable(session.settings.wacz.folder, "WACZ files", "another folder in DEDUPE_WACZ_DIR")
         known = {info.id: info for info in index.crawls()}
 
         def start(crawl: str) -> None:

@@ -22,7 +22,7 @@ from . import whole_file
 from .content.content_type import mime_of
 from .crawls.dependencies import Dependencies
 from .crawls.index import CrawlIndex
-from .errors import ArchiveError, CrawlStateError, SettingError, StoreError
+from .errors import ArchiveError, CrawlStateError, SettingError, StoreError, folder_fault
 from .project_settings import settings_of_file
 from .reports.kept import pack, unpack
 from .reports.observations import Observations
@@ -275,6 +275,7 @@ def _checked(page: Path) -> Path:
     try:
         return whole_file.try_out(page)
     except OSError as error:
+        reason, remedy = folder_fault(page.parent, error, "another file")
         raise SettingError(
-            f"The page of DEDUPE_REPORT cannot be written: {page}: {error.strerror or error}. Name another file."
+            f"The page of DEDUPE_REPORT cannot be written to {page}: {reason}. {remedy}"
         ) from error

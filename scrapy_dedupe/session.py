@@ -17,7 +17,7 @@ from scrapy import signals
 
 from .breaker import Breaker
 from .crawls import new_crawl_id
-from .errors import ArchiveError, DedupeError, StoreError, StoreUnavailable
+from .errors import ArchiveError, DedupeError, StoreError, StoreUnavailable, folder_fault
 from .event_loop import EventLoop
 from .live_figures import LiveFigures
 from .middleware_order import check_places
@@ -173,8 +173,7 @@ class Session:
                 temporary.replace(folder / CRAWL_ID_FILE)
             except OSError as error:
                 raise ArchiveError(
-                    f"The job folder {self.jobdir} (JOBDIR) cannot be written: {error.strerror}. Name another folder, or"
-                    " change its permissions."
+                    f"The job folder {self.jobdir} (JOBDIR) cannot be written: {'. '.join(folder_fault(folder, error))}"
                 ) from error
         return self._crawl_id
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy.utils.project import data_path
+from scrapy.exceptions import NotConfigured
+from scrapy.utils.conf import closest_scrapy_cfg, get_config
+from scrapy.utils.project import DATADIR_CFG_SECTION, data_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +103,7 @@ class PassageSettings:
     def root(self) -> Path:
         """The folder of the index."""
         # Asked for only when it is needed: within a project Scrapy makes its data folder then.
-        return self.folder or Path(data_path("dedupe/passages"))
+        return self.folder or in_data_folder("dedupe/passages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +162,16 @@ class Settings:
     @property
     def index_url(self) -> str:
         return self.warc.index_url
+
+
+def in_data_folder(name: str) -> Path:
+    """Where *name* is in Scrapy's data folder, ``.scrapy``; whoever opens it says what is wrong if that cannot be made."""
+    try:
+        return Path(data_path(name))
+    except NotConfigured:
+        # The settings of a module that SCRAPY_SETTINGS_MODULE names, and no scrapy.cfg: as outside of a project.
+        return Path(".scrapy", name)
+    except OSError:
+        # Within a project Scrapy makes the folder as soon as it is asked for its name.
+        named = get_config().get(DATADIR_CFG_SECTION, "default", fallback=None)
+        return Path(named or Path(closest_scrapy_cfg()).parent.absolute() / ".scrapy", name)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy.utils.project import data_path
-
 from .errors import SettingError
 from .setting_groups import (
     ContentSettings,
@@ -24,6 +22,7 @@ from .setting_groups import (
     UrlSettings,
     WaczSettings,
     WarcSettings,
+    in_data_folder,
 )
 from .setting_values import (
     LOCAL,
@@ -406,4 +405,4 @@ def faults_of(settings: BaseSettings) -> list[str]:
 
 
 def _default_store_url() -> str:
-    return f"sqlite:///{data_path('dedupe/dedupe.sqlite')}"
+    return f"sqlite:///{in_data_folder('dedupe/dedupe.sqlite')}"

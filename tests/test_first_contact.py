@@ -210,26 +210,7 @@ async def test_a_setting_with_a_wrong_prefix_is_warned_of(
     assert caplog.messages.count(told) == 1
 
 
-# Folders and files
-
-
-@crawl_test
-async def test_folders_that_cannot_be_written(
-    web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("x")
-    for name, value, words in (
-        ("DEDUPE_WARC_DIR", f"{tmp_path}/file/warcs", "Choose another folder or change its permissions"),
-        (
-            "DEDUPE_STORE_URL",
-            f"sqlite:///{tmp_path}/file/d.db",
-            "Name a file in a folder that can be written to",
-        ),
-        ("JOBDIR", str(tmp_path / "file"), "Name another folder, or change its permissions"),
-    ):
-        caplog.clear()
-        await refused(web, {**settings, name: value})
-        assert words in refusal(caplog)
+# Files
 
 
 @crawl_test

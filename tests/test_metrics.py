@@ -296,7 +296,8 @@ async def test_a_file_that_cannot_be_written_is_refused_and_the_port_given_back(
     settings["DEDUPE_METRICS_FILE"] = str(tmp_path / "taken" / "x.prom")
     with pytest.raises(Exception):  # noqa: B017
         await crawl(LinkSpider, settings, urls=web.url())
-    assert "Set DEDUPE_METRICS_FILE to a file in a folder that can be written." in caplog.text
+    words = f"The file of DEDUPE_METRICS_FILE cannot be written to {tmp_path}/taken/x.prom: {tmp_path}/taken is a file. Name"
+    assert words in caplog.text
     with socket.create_server(("127.0.0.1", port)):
         pass
 

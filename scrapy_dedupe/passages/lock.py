@@ -19,7 +19,7 @@ import weakref
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable, folder_fault
 from scrapy_dedupe.warc.files import is_same_file
 
 try:
@@ -166,10 +166,8 @@ class WriterLock:
         return fd
 
     def _unavailable(self, error: OSError) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"The passage index {self.folder} cannot be written: {error.strerror or error}. See to the space and the"
-            " permissions, or name another folder with --root."
-        )
+        reason, remedy = folder_fault(self.folder, error, "another folder (--root, or DEDUPE_PASSAGES_DIR)")
+        return StoreUnavailable(f"The passage index {self.folder} cannot be written: {reason}. {remedy}")
 
     def _write_holder(self, fd: int) -> None:
         holder = {

@@ -15,7 +15,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable, folder_fault
 
 from . import sqlite_content, sqlite_content_tables, sqlite_index
 from .faults import sqlite_faults
@@ -56,14 +56,14 @@ class SqliteStore:
         self.url = location.url
         self._timeout_s = timeout_s
         self._path = path = location.path.absolute()
-        if path.is_dir():
-            raise StoreRefused(f"The store {self.url} is a folder. Name a file in DEDUPE_STORE_URL.")
-        if not create and not path.exists():
-            raise StoreUnavailable(
-                f"There is no store {self.url}: the file {path} does not exist. The first crawl makes it; if there was one,"
-                " go to the folder of the project, or name the store (--store, or DEDUPE_STORE_URL)."
-            )
         try:
+            if path.is_dir():
+                raise StoreRefused(f"The store {self.url} is a folder. Name a file in DEDUPE_STORE_URL.")
+            if not create and not path.exists():
+                raise StoreUnavailable(
+                    f"There is no store {self.url}: the file {path} does not exist. The first crawl makes it; if there was"
+                    " one, go to the folder of the project, or name the store (--store, or DEDUPE_STORE_URL)."
+                )
             if create:
                 path.parent.mkdir(parents=True, exist_ok=True)
             with sqlite_faults(self.url):
@@ -71,10 +71,8 @@ class SqliteStore:
                     path, timeout=timeout_s, isolation_level=None, check_same_thread=False
                 )
         except OSError as error:
-            raise StoreUnavailable(
-                f"The store {self.url} cannot be opened: {error.strerror} ({error.filename}). Name a file in a folder that"
-                " can be written to."
-            ) from error
+            reason, remedy = folder_fault(path.parent, error, "a file in another folder")
+            raise StoreUnavailable(f"The store {self.url} cannot be opened: {reason}. {remedy}") from error
         try:
             with sqlite_faults(self.url):
                 self._prepare()

@@ -33,7 +33,7 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable
+from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable, folder_fault
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
 from scrapy_dedupe.urls.exact import ExactSet
@@ -190,10 +190,8 @@ class FilterFolder:
             raise self.unusable(exc) from exc
 
     def unusable(self, exc: OSError) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"The URL filter in {self.folder} cannot be used: {exc}. Make the folder readable and writable, "
-            "or run without JOBDIR."
-        )
+        reason, remedy = folder_fault(self.folder, exc, "another folder in JOBDIR")
+        return StoreUnavailable(f"The URL filter in {self.folder} cannot be used: {reason}. {remedy}")
 
     def record_seen(self, fingerprints: Iterable[bytes]) -> None:
         """Append fingerprints that the filter found new; as :meth:`Journal.append`."""

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from deflate import gzip_compress
 
-from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.errors import ArchiveError, SettingError, folder_fault
 from scrapy_dedupe.warc.dates import date_digits, format_date, now
 from scrapy_dedupe.warc.records import Record, new_record_id, warcinfo
 
@@ -420,8 +420,8 @@ def _name_is_taken(path_open: Path, final: Path) -> ArchiveError:
     )
 
 
-def prove_writable(folder: Path, what: str) -> None:
-    """Make *folder*, and a file in it. Raises ArchiveError, saying that *what* cannot be written there."""
+def prove_writable(folder: Path, what: str, other: str = "another folder") -> None:
+    """Make *folder*, and a file in it. Raises ArchiveError, saying that *what* cannot be written there, and to name *other*."""
     probe = folder / f".probe-{new_record_id()[10:-1]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -429,6 +429,5 @@ def prove_writable(folder: Path, what: str) -> None:
         probe.unlink()
     except OSError as error:
         raise ArchiveError(
-            f"{what} cannot be written to {folder}: {error.strerror}. "
-            "Choose another folder or change its permissions."
+            f"{what} cannot be written to {folder}: {'. '.join(folder_fault(folder, error, other))}"
         ) from error

@@ -309,6 +309,20 @@ def test_a_folder_that_cannot_be_made(project: Callable[..., Any], tmp_path: Pat
     (tmp_path / "file").touch()
     told = of(project(f'{ADDON}DEDUPE_WARC_DIR = "{tmp_path}/file/warcs"\n', code=3), "problem")
     assert f"cannot be made, since {tmp_path / 'file'} is a file. Name another folder." in told
+    assert "The setting is DEDUPE_WARC_DIR." in told
+    if os.path.ismount("/proc") and os.geteuid() == 0:
+        told = of(project(f'{ADDON}DEDUPE_WARC_DIR = "/proc/warcs"\n', code=3), "problem")
+        assert "The folder /proc/warcs for WARC files cannot be made: nothing can be made in /proc." in told
+        assert "The archive cannot be tried: nothing can be made in /proc. Name another folder." in told
+
+
+def test_a_disk_that_does_not_say_how_much_room_it_has(
+    project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = shutil.disk_usage("/")
+    monkeypatch.setattr(disks.shutil, "disk_usage", lambda path: used._replace(total=0, free=0))
+    told = of(project(), "ok")
+    assert "for WARC files can be written to; it is made when it is needed; how much room there is," in told
 
 
 def test_a_disk_that_is_almost_full(project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,9 +52,10 @@ def test_outputs_that_cannot_be_written(project: Callable[..., Any], tmp_path: P
             code=3,
         )
     told = of(findings, "problem")
-    assert "The report cannot be tried: Not a directory" in told
+    is_file = f"cannot be tried: {tmp_path}/file is a file. Name another folder."
+    assert f"The report {is_file}" in told
     assert f"The file {tmp_path}/folder of DEDUPE_DUPLICATES_LOG is a folder. Name a file." in told
-    assert "The file of metrics cannot be tried: Not a directory" in told
+    assert f"The file of metrics {is_file}" in told
     assert f"127.0.0.1:{port}: Address already in use. Set DEDUPE_METRICS_PORT to a port that is free" in told
 
 
@@ -136,7 +137,7 @@ def test_a_link_is_tried_where_it_leads(project: Callable[..., Any], tmp_path: P
     (tmp_path / "file").touch()
     (tmp_path / "m.prom").symlink_to(tmp_path / "file" / "m.prom")
     findings = project(f'{ADDON}DEDUPE_METRICS_FILE = "{tmp_path}/m.prom"\n', code=3)
-    assert "The file of metrics cannot be tried: Not a directory" in of(findings, "problem")
+    assert f"The file of metrics cannot be tried: {tmp_path}/file is a file." in of(findings, "problem")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may do all")
@@ -151,5 +152,5 @@ def test_what_is_replaced_needs_its_folder_and_what_is_added_to_does_not(
     assert of(project(settings), "problem") == ""
     folder.chmod(0o555)
     told = of(project(settings, code=3), "problem")
-    assert "The file of metrics cannot be tried: Permission denied" in told
+    assert f"The file of metrics cannot be tried: there is no permission for {folder}." in told
     assert "The log of duplicates cannot be tried" not in told

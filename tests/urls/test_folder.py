@@ -547,7 +547,7 @@ def test_a_queue_is_set_aside_after_a_kill_alone(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "urls").write_bytes(b"a file")
-    with pytest.raises(StoreUnavailable, match="run without JOBDIR"):
+    with pytest.raises(StoreUnavailable, match=r"urls is a file\. Name another folder in JOBDIR\.$"):
         folder_at(tmp_path).open(100, 1e-6)
 
 

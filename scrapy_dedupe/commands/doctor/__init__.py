@@ -82,6 +82,12 @@ def _checked(check: Callable[[Patient], Iterator[Said]], patient: Patient) -> It
         yield from check(patient)
     except DedupeError as error:
         yield told(error)
+    except OSError as error:
+        place = "" if error.filename is None else f" ({error.filename})"
+        yield problem(
+            f"This could not be looked at to its end: {error.strerror or error}{place}.",
+            "See to that place and its permissions, and call the doctor again.",
+        )
     except Exception as error:  # noqa: BLE001 - the other sections are looked at all the same
         yield problem(
             f"This could not be looked at to its end: unexpected {type(error).__name__}: {error}.",

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy.utils.misc import load_object
 
+from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.middleware_order import PLACES, misplaced, named_components, order_faults
 
-from .finding import Said, note, ok, problem, warning
+from .finding import Said, note, ok, problem, told, warning
 from .spiders import with_components
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def check(patient: Patient) -> Iterator[Said]:
     for said in _unloadable(patient):
         has_unloadable = True
         yield said
-    if patient.addon_error is not None and not has_unloadable:
+    if isinstance(patient.addon_error, DedupeError):
+        yield told(patient.addon_error, "No crawl starts with it.")
+    elif patient.addon_error is not None and not has_unloadable:
         yield problem(
             f"An add-on cannot be loaded ({type(patient.addon_error).__name__}: {patient.addon_error}).",
             "See to the setting ADDONS; no crawl starts with it.",
@@ -45,7 +48,7 @@ def check(patient: Patient) -> Iterator[Said]:
         has_addon = any(path == "scrapy_dedupe.Addon" for _, path in named_components(patient.given))
         way = "the add-on" if has_addon else "classes that are set by hand"
         words = [word for layer, word in _WORDS.items() if layer in layers]
-        if not wrong_places and not any(fault.is_refused for fault in faults):
+        if not (wrong_places or patient.addon_error or any(fault.is_refused for fault in faults)):
             yield ok(f"Crawls have {_listed(words)}, through {way}.")
         yield from _absent(patient, layers)
     elif not (has_unloadable or wrong_places or patient.faults or patient.addon_error):

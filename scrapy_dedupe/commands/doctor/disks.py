@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe import whole_file
 from scrapy_dedupe.commands.figures import number_text, size_text
+from scrapy_dedupe.errors import folder_fault
 from scrapy_dedupe.stores import parse_store_url
 
 from .finding import Said, ok, problem, warning
@@ -22,6 +24,17 @@ MIN_FREE_BYTES: Final = 1_000_000_000
 _MIN_FREE_SHARE: Final = 0.05
 _MIN_FREE_FILES: Final = 1_000
 _STORES: Final = {"content": "the store", "index": "the store of the crawl index"}
+_SETTINGS: Final = {
+    "the store": "DEDUPE_STORE_URL",
+    "the store of the crawl index": "DEDUPE_INDEX_URL",
+    "WARC files": "DEDUPE_WARC_DIR",
+    "WACZ files": "DEDUPE_WACZ_DIR",
+    "the job (JOBDIR)": "JOBDIR",
+    "the passage index": "DEDUPE_PASSAGES_DIR",
+    "the report": "DEDUPE_REPORT",
+    "the log of duplicates": "DEDUPE_DUPLICATES_LOG",
+    "the file of metrics": "DEDUPE_METRICS_FILE",
+}
 
 
 def check(patient: Patient) -> Iterator[Said]:
@@ -42,7 +55,9 @@ def check(patient: Patient) -> Iterator[Said]:
             first[key], others[key], faults[key] = what, [], said
     for key, said in faults.items():
         also = f" So it is for {', '.join(others[key])}." if others[key] else ""
-        yield replace(said, sentence=said.sentence + also)
+        names = list(dict.fromkeys(_SETTINGS[what] for what in (first[key], *others[key])))
+        where = f" The setting{'s are' if len(names) > 1 else ' is'} {', '.join(names)}."
+        yield replace(said, sentence=said.sentence + also, remedy=said.remedy + where)
 
 
 def folders(patient: Patient) -> dict[str, Path]:
@@ -87,6 +102,8 @@ def _look(shown: str, folder: Path) -> Said:
     there = existing(folder)
     if not there.is_dir():
         return problem(f"{shown} cannot be made, since {there} is a file.", "Name another folder.")
+    is_there = there == folder.absolute()
+    later = "" if is_there else "; it is made when it is needed"
     try:
         usage = shutil.disk_usage(there)
         system = os.statvfs(there) if hasattr(os, "statvfs") else None
@@ -96,9 +113,17 @@ def _look(shown: str, folder: Path) -> Said:
         return problem(f"{shown} is on a file system that can only be read.", "Name another folder.")
     if not os.access(there, os.W_OK | os.X_OK):
         return problem(
-            f"{shown} cannot be {'written to' if there == folder.absolute() else f'made: no permission in {there}'}.",
+            f"{shown} cannot be {'written to' if is_there else f'made: no permission in {there}'}.",
             "Change its permissions, or name another folder.",
         )
+    if not usage.total:
+        # Such as /proc, which says neither what it has nor that nobody writes there.
+        try:
+            whole_file.try_folder(there)
+        except OSError as error:
+            reason, remedy = folder_fault(folder, error)
+            return problem(f"{shown} cannot be {'written to' if is_there else 'made'}: {reason}.", remedy)
+        return ok(f"{shown} can be written to{later}; how much room there is, its file system does not say.")
     free = f"{size_text(usage.free)} free of {size_text(usage.total)}"
     files = None if system is None or not system.f_files else system.f_favail
     is_full = bool(usage.total) and not usage.free
@@ -117,4 +142,4 @@ def _look(shown: str, folder: Path) -> Said:
             f"{shown} is on a file system that has room for {number_text(files)} more files (inodes).",
             "Delete files that nobody needs, or name a folder on another disk.",
         )
-    return ok(f"{shown} has {free}{'' if there == folder.absolute() else '; it is made when it is needed'}.")
+    return ok(f"{shown} has {free}{later}.")

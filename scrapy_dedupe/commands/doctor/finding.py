@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.errors import DedupeError, folder_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,9 +66,13 @@ def tried(what: str, attempt: Callable[[], Said]) -> Iterator[Said]:
     except DedupeError as error:
         yield told(error, f"Until then the {what} does not work.")
     except OSError as error:
-        place = "" if error.filename is None else f" ({Path(error.filename).parent})"
-        sentence = f"The {what} cannot be tried: {error.strerror or error}{place}."
-        yield Said("problem", sentence, _remedy(error), _is_of_full_disk(error))
+        # Where no file is named, it is of no use to look for what stands in the way.
+        reason, remedy = (
+            (error.strerror or str(error), _remedy(error))
+            if error.filename is None
+            else folder_fault(Path(error.filename).parent, error)
+        )
+        yield Said("problem", f"The {what} cannot be tried: {reason}.", remedy, _is_of_full_disk(error))
 
 
 def _is_of_full_disk(error: BaseException | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -116,7 +117,8 @@ def data_folder_kept_away() -> Iterator[None]:
     """Take the project's data folder away again if it was made by looking, as Scrapy does when it is asked for its name."""
     config = closest_scrapy_cfg()
     folder = Path(config).parent / ".scrapy" if config else None
-    was_there = folder is None or folder.exists()
+    # Path.exists raises where the project may not be looked into.
+    was_there = folder is None or os.path.exists(folder)  # noqa: PTH110
     try:
         yield
     finally:

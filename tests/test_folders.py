@@ -1,0 +1,151 @@
+"""Folders that cannot be made or written to: the crawl and the doctor say what is wrong, and what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from crawling import LinkSpider, crawl, crawl_test
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from webserver import WebServer
+
+# Others than root are told that they have no permission.
+HAS_PROC = os.path.ismount("/proc") and os.geteuid() == 0
+
+PROJECT = """
+import scrapy
+
+
+class One(scrapy.Spider):
+    name = "one"
+    start_urls = ["data:text/html,<p>one"]
+
+    def parse(self, response):
+        pass
+"""
+
+
+@crawl_test
+async def test_folders_that_cannot_be_written(
+    web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    is_file = f"{tmp_path}/file is a file."
+    for name, value, words in (
+        ("DEDUPE_WARC_DIR", f"{tmp_path}/file", f"{is_file} Name another folder in DEDUPE_WARC_DIR."),
+        ("DEDUPE_WARC_DIR", f"{tmp_path}/file/warcs", f"{is_file} Name another folder in DEDUPE_WARC_DIR."),
+        (
+            "DEDUPE_WARC_DIR",
+            f"{tmp_path}/link",
+            f"{tmp_path}/link is a link to what is not there. Name another",
+        ),
+        ("DEDUPE_STORE_URL", f"sqlite:///{tmp_path}/file/d.db", f"{is_file} Name a file in another folder."),
+        ("JOBDIR", f"{tmp_path}/file", f"{is_file} Name another folder."),
+        # Scrapy makes it before it asks a component.
+        ("JOBDIR", f"{tmp_path}/file/job", f"{is_file} Name another one."),
+        *(
+            [("DEDUPE_WARC_DIR", "/proc/warcs", "nothing can be made in /proc. Name another")]
+            if HAS_PROC
+            else []
+        ),
+    ):
+        caplog.clear()
+        with pytest.raises(Exception):  # noqa: B017 - Scrapy may put an error of its own in place of ours
+            await crawl(LinkSpider, {**settings, name: value}, urls=web.url())
+        (told,) = [line for line in caplog.messages if "does not start" in line]
+        assert words in told
+        assert "permission" not in told
+        assert "File exists" not in told
+    assert web.paths == []
+
+
+def project_at(folder: Path, *, data_folder: Path | None = None) -> Path:
+    """A project with the add-on, and Scrapy's data folder where it is told."""
+    (folder / "first").mkdir(parents=True)
+    told = f"[settings]\ndefault = first.settings\n[datadir]\ndefault = {data_folder}\n"
+    (folder / "scrapy.cfg").write_text(told if data_folder else told.partition("[datadir]")[0])
+    (folder / "first" / "__init__.py").touch()
+    (folder / "first" / "spiders.py").write_text(PROJECT)
+    (folder / "first" / "settings.py").write_text(
+        'SPIDER_MODULES = ["first.spiders"]\nADDONS = {"scrapy_dedupe.Addon": 500}\nTELNETCONSOLE_ENABLED = False\n'
+    )
+    return folder
+
+
+def said(folder: Path, *words: str, before: Sequence[str] = ()) -> str:
+    done = subprocess.run(
+        [*before, sys.executable, "-B", "-m", "scrapy", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    project = project_at(tmp_path / "project", data_folder=tmp_path / "file" / "data")
+    told = said(project, "crawl", "one")
+    words = f"dedupe.sqlite cannot be opened: {tmp_path}/file is a file. Name a file in another folder."
+    assert len(re.findall(f"The crawl does not start. The store .*{re.escape(words)}", told)) == 1
+    told = one_line(said(project, "dedupe", "doctor"))
+    assert (
+        f"The folder {tmp_path}/file/data/dedupe for the store cannot be made, since {tmp_path}/file is a file."
+        " -> Name another folder. The setting is DEDUPE_STORE_URL."
+    ) in told
+    assert "fault of scrapy-dedupe" not in told
+    assert "Traceback" not in told
+    # Nothing that is not used stands in the way.
+    elsewhere = f"DEDUPE_STORE_URL=sqlite:///{tmp_path}/d.db"
+    assert "'finish_reason': 'finished'" in said(project, "crawl", "one", "-s", elsewhere)
+
+
+def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
+    project = project_at(tmp_path / "project")
+    script = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && cd "$0" && exec "$@"'
+    mounted = ["unshare", "-m", "sh", "-c", script, str(project)]
+    if not shutil.which("unshare") or subprocess.run([*mounted, "true"], check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    is_read_only = f"{project} is on a file system that can only be read."
+    elsewhere = ("-s", f"DEDUPE_STORE_URL=sqlite:///{tmp_path}/d.db")
+    for options, words in (
+        ((), "The crawl does not start. The store "),
+        (elsewhere, "The crawl does not start. WARC files cannot be written to warcs: "),
+        (("-s", "JOBDIR=job"), "The crawl does not start. The job folder job (JOBDIR) cannot be made: "),
+    ):
+        told = said(project, "crawl", "one", *options, before=mounted)
+        assert re.search(f"{re.escape(words)}.*{re.escape(is_read_only)}", told), told
+        told = one_line(said(project, "dedupe", "doctor", *options, before=mounted))
+        assert "can only be read. So it is for" in told or "WARC files is on a file system" in told
+        assert f"The archive cannot be tried: {is_read_only} -> Name another folder." in told
+        assert "fault of scrapy-dedupe" not in told
+        assert "Traceback" not in told
+
+
+def test_settings_of_a_module_without_a_project(tmp_path: Path) -> None:
+    """As a server that runs spiders has them: Scrapy does not know its data folder then."""
+    project_at(tmp_path / "project")
+    (tmp_path / "empty").mkdir()
+    before = [
+        "env", "SCRAPY_SETTINGS_MODULE=first.settings", f"PYTHONPATH={tmp_path / 'project'}:{os.environ.get('PYTHONPATH', '')}"
+    ]  # fmt: skip
+    told = said(tmp_path / "empty", "crawl", "one", before=before)
+    assert "'finish_reason': 'finished'" in told
+    assert "Disabled" not in told
+    assert (tmp_path / "empty" / ".scrapy" / "dedupe" / "dedupe.sqlite").exists()
