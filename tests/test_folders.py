@@ -82,9 +82,13 @@ def project_at(folder: Path, *, data_folder: Path | None = None) -> Path:
     return folder
 
 
-def said(folder: Path, *words: str, before: Sequence[str] = ()) -> str:
+CRAWL = ("scrapy", "crawl", "one")
+DOCTOR = ("scrapy_dedupe.commands.console", "doctor")
+
+
+def said(folder: Path, words: Sequence[str], before: Sequence[str] = ()) -> str:
     done = subprocess.run(
-        [*before, sys.executable, "-B", "-m", "scrapy", *words],
+        [*before, sys.executable, "-B", "-m", *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -101,10 +105,10 @@ def one_line(text: str) -> str:
 def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     project = project_at(tmp_path / "project", data_folder=tmp_path / "file" / "data")
-    told = said(project, "crawl", "one")
+    told = said(project, CRAWL)
     words = f"dedupe.sqlite cannot be opened: {tmp_path}/file is a file. Name a file in another folder."
     assert len(re.findall(f"The crawl does not start. The store .*{re.escape(words)}", told)) == 1
-    told = one_line(said(project, "dedupe", "doctor"))
+    told = one_line(said(project, DOCTOR))
     assert (
         f"The folder {tmp_path}/file/data/dedupe for the store cannot be made, since {tmp_path}/file is a file."
         " -> Name another folder. The setting is DEDUPE_STORE_URL."
@@ -113,7 +117,7 @@ def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert "Traceback" not in told
     # Nothing that is not used stands in the way.
     elsewhere = f"DEDUPE_STORE_URL=sqlite:///{tmp_path}/d.db"
-    assert "'finish_reason': 'finished'" in said(project, "crawl", "one", "-s", elsewhere)
+    assert "'finish_reason': 'finished'" in said(project, [*CRAWL, "-s", elsewhere])
 
 
 def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
@@ -123,15 +127,20 @@ def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
     if not shutil.which("unshare") or subprocess.run([*mounted, "true"], check=False).returncode:
         pytest.skip("no file system can be mounted here")
     is_read_only = f"{project} is on a file system that can only be read."
-    elsewhere = ("-s", f"DEDUPE_STORE_URL=sqlite:///{tmp_path}/d.db")
-    for options, words in (
-        ((), "The crawl does not start. The store "),
-        (elsewhere, "The crawl does not start. WARC files cannot be written to warcs: "),
-        (("-s", "JOBDIR=job"), "The crawl does not start. The job folder job (JOBDIR) cannot be made: "),
+    settings = project / "first" / "settings.py"
+    common = settings.read_text()
+    for more, words in (
+        ("", "The crawl does not start. The store "),
+        (
+            f'DEDUPE_STORE_URL = "sqlite:///{tmp_path}/d.db"',
+            "The crawl does not start. WARC files cannot be written to warcs: ",
+        ),
+        ('JOBDIR = "job"', "The crawl does not start. The job folder job (JOBDIR) cannot be made: "),
     ):
-        told = said(project, "crawl", "one", *options, before=mounted)
+        settings.write_text(common + more)
+        told = said(project, CRAWL, mounted)
         assert re.search(f"{re.escape(words)}.*{re.escape(is_read_only)}", told), told
-        told = one_line(said(project, "dedupe", "doctor", *options, before=mounted))
+        told = one_line(said(project, DOCTOR, mounted))
         assert "can only be read. So it is for" in told or "WARC files is on a file system" in told
         assert f"The archive cannot be tried: {is_read_only} -> Name another folder." in told
         assert "fault of scrapy-dedupe" not in told
@@ -145,7 +154,7 @@ def test_settings_of_a_module_without_a_project(tmp_path: Path) -> None:
     before = [
         "env", "SCRAPY_SETTINGS_MODULE=first.settings", f"PYTHONPATH={tmp_path / 'project'}:{os.environ.get('PYTHONPATH', '')}"
     ]  # fmt: skip
-    told = said(tmp_path / "empty", "crawl", "one", before=before)
+    told = said(tmp_path / "empty", CRAWL, before)
     assert "'finish_reason': 'finished'" in told
     assert "Disabled" not in told
     assert (tmp_path / "empty" / ".scrapy" / "dedupe" / "dedupe.sqlite").exists()
