@@ -184,7 +184,10 @@ async def test_a_file_that_cannot_be_written_refuses_the_start(
     web: WebServer, logged: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logged["DEDUPE_DUPLICATES_LOG"] = tmp_path
-    with pytest.raises(SettingError, match=r"DEDUPE_DUPLICATES_LOG cannot be written to .*Is a directory.*name another file, or none\.$"):
+    with pytest.raises(
+        SettingError,
+        match=r"DEDUPE_DUPLICATES_LOG cannot be written to .*Is a directory.*name another file, or none\.$",
+    ):
         await crawl(LinkSpider, logged, urls=web.url())
     assert "The crawl does not start. The file of DEDUPE_DUPLICATES_LOG" in caplog.text
     assert web.paths == []
