@@ -3,9 +3,10 @@
 With JOBDIR, and unless the queue is in Redis too, the job keeps three files beside it, under ``dedupe/urls``:
 ``shared`` names the filter that it uses and tells whether it was left in good order
 (:mod:`scrapy_dedupe.urls.attachment`), ``urls.done`` is the journal of requests that are done and brought
-nothing new (:mod:`scrapy_dedupe.urls.journal`), and ``urls.forgotten`` that of those which were asked for again since
-(they were forgotten, or the server was away or had lost the filter), and do not count as done. After a kill the filter begins anew, if no other process uses it, with what the journals
-hold, and Scrapy's queue is set aside, for the reasons told in :mod:`scrapy_dedupe.urls.folder`.
+nothing new (:mod:`scrapy_dedupe.urls.journal`), and ``urls.forgotten`` that of those which were asked for again
+since (they were forgotten, or the server was away or had lost the filter), and do not count as done. After a
+kill the filter begins anew, if no other process uses it, with what the journals hold, and Scrapy's queue is set
+aside, for the reasons told in :mod:`scrapy_dedupe.urls.folder`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@
 -- milliseconds (0: leave the lease as it is); the generation that it asks; a name for this call; the words of each
 -- fingerprint, 64 bytes.
 -- Returns a digit for each fingerprint (1: add found it new, 2: so too, and it was forgotten; 1: has found it; forget
--- returns none), or a table with the
--- generation that is there when it is another one, and then nothing was done.
+-- returns none), or a table with the generation that is there when it is another one, and then nothing was done.
 
 local ITEM = 64
 local SLOTS = 4
