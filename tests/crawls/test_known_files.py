@@ -52,3 +52,17 @@ def test_a_file_that_another_one_has_replaced_does_not_count(index: CrawlIndex, 
     assert files.hold(two)
     (tmp_path / "two" / two.file).unlink()
     assert not files.hold(two)
+
+
+def test_a_file_that_begins_as_before_holds_no_more_than_that(index: CrawlIndex, tmp_path: Path) -> None:
+    record_crawl(index, tmp_path, "one", [1, 2], commit=True)
+    first, second = originals(index, "one")
+    assert first.file is not None
+    assert second.offset is not None
+    path = tmp_path / "one" / first.file
+    path.write_bytes(path.read_bytes()[: second.offset])
+    files = KnownFiles("two")
+    assert files.hold(first)
+    assert not files.hold(second)
+    path.write_bytes(b"")
+    assert not KnownFiles("two").hold(first)
