@@ -358,18 +358,19 @@ class Evidence:
             for held in self._answers("uri = ? AND digest = ?", _ALIKE, sides, uri, form)
         ]
 
+    def with_payload(self, uri: bytes, sha: bytes, sides: int) -> tuple[Held, ...]:
+        """The captures of a URI with the payload of a SHA-256, whatever digest they have. After `with_digest`."""
+        return self._answers("uri = ? AND sha = ?", _ALIKE, sides, uri, sha)
+
     def was_renamed(self, old: bytes, new: bytes) -> Iterator[int]:
         """The pairs in which a record with the id *old* before has the id *new* after."""
-        return (
-            row[0] for row in self._rows("SELECT pair FROM renamed WHERE old = ? AND new = ?", (old, new))
-        )
+        rows = self._rows("SELECT pair FROM renamed WHERE old = ? AND new = ?", (old, new))
+        return (row[0] for row in rows)
 
     def files_with_id(self, record_id: bytes, sides: int) -> Iterator[int]:
         """The files whose captures have a record id."""
-        return (
-            row[0]
-            for row in self._rows("SELECT file FROM captures WHERE id = ? AND sides & ?", (record_id, sides))
-        )
+        rows = self._rows("SELECT file FROM captures WHERE id = ? AND sides & ?", (record_id, sides))
+        return (row[0] for row in rows)
 
     def is_on_a_record(self, record_id: bytes) -> bool:
         """Whether any record of either archive has an id."""

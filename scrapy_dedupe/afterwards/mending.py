@@ -177,8 +177,9 @@ class Mender:
             if present != date and not is_named and self._has(_STAYS_AT, uri, date):
                 # Replay programs take what has that very date before what has it to the second.
                 return True, None
-            # Without a digest another capture of that moment may be meant; then the id decides.
-            is_meant = digest is not None or record_id in (None, key) or not self._has(_STAYS, record_id)
+            # Without a digest to compare another capture of that moment may be meant; then the id decides.
+            is_told = _is_comparable(digest, keys)
+            is_meant = is_told or record_id in (None, key) or not self._has(_STAYS, record_id)
             if is_meant and _could_be(digest, keys):
                 return True, self._of_line(line) if is_converted else None
         return False, None
@@ -203,11 +204,13 @@ def _found(row: Sequence[bytes] | None) -> _Found | None:
 
 def _could_be(digest: str | None, keys: Sequence[str | None]) -> bool:
     """Whether a digest is that of a record with *keys*, as far as can be told."""
-    if digest is None:
-        return True
-    label = digest.partition(":")[0]
-    same_label = [key for key in keys if key is not None and key.partition(":")[0] == label]
-    return not same_label or digest in same_label
+    return not _is_comparable(digest, keys) or digest in keys
+
+
+def _is_comparable(digest: str | None, keys: Sequence[str | None]) -> bool:
+    """Whether any of *keys* is of the algorithm of a digest."""
+    label = digest.partition(":")[0] if digest else None
+    return any(key.partition(":")[0] == label for key in keys if key is not None)
 
 
 def _text(value: bytes | None) -> str | None:

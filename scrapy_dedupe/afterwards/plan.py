@@ -71,7 +71,8 @@ CREATE INDEX surveyed_place ON surveyed (uri, date_key);
 CREATE TABLE named (uri BLOB, key TEXT, is_converted INTEGER, line INTEGER, PRIMARY KEY (uri, key, is_converted, line))
     WITHOUT ROWID;
 INSERT OR IGNORE INTO named SELECT uri, digest_key, is_converted, line FROM surveyed WHERE uri IS NOT NULL AND digest_key IS NOT NULL;
-INSERT OR IGNORE INTO named SELECT uri, listed_key, is_converted, line FROM surveyed WHERE uri IS NOT NULL;
+INSERT OR IGNORE INTO named SELECT uri, listed_key, is_converted, line FROM surveyed
+    WHERE uri IS NOT NULL AND listed_key LIKE 'sha256:%';
 DROP TABLE pinned;
 DROP TABLE pinned_uri;
 CREATE TABLE standing (id_key BLOB, file INTEGER, uri BLOB, date_key TEXT);

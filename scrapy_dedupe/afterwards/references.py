@@ -6,7 +6,9 @@ own URI and the digest. A revisit that was made or mended must lead by every way
 resource, never to a revisit, whose payload is that of the record before, and must have the digest of that one. One that
 was there before must lead, by each way that led there, to the same payload. What "there" is, all its ways say together;
 where they contradict each other, the digest says it, and else the way that replay programs try first. If none led
-anywhere, it is counted as dangling and is no fault of the rewriting.
+anywhere, it is counted as dangling and is no fault of the rewriting; so is one that led only to what has another
+digest, by its record and by its bytes, and not by its id, and does so no more. Where a reference was changed, a payload of its URI whose
+SHA-256 it has is what it meant, even if the record of that has a digest of another algorithm.
 
 Replay programs show the body of the original under the HTTP head of the revisit. If the body is stored in chunks and
 that head does not say so, they show the chunks as a part of the page, so this must not come by a change.
@@ -14,10 +16,16 @@ that head does not say so, they show the chunks as a part of the page, so this m
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, CONVERTED, UNDONE, digest_forms
+from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.bodies import payload_digest
+from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.codings import Undecodable
 from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,6 +33,8 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.afterwards.evidence import Evidence, Held, Reference, RevisitRow
     from scrapy_dedupe.afterwards.findings import Findings
+    from scrapy_dedupe.warc.capture import Digest
+    from scrapy_dedupe.warc.sources import ReadableFile
 
 _KEPT_NOTES = 1_000
 _WAYS = {
@@ -38,8 +48,9 @@ _WAYS = {
 class References:
     """Asks for every revisit and every link of the evidence.
 
-    ``place_of`` tells a place: of the pair with this number, the file after or not, and an offset. ``pair_count`` is how
-    many pairs there are before those of originals. `resolved` counts the revisits after that lead to a payload,
+    ``place_of`` tells a place: of the pair with this number, the file after or not, and an offset;
+    ``file_of`` gives the file of a capture by its number. ``pair_count`` is how many pairs there are before those of
+    originals. `resolved` counts the revisits after that lead to a payload,
     `dangling_before` those that led nowhere before either, `ambiguous` the new ones whose original shares its URI and
     second with another payload.
     """
@@ -49,11 +60,14 @@ class References:
         evidence: Evidence,
         findings: Findings,
         place_of: Callable[[int, bool, int | None], str | None],
+        file_of: Callable[[int], ReadableFile],
         pair_count: int,
     ) -> None:
         self._evidence = evidence
         self._findings = findings
         self._place_of = place_of
+        self._file_of = file_of
+        self._computed = lru_cache(_KEPT_NOTES)(self._digests_of)
         self._pair_count = pair_count
         self.resolved = 0
         self.dangling_before = 0
@@ -157,24 +171,36 @@ class References:
     def _check_kept(self, row: RevisitRow, before: Reference, after: Reference) -> None:
         led = self._ways(before, BEFORE)
         shas = self._payloads(before, led)
+        if not shas and before != after:
+            led = {"target": self._of_sha256(before, BEFORE)}
+            shas = _shas(led["target"])
         if not shas:
             self._check_dangling(row, before, after)
             return
         if before == after:
             leads = self._ways(after, AFTER)
-            for way, found in led.items():
-                if _shas(found) & shas and not _shas(leads[way]) & shas:
+            # URI and digest are asked for only where URI and date lead nowhere; by these it may be found again.
+            now = {way: _shas(found) & shas for way, found in leads.items()}
+            now["target"] |= now["place"]
+            lost = {way: found for way, found in led.items() if _shas(found) & shas and not now[way]}
+            for way, found in lost.items():
+                right = [one for one in found if one.sha in shas]
+                if way == "id" or not all(self._is_another(one, before.digest) for one in right):
                     self._tell_row(
                         row, f"{_WAYS[way]} led to a payload before and does not lead to it any more"
                     )
                     return
+            if lost and not any(now.values()):
+                self.dangling_before += 1
+                self._note(row, "what this revisit referred to had another digest than it says")
+                return
             self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
             self.resolved += 1
             return
         if row.change == UNDONE:
             leads = self._ways(after, AFTER)
             wrong = [way for way, found in leads.items() if found and not _shas(found) & shas]
-            if not self._payloads(after, leads) & shas:
+            if not (self._payloads(after, leads) or _shas(self._of_sha256(after, AFTER))) & shas:
                 self._tell_row(
                     row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload of before"
                 )
@@ -185,7 +211,7 @@ class References:
         if not originals:
             return
         self.resolved += 1
-        self._check_chunks(row, after, originals, _of_payload(led, shas))
+        self._check_chunks(row, after, originals, _of_payload(led, _shas(originals)))
         if before.digest is not None or after.digest is not None:
             self._check_digest(row, after, originals)
 
@@ -198,6 +224,31 @@ class References:
             return
         self.dangling_before += 1
         self._note(row, "the original of this revisit is in neither archive")
+
+    def _of_sha256(self, reference: Reference, side: int) -> list[Held]:
+        """The captures of the URI of a reference whose payload has its SHA-256, whatever their records say."""
+        uri = reference.uri if reference.target is None and reference.id is None else reference.target
+        digest = _parsed(reference.digest)
+        if uri is None or digest is None or digest.label != "sha256":
+            return []
+        return list(self._evidence.with_payload(uri, bytes.fromhex(digest.value), side))
+
+    def _is_another(self, held: Held, text: str | None) -> bool:
+        """Whether a capture has another digest than *text*, by its record and its payload, which is read, decoded too."""
+        digest = _parsed(text)
+        if digest is None or held.chunked or held.digest in digest_forms(text):
+            return False
+        computed = self._computed(held.file, held.offset, held.position, digest.label)
+        return bool(computed) and digest not in computed
+
+    def _digests_of(self, file: int, offset: int, position: int | None, label: str) -> tuple[Digest, ...]:
+        """Those of a stored payload, as it is and decoded; none if they cannot be computed."""
+        try:
+            record = read_record(self._file_of(file), offset, block_position=position)
+            made = [payload_digest(record, label, decoded=decoded) for decoded in (False, True)]
+            return tuple(parse_digest(f"{label}:{one.hex}") for one in made)
+        except (DamagedInput, Undecodable, ValueError):
+            return ()
 
     def _note(self, row: RevisitRow, text: str) -> None:
         if len(self.notes) < _KEPT_NOTES:
@@ -301,6 +352,13 @@ def _of_payload(ways: dict[str, list[Held]], shas: AbstractSet[bytes | None]) ->
 def _are_in_chunks(held: Iterable[Held]) -> bool:
     """Whether there are any, all of them stored in chunks."""
     return {one.chunked for one in held} == {1}
+
+
+def _parsed(text: str | None) -> Digest | None:
+    try:
+        return parse_digest(text) if text else None
+    except ValueError:
+        return None
 
 
 def _is_same_date(one: str | None, other: str | None) -> bool:

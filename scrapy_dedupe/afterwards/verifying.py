@@ -121,7 +121,7 @@ def verify(
             size_bytes = _read(files, len(pairs), evidence, folder, jobs, watch, findings, counts, faults)
             evidence.make_indexes()
             places = _Places(files)
-            references = References(evidence, findings, places.told, len(pairs))
+            references = References(evidence, findings, places.told, places.file, len(pairs))
             references.check_revisits()
             references.check_links()
             replays = Replays(evidence, findings, places.file)

@@ -87,9 +87,8 @@ class Originals:
             self._has_told_of_missing_file = True
             logger.warning(
                 "The index names originals in %s, which is not there any more, or holds something else; their payloads are"
-                " stored anew."
-                " If files of this index are moved after a crawl or lie on another machine, set"
-                " DEDUPE_WARC_CHECK_FILES = False.",
+                " stored anew. If the files were changed, `scrapy dedupe check --repair` brings the index up to date; if"
+                " they are moved after a crawl or lie on another machine, set DEDUPE_WARC_CHECK_FILES = False.",
                 original.file,
             )
         return False
