@@ -200,7 +200,9 @@ class References:
         if row.change == UNDONE:
             leads = self._ways(after, AFTER)
             wrong = [way for way, found in leads.items() if found and not _shas(found) & shas]
-            if not (self._payloads(after, leads) or _shas(self._of_sha256(after, AFTER))) & shas:
+            there = self._evidence.at_place(after.place, AFTER) if after.place is not None else ()
+            # What it meant before it was mended may be there again, and another capture of that moment.
+            if not _shas([*_of_payload(leads, shas), *there, *self._of_sha256(after, AFTER)]) & shas:
                 self._tell_row(
                     row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload of before"
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from afterwards.calling import Called, call, done
@@ -66,14 +66,14 @@ def sha256(payload: bytes) -> str:
     return hashlib.sha256(payload).hexdigest()
 
 
-def absent(label: str, uri: str, payload: bytes, **options: str) -> Record:
+def absent(label: str, uri: str, payload: bytes, **options: Any) -> Record:
     """A capture that is in none of the files."""
     elsewhere = Planting()
     elsewhere.file("elsewhere.warc")
     return elsewhere.exchange("elsewhere.warc", label, uri, payload, **options)
 
 
-def two_pages(kind: str = "gzip", **copy: str) -> Planting:
+def two_pages(kind: str = "gzip", **copy: Any) -> Planting:
     """A page at /1, and its copy at /2, which becomes a revisit."""
     p = Planting()
     p.file("a.warc", kind)
@@ -198,3 +198,19 @@ def test_restoring_may_bring_back_what_a_uri_and_a_digest_stood_in_for(tmp_path:
 
     restored(p, tmp_path)
     assert replayed(tmp_path, "old") == [sha256(PAGE)]
+
+
+def test_a_revisit_that_was_pointed_to_another_capture_of_a_moment_is_put_back(tmp_path: Path) -> None:
+    p = two_pages(digest_form=None)
+    p.file("b.warc")
+    p.exchange("b.warc", "other", f"{SITE}/4", OTHER, date="2020-01-01T00:00:02Z")
+    p.exchange("b.warc", "twin", f"{SITE}/2", OTHER, date=MOMENT)
+    p.revisit("b.warc", "old", f"{SITE}/3", p.records["copy"])
+
+    staged(p, tmp_path, "a.warc")
+    # What it names by its id is no capture any more, and what has its URI and date becomes a revisit now.
+    staged(p, tmp_path, "b.warc")
+    assert record(tmp_path, "old").get(b"Former-WARC-Refers-To") == record_id("copy")
+
+    restored(p, tmp_path)
+    assert replayed(tmp_path, "old") == [sha256(PAGE), sha256(OTHER)]
