@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, CONVERTED, UNDONE, digest_forms
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.warc.bodies import payload_digest
+from scrapy_dedupe.warc.bodies import hasher_of, payload_digest
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.codings import Undecodable
 from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:
@@ -236,19 +237,24 @@ class References:
         return list(self._evidence.with_payload(uri, bytes.fromhex(digest.value), side))
 
     def _is_another(self, held: Held, text: str | None) -> bool:
-        """Whether a capture has another digest than *text*, by its record and its payload, which is read, decoded too."""
+        """Whether a capture has another digest than *text*, by its record and its payload, which is read again."""
         digest = _parsed(text)
-        if digest is None or held.chunked or held.digest in digest_forms(text):
+        if digest is None or held.digest in digest_forms(text):
             return False
         computed = self._computed(held.file, held.offset, held.position, digest.label)
         return bool(computed) and digest not in computed
 
     def _digests_of(self, file: int, offset: int, position: int | None, label: str) -> tuple[Digest, ...]:
-        """Those of a stored payload, as it is and decoded; none if they cannot be computed."""
+        """Those of a payload as it is stored, without chunks, and decoded; none if they cannot be computed."""
         try:
             record = read_record(self._file_of(file), offset, block_position=position)
-            made = [payload_digest(record, label, decoded=decoded) for decoded in (False, True)]
-            return tuple(parse_digest(f"{label}:{one.hex}") for one in made)
+            made = [payload_digest(record, label, decoded=decoded).hex for decoded in (False, True)]
+            stored = hasher_of(label)
+            head_bytes = record.http.length if record.http is not None else 0
+            for piece in open_block(record.path, record.frame):
+                stored.update(piece[head_bytes:])
+                head_bytes = max(0, head_bytes - len(piece))
+            return tuple(parse_digest(f"{label}:{one}") for one in (*made, stored.hexdigest()))
         except (DamagedInput, Undecodable, ValueError):
             return ()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from afterwards.calling import Called, call, done
 from afterwards.outputs import assert_restored, read
-from afterwards.planted import Planting, digest, record_id, text
+from afterwards.planted import Copy, Planting, digest, in_chunks, record_id, text
 from warcio.archiveiterator import ArchiveIterator
 
 if TYPE_CHECKING:
@@ -98,11 +98,12 @@ def test_the_id_decides_between_captures_of_a_moment_where_no_digest_can_be_comp
     restored(p, tmp_path)
 
 
+@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "chunks"])
 @pytest.mark.parametrize("names", [("uri", "date"), ("id", "uri", "date")])
 def test_a_revisit_of_another_payload_than_its_uri_and_date_have_is_left_and_told(
-    tmp_path: Path, names: tuple[str, ...]
+    tmp_path: Path, names: tuple[str, ...], chunked: bool
 ) -> None:
-    p = two_pages()
+    p = two_pages(chunked=chunked, fate=Copy("first"))
     p.file("b.warc")
     old = p.revisit(
         "b.warc", "old", f"{SITE}/3", absent("gone", f"{SITE}/2", OTHER, date=MOMENT), names=names
@@ -117,19 +118,22 @@ def test_a_revisit_of_another_payload_than_its_uri_and_date_have_is_left_and_tol
 
 
 @pytest.mark.parametrize(
-    ("coding", "said", "names"),
+    ("options", "said", "names"),
     [
-        (None, OTHER, ("id", "uri", "date")),  # the id means that record, whatever the digest says
-        ("gzip", PAGE, ("uri", "date")),  # some writers hash the decoded body
+        ({}, OTHER, ("id", "uri", "date")),  # the id means that record, whatever the digest says
+        # Some writers hash the decoded body, or the one in chunks.
+        ({"coding": "gzip"}, PAGE, ("uri", "date")),
+        ({"chunked": True}, in_chunks(PAGE), ("uri", "date")),
     ],
+    ids=["by its id", "decoded", "chunks"],
 )
 def test_what_a_wrong_digest_may_mean_all_the_same_is_not_given_up(
-    tmp_path: Path, coding: str | None, said: bytes, names: tuple[str, ...]
+    tmp_path: Path, options: dict[str, Any], said: bytes, names: tuple[str, ...]
 ) -> None:
     p = Planting()
     p.file("a.warc")
-    p.exchange("a.warc", "first", f"{SITE}/1", PAGE, coding=coding)
-    copy = p.exchange("a.warc", "copy", f"{SITE}/2", PAGE, coding=coding)
+    p.exchange("a.warc", "first", f"{SITE}/1", PAGE, **options)
+    copy = p.exchange("a.warc", "copy", f"{SITE}/2", PAGE, **options)
     wrong = ((b"WARC-Payload-Digest", digest("sha1", said)),)
     fields = tuple(field for field in copy.fields if field[0] != b"WARC-Payload-Digest") + wrong
     p.revisit("a.warc", "old", f"{SITE}/3", dataclasses.replace(copy, fields=fields), names=names)
