@@ -56,7 +56,8 @@ _BY_ID = (
 # Some write dates to the second of records that have fractions of it.
 _BY_PLACE = (
     "SELECT line, is_converted, date_key, id_key, digest_key, listed_key FROM plan.surveyed"
-    " WHERE uri = ? AND date_key BETWEEN ? AND ? ORDER BY date_key <> ?, id_key IS NOT ?, is_converted, line"
+    " WHERE uri = ? AND date_key BETWEEN ? AND ?"
+    " ORDER BY date_key <> ?, id_key IS NOT ?, digest_key IS NOT ? AND listed_key IS NOT ?, is_converted, line"
 )
 _BY_PAYLOAD = (
     "SELECT line, is_converted FROM plan.named WHERE uri = ? AND key = ? ORDER BY is_converted, line LIMIT 1"
@@ -171,7 +172,8 @@ class Mender:
     ) -> tuple[bool, _Found | None]:
         """Whether URI and date tell what is meant, and what that was converted to; nothing if it stays."""
         second = date[:_SECOND]
-        rows = self._execute(_BY_PLACE, (uri, second, f"{second}~", date, record_id))
+        named = (date, record_id, digest or "", digest or "")
+        rows = self._execute(_BY_PLACE, (uri, second, f"{second}~", *named))
         for line, is_converted, present, key, *keys in rows:
             is_named = digest is not None and record_id is not None and record_id == key
             if present != date and not is_named and self._has(_STAYS_AT, uri, date):

@@ -172,8 +172,8 @@ class References:
     def _check_kept(self, row: RevisitRow, before: Reference, after: Reference) -> None:
         led = self._ways(before, BEFORE)
         shas = self._payloads(before, led)
-        if not shas and before != after:
-            led = {"target": self._of_sha256(before, BEFORE)}
+        if before != after and self._leads_astray(before, led):
+            led = {"target": self._by_digest(before, BEFORE)}
             shas = _shas(led["target"])
         if not shas:
             self._check_dangling(row, before, after)
@@ -203,7 +203,7 @@ class References:
             wrong = [way for way, found in leads.items() if found and not _shas(found) & shas]
             there = self._evidence.at_place(after.place, AFTER) if after.place is not None else ()
             # What it meant before it was mended may be there again, and another capture of that moment.
-            if not _shas([*_of_payload(leads, shas), *there, *self._of_sha256(after, AFTER)]) & shas:
+            if not _shas([*_of_payload(leads, shas), *there, *self._by_digest(after, AFTER)]) & shas:
                 self._tell_row(
                     row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload of before"
                 )
@@ -228,13 +228,21 @@ class References:
         self.dangling_before += 1
         self._note(row, "the original of this revisit is in neither archive")
 
-    def _of_sha256(self, reference: Reference, side: int) -> list[Held]:
-        """The captures of the URI of a reference whose payload has its SHA-256, whatever their records say."""
+    def _leads_astray(self, reference: Reference, led: dict[str, list[Held]]) -> bool:
+        """Whether a reference leads nowhere, or by URI and date alone to other payloads than its digest says."""
+        others = [held for way, found in led.items() if way != "place" for held in found]
+        return not others and all(self._is_another(held, reference.digest) for held in led["place"])
+
+    def _by_digest(self, reference: Reference, side: int) -> list[Held]:
+        """The captures of the URI of a reference with its digest, and those whose payload has it if it is a SHA-256."""
         uri = reference.uri if reference.target is None and reference.id is None else reference.target
         digest = _parsed(reference.digest)
-        if uri is None or digest is None or digest.label != "sha256":
+        if uri is None or digest is None:
             return []
-        return list(self._evidence.with_payload(uri, bytes.fromhex(digest.value), side))
+        found = self._evidence.with_digest(uri, reference.digest, side)
+        if digest.label == "sha256":
+            found += self._evidence.with_payload(uri, bytes.fromhex(digest.value), side)
+        return found
 
     def _is_another(self, held: Held, text: str | None) -> bool:
         """Whether a capture has another digest than *text*, by its record and its payload, which is read again."""

@@ -218,3 +218,33 @@ def test_a_revisit_that_was_pointed_to_another_capture_of_a_moment_is_put_back(t
 
     restored(p, tmp_path)
     assert replayed(tmp_path, "old") == [sha256(PAGE), sha256(OTHER)]
+
+
+def test_the_digest_decides_between_captures_of_a_moment_before_what_cannot_be_compared(
+    tmp_path: Path,
+) -> None:
+    p = two_pages()
+    p.exchange("a.warc", "other", f"{SITE}/2", OTHER, date=MOMENT, digest_form="sha256")
+    p.exchange("a.warc", "again", f"{SITE}/4", OTHER, date=LATER)
+    p.file("b.warc")
+    p.revisit("b.warc", "old", f"{SITE}/3", p.records["copy"], names=("uri", "date"))
+
+    staged(p, tmp_path)
+
+    assert record(tmp_path, "old").get(b"WARC-Refers-To") == record_id("first")
+    assert replayed(tmp_path, "old") == [sha256(PAGE)]
+    restored(p, tmp_path)
+
+
+def test_a_uri_and_a_digest_lead_where_only_another_payload_has_the_uri_and_second(tmp_path: Path) -> None:
+    p = two_pages()
+    p.exchange("a.warc", "other", f"{SITE}/2", OTHER, date="2020-01-02T00:00:00.5Z")
+    p.file("b.warc")
+    gone = absent("gone", f"{SITE}/2", PAGE, date="2020-01-02T00:00:00Z")
+    p.revisit("b.warc", "old", f"{SITE}/3", gone)
+
+    staged(p, tmp_path)
+
+    assert record(tmp_path, "old").get(b"WARC-Refers-To") == record_id("first")
+    assert replayed(tmp_path, "old") == [sha256(PAGE)]
+    restored(p, tmp_path)
