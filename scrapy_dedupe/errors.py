@@ -87,6 +87,9 @@ def folder_fault(folder: Path, error: OSError, other: str = "another folder") ->
         return f"{there} is a link to what is not there", instead
     if not there.is_dir():
         return f"{there} is {'a file' if there.is_file() else 'no folder'}", instead
+    if error.errno == errno.EINVAL:
+        # The name itself is at fault, not what lies around it.
+        return error.strerror or str(error), instead
     if error.errno == errno.ENOENT:
         return f"nothing can be made in {there}", instead
     place = "" if error.filename is None else f" ({error.filename})"
