@@ -178,9 +178,9 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_WARC_MIME_TYPES", (), mime_types, "a list of MIME types such as text/html",
          "Which MIME types may become, or serve as the original of, a revisit record. Empty: all."),
     Spec("DEDUPE_WARC_CHECK_FILES", True, boolean, _FLAG,
-         "Refer to an original only if its WARC file is still where it was written, and is no other one; what is not"
-         " there is stored again. Turn it off when files are moved after the crawl, or the index is shared between"
-         " machines."),
+         "Refer to an original only if its record is still in the WARC file and at the place that the index names, and"
+         " is no other one; what is not there is stored again. Turn it off when files are moved after the crawl, or the"
+         " index is shared between machines."),
     Spec("DEDUPE_WARC_BLACKOUT", None, number(lambda n: n > 0), "a number of seconds above 0",
          "For how long after a payload was recorded the same payload of the same URL is not recorded again, not even as"
          " a revisit. Default: each time is recorded.", "seconds"),
