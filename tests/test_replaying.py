@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import crawling
 import pytest
 import scrapy
 from archives import files_of, records_of
@@ -448,6 +449,9 @@ async def test_an_answer_is_no_larger_than_a_download_may_be(
     assert "DOWNLOAD_MAXSIZE allows 20000" in caplog.text
 
 
+@pytest.mark.skipif(
+    crawling.reactorless, reason="Scrapy's client without a reactor heeds the setting and the request alone"
+)
 @pytest.mark.filterwarnings(
     "ignore:The 'download_maxsize' spider attribute:scrapy.exceptions.ScrapyDeprecationWarning"
 )
