@@ -228,12 +228,7 @@ class LocalUrls:
             self._watch(self._exact_write)
 
     def _watch(self, future: Future[None]) -> None:
-        def ended(future: Future[None]) -> None:
-            error = future.exception()
-            if error is not None:
-                self._session.error("url", error, "The URL filter itself goes on.")
-
-        future.add_done_callback(ended)
+        self._session.error_of(future, "url", "The URL filter itself goes on.")
 
     def _not_confirmed(self, error: BaseException) -> None:
         self._session.error("url", error, "Requests whose hits cannot be confirmed pass.")

@@ -329,6 +329,16 @@ class Session:
         """Count an error of our own under ``dedupe/errors/LAYER`` and log the first one with its remedy."""
         self.loop.call(self._count_error, layer, error, remedy)
 
+    def error_of(self, future: Future[Any], layer: str, remedy: str) -> None:
+        """The same with what a call on the worker raises, once it has ended; nothing if it raises nothing."""
+
+        def ended(future: Future[Any]) -> None:
+            error = future.exception()
+            if error is not None:
+                self.error(layer, error, remedy)
+
+        future.add_done_callback(ended)
+
     def _count_error(self, layer: str, error: BaseException, remedy: str) -> None:
         self.inc(f"dedupe/errors/{layer}")
         if layer in self._told:

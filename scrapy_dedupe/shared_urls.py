@@ -236,12 +236,7 @@ class SharedUrls:
                 self._session.error("url", error, "The URL filter itself goes on.")
 
     def _watch(self, future: Future[None]) -> None:
-        def ended(future: Future[None]) -> None:
-            error = future.exception()
-            if error is not None:
-                self._session.error("url", error, "The URL filter itself goes on.")
-
-        future.add_done_callback(ended)
+        self._session.error_of(future, "url", "The URL filter itself goes on.")
 
     def _leave(
         self, filter_: SteadySharedFilter, done: list[bytes], failed: list[bytes], is_lossy: bool
