@@ -74,7 +74,7 @@ def test_the_reactor_is_never_imported_at_module_level() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(HOUSE).as_posix())
 def test_a_module_can_be_read_in_one_go(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 450
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600
 
 
 def test_settings_are_read_in_one_place() -> None:
