@@ -27,6 +27,7 @@ from .content.markup import HostileMarkup
 from .errors import SettingError, StoreError, StoreRefused, StoreUnavailable
 from .page_reasons import kind_of_page, reason_to_skip
 from .passages import PassageIndex
+from .passages.forms import is_binary_text
 from .session import Session
 
 if TYPE_CHECKING:
@@ -136,6 +137,9 @@ class PassageExtension:
                 self._flush()
             if self._waiting_bytes >= _MOST_BYTES:
                 self._lose(1)
+                return
+            if is_binary_text(response.text):
+                self._session.loop.call(self._skipped, "type")
                 return
             text = read(kind, response.text).text
             try:

@@ -1,4 +1,8 @@
-"""A stored page as the content layer reads it: decoded as Scrapy decodes it."""
+"""Stored pages, decoded as a crawl decodes them: by the responses of the installed Scrapy.
+
+Every text that is compared with the texts of crawls comes from `decoded_page`, which makes of a stored body the response
+that a crawl makes of it. So both use the same detection of encodings, which differs between releases of Scrapy.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,9 @@ from scrapy.statscollectors import DummyStatsCollector
 from .content import Page
 from .content.canonical import kind_of
 from .content.content_type import mime_of
-from .page_reasons import has_charset
+from .page_reasons import declared_type, has_charset
+from .warc.charsets import DecodedPage
+from .warc.codings import CONTENT_ENCODING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,29 +58,44 @@ class PageReader:
         coding = response.headers.get(b"Content-Encoding")
         if coding is not None and coding.lower() != b"identity":
             return "encoding"
-        content_type = response.headers.get(b"Content-Type")
-        declared = "text/html" if content_type is None else content_type.decode("latin-1")
-        kind = kind_of(declared)
-        if kind is None or not isinstance(response, TextResponse):
-            return "type"
-        if not has_charset(response):
-            return "encoding"
-        try:
-            text = response.text
-        except (LookupError, UnicodeError):
-            # Some names of charsets are those of Python codecs which are none.
-            return "encoding"
-        return Page(url, text, crawl, kind, mime_of(declared), seen_ms)
+        page = _decoded_page(response)
+        if isinstance(page, str):
+            return page
+        return Page(url, page.text, crawl, page.kind, mime_of(page.content_type), seen_ms)
 
     def _decoded(self, url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Response:
-        values: dict[bytes, list[bytes]] = {}
-        for name, value in headers:
-            values.setdefault(name.lower(), []).append(value)
-        kept = Headers(values)
-        cls = responsetypes.from_args(headers=kept, url=url, body=body)
-        response = cls(url=url, headers=kept, body=body)
+        response = _response(url, headers, body)
         # Before Scrapy 2.14 the spider has to be given, which is not looked at.
         spider = () if version_info >= (2, 14) else (None,)
         decoded = self._decompression.process_response(Request("data:,"), response, *spider)
         assert isinstance(decoded, Response)
         return decoded
+
+
+def decoded_page(url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> DecodedPage | str:
+    """The page, or the reason why it is not read: ``type`` or ``encoding``. The content codings of *body* are undone."""
+    kept = ((name, value) for name, value in headers if name.strip().lower() != CONTENT_ENCODING)
+    return _decoded_page(_response(url, kept, body))
+
+
+def _decoded_page(response: Response) -> DecodedPage | str:
+    # A stored page without Content-Type is HTML if Scrapy does not recognise it.
+    content_type = declared_type(response) or "text/html"
+    kind = kind_of(content_type)
+    if kind is None or not isinstance(response, TextResponse):
+        return "type"
+    if not has_charset(response):
+        return "encoding"
+    try:
+        return DecodedPage(response.text, response.encoding, kind, content_type)
+    except (LookupError, UnicodeError):
+        # Some names of charsets are those of Python codecs which are none.
+        return "encoding"
+
+
+def _response(url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Response:
+    kept = Headers()
+    for name, value in headers:
+        kept.appendlist(name, value)
+    cls = responsetypes.from_args(headers=kept, url=url, body=body)
+    return cls(url=url, headers=kept, body=body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import random
@@ -18,15 +19,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import scrapy
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from scrapy.settings import Settings
 from webserver import Page
 
 from scrapy_dedupe import passage_indexing
+from scrapy_dedupe.commands.console import main
+from scrapy_dedupe.content.canonical import read
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.page_reasons import has_charset, kind_of_page
 from scrapy_dedupe.passage_indexing import PassageExtension
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.lock import WriterLock
 from scrapy_dedupe.passages.writer import IndexWriter
 from scrapy_dedupe.session import Session
+from scrapy_dedupe.stored_pages import PageReader
+from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -583,3 +590,107 @@ async def test_what_the_index_writes_of_itself_is_not_lost(
     with indexed(tmp_path) as index:
         assert names(index, web) == ["/0", "/1", "/2", "/3"]
         assert stats["bytes"] == sum(len(index.text(web.url(f"/{number}"))) for number in range(4))
+
+
+RUSSIAN = (
+    "В чащах юга жил бы цитрус? Да, но фальшивый экземпляр! Съешь же ещё этих мягких французских булок. "
+)
+JAPANESE = "いろはにほへとちりぬるをわかよたれそつねならむうゐのおくやまけふこえてあさきゆめみしゑひもせす。"
+CHINESE = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳云腾致雨露结为霜"
+GERMAN = "<title>Größe</title><p>Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich für 5 €."
+
+# By path: body and Content-Type, and whether a text is expected.
+ENCODED: dict[str, tuple[bytes, str | None, bool]] = {
+    "/utf-8": (GERMAN.encode(), "text/html", True),
+    "/utf-8-bom": (GERMAN.encode("utf-8-sig"), "text/html; charset=iso-8859-1", True),
+    "/utf-16-bom": (GERMAN.encode("utf-16"), "text/html", True),
+    "/utf-16-be-bom": (b"\xfe\xff" + GERMAN.encode("utf-16-be"), "text/html; charset=utf-8", True),
+    "/utf-16-declared": (GERMAN.encode("utf-16-le"), "text/html; charset=utf-16le", True),
+    "/utf-32-bom": (GERMAN.encode("utf-32"), "text/html", True),
+    "/windows-1252": (GERMAN.encode("cp1252"), "text/html", True),
+    "/shift-jis-meta": (f"<meta charset=Shift_JIS><p>{JAPANESE}".encode("shift_jis"), "text/html", True),
+    "/shift-jis": ((JAPANESE * 5).encode("shift_jis"), "text/html", True),
+    "/euc-jp": (f"<p>{JAPANESE * 5}".encode("euc_jp"), "text/html", True),
+    "/windows-1251": (f"<p>{RUSSIAN * 3}".encode("cp1251"), "text/html", True),
+    "/koi8-r": (f"<p>{RUSSIAN * 3}".encode("koi8-r"), "text/plain", True),
+    "/plain-1251": (RUSSIAN.encode("cp1251"), "text/plain; charset=windows-1251", True),
+    "/plain-meta": (b"Write <meta charset=koi8-r> so: \xd0\xc9\xdb\xc9", "text/plain", True),
+    "/gb18030": (f"<p>{CHINESE * 3}".encode("gb18030"), "text/html", True),
+    "/gb2312-euro": (b"<meta charset=gb2312><p>\x80 5 \xb5\xd8", "text/html", True),
+    "/wrong": (f"<p>{RUSSIAN}".encode("cp1251"), "text/html; charset=utf-8", True),
+    "/conflict": (f"<meta charset=koi8-r><p>{RUSSIAN}".encode("cp1251"), "text/html; charset=cp1251", True),
+    "/unknown": (f"<p>{RUSSIAN * 3}".encode("cp1251"), "text/html; charset=x-unknown", True),
+    "/unknown-meta": (f"<meta charset=x-no><p>{RUSSIAN * 3}".encode("cp1251"), "text/html", True),
+    "/unknown-then-meta": (b"<meta charset=koi8-r>\xcd\xc9\xd2", "text/html; charset=x-unknown", True),
+    "/utf-7": ("<p>1 + 1 é".encode("utf-7"), "text/html; charset=utf-7", True),
+    "/no-charset": (GERMAN.encode(), "text/html; charset=punycode", False),
+    "/no-charset-meta": (f"<meta charset=idna>{GERMAN}".encode(), "text/html", False),
+    "/broken": (GERMAN.encode() + b"\xff\xfe\x81", "text/html", True),
+    "/nul": (f"<p>one\0two {GERMAN}".encode(), "text/html; charset=utf-8", True),
+    "/json": ('{"name": "Größe"}'.encode(), "application/json", True),
+    "/linked-json": ('{"name": "Größe"}'.encode(), "application/ld+json", True),
+    "/xml": (
+        "<?xml version='1.0' encoding='koi8-r'?><a>мир</a>".encode("koi8-r"),
+        "application/xml",
+        True,
+    ),
+    "/xhtml": (f"<html><body>{GERMAN}</body></html>".encode(), "application/xhtml+xml", True),
+    "/feed": (f"<?xml version='1.0'?><a>{RUSSIAN}</a>".encode("cp1251"), "application/rss+xml", True),
+    "/typeless-html": (f"<!doctype html>{RUSSIAN * 3}".encode("cp1251"), None, True),
+    "/typeless-xml": (b"<?xml version='1.0'?><a>one<title/>two</a>", None, True),
+    "/image": (b"<p>no image", "image/png", False),
+    "/bytes": (b"<p>any bytes", "application/octet-stream", False),
+    "/binary": (bytes(range(256)) * 4, "text/html; charset=utf-8", False),
+}
+
+
+@crawl_test
+async def test_the_texts_of_an_archive_are_those_of_the_crawl_that_made_it(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, (body, content_type, _) in ENCODED.items():
+        web.page(path, body, content_type=content_type)
+    # The last Content-Type counts, as in Scrapy.
+    packed = gzip.compress(f"<p>{RUSSIAN * 3}".encode("cp1251"))
+    web.page("/packed", packed, content_type="text/html", headers=[("Content-Encoding", "gzip")])
+    web.page("/twice", GERMAN, content_type="image/png", headers=[("Content-Type", "text/html")])
+    paths = [*ENCODED, "/packed", "/twice"]
+    seen: dict[str, tuple[str, str]] = {}
+
+    class Spider(LinkSpider):
+        async def start(self) -> Any:
+            for path in paths:
+                yield scrapy.Request(web.url(path))
+
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            kind = kind_of_page(response)
+            if kind is not None and has_charset(response):
+                seen[response.url] = (kind, response.text)
+
+    own = {**settings, "DEDUPE_WARC_DIR": str(tmp_path / "warc"), "METAREFRESH_ENABLED": False}
+    crawler = await crawl(Spider, own)
+    assert not errors_of(crawler)
+    files = sorted(str(path) for path in (tmp_path / "warc").glob("*.warc.gz"))
+    code = main(["passages", "index", *files, "--root", str(tmp_path / "archived"), "--json"])
+    result = json.loads(capsys.readouterr().out)
+    wanted = {web.url(path) for path in paths if path not in ENCODED or ENCODED[path][2]}
+    with indexed(tmp_path) as ours, PassageIndex(tmp_path / "archived", create=False) as archived:
+        texts = {document.doc_id: archived.text(document.doc_id) for document in archived.documents}
+        assert {document.doc_id: ours.text(document.doc_id) for document in ours.documents} == texts
+    assert texts == {url: read(*seen[url]).text for url in wanted}
+    # What no page is decoded to is told, by name.
+    assert (code, result["skipped"]) == (4, {"encoding": 2, "type": 3})
+    named = {
+        fault["place"].rpartition(web.url(""))[2].rstrip(")"): fault["reason"] for fault in result["named"]
+    }
+    assert {path for path, reason in named.items() if "no charset" in reason} == {
+        "/no-charset",
+        "/no-charset-meta",
+    }
+    assert {path for path, reason in named.items() if "U+FFFD" in reason} >= {"/wrong"}
+    # The content layer, the list of pages and `content explain` read them so as well.
+    reader = PageReader(Settings())
+    for record in read_records(Path(files[0])):
+        if record.type == "response" and (url := record.target_uri or "") in wanted:
+            page = reader.page(url, record.http.headers, record.payload())
+            assert (page.kind, page.text) == seen[url]

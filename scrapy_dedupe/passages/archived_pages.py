@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
-from scrapy_dedupe.warc.codings import codings_of
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import shown
 
+from .forms import PAGE
 from .intake import RawDocument
 from .preparation import checked_name
 
@@ -53,10 +53,9 @@ def pages_in(
             skipped.add(reason)
             continue
         assert record.http is not None
-        content_type = (record.http.get(b"Content-Type") or b"").decode("latin-1")
-        # A page without Content-Type is taken for HTML, as everywhere in this package.
-        kind = rules.kind_of(content_type or "text/html")
-        if kind is None:
+        # Scrapy reads the last one. What a page without Content-Type is will be seen in its body.
+        *_, content_type = b"", *record.http.get_all(b"Content-Type")
+        if content_type and rules.kind_of(content_type.decode("latin-1")) is None:
             skipped.add("type")
             continue
         place = f"{shown(str(file))}, offset {record.offset}"
@@ -74,8 +73,7 @@ def pages_in(
         except DamagedInput as error:
             faults.add(place, str(error))
             continue
-        codings = tuple(codings_of(record.http.headers))
-        yield RawDocument(url, host, body, kind, f"{place} ({url})", content_type, codings)
+        yield RawDocument(url, host, body, PAGE, f"{place} ({url})", tuple(record.http.headers))
 
 
 def _reason_against(record: StoredRecord, method: str) -> str | None:

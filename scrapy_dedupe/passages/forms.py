@@ -17,10 +17,11 @@ from scrapy_dedupe.warc.sources import GZIP_MAGIC
 ARCHIVE: Final = "archive"
 LINES: Final = "lines"
 PLAIN: Final = "plain"
+PAGE: Final = "page"
 OPEN: Final = "open"
 BINARY: Final = "binary"
 """Forms beside those of pages, which are ``html``, ``xhtml`` and ``xml``: WARC, ARC, WACZ or a list of WACZ files; JSON
-lines; a text that is taken as it is; an archive that a crawl has open; none of these."""
+lines; a text that is taken as it is; a page of an archive, whose headers say what it is; an archive that a crawl has open; none of these."""
 
 START_BYTES: Final = 65_536
 """How many of the first bytes are looked at."""
@@ -98,6 +99,15 @@ def is_binary(start: bytes) -> bool:
     start = start[:START_BYTES]
     controls = len(start) - len(start.translate(None, _CONTROLS))
     return has_nul(start) or (controls > _MOST_CONTROLS * len(start) and not start.startswith(_BOMS))
+
+
+def is_binary_text(text: str) -> bool:
+    r"""Whether a decoded page is no text, whatever its server calls it: many are control characters.
+
+    >>> is_binary_text("\0\1\2\3abc"), is_binary_text("a\0" + 100 * "b")
+    (True, False)
+    """
+    return is_binary(text[:START_BYTES].replace("\0", "\1").encode(errors="replace"))
 
 
 def has_nul(data: bytes) -> bool:

@@ -1,12 +1,12 @@
 """From raw documents to texts that an index takes: content codings undone, bytes decoded, markup made text.
 
-This is the expensive half of reading, and it is pure: it runs in worker processes, on what `sources` gives. What a page
-says is told by a function that the caller passes in, because the rooms of this package do not know each other.
+This is the expensive half of reading, and it is pure: it runs in worker processes, on what `sources` gives. Functions that
+the caller passes in decode the pages of archives and make their canonical texts, because the rooms of this package do not
+know each other.
 
-Encodings. A byte order mark decides; then, for markup, the charset that is declared (by HTTP, else in the document);
-then UTF-8. A page of an archive that declares nothing and is no UTF-8 is read as Windows-1252, as Scrapy reads it. What
-is declared and is no charset counts for nothing. What is wrong in an encoding becomes U+FFFD, and such documents are
-counted.
+Encodings. The pages of archives are decoded as a crawl decodes them. Of a file, a byte order mark decides; then, for
+markup, the charset that the document declares; then UTF-8; a declared name that is no charset is ignored. Bytes that are
+wrong in an encoding become U+FFFD, and such documents are counted.
 
 Memory. A batch is prepared in pieces as it is read, since a small body may swell to a large one.
 """
@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING, Final
 from w3lib.encoding import html_to_unicode, read_bom
 
 from scrapy_dedupe.tasks.faults import Fault
-from scrapy_dedupe.warc.charsets import declared_encodings, is_charset
-from scrapy_dedupe.warc.codings import Undecodable, decoded_body
+from scrapy_dedupe.warc.charsets import DecodedPage, declared_encodings, is_charset
+from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_body
 
-from .forms import PLAIN, has_nul, is_binary
+from .forms import PLAIN, is_binary_text
 from .preparation import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from scrapy_dedupe.warc.capture import Headers
 
     from .preparation import Prepared
     from .values import Parameters
@@ -53,6 +55,7 @@ LOUD: Final[dict[str, str]] = {
     "large": "documents that are too large",
     "hostile": "pages whose markup would take too long",
     "coding": "pages whose content coding cannot be undone",
+    "encoding": "pages whose declared encoding is no charset",
 }
 """Why something is passed over that the user has to know of."""
 
@@ -65,9 +68,10 @@ _PIECE: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RawDocument:
-    """A document as it was found. *data* is a text, or bytes with *codings* applied, in the order in which they were.
+    """A document as it was found. *data* is a text, or bytes as they are stored.
 
-    *content_type* is what HTTP declares, None for a file. *place* tells where it was found: a file, and what in it.
+    *headers* are those of a page in an archive, None for other documents. *place* tells where it was found: a file, and
+    what in it.
     """
 
     doc_id: str
@@ -75,15 +79,14 @@ class RawDocument:
     data: bytes | str
     kind: str
     place: str
-    content_type: str | None = None
-    codings: tuple[str, ...] = ()
+    headers: Headers | None = None
 
 
 @dataclass(slots=True)
 class Skipped:
     """How many documents were passed over, by reason, and the first thousand of those *to_name* that have to be named.
 
-    *replaced* counts documents that were taken with U+FFFD for what was wrong in their encoding.
+    *replaced* counts documents that were taken with U+FFFD for what was wrong in their encoding; they are named as well.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -94,9 +97,18 @@ class Skipped:
     def add(self, reason: str, place: str = "", sentence: str = "") -> None:
         """Count one; with a *place* it is named."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
-        self.to_name += bool(place)
-        if place and len(self.named) < _KEPT:
-            self.named.append(Fault(place, sentence.rstrip(".") or (QUIET | LOUD)[reason]))
+        if place:
+            self._name(place, sentence.rstrip(".") or (QUIET | LOUD)[reason])
+
+    def add_replaced(self, place: str) -> None:
+        """Count and name one that was taken with U+FFFD."""
+        self.replaced += 1
+        self._name(place, "it has bytes that are wrong in its encoding, now U+FFFD")
+
+    def _name(self, place: str, reason: str) -> None:
+        self.to_name += 1
+        if len(self.named) < _KEPT:
+            self.named.append(Fault(place, reason))
 
     def take(self, other: Skipped) -> None:
         """Add what another one has counted."""
@@ -116,12 +128,15 @@ class Skipped:
 class Reading:
     """How documents are read; it can be sent to another process.
 
-    *canonical* makes a page of a kind its text; it raises one of *hostile* where that would take too long.
+    *canonical* makes a page of a kind its text; it raises one of *hostile* where that would take too long. *decoded_page*
+    decodes a page of an archive, given its URL, its headers and its body without content codings; it returns ``type`` or
+    ``encoding`` for a page that cannot be read.
     """
 
     canonical: Callable[[str, str], str]
     hostile: tuple[type[Exception], ...]
     max_bytes: int
+    decoded_page: Callable[[str, Headers, bytes], DecodedPage | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,38 +207,54 @@ def _pieces(texts: Iterable[Text]) -> Iterator[list[Text]]:
 
 
 def _text_of(document: RawDocument, reading: Reading, skipped: Skipped) -> str | None:
-    data = document.data
-    if isinstance(data, bytes):
-        if document.codings:
-            try:
-                data = decoded_body(data, document.codings, reading.max_bytes)
-            except Undecodable as error:
-                skipped.add("coding", document.place, str(error))
-                return None
-        # What a server calls a text may be anything.
-        if document.content_type is not None and (is_binary(data) or has_nul(data)):
-            skipped.add("type")
+    data, kind = document.data, document.kind
+    if document.headers is not None:
+        page = _page_of(document, document.headers, reading, skipped)
+        if page is None:
             return None
-        data, is_replaced = decoded(data, document.kind, document.content_type)
-        skipped.replaced += is_replaced
-    if document.kind == PLAIN:
+        data, kind = page.text, page.kind
+    elif isinstance(data, bytes):
+        data, is_replaced = decoded(data, kind)
+        if is_replaced:
+            skipped.add_replaced(document.place)
+    if kind == PLAIN:
         return data
     try:
-        return reading.canonical(document.kind, data)
+        return reading.canonical(kind, data)
     except reading.hostile as error:
         skipped.add("hostile", document.place, str(error))
         return None
 
 
-def decoded(data: bytes, kind: str, content_type: str | None = None) -> tuple[str, bool]:
-    r"""A text, and whether something was wrong in its encoding and is U+FFFD now.
+def _page_of(
+    document: RawDocument, headers: Headers, reading: Reading, skipped: Skipped
+) -> DecodedPage | None:
+    assert isinstance(document.data, bytes)
+    try:
+        body = decoded_body(document.data, codings_of(headers), reading.max_bytes)
+    except Undecodable as error:
+        skipped.add("coding", document.place, str(error))
+        return None
+    page = reading.decoded_page(document.doc_id, headers, body)
+    if isinstance(page, str):
+        skipped.add(page, document.place if page in LOUD else "", "its declared encoding is no charset")
+        return None
+    # What a server calls a text may be anything.
+    if is_binary_text(page.text):
+        skipped.add("type")
+        return None
+    if _has_replaced(page.text, body, page.encoding):
+        skipped.add_replaced(document.place)
+    return page
 
-    *content_type* is None for a file, for which nothing is guessed.
+
+def decoded(data: bytes, kind: str) -> tuple[str, bool]:
+    r"""The text of a file, and whether something was wrong in its encoding and is U+FFFD now.
 
     >>> decoded(b"caf\xc3\xa9", PLAIN), decoded(b"caf\xe9", PLAIN)
     (('café', False), ('caf\ufffd', True))
-    >>> decoded(b"caf\xe9", "html", ""), decoded(b"<meta charset=latin1>caf\xe9", "html")
-    (('café', False), ('<meta charset=latin1>café', False))
+    >>> decoded(b"<meta charset=latin1>caf\xe9", "html")
+    ('<meta charset=latin1>café', False)
     """
     encoding, mark = read_bom(data)
     if encoding is not None and mark is not None:
@@ -232,14 +263,13 @@ def decoded(data: bytes, kind: str, content_type: str | None = None) -> tuple[st
     elif kind == PLAIN:
         encoding, text = "utf-8", data.decode("utf-8", "replace")
     else:
-        declared = next(filter(is_charset, declared_encodings(content_type, data)), None)
-        guessed = None if declared or content_type is None else _detected(data)
-        encoding, text = html_to_unicode(f"charset={declared or guessed or 'utf-8'}", data)
-    return text, "\ufffd" in text and not _is_sound(data, encoding)
+        declared = next(filter(is_charset, declared_encodings(None, data)), "utf-8")
+        encoding, text = html_to_unicode(f"charset={declared}", data)
+    return text, _has_replaced(text, data, encoding)
 
 
-def _detected(data: bytes) -> str | None:
-    return next((encoding for encoding in ("utf-8", "cp1252") if _is_sound(data, encoding)), None)
+def _has_replaced(text: str, data: bytes, encoding: str) -> bool:
+    return "\ufffd" in text and not _is_sound(data, encoding)
 
 
 def _is_sound(data: bytes, encoding: str) -> bool:

@@ -93,7 +93,8 @@ def documents_in(
         # Only an escape can give one.
         if b"\\u" in line and _LONE_SURROGATE.search(text):
             text, is_replaced = _LONE_SURROGATE.sub("\ufffd", text), True
-        skipped.replaced += is_replaced
+        if is_replaced:
+            skipped.add_replaced(where)
         yield RawDocument(doc_id, host, text, PLAIN, where)
 
 

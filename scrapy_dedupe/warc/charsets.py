@@ -8,6 +8,7 @@ So charsets are told by what they are, not by what they are not; another package
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from w3lib.encoding import html_body_declared_encoding, http_content_type_encoding, resolve_encoding
@@ -20,6 +21,16 @@ _CHARSET: Final = re.compile(
     r"ascii|utf-8(-sig)?|utf-(16|32)(-[bl]e)?|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|kz1048|ptcp154|tis-620|hp-roman8"
     r"|palmos|big5(hkscs)?|gb(2312|k|18030)|hz|iso2022_(jp|kr)\w*|euc_\w+|shift_jis\w*|johab"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPage:
+    """The text of a page with its kind, the encoding it was decoded from, and its declared or assumed Content-Type."""
+
+    text: str
+    encoding: str
+    kind: str
+    content_type: str
 
 
 def is_charset(name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from scrapy_dedupe.crawls.exchanges import exchanges
 from scrapy_dedupe.passages.archived_pages import PageRules
 from scrapy_dedupe.passages.intake import Reading
+from scrapy_dedupe.stored_pages import decoded_page
 
 
 class TooMuch(Exception):
@@ -26,4 +27,4 @@ RULES = PageRules(kind_of, exchanges)
 
 
 def reading(max_bytes: int = 1_000_000) -> Reading:
-    return Reading(canonical, (TooMuch,), max_bytes)
+    return Reading(canonical, (TooMuch,), max_bytes, decoded_page)

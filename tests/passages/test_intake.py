@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from passages.reading_pages import reading
 
 from scrapy_dedupe.passages.blots import blotter_of, key_bits
-from scrapy_dedupe.passages.forms import PLAIN
+from scrapy_dedupe.passages.forms import PAGE, PLAIN
 from scrapy_dedupe.passages.intake import RawDocument, Skipped, decoded, take, texts_of
 from scrapy_dedupe.passages.values import Parameters
 
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 def document(data: bytes | str, kind: str = PLAIN, **fields: object) -> RawDocument:
     return RawDocument("a", None, data, kind, "a place", **fields)  # type: ignore[arg-type]
+
+
+def page(body: bytes, content_type: str | None = "text/html", coding: str = "") -> RawDocument:
+    headers = (("Content-Type", content_type), ("Content-Encoding", coding))
+    return document(
+        body, PAGE, headers=tuple((name.encode(), value.encode()) for name, value in headers if value)
+    )
 
 
 def read_all(batch: list[RawDocument], how: Reading) -> tuple[list[Text], Skipped]:
@@ -35,11 +42,9 @@ def test_utf_8_and_what_has_a_byte_order_mark_is_read(encoding: str, kind: str) 
     assert decoded("Größe 大小".encode(encoding), kind) == ("Größe 大小", False)
 
 
-@given(st.binary(max_size=200), st.sampled_from([PLAIN, "html"]), st.sampled_from([None, "", "text/html"]))
-def test_any_bytes_are_read_and_what_is_wrong_is_told(
-    data: bytes, kind: str, content_type: str | None
-) -> None:
-    text, is_replaced = decoded(data, kind, content_type)
+@given(st.binary(max_size=200), st.sampled_from([PLAIN, "html"]))
+def test_any_bytes_are_read_and_what_is_wrong_is_told(data: bytes, kind: str) -> None:
+    text, is_replaced = decoded(data, kind)
     assert not is_replaced or "\ufffd" in text
     text.encode()
 
@@ -49,25 +54,26 @@ def test_a_replacement_character_that_was_there_before_is_no_fault() -> None:
 
 
 def test_markup_says_its_own_encoding_and_http_says_it_louder() -> None:
-    page = "<meta charset='windows-1251'>Привет"
-    assert decoded(page.encode("cp1251"), "html") == (page, False)
-    assert decoded(page.encode(), "html", "text/html; charset=utf-8") == (page, False)
+    text = "<meta charset='windows-1251'>Привет"
+    assert decoded(text.encode("cp1251"), "html") == (text, False)
+    (read,), _ = read_all([page(text.encode(), "text/html; charset=utf-8")], reading())
+    assert read == ("a", None, f"html:{text}")
 
 
 @pytest.mark.parametrize("charset", ["hex", "rot13", "idna", "punycode", "undefined", "utf-7", "x-y"])
 def test_a_charset_that_is_none_is_passed_over(charset: str) -> None:
-    page = f"<meta charset='{charset}'>Größe +2AA-"
-    assert decoded(page.encode(), "html") == (page, False)
-    assert decoded(page.encode(), "html", f"text/html; charset={charset}") == (page, False)
-    assert decoded(page.encode("cp1252"), "html", "text/html") == (page, False)
-    told = f"<meta charset=koi8-r>{charset} мир"
-    assert decoded(told.encode("koi8-r"), "html", f"text/html; charset={charset}") == (told, False)
+    text = f"<meta charset='{charset}'>Größe +2AA-"
+    assert decoded(text.encode(), "html") == (text, False)
 
 
 @pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape"])
 def test_a_long_page_is_not_read_by_a_codec_that_takes_time_without_bounds(charset: str) -> None:
-    page = f"<meta charset={charset}>" + "x" * 400_000 + "-" + "a" * 400_000
-    assert decoded(page.encode(), "html") == (page, False)
+    text = f"<meta charset={charset}>" + "x" * 400_000 + "-" + "a" * 400_000
+    assert decoded(text.encode(), "html") == (text, False)
+    for body, content_type in ((text, "text/html"), (text[50:], f"text/html; charset={charset}")):
+        texts, skipped = read_all([page(body.encode(), content_type)], reading())
+        assert (texts, skipped.counts, skipped.loud) == ([], {"encoding": 1}, 1)
+        assert str(skipped.named[0]) == "a place: its declared encoding is no charset"
 
 
 def test_pages_are_told_by_the_function_that_was_given_and_plain_texts_are_left_alone() -> None:
@@ -79,7 +85,7 @@ def test_pages_are_told_by_the_function_that_was_given_and_plain_texts_are_left_
 
 def test_codings_are_undone() -> None:
     body = gzip.compress(b"packed")
-    texts, _ = read_all([document(body, "html", content_type="", codings=("gzip",))], reading())
+    texts, _ = read_all([page(body, None, "gzip")], reading())
     assert texts == [("a", None, "html:packed")]
 
 
@@ -88,7 +94,7 @@ def test_codings_are_undone() -> None:
     [(b"not packed", "not a whole body"), (gzip.compress(bytes(2_000)), "more than 1000 bytes")],
 )
 def test_a_body_that_cannot_be_unpacked_or_swells_is_named_and_counted(body: bytes, reason: str) -> None:
-    texts, skipped = read_all([document(body, "html", content_type="", codings=("gzip",))], reading(1_000))
+    texts, skipped = read_all([page(body, None, "gzip")], reading(1_000))
     assert texts == []
     assert skipped.counts == {"coding": 1}
     assert skipped.loud == 1
@@ -103,15 +109,19 @@ def test_hostile_markup_is_named_and_counted() -> None:
 
 
 @pytest.mark.parametrize("content_type", ["", "text/plain; charset=utf-8", "text/html"])
-@pytest.mark.parametrize("body", [bytes(9), b"\x01\x02\x03", b"a" * 100_000 + b"\0"])
+@pytest.mark.parametrize("body", [bytes(9), b"\x01\x02\x03", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x01\x90"])
 def test_what_a_server_calls_text_and_is_none_is_counted(content_type: str, body: bytes) -> None:
-    texts, skipped = read_all([document(body, "html", content_type=content_type)], reading())
+    texts, skipped = read_all([page(body, content_type)], reading())
     assert (texts, skipped.counts, skipped.loud) == ([], {"type": 1}, 0)
 
 
 def test_texts_with_replaced_characters_are_counted() -> None:
-    _, skipped = read_all([document(b"\xff"), document(b"a"), document(b"\xfe", "html")], reading())
-    assert skipped.replaced == 2
+    wrong = [document(b"\xff"), document(b"\xfe", "html"), page(b"\xff", "text/html; charset=utf-8")]
+    texts, skipped = read_all([*wrong, document(b"a")], reading())
+    assert (len(texts), skipped.counts, skipped.replaced, skipped.to_name) == (4, {}, 3, 3)
+    assert {str(one) for one in skipped.named} == {
+        "a place: it has bytes that are wrong in its encoding, now U+FFFD"
+    }
 
 
 def test_what_reading_needs_can_be_sent_to_another_process() -> None:
@@ -133,7 +143,7 @@ def test_bodies_that_swell_are_prepared_as_they_are_read() -> None:
     rng = random.Random(8)
     # 2 MB each, of 2 kB.
     bodies = [gzip.compress(b"%x " % rng.getrandbits(64) * 120_000) for _ in range(10)]
-    batch = [document(body, "text", content_type="text/plain", codings=("gzip",)) for body in bodies]
+    batch = [page(body, "text/plain", "gzip") for body in bodies]
     few, _ = taken_within(batch[:4])
     most, taken = taken_within(batch)
     assert [len(piece.doc_ids) for piece in taken.prepared] == [3] * 3 + [1]

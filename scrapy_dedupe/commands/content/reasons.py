@@ -26,7 +26,7 @@ _NOT_JUDGED: Final = {
     "markup": "its markup would take too long to parse",
     "size": "it is larger than DEDUPE_CONTENT_MAX_BYTES",
     "type": "its Content-Type is none of a text",
-    "encoding": "its content coding cannot be decoded",
+    "encoding": "its content coding or declared encoding cannot be decoded",
 }
 
 

@@ -147,6 +147,7 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
     from scrapy_dedupe.passages import PassageIndex
     from scrapy_dedupe.passages.intake import Reading, Skipped, batches, take, weight_of
     from scrapy_dedupe.passages.preparation import host_named
+    from scrapy_dedupe.stored_pages import decoded_page
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import run_in_order
 
@@ -161,7 +162,7 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
     root = root_of(place, opts)
     faults, skipped = Faults(keep_going=opts.keep_going), Skipped()
     sources = _sources(opts, root, faults, skipped)
-    reading = Reading(canonical, (HostileMarkup,), opts.max_bytes)
+    reading = Reading(canonical, (HostileMarkup,), opts.max_bytes, decoded_page)
     text_bytes = 0
     with (
         Bars(opts) as watch,
