@@ -37,7 +37,7 @@ from .template import MIN_RARE, TemplateGuard
 from .verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.stores.base import ContentStore, SeenText
 
@@ -137,18 +137,17 @@ class Judge:
         """The verdict on each of *readings*, in their order; texts that are new are remembered.
 
         They are pending until :meth:`settle` says that their pages went through; with ``pending=False`` at once. Two
-        calls of the store, however many there are. Raises :class:`~scrapy_dedupe.errors.StoreError`.
+        calls of the store, however many there are; with ``pending=False`` more where a URL repeats. Raises
+        :class:`~scrapy_dedupe.errors.StoreError`.
         """
-        judgements = self._decide(readings, pending)
-        if not pending:
+        if pending:
+            return self._decide(readings, True)
+        judgements: list[Judgement] = []
+        for some in _with_different_urls(readings):
+            judged = self._decide(some, False)
             # New texts are confirmed; what is left is that other URLs had them too.
-            self.settle(
-                [
-                    judged.capture
-                    for judged in judgements
-                    if judged.capture and judged.verdict.kind != "unique"
-                ]
-            )
+            self.settle([it.capture for it in judged if it.capture and it.verdict.kind != "unique"])
+            judgements += judged
         return judgements
 
     def find(self, readings: Sequence[Reading]) -> list[Judgement]:
@@ -362,6 +361,19 @@ class _Candidate:
 def text_digest(namespace: str, canonical_text: str) -> bytes:
     """The key of a text that a canonicaliser made; *namespace* is its name and version."""
     return sha256(f"{namespace}\0{canonical_text}".encode()).digest()[:DIGEST_BYTES]
+
+
+def _with_different_urls(readings: Sequence[Reading]) -> Iterator[Sequence[Reading]]:
+    """Yield *readings* in parts in which no URL repeats: settling a page changes what the store answers about its URL."""
+    start, urls = 0, set[str]()
+    for place, reading in enumerate(readings):
+        if reading.capture is None:
+            continue
+        if reading.capture.url in urls:
+            yield readings[start:place]
+            start, urls = place, set()
+        urls.add(reading.capture.url)
+    yield readings[start:]
 
 
 def _banding(options: NearOptions, stored: str | None) -> Banding:

@@ -77,12 +77,11 @@ class ScriptCaller:
                 if self._connection is None and not self._connect():
                     return self._run_in_cluster(script, key, arguments)
                 try:
-                    return self._send(packed, b"EVALSHA", script.sha, key, arguments)
+                    return self._send(packed, script, key, arguments)
                 except NoScriptError:
-                    # SCRIPT FLUSH, another server behind the name, or simply the first call. The server may also
-                    # have been started again since it ran the call.
-                    packed = _pack(b"EVAL", script.text, b"1", key, b"1", *arguments)
-                    return self._send(packed, b"EVAL", script.text, key, arguments)
+                    # SCRIPT FLUSH, another server behind the name, or simply the first call: it has not run.
+                    packed = _pack(b"EVAL", script.text, b"1", key, b"0", *arguments)
+                    return self._send(packed, script, key, arguments)
         except (RedisError, OSError):
             # The context manager around each call would cost as much as making a fingerprint.
             with redis_faults(self._url):
@@ -102,16 +101,15 @@ class ScriptCaller:
         self._connection = self._client.connection
         return True
 
-    def _send(
-        self, packed: bytes, command: bytes, script: bytes, key: bytes, arguments: tuple[bytes, ...]
-    ) -> Any:
+    def _send(self, packed: bytes, script: Script, key: bytes, arguments: tuple[bytes, ...]) -> Any:
         connection = self._connection
         try:
             connection.send_packed_command([packed])
             return connection.read_response(disable_decoding=True)
         except RedisConnectionError:
             connection.disconnect()
-        connection.send_packed_command([_pack(command, script, b"1", key, b"1", *arguments)])
+        # With its text: the server may have been started again since it ran the call.
+        connection.send_packed_command([_pack(b"EVAL", script.text, b"1", key, b"1", *arguments)])
         return connection.read_response(disable_decoding=True)
 
     def _run_in_cluster(self, script: Script, key: bytes, arguments: tuple[bytes, ...]) -> Any:

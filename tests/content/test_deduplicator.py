@@ -37,6 +37,20 @@ def test_documents_are_compared_with_those_before_them(tmp_path: Path) -> None:
     assert kinds == ["unique", "exact", "exact"]
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_documents_that_repeat_in_a_batch_are_judged_as_one_by_one(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store = (
+        str(request.getfixturevalue("redis_url")) if kind == "redis" else f"sqlite:///{tmp_path / 'a.sqlite'}"
+    )
+    urls = ["http://a/", "http://b/", "http://a/", "http://b/", "http://c/"]
+    with Deduplicator(store) as dedupe:
+        verdicts = dedupe.check_many(Document(url, LONG) for url in urls)
+        assert dedupe.check(Document("http://c/", LONG)).kind == "unchanged"
+    assert [verdict.kind for verdict in verdicts] == ["unique", "exact", "unchanged", "unchanged", "exact"]
+
+
 def test_the_shared_store_works_the_same(redis_url: str) -> None:
     with Deduplicator(redis_url) as dedupe:
         kinds = [dedupe.check(Document(f"http://{n}/", LONG + "x" * n)).kind for n in (0, 0, 1)]

@@ -20,9 +20,11 @@ from content_pages import (
     page,
     seen,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from scrapy_dedupe.content import JudgeOptions
+from scrapy_dedupe.content.judge import Judge, Judgement, Page
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import Capture, NearAnswer, SeenText, Signature
 from scrapy_dedupe.stores.content_values import near_candidates
@@ -142,17 +144,27 @@ steps = st.lists(
 )
 
 
-@given(steps, st.sampled_from([None, 5]), st.randoms(use_true_random=False))
+@given(
+    steps,
+    st.sampled_from([None, 5]),
+    st.sampled_from([0, 1]),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_stores_answer_like_a_plain_model(
     tmp_path_factory: pytest.TempPathFactory,
     redis_url: str,
     steps: list[tuple[str, Any]],
     lifetime: int | None,
+    apart_ms: int,
+    is_new_server: bool,
     chance: random.Random,
 ) -> None:
     with redis.Redis.from_url(redis_url) as client:
         client.flushall()
+        if is_new_server:
+            client.script_flush()
     path = tmp_path_factory.mktemp("model") / "texts.sqlite"
     stores = [open_store(f"sqlite:///{path}"), open_store(redis_url)]
     for store in stores:
@@ -169,7 +181,7 @@ def test_both_stores_answer_like_a_plain_model(
             arguments, name = [value], "forget"
         else:
             captures = [
-                page(text, url, crawl, 1_000_000 * moment + place)
+                page(text, url, crawl, 1_000_000 * moment + place * apart_ms)
                 for place, (text, url, crawl) in enumerate(value)
             ]
             if step in {"near", "find_near"}:
@@ -193,6 +205,66 @@ def test_both_stores_answer_like_a_plain_model(
         for url in (A, B, C):
             assert [capture for capture, _ in store.content.captures(url)] == model.captures(url)
         store.close()
+
+
+# Near to each other are those with the same letter.
+_SENTENCES = [" ".join(f"{letter}{number * 7919:x}" for number in range(90)) for letter in "ab"]
+TEXTS = ["short", *(f"{text} {end}" for text in _SENTENCES for end in ("one", "two"))]
+
+batches = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from([A, B, C]), st.sampled_from(TEXTS), st.integers(0, 1)),
+        min_size=1,
+        max_size=7,
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(batches, st.booleans(), st.booleans())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([[(A, "short", 0), (B, "short", 0), (A, "short", 0), (B, "short", 0)]], True, False)
+@example([[(A, TEXTS[1], 0), (B, TEXTS[1], 0), (B, TEXTS[2], 0), (A, TEXTS[2], 0)]], False, False)
+@example([[(A, "short", 0)], [(A, "short", 0)]], True, False)
+def test_a_batch_is_judged_as_its_pages_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    redis_url: str,
+    batches: list[list[tuple[str, str, int]]],
+    is_new_server: bool,
+    pending: bool,
+) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+        folder = tmp_path_factory.mktemp("batches")
+        stores = [open_store(url) for url in (redis_url, *(f"sqlite:///{folder}/{name}" for name in "ab"))]
+        # What is template is learnt after a batch.
+        options = JudgeOptions(template_guard=False)
+        judges = [Judge(store.content, options) for store in stores]
+        for batch in batches:
+            # A text that is pending and claimed once more at its URL has the later time.
+            pages = [
+                Page(url, text, "c", kind="text", mime="text/plain", seen_ms=0 if pending else ms)
+                for url, text, ms in batch
+            ]
+            found = []
+            for number, judge in enumerate(judges):
+                if is_new_server:
+                    client.script_flush()
+                readings = [judge.read(page) for page in pages]
+                at_once = [readings] if number < 2 else [[reading] for reading in readings]
+                found.append([judged for some in at_once for judged in judge.decide(some, pending=pending)])
+            assert _told(found[0]) == _told(found[2])
+            assert _told(found[1]) == _told(found[2])
+    for store in stores:
+        assert store.content.statistics() == stores[0].content.statistics()
+        for url in (A, B, C):
+            assert store.content.captures(url) == stores[0].content.captures(url)
+        store.close()
+
+
+def _told(judgements: list[Judgement]) -> list[object]:
+    return [(judged.verdict, judged.capture) for judged in judgements]
 
 
 def _drawn_signature(capture: Capture, chance: random.Random) -> Signature:

@@ -32,6 +32,8 @@ local function had(url_key, digest, ms)
   return note and not is_forgotten(match(note, '^%S+ (%S+)'), ms)
 end
 
+-- Texts that an earlier item of this call claimed: a later item with the same value is no repetition of the call.
+local claimed = {}
 local answers = {}
 for item = 5, #ARGV, 5 do
   local digest, url_key, url, crawl, ms = ARGV[item], ARGV[item + 1], ARGV[item + 2], ARGV[item + 3], ARGV[item + 4]
@@ -43,7 +45,8 @@ for item = 5, #ARGV, 5 do
   end
   if first then
     local first_state, first_ms, place, first_url = match(first, '^(%a) (%S+) (%d+) (.*)$')
-    local is_own = first_state == 'p' and first_url == url or ARGV[1] == '1' and first == value
+    local is_repeated = ARGV[1] == '1' and first == value and not claimed[digest]
+    local is_own = first_state == 'p' and first_url == url or is_repeated
     if not is_forgotten(first_ms, ms) and not is_own then
       local had_this_url = first_url == url or had(url_key, digest, ms)
       answer = {first, run('LINDEX', prefix .. 'n', place), had_this_url and 1 or 0}
@@ -55,6 +58,7 @@ for item = 5, #ARGV, 5 do
     else
       run('SET', key, value)
     end
+    claimed[digest] = true
   end
   answers[#answers + 1] = answer
 end
