@@ -12,7 +12,17 @@ from configparser import ConfigParser
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-OTHER_PACKAGES = {"s3fs", "gcsfs", "adlfs", "paramiko", "tox", "pre-commit", "pip", "scrapy-redis"}
+OTHER_PACKAGES = {
+    "s3fs",
+    "gcsfs",
+    "adlfs",
+    "paramiko",
+    "tox",
+    "pre-commit",
+    "pip",
+    "scrapy-redis",
+    "fastwarc",
+}
 """Packages of others that pages have a reader install."""
 PROGRAMS = (
     "scrapy",
