@@ -20,6 +20,7 @@ import pytest
 import scrapy
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from scrapy.settings import Settings
+from w3lib.encoding import resolve_encoding
 from webserver import Page
 
 from scrapy_dedupe import passage_indexing
@@ -599,6 +600,9 @@ JAPANESE = "いろはにほへとちりぬるをわかよたれそつねなら�
 CHINESE = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳云腾致雨露结为霜"
 GERMAN = "<title>Größe</title><p>Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich für 5 €."
 
+# Older releases of w3lib know it, and pages in it are left out as those in no charset.
+IS_UTF_7_UNKNOWN = resolve_encoding("utf-7") is None
+
 # By path: body and Content-Type, and whether a text is expected.
 ENCODED: dict[str, tuple[bytes, str | None, bool]] = {
     "/utf-8": (GERMAN.encode(), "text/html", True),
@@ -622,7 +626,7 @@ ENCODED: dict[str, tuple[bytes, str | None, bool]] = {
     "/unknown": (f"<p>{RUSSIAN * 3}".encode("cp1251"), "text/html; charset=x-unknown", True),
     "/unknown-meta": (f"<meta charset=x-no><p>{RUSSIAN * 3}".encode("cp1251"), "text/html", True),
     "/unknown-then-meta": (b"<meta charset=koi8-r>\xcd\xc9\xd2", "text/html; charset=x-unknown", True),
-    "/utf-7": ("<p>1 + 1 é".encode("utf-7"), "text/html; charset=utf-7", True),
+    "/utf-7": ("<p>1 + 1 é".encode("utf-7"), "text/html; charset=utf-7", IS_UTF_7_UNKNOWN),
     "/no-charset": (GERMAN.encode(), "text/html; charset=punycode", False),
     "/no-charset-meta": (f"<meta charset=idna>{GERMAN}".encode(), "text/html", False),
     "/broken": (GERMAN.encode() + b"\xff\xfe\x81", "text/html", True),
@@ -678,15 +682,12 @@ async def test_the_texts_of_an_archive_are_those_of_the_crawl_that_made_it(
         texts = {document.doc_id: archived.text(document.doc_id) for document in archived.documents}
         assert {document.doc_id: ours.text(document.doc_id) for document in ours.documents} == texts
     assert texts == {url: read(*seen[url]).text for url in wanted}
-    # What no page is decoded to is told, by name.
-    assert (code, result["skipped"]) == (4, {"encoding": 2, "type": 3})
+    no_charset = {"/no-charset", "/no-charset-meta"} | (set() if IS_UTF_7_UNKNOWN else {"/utf-7"})
+    assert (code, result["skipped"]) == (4, {"encoding": len(no_charset), "type": 3})
     named = {
         fault["place"].rpartition(web.url(""))[2].rstrip(")"): fault["reason"] for fault in result["named"]
     }
-    assert {path for path, reason in named.items() if "no charset" in reason} == {
-        "/no-charset",
-        "/no-charset-meta",
-    }
+    assert {path for path, reason in named.items() if "no charset" in reason} == no_charset
     assert {path for path, reason in named.items() if "U+FFFD" in reason} >= {"/wrong"}
     # The content layer, the list of pages and `content explain` read them so as well.
     reader = PageReader(Settings())
