@@ -67,13 +67,13 @@ class GuardedIndex:
         if digest in self._known:
             # Once: when the payload comes again, it may have been recorded in the meantime.
             return self._known.pop(digest)
-        found = self._ask(lambda: self.index.find(self.crawl, [digest]))
+        found = self._ask(lambda: self.index.find(self.crawl, [digest], lasting=True))
         return found[0] if found else None
 
     def look_up(self, digests: Sequence[str]) -> None:
         """Ask for several payloads at once that :meth:`find` is about to be asked for."""
         wanted = list(dict.fromkeys(digest for digest in digests if digest not in self._originals))
-        found = self._ask(lambda: self.index.find(self.crawl, wanted)) if wanted else None
+        found = self._ask(lambda: self.index.find(self.crawl, wanted, lasting=True)) if wanted else None
         self._known = {} if found is None else dict(zip(wanted, found, strict=True))
 
     def find_url(self, url: str) -> UrlCapture | None:

@@ -2,7 +2,9 @@
 
 A container is a WACZ file. Its name can be relied upon once it is packed, that is, once its size or hash is known;
 and before that for a crawl which others may refer to while it runs, since it will be packed under the name that it
-has. A committed crawl whose container is not packed has none: nobody knows whether it ever will be.
+has. A committed crawl of this package whose container is not packed has none: nobody knows whether it ever will be.
+Browsertrix's importer enters a WACZ without size and hash where nothing tells them, and gives all records of the crawl
+the first place. So a WACZ of another program's committed crawl needs neither if it is the crawl's only one.
 
 A WARC file that was imported by itself lies in no container, whichever others its crawl has.
 
@@ -44,6 +46,10 @@ class Containers:
         self._known = [_read(container) for container in known]
         self._is_imported = info is not None and info.imported
         self._is_to_be_packed = info is not None and info.state == "uncommitted" and info.concurrent
+        is_foreign = (
+            info is not None and info.state == "committed" and (info.imported or info.software is None)
+        )
+        self._is_always_packed = is_foreign and len(known) == 1
 
     def named(self, place: int) -> Container | None:
         """The container in that place, whether it is packed or not."""
@@ -73,7 +79,7 @@ class Containers:
         if self._is_imported and is_loose:
             return None
         is_packed = container.hash is not None or container.size is not None
-        if not is_packed and not self._is_to_be_packed:
+        if not (is_packed or self._is_to_be_packed or self._is_always_packed):
             return None
         return replace(container, name=wacz_name(container.name, file))
 

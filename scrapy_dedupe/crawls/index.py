@@ -76,9 +76,13 @@ class CrawlIndex:
         """
         self._store.start(_checked_id(crawl), _checked_payload(payload), concurrent=concurrent)
 
-    def find(self, crawl: str, digests: Sequence[str]) -> list[Original | None]:
-        """Look up payloads: in the crawl itself first, then in committed crawls. In one round trip."""
-        return self._store.find(_checked_id(crawl), [plain_digest(digest) for digest in digests])
+    def find(self, crawl: str, digests: Sequence[str], *, lasting: bool = False) -> list[Original | None]:
+        """Look up payloads: in the crawl itself first, then in committed crawls. In one round trip.
+
+        With ``lasting`` crawls that Browsertrix has marked for removal are left out.
+        """
+        plain = [plain_digest(digest) for digest in digests]
+        return self._store.find(_checked_id(crawl), plain, lasting=lasting)
 
     def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
         """The last capture of each URL: that of the crawl itself, else the latest one of the committed crawls.

@@ -111,11 +111,18 @@ class Originals:
     def _advice(self, crawl: str) -> str:
         """What gives a crawl a WACZ. An imported one has the WACZ files that it was imported with, or none."""
         try:
-            is_imported = any(info.imported for info in self._index.index.crawls() if info.id == crawl)
+            info = next((info for info in self._index.index.crawls() if info.id == crawl), None)
         except StoreError:
             return ""
-        if is_imported:
+        if info is None:
+            return ""
+        if info.imported:
             return " Import its WACZ, if there is one."
+        if info.software is None:
+            return (
+                f" Another program entered it. Forget it with `scrapy dedupe purge {crawl}`, then import its WACZ files"
+                " with `scrapy dedupe import`."
+            )
         return f" `scrapy dedupe warc pack {crawl}` makes one, for the crawls after this one."
 
 

@@ -132,7 +132,8 @@ class CrawlInfo:
     ``incomplete``: records of it are on disk that could not be entered yet. ``software`` is None for a crawl of
     another program. ``imported``: its records were imported, not crawled here; an imported crawl that is uncommitted
     is one whose first import is under way or was cut off. ``concurrent``: others may refer to its records before
-    it is committed. ``waiting``: how many payloads its revisits name whose originals are not in the index.
+    it is committed. ``waiting``: how many payloads its revisits name whose originals are not in the index. ``marked``:
+    Browsertrix has marked the committed crawl for removal, and forgets it at its next purge.
     """
 
     id: str
@@ -148,6 +149,7 @@ class CrawlInfo:
     imported: bool = False
     concurrent: bool = False
     waiting: int = 0
+    marked: bool = False
 
 
 class IndexStore(Protocol):
@@ -167,10 +169,11 @@ class IndexStore(Protocol):
         :class:`~scrapy_dedupe.errors.StoreRefused` when the index was made with the other ``payload``.
         """
 
-    def find(self, crawl: str, digests: Sequence[str]) -> list[Original | None]:
+    def find(self, crawl: str, digests: Sequence[str], *, lasting: bool = False) -> list[Original | None]:
         """Look up payloads: in the crawl itself first, then in committed and concurrent crawls. In one round trip.
 
-        A digest is found in whatever alphabet another program has written it. What is answered has it as asked.
+        A digest is found in whatever alphabet another program has written it. What is answered has it as asked. With
+        ``lasting`` crawls that Browsertrix has marked for removal are left out: no new revisit should refer to them.
         """
 
     def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:

@@ -357,6 +357,16 @@ def stats_json(stats: Mapping[str, object] | None) -> str | None:
     return json.dumps({str(name): stats[name] for name in stats}, default=_plain)
 
 
+def read_canceled(value: bytes) -> dict[str, bytes]:
+    """What is kept of a canceled crawl: when it was started, and its software.
+
+    >>> read_canceled(b"2026-08-01T12:00:00Z scrapy-dedupe 1.0")
+    {'started': b'2026-08-01T12:00:00Z', 'software': b'scrapy-dedupe 1.0'}
+    """
+    started, _, software = value.partition(b" ")
+    return {name: text for name, text in (("started", started), ("software", software)) if text}
+
+
 def read_stats(text: str | bytes | None) -> dict[str, object] | None:
     """The statistics of :func:`stats_json`; None for what is no JSON object."""
     try:

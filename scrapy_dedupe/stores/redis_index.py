@@ -30,6 +30,7 @@ from .index_values import (
     need_text,
     packed_capture,
     packed_place,
+    read_canceled,
     read_capture,
     read_container,
     read_need,
@@ -40,9 +41,9 @@ from .index_values import (
     url_hash,
     utc_now,
 )
-from .redis_index_base import FORMAT, SCAN_BATCH, file_name, numbers, spellings, text_of
+from .redis_index_base import FORMAT, SCAN_BATCH, file_name, numbers, spellings, state_of, text_of
 from .redis_index_import import waiting_sizes
-from .redis_index_keys import CANCELED, COMMITTED, COUNTS, MARK, TOTALS, UNCOMMITTED
+from .redis_index_keys import CANCELED, COMMITTED, COUNTS, MARK, MARKED, TOTALS, UNCOMMITTED
 from .redis_index_merged import RedisMerged
 
 if TYPE_CHECKING:
@@ -75,12 +76,12 @@ class RedisIndex(RedisMerged):
             self.reset(crawl)
         self._require_start(crawl, payload, answer, "crawled again")
 
-    def find(self, crawl: str, digests: Sequence[str]) -> list[Original | None]:
+    def find(self, crawl: str, digests: Sequence[str], *, lasting: bool = False) -> list[Original | None]:
         """Look up payloads: in the crawl itself first, then in committed and concurrent crawls. In one round trip."""
         if not digests:
             return []
         self._check()
-        answer = self._run("index_find", crawl, *spellings(digests))
+        answer = self._run("index_find", crawl, int(lasting), *spellings(digests))
         return [
             None if found is None else self._original(digest, found)
             for digest, found in zip(digests, answer, strict=True)
@@ -196,13 +197,17 @@ class RedisIndex(RedisMerged):
         self._check()
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
-            for key in (UNCOMMITTED, COMMITTED, CANCELED):
+            for key in (COMMITTED, UNCOMMITTED, MARKED):
                 pipeline.smembers(key)
+            pipeline.hgetall(CANCELED)
             pipeline.hget(MARK, "payload")
-            *members, payload = pipeline.execute()
-            states: dict[str, str] = {}
-            for state, ids in zip(("uncommitted", "committed", "canceled"), members, strict=True):
-                states.update((text_of(crawl), state) for crawl in ids)
+            committed, uncommitted, marked, canceled, payload = pipeline.execute()
+            states = {
+                text_of(crawl): state_of(crawl in committed, crawl in uncommitted, True)
+                for crawl in (*committed, *uncommitted, *marked, *canceled)
+            }
+            ended = {text_of(crawl): read_canceled(value) for crawl, value in canceled.items()}
+            marked = {text_of(crawl) for crawl in marked}
             pipeline = self._client.pipeline(transaction=False)
             for crawl in states:
                 pipeline.hgetall(keys_of.meta(crawl))
@@ -218,6 +223,8 @@ class RedisIndex(RedisMerged):
         for place, (crawl, state) in enumerate(states.items()):
             raw, counts, names, hidden, waiting = answers[5 * place : 5 * place + 5]
             meta = {text_of(name): value for name, value in raw.items()}
+            if state == "canceled":
+                meta |= ended.get(crawl, {})
             crawls.append(
                 CrawlInfo(
                     id=crawl,
@@ -233,6 +240,7 @@ class RedisIndex(RedisMerged):
                     imported="imported" in meta,
                     concurrent="concurrent" in meta,
                     waiting=waiting,
+                    marked=state == "committed" and crawl in marked,
                 )
             )
         return sorted(crawls, key=lambda info: (info.started or "", info.id))

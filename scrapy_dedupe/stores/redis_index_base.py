@@ -211,6 +211,15 @@ def spellings(digests: Iterable[str]) -> list[str | bytes]:
     return words
 
 
+def state_of(is_committed: object, is_uncommitted: object, is_canceled: object) -> str:
+    """The state of a crawl from the sets that it is in; as ``state_of`` in ``index_common.lua``."""
+    if is_committed:
+        return "committed"
+    if is_uncommitted:
+        return "uncommitted"
+    return "canceled" if is_canceled else "unknown"
+
+
 def numbers(counts: Counts) -> tuple[int, int, int, int]:
     """The four counts in the order of their keys."""
     return counts.total_urls, counts.dupe_urls, counts.conserved_size, counts.total_crawl_size

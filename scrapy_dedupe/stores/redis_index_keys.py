@@ -6,7 +6,10 @@ Written exactly as Browsertrix does, so that both crawlers can use one index:
 ``h:{crawl}``             hash    digest without label -> entry (see :mod:`.index_values`)
 ``h:{crawl}:counts``      hash    ``totalUrls``, ``dupeUrls``, ``conservedSize``, ``totalCrawlSize``
 ``c:{crawl}:wacz``        list    the crawl's containers, JSON with ``filename``, ``hash``, ``size``
-``uncommittedcrawls``     set     crawl ids; ``allcrawls`` the committed ones, ``canceledcrawls``
+``uncommittedcrawls``     set     crawl ids; ``allcrawls`` the committed ones, whatever else they are in
+``canceledcrawls``        set     those of ``allcrawls`` that Browsertrix's next removal forgets (``--cancelCrawlId`` of a
+                                  committed crawl). An id that is in no other set was canceled by an early version
+                                  of this package
 ``alldupes``              hash    digest -> the crawl whose record is the original
 ``allcounts``             hash    the sums over the committed crawls; ``updateProgress``, ``removedCrawls``,
                                   ``removedCrawlSize``
@@ -27,6 +30,7 @@ Beside them, what Browsertrix has no field for:
                                      ``scanned``: the ``last_update_ts`` up to which ``rev:`` keys were looked
                                      for, ``ended``: how many sources have ended, ``swapped``: who last put a new
                                      merged index in its place
+``dedupe:canceled``          hash    canceled crawl -> when it was started, a space and its software, as they were
 ``dedupe:crawl:{crawl}``     hash    ``started``, ``committed``, ``software``, ``stats`` (JSON), ``incomplete``,
                                      ``imported``, ``concurrent``, ``replaced`` (by which crawl), ``token``: those
                                      of the last additions, 8 bytes each; ``committing``, ``canceling``,
@@ -93,7 +97,8 @@ REVS = "dedupe:revs"
 REPORTS = "dedupe:reports"
 COMMITTED = "allcrawls"
 UNCOMMITTED = "uncommittedcrawls"
-CANCELED = "canceledcrawls"
+MARKED = "canceledcrawls"
+CANCELED = "dedupe:canceled"
 DUPES = "alldupes"
 TOTALS = "allcounts"
 QUEUE = "src:q"
@@ -177,7 +182,8 @@ def types(crawl: str) -> dict[str, str]:
         meta(crawl): "hash",
         COMMITTED: "set",
         UNCOMMITTED: "set",
-        CANCELED: "set",
+        MARKED: "set",
+        CANCELED: "hash",
         COMMITTING: "set",
         CONCURRENT: "set",
         DUPES: "hash",

@@ -17,9 +17,9 @@ from scrapy_dedupe.errors import CrawlStateError
 from . import redis_index_keys as keys_of
 from .faults import redis_faults
 from .index_values import digest_key, read_place, state_message
-from .redis_index_base import SCAN_BATCH, text_of
+from .redis_index_base import SCAN_BATCH, state_of, text_of
 from .redis_index_import import RedisImports
-from .redis_index_keys import CANCELED, COMMITTED, COMMITTING, CONCURRENT, REBUILDING, UNCOMMITTED
+from .redis_index_keys import CANCELED, COMMITTED, COMMITTING, CONCURRENT, MARKED, REBUILDING, UNCOMMITTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -144,17 +144,18 @@ class RedisMerged(RedisImports):
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
             for crawl in crawls:
-                for key in (UNCOMMITTED, COMMITTED, CANCELED):
+                for key in (COMMITTED, UNCOMMITTED, MARKED):
                     pipeline.sismember(key, crawl)
+                pipeline.hexists(CANCELED, crawl)
                 pipeline.hexists(keys_of.meta(crawl), "canceling")
             answers: list[Any] = pipeline.execute()
         states: dict[str, str] = {}
         for place, crawl in enumerate(crawls):
-            found = answers[4 * place : 4 * place + 4]
-            words = ("uncommitted", "committed", "canceling" if found[3] else "canceled")
-            states[crawl] = next(
-                (word for word, is_in in zip(words, found[:3], strict=True) if is_in), "unknown"
-            )
+            is_committed, is_uncommitted, is_marked, is_canceled, is_canceling = answers[
+                5 * place : 5 * place + 5
+            ]
+            state = state_of(is_committed, is_uncommitted, is_marked or is_canceled)
+            states[crawl] = "canceling" if state == "canceled" and is_canceling else state
         return states
 
     def _make(
@@ -215,7 +216,9 @@ class RedisMerged(RedisImports):
                 pipeline.hget(b"dedupe:crawl:" + crawl, "committed")
             times = dict(zip(committed, pipeline.execute(), strict=True))
             others = cast("set[bytes]", self._client.sunion([CONCURRENT, COMMITTING]))
-        ordered = sorted(committed, key=lambda crawl: (times[crawl] or b"", crawl))
+            marked = cast("set[bytes]", self._client.smembers(MARKED))
+        # What Browsertrix will remove is the original of what no other crawl has.
+        ordered = sorted(committed, key=lambda crawl: (crawl in marked, times[crawl] or b"", crawl))
         return ordered + sorted(others - members - left_out)
 
     def _await_other(self) -> None:

@@ -78,8 +78,11 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
             if state != "uncommitted":
                 self._begin(crawl, concurrent=concurrent)
 
-    def find(self, crawl: str, digests: Sequence[str]) -> list[Original | None]:
-        """Look up payloads: in the crawl itself first, then in committed and concurrent crawls."""
+    def find(self, crawl: str, digests: Sequence[str], *, lasting: bool = False) -> list[Original | None]:
+        """Look up payloads: in the crawl itself first, then in committed and concurrent crawls.
+
+        ``lasting`` makes no difference: only Browsertrix marks crawls, and it does not use SQLite.
+        """
         with sqlite_faults(self._url):
             return [self._find(crawl, digest) for digest in digests]
 

@@ -41,6 +41,7 @@ def test_crawls_as_json_has_every_field(call: Callable[..., Any], store_url: str
         "imported": False,
         "concurrent": False,
         "waiting": 0,
+        "marked": False,
     }
     assert (second["id"], second["committed"]) == ("second", None)
 

@@ -16,10 +16,11 @@ MEMBER = "https://example.com/a.wacz/archive/1.warc.gz"
 
 
 def info(**values: Any) -> CrawlInfo:
-    return CrawlInfo("a", **({"state": "committed"} | values), **FIXED)
+    return CrawlInfo("a", **({"state": "committed", "software": OURS} | values), **FIXED)
 
 
 FIXED: dict[str, Any] = {"payload": "stored", "started": None, "committed": None, "counts": Counts()}
+OURS = "scrapy-dedupe 1.0"
 
 
 def holding(known: dict[str, object], crawl: CrawlInfo | None, file: str | None = None) -> str | None:
@@ -43,6 +44,16 @@ def test_one_that_is_not_packed_holds_those_of_a_concurrent_crawl_that_runs() ->
 )
 def test_one_that_may_never_be_packed_holds_nothing(crawl: CrawlInfo | None) -> None:
     assert holding(TO_BE_PACKED, crawl) is None
+
+
+def test_the_only_one_of_another_programs_crawl_holds_its_records_without_size_and_hash() -> None:
+    # As Browsertrix's importer enters it, in a crawl of its own or in one that was imported here.
+    assert holding(TO_BE_PACKED, info(software=None)) == "a.wacz"
+    assert holding(TO_BE_PACKED, info(imported=True)) == "a.wacz"
+    assert holding(TO_BE_PACKED, info(software=None, state="uncommitted")) is None
+    # It gives the records of all containers the first place.
+    several = Containers([TO_BE_PACKED, {"filename": "b.wacz"}], info(software=None))
+    assert several.holding(0, None) is None
 
 
 def test_an_imported_one_whose_size_alone_is_known_holds_its_records() -> None:

@@ -262,7 +262,9 @@ def test_a_sha1_that_it_has_in_hex_is_found_in_whatever_form_it_is_asked_for(
     assert (found.crawl, found.digest, found.size) == ("bx-1", SHA1_BASE32, 4_800)
 
 
-def crawl_against(index: CrawlIndex, folder: Path, numbers: list[int]) -> list[tuple[str, str | None]]:
+def crawl_against(
+    index: CrawlIndex, folder: Path, numbers: list[int], *, containers_only: bool = False
+) -> list[tuple[str, str | None]]:
     """Record a crawl ``ours`` of pages; the kind of each, and the container that it names."""
     index.start("ours", "decoded")
     index.mark_incomplete("ours", True)
@@ -273,7 +275,7 @@ def crawl_against(index: CrawlIndex, folder: Path, numbers: list[int]) -> list[t
         info={"isPartOf": "ours"},
         on_new_file=lambda name: index.add_file("ours", str(folder / name)),
     )
-    recorder = Recorder(writer, index, "ours", OpenGuard())
+    recorder = Recorder(writer, index, "ours", OpenGuard(), containers_only=containers_only)
     for number in numbers:
         recorder.record(replace(page(number), url=f"https://example.net/{number}"))
     (file,) = recorder.finish()
@@ -326,6 +328,21 @@ def test_a_crawl_refers_to_its_records_and_is_found_by_it(
     assert client.hget("allcounts", "redundantUrls") == "2"
 
 
+def test_a_crawl_in_wacz_refers_to_a_wacz_that_its_importer_entered_without_size_and_hash(
+    tmp_path: Path, index: CrawlIndex, client: redis.Redis
+) -> None:
+    client.sadd("allcrawls", "bx-5", "bx-6")
+    client.hset("h:bx-5", digest_of(5), "0 20260703000000001 https://example.org/5 5900")
+    client.hset("h:bx-6", digest_of(6), "0 20260703000000001 https://example.org/6 5900")
+    client.hset("alldupes", mapping={digest_of(5): "bx-5", digest_of(6): "bx-6"})
+    client.rpush("c:bx-5:wacz", '{"filename":"bx-5.wacz"}')
+    # All records have the first place, whichever container they are in.
+    client.rpush("c:bx-6:wacz", '{"filename":"bx-6-0.wacz"}', '{"filename":"bx-6-1.wacz"}')
+    found = crawl_against(index, tmp_path, [5, 6], containers_only=True)
+    assert found == [("revisit", "file://bx-5.wacz"), ("response", None)]
+    assert [needed.filename for needed in requirements(index, "ours")] == ["bx-5.wacz"]
+
+
 def test_its_crawl_is_committed_and_canceled(index: CrawlIndex, client: redis.Redis) -> None:
     index.commit("bx-3")
     assert looked_up(client, "next", digest_of(4)) == (
@@ -340,8 +357,120 @@ def test_its_crawl_is_committed_and_canceled(index: CrawlIndex, client: redis.Re
     client.sadd("uncommittedcrawls", "bx-4")
     client.hset("h:bx-4", digest_of(5), "0 20260703000000001 https://example.org/5 5900")
     index.cancel("bx-4")
-    assert client.smembers("canceledcrawls") == {"bx-4"}
-    assert client.keys("*bx-4*") in ([], ["dedupe:crawl:bx-4"])
+    assert not client.exists("canceledcrawls")
+    assert client.keys("*bx-4*") == []
+    assert {info.id: info.state for info in index.crawls()}["bx-4"] == "canceled"
+
+
+def purge_as_browsertrix(client: redis.Redis, manifest: set[str]) -> None:
+    """Its ``--removing``: of the crawls that the manifest names all but the canceled ones stay."""
+    kept = manifest - cast("set[str]", client.smembers("canceledcrawls"))
+    client.delete("alldupes", "allcounts", "canceledcrawls")
+    for crawl in sorted(cast("set[str]", client.smembers("allcrawls"))):
+        if crawl not in kept:
+            client.srem("allcrawls", crawl)
+            client.delete(f"h:{crawl}", f"h:{crawl}:counts", f"c:{crawl}:wacz")
+            continue
+        for digest in cast("list[str]", client.hkeys(f"h:{crawl}")):
+            client.hsetnx("alldupes", digest, crawl)
+        for name, count in cast("dict[str, str]", client.hgetall(f"h:{crawl}:counts")).items():
+            client.hincrby("allcounts", name, int(count))
+
+
+def test_a_crawl_of_it_under_an_id_that_was_canceled_here_outlives_its_next_purge(
+    index: CrawlIndex, client: redis.Redis
+) -> None:
+    index.start("again", "decoded")
+    index.cancel("again")
+    client.sadd("allcrawls", "again")
+    client.hset("h:again", digest_of(7), "0 20260703000000001 https://example.org/7 5900")
+    client.hset("alldupes", digest_of(7), "again")
+    (info,) = [info for info in index.crawls() if info.id == "again"]
+    assert (info.state, info.software, info.marked) == ("committed", None, False)
+    purge_as_browsertrix(client, {"bx-1", "bx-2", "again"})
+    assert looked_up(client, "next", digest_of(7)) is not None
+    assert index.find("next", [digest_of(7)]) != [None]
+
+
+def test_a_committed_crawl_that_it_marks_for_removal_stays_committed(
+    tmp_path: Path, index: CrawlIndex, client: redis.Redis
+) -> None:
+    crawl_against(index, tmp_path, [1, 3, 5])
+    index.set_container("ours", "ours.wacz", "ef" * 32, 1_234)
+    index.commit("ours")
+    before = Checker(index, RevisitRules(), [tmp_path], None, Thoroughness()).check()
+    client.sadd("canceledcrawls", "bx-1", "ours")
+    states = {info.id: (info.state, info.marked) for info in index.crawls()}
+    assert states == {
+        "bx-1": ("committed", True),
+        "bx-2": ("committed", False),
+        "bx-3": ("uncommitted", False),
+        "ours": ("committed", True),
+    }
+    after = Checker(index, RevisitRules(), [tmp_path], None, Thoroughness()).check()
+    assert (after.findings, after.notes) == (before.findings, before.notes)
+    with pytest.raises(CrawlStateError, match="ours needs bx-1"):
+        purge_crawls(index, ["bx-1"])
+    with pytest.raises(CrawlStateError, match="is committed"):
+        index.cancel("ours")
+    with pytest.raises(CrawlStateError, match="is committed"):
+        index.start("ours", "decoded")
+    assert states == {info.id: (info.state, info.marked) for info in index.crawls()}
+    # What refers to it already still finds it.
+    assert index.find("bx-3", [digest_of(2)]) != [None]
+    purge_crawls(index, ["bx-1", "ours"], force=True)
+    assert not client.exists("canceledcrawls")
+
+
+def test_no_new_crawl_refers_to_what_it_will_remove_and_later_ones_refer_to_the_new_crawl(
+    tmp_path: Path, index: CrawlIndex, client: redis.Redis
+) -> None:
+    client.sadd("canceledcrawls", "bx-1")
+    assert crawl_against(index, tmp_path, [1, 1, 3]) == [
+        ("response", None),
+        ("revisit", None),
+        ("revisit", "file://bx-2.wacz"),
+    ]
+    assert index.needs("ours") == [Need("bx-2", 0)]
+    index.commit("ours")
+    for crawl in ("next", "another"):
+        (found,) = index.find(crawl, [digest_of(1)], lasting=True)
+        assert found is not None
+        assert found.crawl == "ours"
+    index.rebuild_merged()
+    # Of the crawls that stay the first one that was committed is the original, as ever.
+    (found,) = index.find("next", [digest_of(1)], lasting=True)
+    assert found is not None
+    assert found.crawl != "bx-1"
+    assert index.find("next", [digest_of(2)], lasting=True) == [None]
+    assert_readable(client, unreadable=frozenset({SPACED}))
+    purge_as_browsertrix(client, {"bx-1", "bx-2", "ours"})
+    assert looked_up(client, "next", digest_of(1)) is not None
+    assert index.find("next", [digest_of(1)], lasting=True) != [None]
+
+
+def test_an_id_that_an_early_version_canceled_among_its_marks_is_canceled_and_starts_without_it(
+    index: CrawlIndex, client: redis.Redis
+) -> None:
+    client.sadd("canceledcrawls", "old", "older")
+    client.hset("dedupe:crawl:old", "started", "2026-07-01T00:00:00.000Z")
+    crawls = {info.id: info for info in index.crawls()}
+    assert (crawls["old"].state, crawls["old"].started) == ("canceled", "2026-07-01T00:00:00.000Z")
+    assert (crawls["older"].state, crawls["older"].marked) == ("canceled", False)
+    index.cancel("old")
+    index.start("old", "decoded")
+    # Begun by the other program.
+    client.sadd("uncommittedcrawls", "older")
+    assert {info.id: info.state for info in index.crawls() if info.id.startswith("old")} == {
+        "old": "uncommitted",
+        "older": "uncommitted",
+    }
+    for crawl in ("old", "older"):
+        index.commit(crawl)
+    assert not client.exists("canceledcrawls")
+    client.sadd("canceledcrawls", "gone")
+    index.forget_canceled("gone")
+    assert not client.exists("canceledcrawls")
 
 
 def test_it_is_extended_by_an_import(tmp_path: Path, index: CrawlIndex, client: redis.Redis) -> None:

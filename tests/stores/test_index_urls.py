@@ -278,7 +278,8 @@ def test_redis_keeps_nothing_of_a_forgotten_crawl(
     getattr(redis_index, action)("a")
     kept = {key for key in client.scan_iter() if key.endswith((b":a", b":wacz", b":counts"))}
     files = {b"dedupe:files:a", b"c:a:wacz"} if action == "reset" else set()
-    assert kept == files | {b"dedupe:crawl:a"}
+    # Another program may take the id of a canceled crawl, so nothing may say that the crawl is ours.
+    assert kept == files | ({b"dedupe:crawl:a"} if action == "reset" else set())
 
 
 # A lost connection

@@ -21,7 +21,8 @@ class Crawl:
     """One crawl. ``requires`` names the crawls whose records it refers to, as far as the index knows.
 
     A container whose entry cannot be read is empty, so that each keeps its place. ``software`` is None for a crawl of
-    another program. ``waiting`` counts the payloads of its revisits whose originals are not in the index.
+    another program. ``waiting`` counts the payloads of its revisits whose originals are not in the index. ``marked``:
+    Browsertrix will remove it.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Crawl:
     imported: bool
     concurrent: bool
     waiting: int
+    marked: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +67,7 @@ def run(place: Place, opts: argparse.Namespace) -> list[Crawl]:
                 imported=info.imported,
                 concurrent=info.concurrent,
                 waiting=info.waiting,
+                marked=info.marked,
             )
             for info in dependencies.crawls.values()
         ]
@@ -105,8 +108,16 @@ class HasState(Protocol):
     @property
     def concurrent(self) -> bool: ...
 
+    @property
+    def marked(self) -> bool: ...
+
 
 def state_text(crawl: HasState) -> str:
     """The state of a crawl, and what is special about it."""
-    marks = {"incomplete": crawl.incomplete, "imported": crawl.imported, "concurrent": crawl.concurrent}
+    marks = {
+        "incomplete": crawl.incomplete,
+        "imported": crawl.imported,
+        "concurrent": crawl.concurrent,
+        "marked for removal": crawl.marked,
+    }
     return ", ".join([crawl.state, *(mark for mark, is_set in marks.items() if is_set)])

@@ -68,6 +68,7 @@ class CrawlShown:
     imported: bool
     concurrent: bool
     incomplete: bool
+    marked: bool
     started: str | None
     committed: str | None
     counts: dict[str, int]
@@ -105,6 +106,7 @@ def run(place: Place, opts: argparse.Namespace) -> CrawlShown:
             imported=info.imported,
             concurrent=info.concurrent,
             incomplete=info.incomplete,
+            marked=info.marked,
             started=info.started,
             committed=info.committed,
             counts=counts_dict(info.counts),
@@ -138,7 +140,7 @@ def text(crawl: CrawlShown) -> str:
         f"Files       {number_text(len(crawl.files))}",
         *(f"  {file.name} ({_presence(file.present)})" for file in crawl.files),
         f"Containers  {number_text(len(crawl.containers))}",
-        *(f"  {_box_text(box)}" for box in crawl.containers),
+        *(f"  {_box_text(box, is_made_here=crawl.software is not None)}" for box in crawl.containers),
         f"Needs       {number_text(len(crawl.needs))}",
         *(f"  {_need_text(need)}" for need in crawl.needs),
     ]
@@ -180,8 +182,8 @@ def _need_text(need: NeedShown) -> str:
     return f"{need.crawl}: {name} ({_presence(need.present, need.place)})"
 
 
-def _box_text(box: Box) -> str:
-    if box.hash is None and box.size is None:
+def _box_text(box: Box, *, is_made_here: bool) -> str:
+    if box.hash is None and box.size is None and is_made_here:
         return f"{box.filename}, not packed"
     size = "" if box.size is None else f", {size_text(box.size)}"
     hash_ = "SHA-256 not known" if box.hash is None else f"sha256:{box.hash}"

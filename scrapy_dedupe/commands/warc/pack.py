@@ -66,6 +66,12 @@ def run(place: Place, opts: argparse.Namespace) -> Packed:
         done = pack_by_settings(
             index, opts.id, place.settings, place.scrapy_settings, warc_folder=opts.warc_dir, watch=bars
         )
+    if done is None and info.software is None:
+        raise ArchiveError(
+            f"The crawl {opts.id} was entered in the index by another program, which does not note WARC files, and none in"
+            f" {opts.warc_dir or place.settings.warc.folder} names it. Pack it with that program; then purge the crawl"
+            " here and import its WACZ."
+        )
     if done is None:
         raise ArchiveError(
             f"The crawl {opts.id} has no WARC files in {opts.warc_dir or place.settings.warc.folder}. Name the folder"

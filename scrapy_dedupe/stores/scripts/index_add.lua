@@ -5,7 +5,7 @@
 -- Gives "ok" or the state that does not allow it.
 local crawl = ARGV[2]
 local meta, records, urls = 'dedupe:crawl:' .. crawl, 'h:' .. crawl, 'dedupe:urls:' .. crawl
-if not has(UNCOMMITTED, crawl) then return state_of(crawl) end
+if not is_uncommitted(crawl) then return state_of(crawl) end
 local known = call('HMGET', meta, 'imported', 'token')
 if known[1] then return 'importing' end
 if has(COMMITTING, crawl) then return 'committing' end

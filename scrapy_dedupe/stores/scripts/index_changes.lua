@@ -5,13 +5,6 @@ local REBUILT, REPLACING = 'dedupe:rebuilt', 'dedupe:replacing'
 local QUEUE, QUEUED, CLAIMED, CLAIMS = 'src:q', 'src:qset', 'pending:q', 'dedupe:claims'
 local COUNT_NAMES = {'totalUrls', 'dupeUrls', 'conservedSize', 'totalCrawlSize'}
 
--- Why a crawl that is not uncommitted cannot be changed.
-local function state_of(crawl)
-  if has(COMMITTED, crawl) then return 'committed' end
-  if has(CANCELED, crawl) then return 'canceled' end
-  return 'unknown'
-end
-
 -- State, slot, what its JSON says, token and value of a source that was begun, or nil.
 local function begun_source(name)
   local value = call('HGET', BEGUN, name)
@@ -37,7 +30,7 @@ local function own_source(crawl, name, token)
   if is_taken(name, token) then return 'taken' end
   local state, _, source, known, value = begun_source(name)
   if not state or known ~= token or state == 'd' or source.crawlId ~= crawl
-      or not (has(UNCOMMITTED, crawl) or has(COMMITTED, crawl)) then
+      or not (has(COMMITTED, crawl) or has(UNCOMMITTED, crawl)) then
     return 'dropped'
   end
   return state, value
@@ -66,11 +59,22 @@ local function is_going(crawl)
   return has(REMOVING, crawl) or call('HEXISTS', REPLACING, crawl) == 1
 end
 
+-- Enters a digest of a crawl in a merged index. The first crawl that was committed stays, unless Browsertrix has marked
+-- it for removal.
+local has_marked = nil
+local function enter_one(key, digest, crawl)
+  if call('HSETNX', key, digest, crawl) == 1 then return end
+  if has_marked == nil then has_marked = call('EXISTS', MARKED) == 1 end
+  if has_marked and has(MARKED, call('HGET', key, digest)) and not has(MARKED, crawl) then
+    call('HSET', key, digest, crawl)
+  end
+end
+
 -- Enters a digest of a crawl in the merged index, and in the one that is made beside it.
 local function enter(digest, crawl)
-  call('HSETNX', DUPES, digest, crawl)
+  enter_one(DUPES, digest, crawl)
   if rebuilding() and not is_going(crawl) then
-    call('HSETNX', NEW_DUPES, digest, crawl)
+    enter_one(NEW_DUPES, digest, crawl)
   end
 end
 

@@ -3,7 +3,7 @@
 -- Gives {"ok", token of the commit}, {"committed"} (nothing is left to do) or {the state that does not allow it}.
 local crawl = ARGV[2]
 local meta = 'dedupe:crawl:' .. crawl
-if not has(UNCOMMITTED, crawl) then return {state_of(crawl)} end
+if not is_uncommitted(crawl) then return {state_of(crawl)} end
 local known = call('HMGET', meta, 'imported', 'resetting', 'committing')
 if known[1] then return {'importing'} end
 if known[2] then return {'resetting'} end

@@ -8,6 +8,7 @@ if has(COMMITTED, crawl) then return 'committed' end
 if not has(COMMITTING, crawl) or call('HGET', meta, 'committing') ~= ARGV[3] then return 'reopened' end
 call('SREM', COMMITTING, crawl)
 if call('SMOVE', UNCOMMITTED, COMMITTED, crawl) == 0 then return 'reopened' end
+forget_cancel(crawl)
 call('SREM', CONCURRENT, crawl)
 count_commit(crawl)
 -- Browsertrix's importer passes over containers whose crawl is known already.

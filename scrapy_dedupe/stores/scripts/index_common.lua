@@ -1,12 +1,32 @@
 -- What the scripts of the crawl index share; it stands before each of them. redis_index_keys.py describes the keys.
 -- All have one key, dedupe:index, for the sake of the protocol; ARGV[1] is "1" if this very call may have been run before.
-local COMMITTED, UNCOMMITTED, CANCELED = 'allcrawls', 'uncommittedcrawls', 'canceledcrawls'
+local COMMITTED, UNCOMMITTED, CANCELED = 'allcrawls', 'uncommittedcrawls', 'dedupe:canceled'
+local MARKED = 'canceledcrawls'
 local COMMITTING, CONCURRENT, BEGUN = 'dedupe:committing', 'dedupe:concurrent', 'dedupe:begun'
 local DUPES, MERGING = 'alldupes', 'dedupe:merging'
 local call = redis.call
 
 local function has(key, member)
   return call('SISMEMBER', key, member) == 1
+end
+
+-- The state of a crawl. One in allcrawls is committed, whatever other sets it is in.
+local function state_of(crawl)
+  if has(COMMITTED, crawl) then return 'committed' end
+  if has(UNCOMMITTED, crawl) then return 'uncommitted' end
+  -- Earlier versions put canceled crawls into Browsertrix's set, which has committed crawls only.
+  if call('HEXISTS', CANCELED, crawl) == 1 or has(MARKED, crawl) then return 'canceled' end
+  return 'unknown'
+end
+
+local function is_uncommitted(crawl)
+  return state_of(crawl) == 'uncommitted'
+end
+
+-- Takes a crawl out of the canceled ones, and says whether it was there. A mark of Browsertrix goes too: it is for
+-- committed crawls, so a crawl must not have it when it begins or is committed.
+local function forget_cancel(crawl)
+  return call('HDEL', CANCELED, crawl) + call('SREM', MARKED, crawl) > 0
 end
 
 -- Lua compares strings by the server's language.
@@ -79,7 +99,7 @@ local function merged(digest, crawl)
     local entry = call('HGET', 'h:' .. crawl, digest)
     if not entry then return nil end
     if not hiding(crawl, digest) then return crawl, entry end
-  elseif not (has(UNCOMMITTED, crawl) or has(CANCELED, crawl)) then
+  elseif state_of(crawl) == 'unknown' then
     return nil
   end
   -- A commit or an import that is under way, or was cut off, holds the place of this digest in alldupes. A crawl

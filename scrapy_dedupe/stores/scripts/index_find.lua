@@ -1,7 +1,7 @@
 -- Looks up payloads: in the crawl itself, then through alldupes in those that others may refer to.
 -- What index_common.lua has is in helpers(), which gives merged().
--- ARGV  2 own crawl, then for each payload: digest, its short form, the digest as others may have written it or "",
---       the short form of that
+-- ARGV  2 own crawl  3 "1" to leave out crawls that Browsertrix has marked for removal, then for each payload: digest, its
+--       short form, the digest as others may have written it or "", the short form of that
 -- Gives for each payload false, or one string, since clients read one string faster than a nested list:
 -- crawl, NUL, entry, NUL, length of the place in decimal, NUL, place, name of the file
 local call = redis.call
@@ -9,9 +9,10 @@ local own = ARGV[2]
 local records = 'h:' .. own
 local answer = {}
 local committed, is_importing, merged = {}, nil, nil
+local is_lasting = ARGV[3] == '1' and call('EXISTS', 'canceledcrawls') == 1
 
 -- Crawl and entry of a digest that alldupes gives to a crawl.
-local function of_other(digest, crawl)
+local function of_any(digest, crawl)
   if is_importing == nil then is_importing = call('EXISTS', 'dedupe:begun') == 1 end
   if committed[crawl] == nil then committed[crawl] = call('SISMEMBER', 'allcrawls', crawl) == 1 end
   if committed[crawl] and not is_importing then
@@ -21,7 +22,14 @@ local function of_other(digest, crawl)
   return merged(digest, crawl)
 end
 
-for i = 3, #ARGV, 4 do
+local function of_other(digest, crawl)
+  local other, entry = of_any(digest, crawl)
+  -- A committed crawl that is marked stays the original only of what refers to it already.
+  if entry and is_lasting and call('SISMEMBER', 'canceledcrawls', other) == 1 then return nil end
+  return other, entry
+end
+
+for i = 4, #ARGV, 4 do
   local digest, other = ARGV[i], ARGV[i + 2]
   local crawl, short = own, ARGV[i + 1]
   local found = call('HMGET', records, digest, other)

@@ -24,12 +24,12 @@ end
 
 if what == 'purge' then
   for i = 4, #ARGV do
-    if has(UNCOMMITTED, ARGV[i]) then return give_up('uncommitted', ARGV[i]) end
+    if is_uncommitted(ARGV[i]) then return give_up('uncommitted', ARGV[i]) end
   end
 elseif what == 'replace' then
   local meta, by_meta = 'dedupe:crawl:' .. ARGV[4], 'dedupe:crawl:' .. ARGV[5]
   if not has(COMMITTED, ARGV[4]) then return give_up(state_of(ARGV[4]), ARGV[4]) end
-  if not has(UNCOMMITTED, ARGV[5]) then
+  if not is_uncommitted(ARGV[5]) then
     if call('HGET', meta, 'replaced') == ARGV[5] then return give_up('ok', ARGV[4]) end
     return give_up(state_of(ARGV[5]), ARGV[5])
   end
@@ -49,7 +49,8 @@ if what == 'purge' then
   for i = 4, #ARGV do
     local crawl = ARGV[i]
     call('SREM', COMMITTED, crawl)
-    call('SREM', CANCELED, crawl)
+    call('SREM', UNCOMMITTED, crawl)
+    forget_cancel(crawl)
     for _, item in ipairs(call('LRANGE', 'c:' .. crawl .. ':wacz', 0, -1)) do
       local good, container = pcall(cjson.decode, item)
       if good and type(container) == 'table' and type(container.filename) == 'string' then

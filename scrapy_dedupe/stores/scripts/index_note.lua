@@ -4,7 +4,7 @@
 -- Gives "ok" or the state that does not allow it; for "closed" {the token of the reset}, which may have been begun before.
 local crawl, what = ARGV[2], ARGV[3]
 local meta = 'dedupe:crawl:' .. crawl
-if not has(UNCOMMITTED, crawl) then return state_of(crawl) end
+if not is_uncommitted(crawl) then return state_of(crawl) end
 if call('HEXISTS', meta, 'imported') == 1 then return 'importing' end
 if what == 'file' then
   file_number(crawl, ARGV[4])

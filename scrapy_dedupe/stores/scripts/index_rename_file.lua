@@ -3,7 +3,8 @@
 -- Gives "ok", "no file" or the state that does not allow it.
 local crawl, old, new = ARGV[2], ARGV[3], ARGV[4]
 local key = 'dedupe:files:' .. crawl
-if not has(UNCOMMITTED, crawl) and not has(COMMITTED, crawl) then return state_of(crawl) end
+local state = state_of(crawl)
+if state ~= 'uncommitted' and state ~= 'committed' then return state end
 local answer = call('ZSCORE', key, new) and 'ok' or 'no file'
 if old == new then return answer end
 local found = call('ZRANGE', key, 0, -1, 'WITHSCORES')

@@ -30,7 +30,7 @@ for i = 1, #found, 2 do
       if has(COMMITTED, crawl) then
         call('HINCRBY', 'h:' .. crawl .. ':counts', 'conservedSize', conserved)
         call('HINCRBY', TOTALS, 'conservedSize', conserved)
-      elseif has(UNCOMMITTED, crawl) then
+      elseif is_uncommitted(crawl) then
         call('HINCRBY', 'h:' .. crawl .. ':counts', 'conservedSize', conserved)
       end
     end

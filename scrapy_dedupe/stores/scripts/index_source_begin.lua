@@ -25,7 +25,7 @@ elseif has(UNCOMMITTED, crawl) then
   if not known[2] then return {'uncommitted'} end
 else
   if known[3] then return {'canceling'} end
-  call('SREM', CANCELED, crawl)
+  forget_cancel(crawl)
   call('DEL', meta)
   call('SADD', UNCOMMITTED, crawl)
   call('HSET', meta, 'started', ARGV[6], 'software', ARGV[8], 'imported', '1')

@@ -44,7 +44,7 @@ for _, other in ipairs(begun_of(crawl)) do
     if other[2] == 'e' then is_ending = true end
   end
 end
-if has(UNCOMMITTED, crawl) and is_alone then
+if is_uncommitted(crawl) and is_alone then
   -- It was never committed, so that it has nothing of any other source.
   call('SREM', UNCOMMITTED, crawl)
   call('SREM', COMMITTING, crawl)
@@ -53,7 +53,7 @@ if has(UNCOMMITTED, crawl) and is_alone then
   forget_mode()
   return {crawl}
 end
-if has(UNCOMMITTED, crawl) and not is_ending then
+if is_uncommitted(crawl) and not is_ending then
   call('SREM', COMMITTING, crawl)
 end
 local hidden = 'dedupe:hidden:' .. crawl

@@ -6,7 +6,7 @@ if call('HEXISTS', BEGUN, name) == 0 and has(DONE, name) then return {'done'} en
 local state, value = own_source(crawl, name, ARGV[4])
 if not value then return {state} end
 call('HSET', BEGUN, name, 'e' .. string.sub(value, 2))
-if has(UNCOMMITTED, crawl) then
+if is_uncommitted(crawl) then
   call('SADD', COMMITTING, crawl)
 end
 call('UNLINK', 'dedupe:newwaits:' .. name)

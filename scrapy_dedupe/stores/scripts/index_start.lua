@@ -12,7 +12,7 @@ if call('HEXISTS', meta, 'canceling') == 1 then return {'canceling'} end
 if has(UNCOMMITTED, crawl) and call('HEXISTS', meta, 'imported') == 1 then return {'importing'} end
 if has(UNCOMMITTED, crawl) and call('HEXISTS', meta, 'resetting') == 1 then return {'resetting'} end
 mark_index(ARGV[3], ARGV[5])
-if call('SREM', CANCELED, crawl) == 1 then
+if not has(UNCOMMITTED, crawl) and forget_cancel(crawl) then
   call('DEL', meta)
 end
 if call('SADD', UNCOMMITTED, crawl) == 1 and ARGV[7] == '1' then
