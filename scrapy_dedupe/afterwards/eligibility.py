@@ -1,6 +1,6 @@
 """Which records may become a revisit, or serve as the original of one.
 
-As for a crawl: whole bodies of GET responses alone. A replay program finds no POST by its URL, may show another
+As for a crawl (`bodies.why_no_original` decides for both): whole bodies of GET responses alone. A replay program finds no POST by its URL, may show another
 status of a revisit as 200, and a part of a body must never stand for a whole one.
 """
 
@@ -42,26 +42,20 @@ class Eligibility:
 
         The size is compared if it is given. Raises DamagedInput if a long block cannot be read again.
         """
-        if not is_whole(record):
-            return "truncated" if record.is_truncated else "partial"
-        if record.http is None or record.http.status is None:
-            return "no-http"
-        if self.statuses is not None and record.http.status not in self.statuses:
+        # The command line loads this module for its defaults, and what reads bodies takes long to load.
+        from scrapy_dedupe.warc.bodies import why_no_original
+
+        status = record.http_status
+        is_other = self.statuses is not None and status is not None and status not in self.statuses
+        if record.is_whole and is_other:
             return "status"
-        if _has_more_than_payload(record):
-            return "cut-chunks"
+        if reason := why_no_original(record):
+            return reason
         if size_bytes is not None and size_bytes < self.min_size:
             return "small"
         return "empty" if size_bytes == 0 else None
 
 
-def _has_more_than_payload(record: StoredRecord) -> bool:
-    # The command line loads this module for its defaults, and what reads bodies takes long to load.
-    from scrapy_dedupe.warc.bodies import has_more_than_payload
-
-    return has_more_than_payload(record)
-
-
 def is_whole(record: StoredRecord) -> bool:
-    """Whether the payload of a record is all that was there to capture: neither cut nor a part of it."""
-    return not record.is_truncated and record.http_status != 206 and record.get("WARC-Segment-Number") is None
+    """As `StoredRecord.is_whole`."""
+    return record.is_whole

@@ -19,6 +19,7 @@ from .holders import is_bare
 from .places import readable
 from .rebuilding import crawl_of
 from .recounting import plain_or_same
+from .values import known_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -89,7 +90,7 @@ class Unmet:
                 continue
             for record in _responses(file):
                 name = plain_or_same(record.target_uri or ""), digits_of(record.date or "")[:14]
-                digest = record.payload_digest.value if record.payload_digest else None
+                digest = known_digest(record)
                 for key in ((*name, digest), (*name, None)):
                     if key in wanted:
                         found.setdefault(key, str(file))

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 class CheckedCrawl:
     """A crawl that was checked, and its files. ``info`` is None for one that the index does not know.
 
-    ``entries`` says how many entries name each file; ``unplaced`` entries do not say where their record is.
+    ``entries`` says how many entries name each file; ``unplaced`` entries do not say where their record is, and none of
+    the files has it. ``has_all_files``: all files that may hold records of the crawl are there.
     """
 
     id: str
@@ -52,6 +53,7 @@ class CheckedCrawl:
     files: CrawlFiles
     entries: dict[str, int] = field(default_factory=dict)
     unplaced: int = 0
+    has_all_files: bool = False
 
     @property
     def is_foreign(self) -> bool:
@@ -203,6 +205,7 @@ class _Run:
             return
         checked.entries = self._ledger.counts_by_file()
         checked.unplaced = self._ledger.without_place()
+        checked.has_all_files = self._has_all_files(checked, info)
         self._check_emptiness(checked, info)
         self._check_files(checked)
         comparison = Comparison(
@@ -288,6 +291,11 @@ class _Run:
         self._result.files += len(checked.files.present)
         self._result.findings += recount.lacking
         self._unmet.take(checked.id, recount.unmet)
+        unmet = self._ledger.all_unmet() if checked.unplaced else []
+        checked.unplaced = len(unmet)
+        for entry in unmet if checked.has_all_files else ():
+            text = f"The entry of {entry.url} says nothing of a file, and no file of the crawl {checked.id} has its record."
+            self._add("entry", checked.id, text)
         for other in sorted(recount.needed - {need.crawl for need in self._index.needs(checked.id)}):
             text = f"Revisits of the crawl {checked.id} refer to records of {other}, which its needs do not name."
             self._add("needs", checked.id, text)
@@ -302,18 +310,26 @@ class _Run:
         made = replace(recount.counts, total_crawl_size=known if not sizes or known in sizes else sizes[0])
         if not recount.is_exact:
             made = replace(made, conserved_size=info.counts.conserved_size)
-        if checked.is_foreign and not sizes and made.total_urls < info.counts.total_urls:
-            # A WARC file that was imported by itself and holds no original is not named by the index.
-            self._result.notes.append(
-                f"Of the crawl {checked.id} {made.total_urls} records were seen and {info.counts.total_urls} imported;"
-                " the index does not name files without originals."
-            )
-        elif made != info.counts:
+        if made != info.counts:
             text = (
                 f"The counts of the crawl {checked.id} are {_counts_text(info.counts)}, a recount gives"
                 f" {_counts_text(made)}."
             )
             self._add("counts", checked.id, text)
+
+    def _has_all_files(self, checked: CheckedCrawl, info: CrawlInfo) -> bool:
+        """Whether every record of a crawl must be in its files, so that an entry without a record is wrong.
+
+        A crawl that was made here names each of its files before the first record, and an import names all of its
+        files. Another program names none; what it adds to an imported crawl is in containers without files.
+        """
+        files = checked.files
+        if files.gone or files.unreachable:
+            return False
+        if not checked.is_foreign:
+            return True
+        packed = {name.partition(f"{WACZ_SUFFIX}/")[0] for name in files.present if f"{WACZ_SUFFIX}/" in name}
+        return info.software is not None and len(packed) >= len(self._index.containers(checked.id))
 
     def _strays_of(self, info: CrawlInfo) -> list[Path]:
         """The files in the folders that say they are part of a crawl; of an imported one, those that were imported."""
@@ -374,7 +390,7 @@ class _Run:
 
 def _why_not_counted(checked: CheckedCrawl, info: CrawlInfo) -> str | None:
     """Why the records of a crawl cannot be counted; empty where a finding says that already."""
-    if checked.unplaced:
+    if checked.unplaced and not checked.has_all_files:
         entries, are = ("1 entry", "is") if checked.unplaced == 1 else (f"{checked.unplaced} entries", "are")
         return (
             f"The index does not know where the records of {entries} of the crawl {checked.id} {are}, which another"

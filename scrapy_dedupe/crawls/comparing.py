@@ -20,7 +20,7 @@ from scrapy_dedupe.warc.reading import read_record, read_records
 from .exchanges import exchanges
 from .findings import Finding
 from .rebuilding import principals
-from .values import plain_url
+from .values import known_digest, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +60,7 @@ class Comparison:
         self._on_finding = on_finding
         self._is_imported = is_imported
         self._has_payloads = has_payloads
+        self._has_unplaced = ledger.without_place() > 0
         self._watch = watch
 
     def read(
@@ -116,7 +117,7 @@ class Comparison:
         """Whether an entry names this record. One that names its place and nothing else of it is told of."""
         here = entries.at(record.offset)
         if not here:
-            return False
+            return self._meets_unplaced(record)
         same = next((entry for entry in here if _is_payload(entry, record)), here[0])
         found = differences(same, record)
         if found and not record.length:
@@ -126,6 +127,16 @@ class Comparison:
         if found:
             self._add_different(same, found)
         return not found
+
+    def _meets_unplaced(self, record: StoredRecord) -> bool:
+        """Whether an entry that says nothing of a place is that of this record."""
+        if not self._has_unplaced or not record.target_uri:
+            return False
+        for number, entry in self._ledger.unmet(plain_url(record.target_uri), digits_of(record.date or "")):
+            if not differences(entry, record):
+                self._ledger.meet(number)
+                return True
+        return False
 
     def _add_unmet(self, entry: Entry) -> None:
         text = f"The entry of {entry.url} names {entry.file}, offset {entry.offset}, where no response record begins."
@@ -229,16 +240,15 @@ def _has_digest(pieces: Iterator[bytes], label: str, digest: str) -> bool:
 
 
 def _is_payload(entry: Entry, record: StoredRecord) -> bool:
-    digest = record.payload_digest
-    return digest is not None and digest.value == entry.digest
+    return known_digest(record) == entry.digest
 
 
 def differences(entry: Entry, record: StoredRecord) -> list[str]:
     """What an entry says otherwise than the record at its place."""
     found = []
-    digest = record.payload_digest
+    digest = known_digest(record)
     # Records of old crawlers have no digest; the entry got its own from an index that was imported.
-    if digest is not None and digest.value != entry.digest:
+    if digest is not None and digest != entry.digest:
         found.append("payload digest")
     url = record.target_uri or ""
     if url != entry.url and (not url or plain_url(url) != entry.url):

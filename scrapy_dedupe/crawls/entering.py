@@ -2,8 +2,7 @@
 
 Counted is what the crawler counts: every ``response`` and ``revisit`` over HTTP, and what revisits conserve, which is
 ``max(0, size of the original - their own)``. A revisit that the server itself made (not modified) or that has no
-payload conserves nothing. Originals are responses to GET with a payload, whole ones: neither 206, 304 nor 1xx. Those
-of status 200 come before all others with the same payload, whatever the order of the lines.
+payload conserves nothing. Which responses are originals :mod:`.rules` decides; those of status 200 come before all others with the same payload, whatever the order of the lines.
 
 Revisits may come before their originals, so they wait in a temporary file until all originals are entered. Those
 without an original then wait in the index, until it resolves them. So do those whose original is in another crawl, as
@@ -13,9 +12,7 @@ bounded here, whatever waits.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import tempfile
 from array import array
 from collections.abc import Sequence
@@ -26,17 +23,15 @@ from typing import IO, TYPE_CHECKING, Any, Self, overload
 
 from scrapy_dedupe.errors import CrawlStateError, DamagedInput, SettingError, TakenOver
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
-from scrapy_dedupe.warc.bodies import has_more_than_payload
 from scrapy_dedupe.warc.cdxj_reading import CdxFault, read_cdxj
-from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import shown
 
-from .exchanges import exchanges, is_http, is_not_modified
-from .originals import validators_of
+from .exchanges import exchanges, imported_record, is_not_modified
 from .rebuilding import CONSERVES_NOTHING
+from .rules import is_http, line_may_be_original
 from .sources import unreadable
-from .values import digest_form, plain_digest, plain_url
+from .values import EMPTY_PAYLOADS, digest_and_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -51,17 +46,8 @@ if TYPE_CHECKING:
 
 _BATCH = 1_000
 _SPOOL_BYTES = 4 << 20
-_NOT_WHOLE = frozenset({206, 304})
 # Indexers give a revisit of the server that, or no status if the record has no HTTP headers.
 _NOT_MODIFIED = frozenset({None, 304})
-_USUAL_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_EMPTY_BLAKE3 = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
-
-EMPTY_PAYLOADS = frozenset(
-    plain_digest(hashlib.new(name, usedforsecurity=False).hexdigest())
-    for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512")
-) | {_EMPTY_BLAKE3}
-"""The digests of a payload of no bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +117,17 @@ class Entering:
         return size
 
     def _take_capture(self, line: CdxCapture, file_of: Callable[[str], str]) -> None:
-        digest, form = _plain(line.digest)
+        digest, form = digest_and_form(line.digest)
         file = None if line.filename is None else file_of(line.filename)
         if file is not None:
             self._files[file] = None
         if line.is_revisit:
             self._take_revisit(digest, line.length, line.status not in _NOT_MODIFIED)
             return
-        if digest is None or line.method != "GET" or not _is_whole(line.status):
+        if not line_may_be_original(digest, line.method, line.status):
             self._total += 1
             return
-        if digest in EMPTY_PAYLOADS:
-            self._total += 1
-            return
+        assert digest is not None
         if file is None or line.offset is None:
             raise DamagedInput("it does not say where the record is, which takes a filename and an offset.")
         original = Original(
@@ -180,43 +164,29 @@ class Entering:
             raise unreadable(file, error) from error
 
     def _take_record(self, record: StoredRecord, method: str) -> None:
-        digest, form = _plain(record.get("WARC-Payload-Digest"))
-        if not record.target_uri or not record.date:
-            raise DamagedInput("the record has no WARC-Target-URI or no WARC-Date.")
-        if not record.length:
-            raise DamagedInput(
-                "the record shares a gzip member with others, so that no index can point at it. Compress every record of"
-                " the file on its own."
-            )
-        date, is_revisit, http = date_digits(record.date), record.type == "revisit", record.http
-        if is_revisit:
-            is_copy = not is_not_modified(record)
-            self._take_revisit(digest, record.length, is_copy)
+        taken = imported_record(record, method)
+        digest, form, status = taken.digest, taken.form, record.http_status
+        if record.type == "revisit":
+            self._take_revisit(digest, record.length, not is_not_modified(record))
         else:
             self._total += 1
-            is_copy = True
-        if digest is None or digest in EMPTY_PAYLOADS or http is None or method != "GET" or not is_copy:
-            return
-        # Chunks that were cut say so only in the body, and what is left of it may pass for a whole page.
-        if record.is_truncated or not _is_whole(http.status) or has_more_than_payload(record):
-            return
-        if http.status == 200 and (validators := validators_of(http.headers)):
-            self._urls.append(UrlCapture(plain_url(record.target_uri), digest, date, validators))
-        if is_revisit or record.frame.block_length <= http.length:
+        if digest is not None and taken.validators:
+            self._urls.append(UrlCapture(taken.url, digest, taken.date, taken.validators))
+        if digest is None or not taken.is_original:
             self._flush_when_full()
             return
-        is_plain = http.status == 200 and not form
+        is_plain = status == 200 and not form
         original = Original(
             digest=digest,
             crawl=self._source.crawl,
-            date=date,
-            url=plain_url(record.target_uri),
+            date=taken.date,
+            url=taken.url,
             size=record.length,
             wacz_index=self._wacz_index,
             record_id=record.id if is_plain else None,
             file=str(record.path),
             offset=record.offset,
-            status=None if http.status == 200 else http.status,
+            status=None if status == 200 else status,
             form=form,
         )
         self._take_original(original)
@@ -363,19 +333,6 @@ class _WaitingInFile(Sequence[Waiting]):
         self._file.seek(self._places[first // _BATCH])
         rows = islice(self._file, first % _BATCH, first % _BATCH + count)
         return [Waiting(digest.decode(), int(size)) for digest, size in (row.split() for row in rows)]
-
-
-def _plain(labelled: str | None) -> tuple[str | None, str]:
-    """A digest as the index keeps it, and the form in which it was written. Raises SettingError."""
-    if not labelled:
-        return None, ""
-    if usual := _USUAL_DIGEST.fullmatch(labelled):
-        return usual[1], ""
-    return plain_digest(labelled), digest_form(labelled)
-
-
-def _is_whole(status: int | None) -> bool:
-    return status is not None and status not in _NOT_WHOLE and status >= 200
 
 
 def _row(original: Original) -> list[object]:

@@ -28,6 +28,8 @@ _BATCH = 1_000
 _SCHEMA = """
 CREATE TABLE entry (file TEXT, "offset" INTEGER, digest TEXT NOT NULL, date TEXT NOT NULL, url TEXT NOT NULL,
     size INTEGER NOT NULL, form TEXT NOT NULL);
+CREATE TABLE unmet (entry INTEGER PRIMARY KEY, name BLOB NOT NULL);
+CREATE INDEX unmet_name ON unmet (name);
 CREATE TABLE record (name BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
@@ -59,7 +61,7 @@ class Ledger:
     def take(self, originals: Iterable[Original]) -> None:
         """Hold the entries of a crawl in place of those of the last one."""
         self._connection.executescript(
-            "DROP INDEX IF EXISTS entry_place; DROP INDEX IF EXISTS entry_digest; DELETE FROM entry;"
+            "DROP INDEX IF EXISTS entry_place; DROP INDEX IF EXISTS entry_digest; DELETE FROM entry; DELETE FROM unmet;"
         )
         self._connection.execute("BEGIN")
         self._connection.executemany(
@@ -81,6 +83,12 @@ class Ledger:
         self._connection.executescript(
             'CREATE INDEX entry_place ON entry (file, "offset"); CREATE INDEX entry_digest ON entry (digest);'
         )
+        unplaced = self._connection.execute(
+            'SELECT rowid, url, date FROM entry WHERE file IS NULL OR "offset" IS NULL'
+        )
+        self._connection.executemany(
+            "INSERT INTO unmet VALUES (?, ?)", ((rowid, _name(url, date)) for rowid, url, date in unplaced)
+        )
 
     def counts_by_file(self) -> dict[str, int]:
         """How many entries name each file and an offset in it."""
@@ -97,6 +105,25 @@ class Ledger:
                 'SELECT count(*) FROM entry WHERE file IS NULL OR "offset" IS NULL'
             ).fetchone()[0]
         )
+
+    def unmet(self, url: str, date: str) -> list[tuple[int, Entry]]:
+        """The entries without a place for which no record was read, of this URL and date (digits); with their numbers."""
+        rows = self._connection.execute(
+            "SELECT entry.rowid, entry.* FROM unmet JOIN entry ON entry.rowid = unmet.entry WHERE name = ?",
+            (_name(url, date),),
+        )
+        return [(number, Entry(*row)) for number, *row in rows]
+
+    def meet(self, number: int) -> None:
+        """Note that the record of an entry without a place was read."""
+        self._connection.execute("DELETE FROM unmet WHERE entry = ?", (number,))
+
+    def all_unmet(self) -> list[Entry]:
+        """The entries without a place for which no record was read."""
+        rows = self._connection.execute(
+            "SELECT entry.* FROM unmet JOIN entry ON entry.rowid = unmet.entry ORDER BY unmet.entry"
+        )
+        return [Entry(*row) for row in rows]
 
     def of_file(self, name: str) -> Iterator[Entry]:
         """The entries of a file in order of offset."""

@@ -24,6 +24,8 @@ from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 from .ledger import Ledger
 from .originals import validators_of
 from .places import WACZ_SUFFIX, readable, size_of, sizes_of
+from .rules import may_be_original
+from .values import EMPTY_PAYLOADS, known_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -152,8 +154,8 @@ def enter_files(
             entries = _Entries(index, crawl, rules, name, container_number(name, containers), in_place_of)
             for record, method in _readable_principals(file):
                 reached(record.offset)
-                digest = record.payload_digest
-                is_kept = digest is not None and is_known(name, record.offset, digest.value)
+                digest = known_digest(record)
+                is_kept = digest is not None and is_known(name, record.offset, digest)
                 entries.take(record, method, is_kept=is_kept)
                 if entries.size >= _BATCH:
                     entries.enter()
@@ -171,20 +173,6 @@ def container_number(file: str, containers: Sequence[str]) -> int:
     """
     names = (parent.name for parent in PurePosixPath(file).parents if parent.suffix == WACZ_SUFFIX)
     return next((containers.index(name) for name in names if name in containers), 0)
-
-
-def is_admitted(rules: RevisitRules, record: StoredRecord, method: str) -> bool:
-    """Whether a ``response`` record may be the original of a revisit, by the rules of its crawl."""
-    http = record.http
-    if http is None or record.id is None or record.target_uri is None or record.date is None:
-        return False
-    return rules.admit(
-        method=method,
-        status=http.status or 0,
-        content_type=(http.get(b"Content-Type") or b"").decode("latin-1"),
-        size_bytes=record.frame.block_length - http.length,
-        is_complete=not record.is_truncated,
-    )
 
 
 def principals(
@@ -267,15 +255,16 @@ class _Entries:
         if record.type not in ("response", "revisit"):
             return
         self.counts += Counts(total_urls=1, dupe_urls=int(record.type == "revisit"))
-        if record.payload_digest is None:
+        digest = known_digest(record)
+        # An empty payload is in no index, so that its revisit would wait for ever.
+        if digest is None or digest in EMPTY_PAYLOADS:
             return
-        digest = record.payload_digest.value
         if record.type == "revisit":
             is_unmodified = record.profile == SERVER_NOT_MODIFIED
             self._revisits.append((digest, CONSERVES_NOTHING if is_unmodified else record.length))
             if not is_unmodified:
                 self._take_url(record, digest)
-        elif is_kept or is_admitted(self._rules, record, method):
+        elif is_kept or may_be_original(record, method, self._rules):
             self._take_response(record, digest)
 
     def _referred_to(self) -> tuple[set[Need], list[Waiting]]:

@@ -15,11 +15,10 @@ from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.warc.records import SERVER_NOT_MODIFIED
 
 from .comparing import digits_of
-from .entering import EMPTY_PAYLOADS
-from .exchanges import is_http, is_not_modified
+from .exchanges import counted_record, is_not_modified
 from .findings import Finding
-from .rebuilding import is_admitted
-from .values import plain_url
+from .rules import may_be_original
+from .values import EMPTY_PAYLOADS, known_digest, plain_url
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original
@@ -77,12 +76,14 @@ class Recount:
         is_response = record.type == "response"
         if is_response and record.target_uri and record.date:
             self._ledger.note_record(plain_or_same(record.target_uri), digits_of(record.date))
-        if self._rules is None and not is_imported(record):
+        taken = None if self._rules else counted_record(record, method)
+        if self._rules is None and taken is None:
             return
         self._total += 1
         if is_response:
             if not is_entered:
-                self._take_response(name, record, method)
+                is_original = taken.is_original if taken else may_be_original(record, method, self._rules)
+                self._take_response(name, record, is_original=is_original)
         else:
             self._dupes += 1
             self._take_revisit(name, record)
@@ -92,22 +93,15 @@ class Recount:
         self._look_up_revisits()
         self._look_up_candidates()
 
-    def _take_response(self, name: str, record: StoredRecord, method: str) -> None:
-        digest = record.payload_digest
-        if digest is None or digest.value in self._candidates:
-            return
-        is_meant = (
-            is_imported_original(record, method)
-            if self._rules is None
-            else is_admitted(self._rules, record, method)
-        )
-        if not is_meant:
+    def _take_response(self, name: str, record: StoredRecord, *, is_original: bool) -> None:
+        digest = known_digest(record)
+        if digest is None or digest in self._candidates or not is_original:
             return
         text = (
             f"{name}, offset {record.offset}: the index lacks this record of {record.target_uri}, which has a payload that"
             " no entry of the crawl has."
         )
-        self._candidates[digest.value] = Finding("record", self._crawl, text, name, record.offset)
+        self._candidates[digest] = Finding("record", self._crawl, text, name, record.offset)
         if len(self._candidates) >= _BATCH:
             self._look_up_candidates()
 
@@ -117,7 +111,7 @@ class Recount:
         self._candidates = {}
 
     def _take_revisit(self, name: str, record: StoredRecord) -> None:
-        digest = record.payload_digest.value if record.payload_digest else None
+        digest = known_digest(record)
         if digest in EMPTY_PAYLOADS:
             return
         is_unmodified = (
@@ -166,31 +160,6 @@ class Recount:
                 self.is_exact = self.is_exact and is_the_one
             if other is not None and is_the_one and revisit.original_uri:
                 self.needed.add(other.crawl)
-
-
-def is_imported(record: StoredRecord) -> bool:
-    """Whether an import counts a response or revisit, instead of telling that something is wrong with it."""
-    if not (is_http(record) and record.length and record.target_uri and record.date):
-        return False
-    if record.payload_digest is None and record.get("WARC-Payload-Digest"):
-        return False
-    return bool(digits_of(record.date))
-
-
-def is_imported_original(record: StoredRecord, method: str) -> bool:
-    """Whether an imported response has a payload that others may refer to (see :mod:`.entering`)."""
-    http, digest = record.http, record.payload_digest
-    return (
-        http is not None
-        and http.status is not None
-        and http.status >= 200
-        and http.status not in (206, 304)
-        and method == "GET"
-        and not record.is_truncated
-        and record.frame.block_length > http.length
-        and digest is not None
-        and digest.value not in EMPTY_PAYLOADS
-    )
 
 
 def plain_or_same(url: str) -> str:

@@ -1,7 +1,7 @@
 """Enters the records of an imported crawl once more, from its files instead of its sources.
 
-The rules are those of the import (see :mod:`.entering`): responses over HTTP with a payload serve as originals, those
-of status 200 before all others. A record without a payload digest keeps the one of its entry, which an index of its
+What is taken of a record is the same as in an import (see :func:`.exchanges.imported_record`); responses of status 200
+serve as originals before all others. A record without a payload digest keeps the one of its entry, which an index of its
 source gave. All revisits wait for :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`, which knows the originals of
 all files and of the other crawls.
 """
@@ -16,14 +16,11 @@ from scrapy_dedupe.stores.base import Counts, Original, UrlCapture, Waiting
 from scrapy_dedupe.tasks.watching import UNWATCHED, Reached, part
 from scrapy_dedupe.warc.reading import read_records
 
-from .comparing import differences, digits_of
-from .entering import EMPTY_PAYLOADS
-from .exchanges import exchanges, is_not_modified
-from .originals import validators_of
+from .comparing import differences
+from .exchanges import counted_record, exchanges, is_not_modified
 from .places import WACZ_SUFFIX, size_of, sizes_of
 from .rebuilding import CONSERVES_NOTHING, container_number
-from .recounting import is_imported, is_imported_original
-from .values import digest_form
+from .values import EMPTY_PAYLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
+    from .exchanges import ImportedRecord
     from .index import CrawlIndex
     from .ledger import Ledger
 
@@ -95,40 +93,42 @@ class _Batch:
 
     def take(self, record: StoredRecord, method: str) -> bool:
         """Take an exchange; True if it may be an original after those of status 200."""
-        if not is_imported(record):
+        taken = counted_record(record, method)
+        if taken is None:
             return False
-        is_revisit = record.type == "revisit"
+        is_revisit, digest = record.type == "revisit", taken.digest
         self.counts += Counts(total_urls=1, dupe_urls=int(is_revisit))
-        digest = record.payload_digest
+        if digest is not None and taken.validators:
+            self._urls.append(UrlCapture(taken.url, digest, taken.date, taken.validators))
         if is_revisit:
-            if digest is None or digest.value in EMPTY_PAYLOADS:
-                return False
-            is_copy = not is_not_modified(record)
-            self._waiting.append(Waiting(digest.value, record.length if is_copy else CONSERVES_NOTHING))
-            if is_copy and record.http_status == 200 and method == "GET" and not record.is_truncated:
-                self._add_url(record, digest.value)
+            if digest is not None and digest not in EMPTY_PAYLOADS:
+                is_copy = not is_not_modified(record)
+                self._waiting.append(Waiting(digest, record.length if is_copy else CONSERVES_NOTHING))
         elif record.http_status != 200:
-            return self._as_original(record, method) is not None
+            return self._digest_of(record, taken) is not None
         else:
-            if digest is not None and is_imported_original(record, method):
-                self._add_url(record, digest.value)
-            self.take_original(record, method)
+            self._take_original(record, taken)
         if len(self._urls) + len(self._waiting) >= _BATCH:
             self.end()
         return False
 
     def take_original(self, record: StoredRecord, method: str) -> None:
         """Take a response, if others may refer to its payload."""
-        named = self._as_original(record, method)
-        if named is None or not record.target_uri or not record.date:
+        taken = counted_record(record, method)
+        if taken is not None:
+            self._take_original(record, taken)
+
+    def _take_original(self, record: StoredRecord, taken: ImportedRecord) -> None:
+        named = self._digest_of(record, taken)
+        if named is None:
             return
         digest, form = named
         status = None if record.http_status == 200 else record.http_status
         original = Original(
             digest=digest,
             crawl=self._crawl,
-            date=digits_of(record.date),
-            url=record.target_uri,
+            date=taken.date,
+            url=taken.url,
             size=record.length,
             wacz_index=self._wacz_index,
             record_id=None if form or status else record.id,
@@ -149,23 +149,14 @@ class _Batch:
         self._originals, self._urls, self._waiting = [], [], []
         return self._entered
 
-    def _as_original(self, record: StoredRecord, method: str) -> tuple[str, str] | None:
+    def _digest_of(self, record: StoredRecord, taken: ImportedRecord) -> tuple[str, str] | None:
         """The payload digest of a response that may be an original, and its form; else None."""
-        if record.type != "response" or not is_imported(record):
+        if not taken.is_original:
             return None
-        if is_imported_original(record, method):
-            assert record.payload_digest is not None
-            return record.payload_digest.value, digest_form(record.get("WARC-Payload-Digest") or "")
-        if record.payload_digest is not None or record.is_truncated:
-            return None
+        if taken.digest is not None:
+            return taken.digest, taken.form
         entries = self._known.at(self._file, record.offset)
         return next(((entry.digest, entry.form) for entry in entries if not differences(entry, record)), None)
-
-    def _add_url(self, record: StoredRecord, digest: str) -> None:
-        validators = validators_of(record.http_headers)
-        if record.target_uri and validators:
-            date = digits_of(record.date or "")
-            self._urls.append(UrlCapture(record.target_uri, digest, date, validators))
 
 
 def _exchanges(file: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:

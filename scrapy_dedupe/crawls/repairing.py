@@ -140,7 +140,7 @@ def _obstacle(checked: CheckedCrawl) -> str | None:
     files = checked.files
     if files.unreachable:
         return f"{next(iter(files.unreachable))} does not answer"
-    if checked.unplaced:
+    if checked.unplaced and not checked.has_all_files:
         return f"it is not known where the records of {checked.unplaced} of its entries are"
     if not files.present:
         return "none of its files is there" if files.gone else "it is not known which files it has"

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores.index_values import FORMS
 
+if TYPE_CHECKING:
+    from scrapy_dedupe.warc.reading import StoredRecord
+
 _NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f\s\ud800-\udfff]")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _BASE32 = re.compile(r"[A-Za-z2-7]+")
+_USUAL_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DATE = re.compile(r"[0-9]{14}(?:[0-9]{3})?")
 _SHA1_HEX, _SHA1_BASE32 = 40, 32
 # MD5, SHA-1, SHA-224, SHA-256, SHA-384, SHA-512.
@@ -49,6 +55,26 @@ def plain_digest(digest: str) -> str:
         return base64.b32decode(value + "=" * (-len(value) % 8)).hex()
     except binascii.Error:
         raise _bad_digest(digest) from None
+
+
+def digest_and_form(labelled: str | None) -> tuple[str | None, str]:
+    """A digest as the index keeps it, and the form in which it is written; ``(None, "")`` for none.
+
+    Raises as :func:`plain_digest`.
+    """
+    if not labelled:
+        return None, ""
+    if usual := _USUAL_DIGEST.fullmatch(labelled):
+        return usual[1], ""
+    return plain_digest(labelled), digest_form(labelled)
+
+
+def known_digest(record: StoredRecord) -> str | None:
+    """The payload digest of a record as the index keeps it; None where the record has none of a known form."""
+    try:
+        return digest_and_form(record.get("WARC-Payload-Digest"))[0]
+    except SettingError:
+        return None
 
 
 def digest_form(digest: str) -> str:
@@ -137,3 +163,10 @@ def _base32(raw: bytes) -> str:
 def _percent(match: re.Match[str]) -> str:
     encoded = match[0].encode("utf-8", "surrogatepass")
     return "".join(f"%{byte:02X}" for byte in encoded)
+
+
+EMPTY_PAYLOADS = frozenset(
+    plain_digest(hashlib.new(name, usedforsecurity=False).hexdigest())
+    for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512")
+) | {"af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"}
+"""The digests of a payload of no bytes; the last one is of BLAKE3."""

@@ -222,6 +222,36 @@ def dechunked(body: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
         stream.drop_line_end()
 
 
+def why_no_original(record: StoredRecord) -> str | None:
+    """Why no record may refer to the payload of this one, whatever a crawl or an option asks for; None if one may.
+
+    The answer is a key of `afterwards.eligibility.REASONS`. The method of the request and an empty payload
+    (`has_payload`) are not looked at. Raises DamagedInput if a long block cannot be read again.
+    """
+    if not record.is_whole:
+        return "truncated" if record.is_truncated else "partial"
+    if record.type != "response" or record.http is None or record.http.status is None:
+        return "no-http"
+    if not has_whole_page(record.http.status):
+        return "status"
+    return "cut-chunks" if has_more_than_payload(record) else None
+
+
+def has_whole_page(status: int | None) -> bool:
+    """Whether an answer of this status has all that its URL stands for: not 1xx, 206 or 304, nor an unknown one."""
+    return status is not None and status >= 200 and status not in (206, 304)
+
+
+def has_payload(record: StoredRecord) -> bool:
+    """Whether the payload of a record with an HTTP head has any byte.
+
+    Raises DamagedInput if a long block cannot be read again.
+    """
+    if record.http is not None and record.http.is_chunked:
+        return any(payload_pieces(record))
+    return record.type != "revisit" and record.frame.block_length > _head_bytes(record)
+
+
 def has_more_than_payload(record: StoredRecord) -> bool:
     """Whether more was taken from a body than the framing of whole chunks.
 

@@ -190,6 +190,11 @@ class StoredRecord:
         """Whether the payload was cut when it was captured."""
         return self.truncated is not None and self.type != "revisit"
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the payload is all that was there to capture: neither cut nor a part of it (206, or a segment)."""
+        return not self.is_truncated and self.http_status != 206 and self.get("WARC-Segment-Number") is None
+
     def block(self) -> bytes:
         """Return the block as stored. Raises DamagedInput if it cannot be read again."""
         if len(self.frame.kept) == self.frame.block_length:

@@ -67,6 +67,7 @@ class Hand(Protocol):
     def drop_entry(self, crawl: str, digest: str) -> None: ...
     def drop_needs(self, crawl: str) -> None: ...
     def break_entry(self, crawl: str, digest: str) -> None: ...
+    def drop_place(self, crawl: str, digest: str) -> None: ...
     def empty(self) -> None: ...
 
 
@@ -92,6 +93,12 @@ class SqliteHand:
     def break_entry(self, crawl: str, digest: str) -> None:
         where = "id >> 32 = (SELECT number FROM crawl WHERE crawl.id = ?) AND digest = ?"
         self._do(f"UPDATE original SET size = 1e20 WHERE {where}", crawl, packed_digest(digest))
+
+    def drop_place(self, crawl: str, digest: str) -> None:
+        where = "id >> 32 = (SELECT number FROM crawl WHERE crawl.id = ?) AND digest = ?"
+        self._do(
+            f'UPDATE original SET file = NULL, "offset" = NULL WHERE {where}', crawl, packed_digest(digest)
+        )
 
     def drop_needs(self, crawl: str) -> None:
         self._do("DELETE FROM crawl_need WHERE crawl = (SELECT number FROM crawl WHERE id = ?)", crawl)
@@ -119,6 +126,9 @@ class RedisHand:
 
     def break_entry(self, crawl: str, digest: str) -> None:
         self.client.hset(f"h:{crawl}", digest, "0 20260801120000 https://a 99999999999999999999")
+
+    def drop_place(self, crawl: str, digest: str) -> None:
+        assert self.client.hdel(f"dedupe:where:{crawl}", packed_digest(digest)[:16]) == 1
 
     def drop_needs(self, crawl: str) -> None:
         assert self.client.delete(f"dedupe:needs:{crawl}") == 1
@@ -548,11 +558,56 @@ def test_a_file_elsewhere_that_does_not_answer_is_named_and_nothing_is_forgotten
     assert archive.state() == before
 
 
-def test_records_whose_place_nobody_knows_are_noted_and_kept(archive: Archive) -> None:
-    archive.index.start("three")
-    entry = Original("cd" * 32, "three", "20260801120000", "http://example.org/x", 500)
-    archive.index.add("three", [entry], Counts(1, 0, 0, 900))
+STRAY = Original("cd" * 32, "three", "20260801120000", "http://example.org/x", 500)
+
+
+def test_an_entry_that_no_file_of_its_crawl_has_is_found_and_goes(archive: Archive) -> None:
+    archive.crawl("three", [7, 8], commit=False)
+    archive.index.add("three", [STRAY], Counts(40, 0, 0, 0))
     archive.index.commit("three")
+    findings = archive.check().findings
+    assert [(finding.kind, finding.crawl) for finding in findings] == [
+        ("entry", "three"),
+        ("counts", "three"),
+    ]
+    assert "http://example.org/x" in findings[0].sentence
+    assert [(done.crawl, done.is_done) for done in archive.repair()] == [("three", True)]
+    assert archive.kinds() == []
+    assert {entry.digest for entry in archive.index.records("three")} == {digest(7), digest(8)}
+    assert archive.index.counts.total_urls == 6 + 4 + 2
+
+
+def test_counts_are_compared_although_an_entry_says_nothing_of_its_place(archive: Archive) -> None:
+    before = archive.state()
+    archive.hand.drop_place("one", digest(3))
+    # Its record is in a file, so nothing is wrong but what is counted.
+    assert archive.check().findings == []
+    assert archive.check().notes == []
+    archive.hand.set_total("one", 99)
+    assert archive.kinds() == ["counts", "merged"] if isinstance(archive.hand, RedisHand) else ["counts"]
+    archive.repair()
+    assert archive.kinds() == []
+    assert archive.state() == before
+
+
+def test_a_crawl_made_here_of_which_only_entries_are_left_is_found_and_kept(archive: Archive) -> None:
+    archive.index.start("three")
+    archive.index.add("three", [STRAY], Counts(1, 0, 0, 900))
+    archive.index.commit("three")
+    before = archive.state()
+    assert archive.kinds("three") == ["counts", "entry"]
+    (done,) = archive.repair("three")
+    assert not done.is_done
+    assert archive.state() == before
+
+
+def test_records_of_another_program_whose_place_nobody_knows_are_noted_and_kept(archive: Archive) -> None:
+    archive.index.start("three")
+    archive.index.add("three", [STRAY], Counts(1, 0, 0, 900))
+    archive.index.commit("three")
+    if not isinstance(archive.hand, RedisHand):
+        pytest.skip("no other program writes to SQLite")
+    assert archive.hand.client.hdel("dedupe:crawl:three", "software") == 1
     check = archive.check("three")
     assert check.findings == []
     assert any("where the records of 1 entry of the crawl three is" in note for note in check.notes)
