@@ -1,7 +1,8 @@
 """Which records may become a revisit, or serve as the original of one.
 
-As for a crawl (`bodies.why_no_original` decides for both): whole bodies of GET responses alone. A replay program finds no POST by its URL, may show another
-status of a revisit as 200, and a part of a body must never stand for a whole one.
+As for a crawl: whole bodies of GET responses alone. A replay program finds no POST by its URL, may show another
+status of a revisit as 200, and a part of a body must never stand for a whole one. `warc.bodies.why_no_original` decides
+for both what is whole.
 """
 
 from __future__ import annotations

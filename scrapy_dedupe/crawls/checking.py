@@ -291,9 +291,8 @@ class _Run:
         self._result.files += len(checked.files.present)
         self._result.findings += recount.lacking
         self._unmet.take(checked.id, recount.unmet)
-        unmet = self._ledger.all_unmet() if checked.unplaced else []
-        checked.unplaced = len(unmet)
-        for entry in unmet if checked.has_all_files else ():
+        checked.unplaced = self._ledger.count_unmet()
+        for entry in self._ledger.all_unmet() if checked.has_all_files else ():
             text = f"The entry of {entry.url} says nothing of a file, and no file of the crawl {checked.id} has its record."
             self._add("entry", checked.id, text)
         for other in sorted(recount.needed - {need.crawl for need in self._index.needs(checked.id)}):

@@ -2,7 +2,8 @@
 
 Counted is what the crawler counts: every ``response`` and ``revisit`` over HTTP, and what revisits conserve, which is
 ``max(0, size of the original - their own)``. A revisit that the server itself made (not modified) or that has no
-payload conserves nothing. Which responses are originals :mod:`.rules` decides; those of status 200 come before all others with the same payload, whatever the order of the lines.
+payload conserves nothing. :mod:`.rules` decides which responses are originals; those of status 200 come before all
+others with the same payload, whatever the order of the lines.
 
 Revisits may come before their originals, so they wait in a temporary file until all originals are entered. Those
 without an original then wait in the index, until it resolves them. So do those whose original is in another crawl, as

@@ -118,12 +118,16 @@ class Ledger:
         """Note that the record of an entry without a place was read."""
         self._connection.execute("DELETE FROM unmet WHERE entry = ?", (number,))
 
-    def all_unmet(self) -> list[Entry]:
+    def count_unmet(self) -> int:
+        """How many entries without a place there are for which no record was read."""
+        return int(self._connection.execute("SELECT count(*) FROM unmet").fetchone()[0])
+
+    def all_unmet(self) -> Iterator[Entry]:
         """The entries without a place for which no record was read."""
         rows = self._connection.execute(
             "SELECT entry.* FROM unmet JOIN entry ON entry.rowid = unmet.entry ORDER BY unmet.entry"
         )
-        return [Entry(*row) for row in rows]
+        return (Entry(*row) for row in rows)
 
     def of_file(self, name: str) -> Iterator[Entry]:
         """The entries of a file in order of offset."""

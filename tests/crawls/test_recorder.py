@@ -258,7 +258,7 @@ def test_what_is_looked_up_at_once_becomes_what_it_would_become_one_by_one(
     asked: list[int] = []
     find = index.find
     monkeypatch.setattr(
-        index, "find", lambda crawl, digests: asked.append(len(digests)) or find(crawl, digests)
+        index, "find", lambda crawl, digests, **how: asked.append(len(digests)) or find(crawl, digests, **how)
     )
     recorder.record(capture(1))
     recorder.flush()
