@@ -148,17 +148,17 @@ class DuplicatesLogExtension:
     # On the worker
 
     def exchange_recorded(self, capture: Capture, recorded: Recorded) -> None:
-        if recorded.kind == "response":
-            return
         original = recorded.refers_to
+        if original is None:
+            return
         is_unmodified = recorded.kind == "revisit" and capture.status == 304
         self._add(
             "warc",
             "not-modified" if is_unmodified else recorded.kind,
             capture.url,
-            original_url=original.url if original is not None else None,
-            original_crawl=original.crawl if original is not None else None,
-            original_time=date_from_digits(original.date) if original is not None else None,
+            original_url=original.url,
+            original_crawl=original.crawl,
+            original_time=date_from_digits(original.date),
             digest=recorded.digest or None,
             record_id=recorded.record_id or None,
             file=recorded.file or None,

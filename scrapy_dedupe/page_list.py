@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .content.canonical import read
 from .content.markup import HostileMarkup
 from .content.title import title_of
+from .crawls.exchanges import is_http
 from .errors import DedupeError
 from .stored_pages import PageReader
 from .warc.wacz import Page
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
     from .crawls.captures import CrawlArchive
+    from .warc.capture import Headers
     from .warc.reading import StoredRecord
 
 
 class PageList:
-    """Makes an entry of a record. Pages are HTML with status 200, revisits of such included.
+    """Makes an entry of a record. Pages are HTML with status 200, revisits of such and resources of HTML included.
 
     The body of a revisit is looked for in *archive*; where its file is not at hand the entry has neither title nor
     text.
@@ -32,21 +34,15 @@ class PageList:
 
     def page_of(self, record: StoredRecord) -> Page | None:
         """The entry, or None for a record that is no page."""
-        http = record.http
-        if http is None or http.status != 200 or record.target_uri is None or record.date is None:
-            return None
-        if (
-            not (http.get(b"Content-Type") or b"")
-            .lower()
-            .startswith((b"text/html", b"application/xhtml+xml"))
-        ):
+        headers = _headers_of_page(record)
+        if headers is None or record.target_uri is None or record.date is None:
             return None
         source = self._archive.original(record) if record.type == "revisit" else record
         bare = Page(record.target_uri, record.date)
         if source is None:
             return bare
         try:
-            page = self._reader.page(record.target_uri, http.headers, source.payload())
+            page = self._reader.page(record.target_uri, headers, source.payload())
         except (DedupeError, OSError):
             return bare
         if isinstance(page, str):
@@ -58,3 +54,18 @@ class PageList:
             except HostileMarkup:
                 text = None
         return Page(record.target_uri, record.date, title_of(page.text), text)
+
+
+def _headers_of_page(record: StoredRecord) -> Headers | None:
+    """The HTTP headers of HTML with status 200; those of a resource are what its record says of it."""
+    http = record.http
+    if record.type == "resource" and is_http(record):
+        headers: Headers = (
+            (b"Content-Type", (record.get("Content-Type") or "").encode("latin-1", "replace")),
+        )
+    elif http is not None and http.status == 200:
+        headers = http.headers
+    else:
+        return None
+    content_type = next((value for name, value in headers if name.lower() == b"content-type"), b"")
+    return headers if content_type.lower().startswith((b"text/html", b"application/xhtml+xml")) else None

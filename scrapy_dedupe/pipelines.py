@@ -2,7 +2,8 @@
 
 An item pipeline never sees responses, and what a spider sees is decoded. So the exchanges are taken at the
 signal ``response_downloaded``, the one place where Scrapy still has the body as it was sent, redirects,
-errors, retries, robots.txt and media included. Items pass through untouched.
+errors, retries, robots.txt and media included. Items pass through untouched. A response that is not what the
+server sent (`downloads.rendering_of`) is no exchange: it is left out, or becomes a ``resource`` record.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
+from scrapy.utils.python import global_object_name
 
 from .archive_end import SOFTWARE, ArchiveEnd
 from .crawls.index import CrawlIndex
@@ -26,7 +28,7 @@ from .crawls.payloads import FIELD
 from .crawls.rebuilding import files_of, mend_others, settle
 from .crawls.recorder import Recorded, Recorder
 from .crawls.rules import RevisitRules
-from .downloads import max_bytes, truncation_of
+from .downloads import max_bytes, rendering_of, truncation_of
 from .errors import ArchiveError, CrawlStateError, SettingError
 from .session import Session
 from .uploads import Uploads
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Headers, Request, Response
 
+    from .warc.capture import Rendering
+
 logger = logging.getLogger(__name__)
 
 _TELL_SECONDS = 1.0
@@ -56,6 +60,10 @@ HEAD_IS_RECONSTRUCTED = (
 BODIES_ARE_DECODED = (
     " Content coding is removed too, and named in X-Orig-Content-Encoding; a body that still has a Content-Encoding could"
     " not be decoded, or is incomplete."
+)
+RESOURCES_ARE_RENDERED = (
+    " Records of type resource are not as received: they hold what a browser rendered or a download handler decoded,"
+    " without an HTTP head."
 )
 
 
@@ -80,6 +88,7 @@ class WarcPipeline:
         self._captures: WeakKeyDictionary[Request, Capture] = WeakKeyDictionary()
         self._has_stopped_recording = False
         self._reasons: set[str] = set()
+        self._rendering_handlers: set[str] = set()
         self._waiting: deque[tuple[Capture, int]] = deque()
         self._next: deque[tuple[Capture, int]] = deque()
         self._lock = Lock()
@@ -203,7 +212,8 @@ class WarcPipeline:
                 "http-header-user-agent": str(self._crawler.settings.get("USER_AGENT")),
                 FIELD: settings.payload,
                 "description": HEAD_IS_RECONSTRUCTED
-                + (BODIES_ARE_DECODED if settings.payload == "decoded" else ""),
+                + (BODIES_ARE_DECODED if settings.payload == "decoded" else "")
+                + (RESOURCES_ARE_RENDERED if settings.rendered == "resource" else ""),
             },
             on_new_file=lambda name: self._recorder.add_file(name),
             on_finished=self._finished,
@@ -256,6 +266,8 @@ class WarcPipeline:
         return item
 
     def _record(self, request: Request, capture: Capture) -> None:
+        if capture.rendering is not None and not self._is_resource(request, capture, capture.rendering):
+            return
         if self._has_stopped_recording:
             self._session.inc("dedupe/warc/not_archived")
             return
@@ -264,6 +276,30 @@ class WarcPipeline:
         future = self._session.worker.submit_weighing(capture.size_bytes, self._record_next)
         self._session.recordings.add(request, future)
         future.add_done_callback(self._account)
+
+    def _is_resource(self, request: Request, capture: Capture, rendering: Rendering) -> bool:
+        """Count a response that is not what the server sent; whether it becomes a record."""
+        self._session.inc("dedupe/warc/rendered")
+        is_resource = self._settings.rendered == "resource"
+        handlers = self._crawler.settings.getwithbase("DOWNLOAD_HANDLERS")
+        handler = handlers.get(request.url.partition(":")[0])
+        name = global_object_name(handler) if isinstance(handler, type) else str(handler)
+        if name not in self._rendering_handlers:
+            self._rendering_handlers.add(name)
+            logger.log(
+                logging.INFO if is_resource else logging.WARNING,
+                "The response of %s is not what the server sent: the download handler %s rendered or decoded it (%s). %s"
+                " All such responses are counted in dedupe/warc/rendered.",
+                capture.url,
+                name,
+                rendering.sign,
+                "Such responses become resource records if they are complete and have status 200."
+                if is_resource
+                else 'It is left out of the archive; DEDUPE_WARC_RENDERED = "resource" would store it as a resource record.',
+            )
+        # A resource record has no method and no status: replay programs show it as the page of its URL.
+        is_page = capture.method == "GET" and capture.status == 200 and capture.is_complete
+        return is_resource and is_page and bool(capture.body)
 
     def _record_next(self) -> Recorded:
         """On the worker: record what has waited longest. What waits is looked up in the index in one round trip."""
@@ -362,6 +398,9 @@ def capture_of(request: Request, response: Response) -> Capture:
         protocol=response.protocol,
         truncated=truncation_of(response),
     )
+    rendering = rendering_of(response, capture)
+    if rendering is not None:
+        return replace(capture, rendering=rendering)
     if capture.has_body_by_definition or response.protocol == "h2":
         return capture
     told = tuple(header for header in capture.response_headers if header != (b"Content-Length", b"0"))

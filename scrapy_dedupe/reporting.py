@@ -172,10 +172,9 @@ class ReportExtension:
     # On the worker
 
     def exchange_recorded(self, capture: Capture, recorded: Recorded) -> None:
-        types = (value for name, value in capture.response_headers if name.lower() == b"content-type")
         self._observations.recorded(
             capture.url,
-            mime_of(next(types, b"").decode("latin-1")),
+            mime_of((capture.content_type or b"").decode("latin-1")),
             capture.status,
             recorded.kind,
             recorded.written,

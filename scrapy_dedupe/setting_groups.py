@@ -71,6 +71,7 @@ class WarcSettings:
     mime_types: frozenset[str]
     check_files: bool
     blackout_s: float | None
+    rendered: str
     name: str
     item_field: str | None
     upload_url: str | None

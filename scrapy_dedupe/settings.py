@@ -184,6 +184,10 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_WARC_BLACKOUT", None, number(lambda n: n > 0), "a number of seconds above 0",
          "For how long after a payload was recorded the same payload of the same URL is not recorded again, not even as"
          " a revisit. Default: each time is recorded.", "seconds"),
+    Spec("DEDUPE_WARC_RENDERED", "skip", choice("skip", "resource"), '"skip" or "resource"',
+         "What happens to a response that is not what the server sent, since a browser rendered it or a download handler"
+         " decoded it: it is left out of the archive, or a complete page with status 200 becomes a resource record, which"
+         " is never an original."),
     Spec("DEDUPE_WARC_ITEM_FIELD", None, matching(r"\S+"), "the name of a field",
          'The field of items that gets what response.meta["warc"] says of the record of their response. Default:'
          " none."),
@@ -302,6 +306,7 @@ def read_settings(settings: BaseSettings) -> Settings:
             mime_types=frozenset(values["DEDUPE_WARC_MIME_TYPES"]),
             check_files=values["DEDUPE_WARC_CHECK_FILES"],
             blackout_s=values["DEDUPE_WARC_BLACKOUT"],
+            rendered=values["DEDUPE_WARC_RENDERED"],
             name=values["DEDUPE_WARC_NAME"],
             item_field=values["DEDUPE_WARC_ITEM_FIELD"],
             upload_url=values["DEDUPE_WARC_UPLOAD_URL"],

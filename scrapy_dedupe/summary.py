@@ -91,6 +91,7 @@ def _pages(number: Callable[[str], int]) -> str:
 def _bytes(number: Callable[[str], int]) -> str:
     written, saved = number("warc/bytes_written"), number("warc/bytes_conserved")
     revisits, missing = number("warc/revisit"), number("warc/not_archived")
+    rendered = number("warc/rendered") - number("warc/resource")
     responses = counted(number("warc/response") + revisits, "response")
     each = "it" if responses == "1 response" else "each"
     text = f"{size(written)} written for {responses}; {each} was stored whole"
@@ -99,7 +100,11 @@ def _bytes(number: Callable[[str], int]) -> str:
             f"{size(saved)} of {size(written + saved)}{_share(saved, written + saved)} not stored again:"
             f" {revisits:,} of {responses} had been archived before"
         )
-    return f"{text}; {counted(missing, 'response')} not archived because of an error" if missing else text
+    if missing:
+        text += f"; {counted(missing, 'response')} not archived because of an error"
+    if rendered:
+        text += f"; {counted(rendered, 'rendered or decoded response')} not archived"
+    return text
 
 
 def _failed(count: int) -> str:

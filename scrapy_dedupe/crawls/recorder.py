@@ -8,6 +8,8 @@ missing from the index is read from the crawl's own files before the commit.
 In an archive of decoded payloads each body is decoded first. One that cannot be, and an incomplete one, which nobody
 tries to decode, is written as it came, with its Content-Encoding and without a payload digest: it is no payload that
 others could have too.
+
+A body that no server sent in this form becomes a ``resource`` record, and nothing of it enters the index.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What became of a capture. ``kind`` is ``response``, ``revisit`` or ``skipped``; sizes in bytes.
+    """What became of a capture. ``kind`` is ``response``, ``revisit``, ``resource`` or ``skipped``; sizes in bytes.
 
     What was skipped was recorded a moment ago with the same payload; it has no record of its own. ``date`` is the text
     of WARC-Date, ``digest`` the payload digest with its label, empty where there is no payload. ``conserved_size`` is
@@ -130,6 +132,8 @@ class Recorder:
 
     def record(self, capture: Capture, max_bytes: int = 0) -> Recorded:
         """Write one exchange. A body that has more than *max_bytes* when it is decoded is not decoded; 0: no limit."""
+        if capture.rendering is not None:
+            return self._record_rendered(capture)
         if capture.status == 304:
             return self._record_unmodified(capture)
         if self._payload == DECODED and codings.has_coding(capture):
@@ -169,6 +173,20 @@ class Recorder:
             warcinfo_id=self._writer.warcinfo_id,
         )
         return self._write(capture, principal, "", None, None)
+
+    def _record_rendered(self, capture: Capture) -> Recorded:
+        digest = capture.payload_digest(self._digest)
+        resource = records.resource(capture, digest=digest, warcinfo_id=self._writer.warcinfo_id)
+        (place,) = self._writer.write([resource])
+        return Recorded(
+            kind=resource.type,
+            record_id=resource.id,
+            file=place.file,
+            offset=place.offset,
+            written=place.length,
+            date=resource.date,
+            digest=f"{self._digest}:{digest}",
+        )
 
     def _record_unmodified(self, capture: Capture) -> Recorded:
         is_conditional = capture.method == "GET" and self._rules.enabled

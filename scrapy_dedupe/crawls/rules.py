@@ -49,12 +49,11 @@ class RevisitRules:
         return not self.mime_types or mime_type in self.mime_types
 
     def admit_capture(self, capture: Capture) -> bool:
-        """As :meth:`admit`."""
-        content_types = (value for name, value in capture.response_headers if name.lower() == b"content-type")
-        return self.admit(
+        """As :meth:`admit`; never what no server sent."""
+        return capture.rendering is None and self.admit(
             method=capture.method,
             status=capture.status,
-            content_type=next(content_types, b"").decode("latin-1"),
+            content_type=(capture.content_type or b"").decode("latin-1"),
             size_bytes=len(capture.body),
             is_complete=capture.is_complete,
         )

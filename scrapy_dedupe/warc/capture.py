@@ -67,11 +67,23 @@ _HEADER_OVERHEAD_BYTES = 130
 
 
 @dataclass(frozen=True, slots=True)
+class Rendering:
+    """Why a response is not what the server sent: a browser rendered it, or a download handler decoded its body.
+
+    `sign` is how that is known, for a message. `is_html`: the body is HTML, whatever Content-Type says.
+    """
+
+    sign: str
+    is_html: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Capture:
     """One exchange: a request and its response, the body as it was received without transfer coding.
 
     `date` is aware and is cut to milliseconds; `protocol` is what Scrapy calls it (``HTTP/1.1``, ``h2``),
-    or several names with commas; `truncated` is a reason of WARC-Truncated or None. Raises ValueError.
+    or several names with commas; `truncated` is a reason of WARC-Truncated or None; `rendering` is None unless the
+    body is not what the server sent. Raises ValueError.
     """
 
     url: str
@@ -85,6 +97,7 @@ class Capture:
     ip_address: str | None = None
     protocol: str | None = None
     truncated: str | None = None
+    rendering: Rendering | None = None
     target_uri: str = field(init=False, repr=False, compare=False)
     """The URL as WARC-Target-URI."""
     warc_date: str = field(init=False, repr=False, compare=False)
@@ -119,6 +132,11 @@ class Capture:
     def has_body_by_definition(self) -> bool:
         """Whether Content-Length speaks of this body: not for HEAD, 1xx, 204 and 304."""
         return not (self.method.upper() == "HEAD" or self.status in (204, 304) or 100 <= self.status < 200)
+
+    @property
+    def content_type(self) -> bytes | None:
+        """The first Content-Type of the response."""
+        return next((value for name, value in self.response_headers if name.lower() == b"content-type"), None)
 
     def payload_digest(self, algorithm: str = "sha256") -> str:
         """Return the digest of the body, without label."""

@@ -7,7 +7,8 @@ principal's id in WARC-Concurrent-To; both carry the date of the capture.
 WARC-Payload-Digest is the digest of the stored body and stands only where there is one, so never on an empty
 body, nor on one that a digest does not identify; WARC-Block-Digest uses the same algorithm. A ``revisit``
 keeps the HTTP head as its block and says so with WARC-Truncated; ``server-not-modified`` has no block at all,
-because replay programs show a 304 status line in a block as an empty page.
+because replay programs show a 304 status line in a block as an empty page. A ``resource`` holds a page that a
+browser rendered, or a decoded body, without an HTTP head and without a request: neither is known.
 
 Fields are safe by construction: URIs are percent-encoded, and `Record.to_bytes` refuses a field that
 would span lines.
@@ -206,6 +207,34 @@ def request(
         digest = digest_text(capture.request_body, algorithm)
         fields.append(("WARC-Payload-Digest", f"{algorithm}:{digest}"))
     return _http_record(fields, capture.request_head(), capture.request_body, algorithm, "request")
+
+
+def resource(capture: Capture, *, digest: str, warcinfo_id: str | None = None) -> Record:
+    """Return the record of a body that no server sent in this form (WARC 1.1, section 6.3); see `Capture.rendering`."""
+    digest_field, algorithm = _labelled(digest)
+    fields = _common("resource", capture, warcinfo_id)
+    fields.append(("WARC-Payload-Digest", digest_field))
+    fields.append(("WARC-Block-Digest", f"{algorithm}:{digest_text(capture.body, algorithm)}"))
+    fields.append(("Content-Type", _one_line(_resource_type(capture))))
+    return Record(tuple(fields), b"", capture.body)
+
+
+def _resource_type(capture: Capture) -> str:
+    """Return the media type of a body: that of the response, unless the body is the HTML of a browser."""
+    declared = (capture.content_type or b"").decode("latin-1").strip()
+    if capture.rendering is None or not capture.rendering.is_html:
+        return declared or "application/octet-stream"
+    media_type, semicolon, parameters = declared.partition(";")
+    if "html" not in media_type.lower():
+        media_type = "text/html"
+    try:
+        capture.body.decode()
+    except UnicodeDecodeError:
+        is_utf8 = False
+    else:
+        # What a browser shows may not fit into the charset of the response; it is UTF-8 then.
+        is_utf8 = not capture.body.isascii()
+    return f"{media_type}; charset=utf-8" if is_utf8 else f"{media_type}{semicolon}{parameters}"
 
 
 def _common(record_type: str, capture: Capture, warcinfo_id: str | None) -> list[tuple[str, str]]:

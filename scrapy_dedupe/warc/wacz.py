@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
-from scrapy_dedupe.warc.cdxj import Indexer, LineSorter, idx_head, rekeyed, zipnum_blocks
+from scrapy_dedupe.warc.cdxj import INDEXED_TYPES, Indexer, LineSorter, idx_head, rekeyed, zipnum_blocks
 from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.url_keys import load_surt
@@ -250,7 +250,7 @@ def _entries(
                     "Convert it with scrapy-dedupe arc2warc."
                 )
             yield indexer.add(record), page
-            page = page_of(record) if record.type in ("response", "revisit") else None
+            page = page_of(record) if record.type in INDEXED_TYPES else None
             exchange = record.id
         yield indexer.finish(), page
     except DamagedInput as error:
