@@ -344,8 +344,8 @@ async def test_a_resource_has_the_type_that_its_body_has(
 ) -> None:
     for name, (declared, body, flag, _) in TYPES.items():
         headers = {"X-Name": "1"} | ({TYPE: declared} if declared else {})
-        site[f"/{name}"] = {"body": body, "flags": [flag], "headers": headers}
-    await ask(resources, *(Request(f"{SITE}/{name}", meta={"verbatim_url": True}) for name in TYPES))
+        site["/" + name.replace(" ", "-")] = {"body": body, "flags": [flag], "headers": headers}
+    await ask(resources, *(f"{SITE}{path}" for path in site))
     found = [record.headers["Content-Type"] for record in principals(tmp_path / "warcs")]
     assert dict(zip(TYPES, found, strict=True)) == {name: wanted for name, (*_, wanted) in TYPES.items()}
 

@@ -58,6 +58,7 @@ WRONG = {
     "DEDUPE_WARC_CHECK_FILES": "x",
     "DEDUPE_WARC_NAME": "{prefix}-{host}",
     "DEDUPE_WARC_BLACKOUT": 0,
+    "DEDUPE_WARC_RENDERED": "response",
     "DEDUPE_WARC_ITEM_FIELD": "",
     "DEDUPE_WARC_UPLOAD_URL": " ",
     "DEDUPE_WACZ": "perhaps",
