@@ -30,6 +30,7 @@ from .crawls.recorder import Recorded, Recorder
 from .crawls.rules import RevisitRules
 from .downloads import max_bytes, rendering_of, truncation_of
 from .errors import ArchiveError, CrawlStateError, SettingError
+from .reports.texts import without_user
 from .session import Session
 from .uploads import Uploads
 from .warc.capture import Capture
@@ -278,7 +279,7 @@ class WarcPipeline:
         future.add_done_callback(self._account)
 
     def _is_resource(self, request: Request, capture: Capture, rendering: Rendering) -> bool:
-        """Count a response that is not what the server sent; whether it becomes a record."""
+        """Count a response that is not what the server sent. Return whether it becomes a record."""
         self._session.inc("dedupe/warc/rendered")
         is_resource = self._settings.rendered == "resource"
         handlers = self._crawler.settings.getwithbase("DOWNLOAD_HANDLERS")
@@ -290,12 +291,13 @@ class WarcPipeline:
                 logging.INFO if is_resource else logging.WARNING,
                 "The response of %s is not what the server sent: the download handler %s rendered or decoded it (%s). %s"
                 " All such responses are counted in dedupe/warc/rendered.",
-                capture.url,
+                without_user(capture.url),
                 name,
                 rendering.sign,
                 "Such responses become resource records if they are complete and have status 200."
                 if is_resource
-                else 'It is left out of the archive; DEDUPE_WARC_RENDERED = "resource" would store it as a resource record.',
+                else 'It is left out of the archive. Set DEDUPE_WARC_RENDERED = "resource" to store such pages as resource'
+                " records.",
             )
         # A resource record has no method and no status: replay programs show it as the page of its URL.
         is_page = capture.method == "GET" and capture.status == 200 and capture.is_complete

@@ -92,7 +92,7 @@ def _bytes(number: Callable[[str], int]) -> str:
     written, saved = number("warc/bytes_written"), number("warc/bytes_conserved")
     revisits, missing = number("warc/revisit"), number("warc/not_archived")
     rendered = number("warc/rendered") - number("warc/resource")
-    responses = counted(number("warc/response") + revisits, "response")
+    responses = counted(number("warc/response") + number("warc/resource") + revisits, "response")
     each = "it" if responses == "1 response" else "each"
     text = f"{size(written)} written for {responses}; {each} was stored whole"
     if revisits:

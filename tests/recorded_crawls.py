@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.crawls.packing import drop_warc_files, pack_crawl
 from scrapy_dedupe.crawls.recorder import Recorder
-from scrapy_dedupe.warc.capture import Capture
+from scrapy_dedupe.warc.capture import Capture, Rendering
 from scrapy_dedupe.warc.files import WarcWriter
 
 if TYPE_CHECKING:
@@ -44,11 +45,18 @@ def page(number: int) -> Capture:
     )
 
 
+def rendered(number: int) -> Capture:
+    """A page as a browser shows it."""
+    shown = page(number)
+    body = b"<html><body>" + shown.body + "Größe</body></html>".encode()
+    return replace(shown, body=body, rendering=Rendering("flag playwright", is_html=True))
+
+
 def record_crawl(
     index: CrawlIndex,
     folder: Path,
     crawl: str,
-    pages: Iterable[int],
+    pages: Iterable[int | Capture],
     *,
     in_wacz: bool = False,
     commit: bool = True,
@@ -65,8 +73,8 @@ def record_crawl(
         on_new_file=lambda name: index.add_file(crawl, str(warcs / name)),
     )
     recorder = Recorder(writer, index, crawl, OpenGuard())
-    for number in pages:
-        recorder.record(page(number))
+    for each in pages:
+        recorder.record(page(each) if isinstance(each, int) else each)
     files = recorder.finish()
     done = None
     if in_wacz:

@@ -253,7 +253,7 @@ async def test_a_rendered_response_is_left_out_of_the_archive(
     assert level == "WARNING"
     assert message.startswith(
         f"The response of {SITE}/image.png is not what the server sent: the download handler {HANDLER} rendered or decoded"
-        ' it (flag playwright). It is left out of the archive; DEDUPE_WARC_RENDERED = "resource" would'
+        ' it (flag playwright). It is left out of the archive. Set DEDUPE_WARC_RENDERED = "resource" to store'
     )
     assert "resource" not in records_of(tmp_path / "warcs")[0].payload.decode()
     assert "3 rendered or decoded responses not archived" in caplog.text
@@ -318,6 +318,7 @@ async def test_a_rendered_page_becomes_a_resource_record_if_wished(
     ((level, message),) = messages(caplog)
     assert level == "INFO"
     assert "become resource records if they are complete and have status 200" in message
+    assert "written for 1 response; it was stored whole" in caplog.text
 
 
 TYPES = {
@@ -377,7 +378,6 @@ async def test_a_resource_is_neither_an_original_nor_a_revisit(
     web: WebServer,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     web.page("/own", PAGE)
     web.page("/copy", PAGE)
@@ -406,6 +406,8 @@ async def test_a_resource_is_neither_an_original_nor_a_revisit(
     assert main(["import", str(file), "--store", other, "--crawl", "c"]) == 0, capsys.readouterr()
     with open_index(other) as index:
         assert [entry.url for entry in index.records("c")] == [web.url("/own")]
+    assert main(["dedupe", str(file), "-o", str(tmp_path / "deduped")]) == 0
+    assert [record.type for record in principals(tmp_path / "deduped")] == [record.type for record in records]
 
 
 @crawl_test

@@ -49,7 +49,7 @@ class RevisitRules:
         return not self.mime_types or mime_type in self.mime_types
 
     def admit_capture(self, capture: Capture) -> bool:
-        """As :meth:`admit`; never what no server sent."""
+        """As :meth:`admit`; False for a body that is not as the server sent it."""
         return capture.rendering is None and self.admit(
             method=capture.method,
             status=capture.status,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from archives import files_of
 from crawling import LinkSpider, crawl, crawl_test
+from recorded_crawls import record_crawl, rendered
 from replay.wayback import IS_MISSING, Wayback
 from replay_site import DECODERS, Site
 
@@ -149,3 +150,14 @@ async def test_a_revisit_of_an_original_with_an_unusual_digest_replays(
     replay.open([file, *ours])
     status, _, shown = replay.shown(str(revisit.date).replace("-", "")[:8], web.url("/ours"))
     assert (status, shown) == (200, body)
+
+
+def test_a_page_of_a_browser_is_shown_though_no_server_sent_it(
+    settings: dict[str, Any], tmp_path: Path, replay: Replay
+) -> None:
+    page = rendered(1)
+    with open_index(settings["DEDUPE_STORE_URL"]) as index:
+        files = record_crawl(index, tmp_path, "browsed", [page])
+    replay.open(files)
+    shown = replay.shown(page.warc_date.translate(str.maketrans("", "", "-T:"))[:14], page.url)
+    assert shown == (200, None, page.body)

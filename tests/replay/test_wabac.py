@@ -22,9 +22,11 @@ import scrapy
 from archives import records_of
 from chromium import browser
 from crawling import crawl, crawl_test
+from recorded_crawls import record_crawl, rendered
 from replay_site import Site, next_second
 from webserver import Page
 
+from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.warc import cdxj, wacz
 
 if TYPE_CHECKING:
@@ -201,3 +203,14 @@ async def test_captures_of_one_url_within_a_second_are_all_shown(
     asked = [{"time": moment, "url": web.url("/"), "container": container} for moment in moments]
     shown = [answer["sha256"] for answer in replay(manifest, asked)["answers"]]
     assert shown == [hashlib.sha256(record.payload).hexdigest() for record in records]
+
+
+def test_a_page_of_a_browser_is_shown_though_no_server_sent_it(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    page = rendered(1)
+    with open_index(settings["DEDUPE_STORE_URL"]) as index:
+        (container,) = record_crawl(index, tmp_path, "browsed", [page], in_wacz=True)
+    moment = "".join(char for char in page.warc_date if char.isdigit())
+    (answer,) = replay(container, [{"time": moment, "url": page.url}])["answers"]
+    assert (answer["status"], answer["sha256"]) == (200, hashlib.sha256(page.body).hexdigest())
