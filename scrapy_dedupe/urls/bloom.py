@@ -18,8 +18,10 @@ positions would miss a rate of one in a million, and a fingerprint itself may be
 take the same words, modulo widths of their own. Slices of 2^31 bits or more take words of 64 bits.
 
 The error of a slice after *n* additions is taken as it really is: where *m* is not small against 2^32, the low
-positions come up more often than the others. :func:`layer_geometry` widens the slices until the error of the
-biased draw is within the share.
+positions come up more often than the others. And chance sets more bits in one filter than in another:
+:func:`narrowest_slice`, which sizes the layers of the shared filter too, keeps room for four standard deviations. A
+layer whose bits use up its share earlier all the same is full, whatever it holds. So the rates of all layers, for
+the bits that are set, sum to at most *p* at any size.
 
 pybloom-live's own way to positions hashes ``str(key)`` and takes twice as long. A layer hands its positions to
 pybloom-live, so that ``in`` and ``add`` of pybloom-live work on it, but sets and reads the bits by itself.
@@ -50,6 +52,7 @@ _FIRST_SHARE = 0.7
 _SHARE_RATIO = 0.3
 _GROWTH = 2
 _SIZE_MARGIN = 1.065
+_DEVIATIONS = 4
 _PART_BITS = 1 << 23
 _WORDS = {32: struct.Struct("<16I"), 64: struct.Struct("<8Q")}
 
@@ -141,6 +144,42 @@ def slice_error(slice_bits: int, count: float, word_bits: int) -> float:
     ) * rare * _set_probability(rare, count)
 
 
+def narrowest_slice(count: int, error_rate: float, hashes: int) -> int:
+    """Bits of the narrowest slices with which ``hashes`` of them keep ``error_rate`` up to ``count`` additions.
+
+    They do so in a filter that chance gives four standard deviations more set bits than expected.
+
+    >>> narrowest_slice(1_000_000, 0.007, 7), narrowest_slice(10_000, 0.007, 7)
+    (1477040, 14903)
+    """
+
+    def is_wide_enough(slice_bits: int) -> bool:
+        error = slice_error(slice_bits, count, _word_bits(slice_bits)) ** hashes
+        return error * math.exp(_DEVIATIONS * _error_deviation(slice_bits, count, hashes)) <= error_rate
+
+    # Chance, and words that prefer the low positions, ask for a little more than the ideal.
+    wide = max(1, math.ceil(-count / math.log1p(-(error_rate ** (1 / hashes)))))
+    too_narrow, step = wide - 1, 1
+    while not is_wide_enough(wide):
+        too_narrow, wide, step = wide, wide + step, 2 * step
+    while wide - too_narrow > 1:
+        middle = (wide + too_narrow) // 2
+        if is_wide_enough(middle):
+            wide = middle
+        else:
+            too_narrow = middle
+    return wide
+
+
+def _error_deviation(slice_bits: int, count: float, hashes: int) -> float:
+    """Standard deviation of the logarithm of a layer's error, which is the product of the shares of set bits."""
+    load = count / slice_bits
+    clear = math.exp(-load)
+    # Kolchin, Sevast'yanov, Chistyakov, Random Allocations (1978): the variance of the number of occupied cells.
+    variance = slice_bits * clear * max(0.0, 1 - (1 + load) * clear)
+    return math.sqrt(hashes * variance) / (slice_bits * -math.expm1(-load))
+
+
 def layer_geometry(capacity: int, error_rate: float) -> Geometry:
     """The layer with the fewest hashes that keeps ``error_rate`` up to ``capacity`` and is not too large.
 
@@ -155,7 +194,7 @@ def layer_geometry(capacity: int, error_rate: float) -> Geometry:
     exact = -math.log2(error_rate)
     # Half of the hashes cost 1.2 times the bits.
     candidates = [
-        _narrowest(capacity, error_rate, hashes)
+        Geometry(capacity, error_rate, hashes, narrowest_slice(capacity, error_rate, hashes))
         for hashes in range(max(1, math.floor(exact / 2)), math.ceil(exact) + 2)
     ]
     limit = max(
@@ -163,16 +202,6 @@ def layer_geometry(capacity: int, error_rate: float) -> Geometry:
         min(geometry.bits for geometry in candidates),
     )
     return next(geometry for geometry in candidates if geometry.bits <= limit)
-
-
-def _narrowest(capacity: int, error_rate: float, hashes: int) -> Geometry:
-    """The layer of so many hashes, with slices as narrow as the error rate allows, to 1 in 2000."""
-    slice_bits = max(1, math.ceil(-capacity / math.log1p(-(error_rate ** (1 / hashes)))))
-    step = 1
-    while (geometry := Geometry(capacity, error_rate, hashes, slice_bits)).error_at(capacity) > error_rate:
-        slice_bits += step
-        step = min(2 * step, 1 + slice_bits // 2000)
-    return geometry
 
 
 def memory_bytes() -> int | None:
@@ -261,7 +290,7 @@ class GrowingBloomFilter:
             return False
         if self._older and self._is_older(fingerprint, words):
             return False
-        if newest.count >= newest.capacity:
+        if newest.count >= newest.enough and not newest.has_room():
             self._grow()
             newest = self._newest
             bits = newest.bitarray
@@ -361,6 +390,8 @@ class _Layer(BloomFilter):
         self.geometry = geometry
         self._setup(geometry.error_rate, geometry.hashes, geometry.slice_bits, geometry.capacity, count)
         self.make_hashes = self._positions
+        # Additions after which the layer has to be looked at; see has_room().
+        self.enough = 0
         self._offsets = tuple(range(0, self.num_bits, self.bits_per_slice))
         self._widths = (self.bits_per_slice,) * self.num_slices
         self.word_bits = _word_bits(self.bits_per_slice)
@@ -403,16 +434,34 @@ class _Layer(BloomFilter):
         _, positions = self.locate(fingerprint)
         return (position - offset for position, offset in zip(positions, self._offsets, strict=True))
 
+    def has_room(self) -> bool:
+        """Whether one more fingerprint leaves the error within the layer's share; sets ``enough``.
+
+        A fingerprint sets at most one bit in each slice, and the product of the slices' fills is at most their mean
+        to the power of *k*. So the bits that are set say how many fingerprints need no further look.
+        """
+        geometry = self.geometry
+        fill = (geometry.error_rate / self._bias() ** geometry.hashes) ** (1 / geometry.hashes)
+        room = math.floor(fill * self.num_bits - self.bitarray.count()) // self.num_slices
+        self.enough = min(self.capacity, self.count + room)
+        return self.count < self.enough
+
     def measured_error(self) -> float:
         width = self.bits_per_slice
         error = 1.0
         for start in range(0, self.num_bits, width):
             error *= self.bitarray.count(1, start, start + width) / width
-        # The positions that are drawn more often are also set more often; the share of set bits hides it.
-        if error:
-            drawn = slice_error(width, self.count, _word_bits(width))
-            error *= (drawn / _expected_fill(width, self.count, _word_bits(width))) ** self.num_slices
-        return min(1.0, error)
+        return min(1.0, error * self._bias() ** self.num_slices)
+
+    def _bias(self) -> float:
+        """How much more often than the share of set bits says a slice has the bit of a new fingerprint.
+
+        The positions that are drawn more often are also set more often; the share of set bits hides it. The more
+        bits are set the less it is.
+        """
+        width, count = self.bits_per_slice, max(1, self.count)
+        word_bits = _word_bits(width)
+        return slice_error(width, count, word_bits) / _expected_fill(width, count, word_bits)
 
 
 def _expected_fill(slice_bits: int, count: float, word_bits: int) -> float:

@@ -10,7 +10,8 @@ The first layer holds tags if those cost at most 1.1 times the optimum of Bloom'
 in a million (0.89 times), else bits; the others, which a filter of the right size has not, if they cost at most
 1.25 times that. *t* is the least number of bytes from 2 on that keeps the layer's share of the
 error, and the buckets are as many as are filled to 94 % at capacity. *k* is the fewest hashes up to 15 that cost
-at most 1.09 times the optimum (or the cheapest, where none does), with the narrowest slices that keep the share.
+at most 1.09 times the optimum (or the cheapest, where none does), with the narrowest slices that keep the share, as
+:func:`~scrapy_dedupe.urls.bloom.narrowest_slice` finds them.
 "The optimum" is that of error p x 0.3^i for layer *i* (from 0), whose share is 0.7 p x 0.3^i as in
 :mod:`~scrapy_dedupe.urls.bloom`.
 
@@ -37,6 +38,7 @@ from scrapy_dedupe.urls.bloom import (
     expected_lost,
     layer_capacity,
     layer_share,
+    narrowest_slice,
     optimal_bits,
     slice_error,
     sum_over,
@@ -138,7 +140,7 @@ def plan_layer(capacity: int, error_rate: float, number: int) -> SharedLayer:
     """Layer ``number`` (from 0) of a filter that is made for ``capacity`` fingerprints.
 
     >>> plan_layer(1_000_000, 1e-6, 0), plan_layer(1_000_000, 0.01, 0)
-    (TagLayer(capacity=1000000, tag_bytes=3, buckets=265958, shards=1), BitLayer(capacity=1000000, hashes=6, slice_bits=1738725, shards=1))
+    (TagLayer(capacity=1000000, tag_bytes=3, buckets=265958, shards=1), BitLayer(capacity=1000000, hashes=6, slice_bits=1740409, shards=1))
     """
     holds, share = layer_capacity(capacity, number), layer_share(error_rate, number)
     optimum = optimal_bits(holds, share / layer_share(1.0, 0))
@@ -226,19 +228,10 @@ def _bits_each(share: float, hashes: int) -> float:
 
 
 def _bit_layer(holds: int, share: float, hashes: int) -> BitLayer:
-    bits_each = _bits_each(share, hashes)
-    shards, most = _spread(holds, holds * bits_each / 8)
-    # The words prefer the low results a little, so the ideal width is almost enough.
-    ideal = math.ceil(most * bits_each / hashes)
-    too_narrow, slice_bits = ideal - 1, ideal
-    while BitLayer(most, hashes, slice_bits, 1).error_at(most) > share:
-        too_narrow, slice_bits = slice_bits, slice_bits + 2 * (slice_bits - ideal) + 1
-    while slice_bits - too_narrow > 1:
-        middle = (slice_bits + too_narrow) // 2
-        if BitLayer(most, hashes, middle, 1).error_at(most) > share:
-            too_narrow = middle
-        else:
-            slice_bits = middle
+    slice_bits = narrowest_slice(holds, share, hashes)
+    shards, most = _spread(holds, hashes * slice_bits / 8)
+    if shards > 1:
+        slice_bits = narrowest_slice(most, share, hashes)
     return BitLayer(holds, hashes, slice_bits, shards)
 
 

@@ -111,15 +111,15 @@ def test_tags_err_as_their_account_says(client: redis.Redis) -> None:
 def test_a_full_filter_costs_at_most_a_tenth_more_than_the_optimum(
     client: redis.Redis, error_rate: float
 ) -> None:
-    shared = SharedBloomFilter(client, "spider", 3000, error_rate, cache_size=0)
-    items = fingerprints(3000)
+    shared = SharedBloomFilter(client, "spider", 10_000, error_rate, cache_size=0)
+    items = fingerprints(10_000)
     shared.add_many(items)
     assert not any(shared.add_many(items))
     found = shared.describe()
     assert len(found.layers) == 1
     stored = sum(client.strlen(key) for key in client.scan_iter() if b":bits:" in key)
     assert stored == pytest.approx(found.size_bytes, abs=1)
-    assert 8 * stored <= 1.1 * optimal_bits(3000, error_rate)
+    assert 8 * stored <= 1.1 * optimal_bits(10_000, error_rate)
     assert found.estimated_error <= 0.7 * error_rate
     assert 0.3 < found.fill_ratio < 0.95
 
