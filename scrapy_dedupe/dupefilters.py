@@ -5,7 +5,8 @@ Bloom filter: one of this process, kept under ``JOBDIR``, or one in Redis that s
 error of ours lets the request through and is counted; :meth:`BloomDupeFilter.request_seen` never raises.
 
 What differs from Scrapy's own filter: a redirect chain that comes back to a request of its own chain passes;
-start requests are recorded, though not filtered; after a kill only requests that were done, and whose pages
+start requests are recorded, though not filtered, and the first redirect to a page that only they recorded passes, as
+it does in Scrapy; after a kill only requests that were done, and whose pages
 brought nothing new, count as seen; a request that failed may be asked for again in the next run.
 """
 
@@ -54,6 +55,12 @@ class UrlFilter(Protocol):
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if its request may be made."""
+
+    def add_start(self, fingerprint: bytes) -> None:
+        """Record the fingerprint of a request that is not filtered, and note that one redirect to it may pass."""
+
+    def take_start(self, fingerprint: bytes) -> bool:
+        """Whether :meth:`add_start` noted the fingerprint and no redirect to it has passed; it has passed then."""
 
     def __contains__(self, fingerprint: bytes) -> bool: ...
 
@@ -165,7 +172,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 if urls.keeps_done:
                     self._pages.found(request)
                 return False
-            if self._pages.is_redirected(request) and self._comes_back(request, fingerprint):
+            if self._pages.is_redirected(request) and self._may_return(request, fingerprint):
                 self._session.inc("dedupe/url/redirects_passed")
                 return False
         except Exception as error:  # noqa: BLE001 - Scrapy would drop the request without a trace
@@ -249,9 +256,18 @@ class BloomDupeFilter(BaseDupeFilter):
         for url in request.meta.get("redirect_urls", ()):
             yield self._fingerprint(request.replace(url=url))
 
-    def _comes_back(self, request: Request, fingerprint: bytes) -> bool:
-        # A site that sets a cookie and sends the client back to the same URL. Scrapy limits such chains itself.
-        return any(earlier == fingerprint for earlier in self._chain(request))
+    def _may_return(self, request: Request, fingerprint: bytes) -> bool:
+        """Whether a redirect to what was seen passes. Scrapy itself ends chains that go on and on."""
+        # A site that sets a cookie and sends the client back to the same URL.
+        if any(earlier == fingerprint for earlier in self._chain(request)):
+            return True
+        # A login, a language choice or an age gate that ends at the start page. The page may be another one now; but
+        # only once, or each dead link that a site redirects to its home page would fetch that again.
+        if not self._urls.take_start(fingerprint):
+            return False
+        if self._urls.keeps_done:
+            self._pages.found(request)
+        return True
 
     # Signals
 
@@ -264,7 +280,7 @@ class BloomDupeFilter(BaseDupeFilter):
             if self._urls.keeps_done:
                 self._pages.found(request)
             if self._is_to_be_recorded(request):
-                self._opened().add(self._fingerprint(request))
+                self._opened().add_start(self._fingerprint(request))
         except Exception as error:  # noqa: BLE001
             self._passed(error)
 
@@ -276,7 +292,8 @@ class BloomDupeFilter(BaseDupeFilter):
         if "retry_times" not in meta or not meta.get("redirect_urls"):
             return False
         # A retry is not filtered, and hands that on when it is redirected; what counts is what was retried.
-        return next(iter(self._chain(request))) in self._opened()
+        urls = self._opened()
+        return next(iter(self._chain(request))) in urls and self._fingerprint(request) not in urls
 
     def _request_reached_downloader(self, request: Request) -> None:
         # What components fetch for themselves (robots.txt, media) was not asked for through this filter.

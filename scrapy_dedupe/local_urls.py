@@ -38,8 +38,11 @@ class LocalUrls:
         self._exact: ExactSet | None = None
         self._exact_write: Future[None] | None = None
         self._forgotten = Forgotten()
-        # New, and not in the journal of seen requests yet.
+        # What start requests recorded; a redirect to it takes it.
+        self._starts = Forgotten()
+        # New, and not in the journals of seen and of start requests yet.
         self._found: list[bytes] = []
+        self._started: list[bytes] = []
         self._settling = Settling(session, self._record_done)
         self._asked_again = 0
         self._is_closed = False
@@ -72,7 +75,7 @@ class LocalUrls:
                 self._session.at_refusal(exact.close)
         else:
             opened = folder.open(settings.capacity, settings.error_rate)
-            self._filter, self._forgotten = opened.filter, opened.forgotten
+            self._filter, self._forgotten, self._starts = opened.filter, opened.forgotten, opened.starts
             for note in opened.notes:
                 logger.info("%s", note)
             if opened.taken_over:
@@ -106,6 +109,14 @@ class LocalUrls:
         self._asked_again += 1
         return True
 
+    def add_start(self, fingerprint: bytes) -> None:
+        if self.add(fingerprint) and self._folder is not None:
+            self._started.append(fingerprint)
+        self._starts.add_many((fingerprint,))
+
+    def take_start(self, fingerprint: bytes) -> bool:
+        return self._starts.take(fingerprint)
+
     def __contains__(self, fingerprint: bytes) -> bool:
         return self._filter is not None and fingerprint in self._filter and fingerprint not in self._forgotten
 
@@ -120,6 +131,9 @@ class LocalUrls:
         found, self._found = self._found, []
         if found:
             self._watch(submit(folder.record_seen, found))
+        started, self._started = self._started, []
+        if started:
+            self._watch(submit(folder.record_starts, started))
         if failed:
             self._watch(submit(folder.record_failed, failed))
         self._settling.take(done)
@@ -153,7 +167,8 @@ class LocalUrls:
     def clear(self, *, at_start: bool) -> None:
         settings = self._settings
         self._filter = bloom = GrowingBloomFilter(settings.capacity, settings.error_rate)
-        self._found, self._forgotten = [], Forgotten()
+        self._found, self._started = [], []
+        self._forgotten, self._starts = Forgotten(), Forgotten()
         self._settling.rest()
         if self._exact is not None:
             # At once, or what is recorded before the worker comes to it would go with the rest.
@@ -208,6 +223,7 @@ class LocalUrls:
             folder.record_done(done)
             folder.record_failed(failed)
             folder.record_seen(self._found)
+            folder.record_starts(self._started)
         finally:
             folder.close(self._filter)
 

@@ -64,6 +64,7 @@ class SharedUrls:
         self._asked_again = Forgotten()
         self._settling = Settling(session, self._record_done)
         self._failed: list[bytes] = []
+        self._losses_told = 0
         self._is_closed = False
         self.keeps_done = self._jobdir is not None
         self.keeps_failed = self._settings.forget_failed
@@ -113,7 +114,13 @@ class SharedUrls:
         if self._jobdir is not None:
             self._open_journal(shared)
         self._keep_name(shared)
-        self._filter = SteadySharedFilter(shared, self._session.guard(url), self._session.worker.submit)
+        self._filter = SteadySharedFilter(
+            shared,
+            self._session.guard(url),
+            self._session.worker.submit,
+            # Who empties the store takes a queue that lies there too.
+            outlives_store=not self._queue_is_shared,
+        )
 
     def add(self, fingerprint: bytes) -> bool:
         assert self._filter is not None
@@ -123,6 +130,15 @@ class SharedUrls:
             self._record_again()
         return is_new
 
+    def add_start(self, fingerprint: bytes) -> None:
+        assert self._filter is not None
+        # First, or another process could find it recorded by then, and its redirect would not pass.
+        self._filter.note_start(fingerprint)
+        self.add(fingerprint)
+
+    def take_start(self, fingerprint: bytes) -> bool:
+        return self._filter is not None and self._filter.take_start(fingerprint)
+
     def __contains__(self, fingerprint: bytes) -> bool:
         return self._filter is not None and fingerprint in self._filter
 
@@ -130,6 +146,7 @@ class SharedUrls:
         if self._filter is None or self._is_closed:
             return
         self._filter.tick()
+        self._tell_loss()
         self._record_again()
         self._settling.take(done)
         # Told to the others at the end alone, or whoever finds such a URL would try it again and again.
@@ -145,7 +162,10 @@ class SharedUrls:
         is_lossy = bool(lost) and self._jobdir is not None
         if is_lossy:
             logger.warning("%s", lost_requests(lost))
-        await self._session.on_worker(self._leave, self._filter, done, self._failed + failed, is_lossy)
+        try:
+            await self._session.on_worker(self._leave, self._filter, done, self._failed + failed, is_lossy)
+        finally:
+            self._tell_loss()
 
     def clear(self, *, at_start: bool) -> None:
         if self._filter is not None:
@@ -234,6 +254,24 @@ class SharedUrls:
                 self._again.append(fingerprints)
             except (OSError, StoreUnavailable) as error:
                 self._session.error("url", error, "The URL filter itself goes on.")
+
+    def _tell_loss(self) -> None:
+        """Count and tell that the server lost the filter, as after ``FLUSHALL``."""
+        assert self._filter is not None
+        shared = self._filter.shared
+        for _ in range(shared.times_lost - self._losses_told):
+            self._session.error(
+                "url",
+                StoreUnavailable(
+                    f"The shared URL filter {shared.name} was lost during the crawl: somebody emptied the store "
+                    f"{shared.url} or began the filter anew."
+                ),
+                "Everything is asked for again."
+                if self._queue_is_shared
+                else "This process goes on by what it has asked itself, and may ask for pages of other processes again. "
+                "Do not empty a store while crawls use it.",
+            )
+        self._losses_told = shared.times_lost
 
     def _watch(self, future: Future[None]) -> None:
         self._session.error_of(future, "url", "The URL filter itself goes on.")

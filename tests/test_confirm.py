@@ -75,4 +75,4 @@ async def test_a_job_that_is_stopped_goes_on_with_its_exact_set(
     assert counts == Counter(f"/{n}" for n in range(PAGES))
     assert crawler.stats.get_value("dedupe/errors/url") is None
     kept = {path.name for path in (tmp_path / "job" / "dedupe" / "urls").iterdir()}
-    assert kept == {"urls.bloom", "urls.done", "urls.forgotten", "urls.seen", "urls.sqlite"}
+    assert kept == {"urls.bloom", "urls.done", "urls.forgotten", "urls.seen", "urls.sqlite", "urls.started"}

@@ -13,9 +13,10 @@ stop a cut one, since Scrapy's queue on the same disk may lack requests too.
     urls.done       journal of requests that are done and brought nothing new: what a kill leaves
     urls.seen       journal of all that counts as seen; the filter can be made anew from it, and exported
     urls.forgotten  journal of what may be asked for once more (urls/forgotten.py)
+    urls.started    journal of what start requests recorded: one redirect to it passes in each run
     urls.sqlite     the exact set, with DEDUPE_URL_CONFIRM (urls/exact.py)
 
-The format of the three journals is that of :mod:`~scrapy_dedupe.urls.journal`.
+The format of the four journals is that of :mod:`~scrapy_dedupe.urls.journal`.
 
 **Which stop it was.** The snapshot is written at a clean stop alone and is removed by the next run once it is
 read, before that run records anything. So at the start of a run: a snapshot means a clean stop; a journal of done
@@ -50,12 +51,14 @@ SNAPSHOT_NAME = "urls.bloom"
 DONE_NAME = "urls.done"
 SEEN_NAME = "urls.seen"
 FORGOTTEN_NAME = "urls.forgotten"
+STARTED_NAME = "urls.started"
 EXACT_NAME = "urls.sqlite"
 SCRAPY_NAME = "requests.seen"
 SCRAPY_QUEUE_NAME = "requests.queue"
 
 SEEN = Kind(b"sd-seen\n", "journal of seen requests", "this run will count as cut")
 FORGOTTEN = Kind(b"sd-forg\n", "journal of forgotten requests", "this run will count as cut")
+STARTED = Kind(b"sd-star\n", "journal of start requests", "this run will count as cut")
 
 _PART = 10_000
 
@@ -84,6 +87,7 @@ class Opened:
     cut_bytes: int = 0
     notes: tuple[str, ...] = ()
     forgotten: Forgotten = field(default_factory=Forgotten)
+    starts: Forgotten = field(default_factory=Forgotten)
 
 
 class FilterFolder:
@@ -115,6 +119,7 @@ class FilterFolder:
         self._done = Journal(folder / DONE_NAME, fingerprinter, DONE)
         self._seen = Journal(folder / SEEN_NAME, fingerprinter, SEEN)
         self._forgotten_log = Journal(folder / FORGOTTEN_NAME, fingerprinter, FORGOTTEN)
+        self._started = Journal(folder / STARTED_NAME, fingerprinter, STARTED)
         self._forgotten = Forgotten()
         # Sizes at the start of the run.
         self._done_before = self._noted_before = 0
@@ -149,7 +154,7 @@ class FilterFolder:
 
     def check_heads(self) -> None:
         """Read the heads of the journals, without a lock. Raises :class:`~scrapy_dedupe.errors.StoreRefused`."""
-        for journal in (self._done, self._seen, self._forgotten_log):
+        for journal in self._journals:
             journal.check_head()
 
     def set_queue_aside(self) -> Path | None:
@@ -204,6 +209,10 @@ class FilterFolder:
     def record_failed(self, fingerprints: Iterable[bytes]) -> None:
         """Append fingerprints that the next run may ask for once more; as :meth:`Journal.append`."""
         self._forgotten_log.append(fingerprints)
+
+    def record_starts(self, fingerprints: Iterable[bytes]) -> None:
+        """Append fingerprints that start requests recorded; as :meth:`Journal.append`."""
+        self._started.append(fingerprints)
 
     def close(self, filter_: LocalFilter) -> None:
         """End the run cleanly: write the snapshot and give the folder back. Safe to repeat.
@@ -266,8 +275,8 @@ class FilterFolder:
             exact.close()
 
     @property
-    def _journals(self) -> tuple[Journal, Journal, Journal]:
-        return self._done, self._seen, self._forgotten_log
+    def _journals(self) -> tuple[Journal, ...]:
+        return self._done, self._seen, self._forgotten_log, self._started
 
     def _open(self, capacity: int, error_rate: float) -> Opened:
         if self.snapshot.exists():
@@ -294,16 +303,19 @@ class FilterFolder:
                 f"{capacity:,} are asked for. It keeps its size, and grows when it is full."
             )
         self._read_forgotten()
+        self._started.open()
+        starts = Forgotten(self._started.fingerprints())
         filter_ = self._confirming(bloom, snapshot.exact, notes)
         # From the next line on a kill counts as one. Nothing was recorded until here.
         self.snapshot.unlink()
         sync_folder(self.folder)
-        return Opened(filter_, LastStop.CLEAN, 0, cut, tuple(notes), self._forgotten)
+        return Opened(filter_, LastStop.CLEAN, 0, cut, tuple(notes), self._forgotten, starts)
 
     def _open_new(self, capacity: int, error_rate: float) -> Opened:
         bloom = GrowingBloomFilter(capacity, error_rate)
-        self._seen.open()
-        self._seen.clear()
+        for journal in (self._seen, self._started):
+            journal.open()
+            journal.clear()
         self._read_forgotten()
         taken_over = 0
         if self.scrapy_file is not None and self.scrapy_file.exists():
@@ -325,6 +337,9 @@ class FilterFolder:
             bloom.add(fingerprint)
         self._seen.open()
         self._seen.copy_from(self._done)
+        # Its start requests are made again.
+        self._started.open()
+        self._started.clear()
         self._read_forgotten()
         return Opened(self._confirming(bloom, None), LastStop.CUT, 0, cut, forgotten=self._forgotten)
 

@@ -1,4 +1,4 @@
-"""A file of fingerprints that grows: the three of a job are described in :mod:`~scrapy_dedupe.urls.folder`.
+"""A file of fingerprints that grows: those of a job are described in :mod:`~scrapy_dedupe.urls.folder`.
 
 All numbers are little-endian, except as noted::
 

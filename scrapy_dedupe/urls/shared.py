@@ -16,6 +16,8 @@ growth happens in one place. Only core commands are used.
     dedupe:urls:2:{KEY}:bits:L:S    string  shard S of layer L, at most 16 MiB
     dedupe:urls:2:{KEY}:attached    sorted set  token of each attached process, until when it holds its lease
     dedupe:urls:2:{KEY}:forgotten   set     the first 16 bytes of the words of each forgotten fingerprint
+    dedupe:urls:2:{KEY}:starts      set     the same of those that start requests recorded, until a redirect to
+                                            one passes
 
 **Words.** The words of a fingerprint are its BLAKE2b digest of 64 bytes, read as 16 words of 4 bytes,
 big-endian. Word 0 modulo the number of shards is the shard. In a layer of bits, word *i* modulo the bits of a
@@ -74,7 +76,7 @@ _BATCH = 500
 # The call of a tool is kept under one name, so that tools leave nothing behind for each of their runs.
 _GUEST = "guest"
 _MOST_GENERATIONS = 5
-_SEEN, _ONE, _AGAIN = b"012"
+SEEN, NEW, AGAIN = b"012"
 
 
 class SharedBloomFilter:
@@ -113,7 +115,7 @@ class SharedBloomFilter:
         self.name = name_of(key)
         self._meta = f"{self.name}:meta"
         self._key = self._meta.encode()
-        self._url = url
+        self.url = url
         self._redis = redis
         self._caller = ScriptCaller(redis, url)
         self._asking = Script("bloom")
@@ -128,7 +130,9 @@ class SharedBloomFilter:
         self._lock = threading.Lock()
         self._seen: dict[bytes, None] = {}
         self._asked_again: list[bytes] = []
-        self._is_begun_anew = False
+        # How often the server lost the filter while it was in use here, and the generation that it lost last.
+        self.times_lost = 0
+        self._lost: str | None = None
         self._cache_size = cache_size
         self._born: str | None = None
         self._prepared: dict[bytes, PreparedCall] = {}
@@ -205,7 +209,7 @@ class SharedBloomFilter:
                 )
         with self._lock:
             self._seen.clear()
-        self._is_begun_anew |= self._born not in {None, head["born"]}
+        self._note_loss(head["born"])
         self._use(head["born"])
         self._renewed = time.monotonic()
         self.last_description = found = description(head)
@@ -249,11 +253,15 @@ class SharedBloomFilter:
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if it is new to all processes."""
+        return self.answer(fingerprint) != SEEN
+
+    def answer(self, fingerprint: bytes) -> int:
+        """As :meth:`add`: :data:`SEEN`, :data:`NEW`, or :data:`AGAIN` if it is new since it was forgotten."""
         if fingerprint in self._seen:
-            return False
+            return SEEN
         answer = self._ask_batch(b"add", words(fingerprint))
         self._remember((fingerprint,), answer)
-        return answer != b"0"
+        return answer[0]
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Record fingerprints in order; for each, True if it is new to all processes."""
@@ -265,11 +273,11 @@ class SharedBloomFilter:
             asked = [fingerprints[i] for i, known in enumerate(is_known) if not known]
             digits = self._ask(b"add", asked)
             answers_asked = iter(digits)
-            answers = [not known and next(answers_asked) != _SEEN for known in is_known]
+            answers = [not known and next(answers_asked) != SEEN for known in is_known]
         else:
             asked = fingerprints
             digits = self._ask(b"add", asked)
-            answers = [digit != _SEEN for digit in digits]
+            answers = [digit != SEEN for digit in digits]
         self._remember(asked, digits)
         return answers
 
@@ -289,6 +297,18 @@ class SharedBloomFilter:
             for fingerprint in fingerprints:
                 self._seen.pop(fingerprint, None)
 
+    def note_starts(self, fingerprints: Iterable[bytes]) -> None:
+        """Note that a redirect to each of these may pass, in one of the processes."""
+        items = [words(fingerprint)[:16] for fingerprint in fingerprints]
+        with redis_faults(self.url):
+            for start in range(0, len(items), _BATCH):
+                self._redis.sadd(f"{self.name}:starts", *items[start : start + _BATCH])
+
+    def take_start(self, fingerprint: bytes) -> bool:
+        """Whether the fingerprint was noted as a start and nobody has taken it since; it is taken then."""
+        with redis_faults(self.url):
+            return bool(self._redis.srem(f"{self.name}:starts", words(fingerprint)[:16]))
+
     def take_asked_again(self) -> list[bytes]:
         """Those that were new here since the last call because they were forgotten, or because the filter was lost.
 
@@ -302,7 +322,7 @@ class SharedBloomFilter:
 
     def are_forgotten(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Whether each of them is forgotten, and was not asked for since."""
-        with redis_faults(self._url):
+        with redis_faults(self.url):
             pipeline = self._redis.pipeline(transaction=False)
             for fingerprint in fingerprints:
                 pipeline.sismember(f"{self.name}:forgotten", words(fingerprint)[:16])  # type: ignore[arg-type]
@@ -315,7 +335,7 @@ class SharedBloomFilter:
         """Whether each of them was recorded, in one round trip for many."""
         asked = [fingerprint for fingerprint in fingerprints if fingerprint not in self._seen]
         answers = dict(zip(asked, self._ask(b"has", asked), strict=True))
-        return [answers.get(fingerprint, _ONE) == _ONE for fingerprint in fingerprints]
+        return [answers.get(fingerprint, NEW) == NEW for fingerprint in fingerprints]
 
     def __len__(self) -> int:
         """Distinct fingerprints recorded, by all processes."""
@@ -323,9 +343,10 @@ class SharedBloomFilter:
 
     def describe(self) -> Description:
         """Read the layers and what they hold; none where there is no filter yet. See :attr:`last_description`."""
-        with redis_faults(self._url):
+        with redis_faults(self.url):
             head = read_head(self._redis, self._meta)
         if head.get("born") != self._born:
+            self._note_loss(head.get("born"))
             with self._lock:
                 self._seen.clear()
         self.last_description = description(head)
@@ -365,10 +386,16 @@ class SharedBloomFilter:
         return round(self.lease_s * 1000)
 
     def _tokens_gone(self) -> list[str]:
-        with redis_faults(self._url):
+        with redis_faults(self.url):
             tokens = cast("list[str | bytes]", self._redis.zrange(f"{self.name}:attached", 0, -1))
         attached = [text(token) for token in tokens]
         return [token for token in attached if token in self._gone or is_gone(token)]
+
+    def _note_loss(self, born: str | None) -> None:
+        """Count that the generation in use here is gone, and ``born`` in its place."""
+        if self._born not in {None, born, self._lost}:
+            self._lost = self._born
+            self.times_lost += 1
 
     def _use(self, born: str) -> None:
         """Ask the generation ``born`` from now on."""
@@ -409,7 +436,7 @@ class SharedBloomFilter:
                 )
             self.attach()
         raise StoreUnavailable(
-            f"The shared URL filter {self.name} is deleted again and again. See who empties the store {self._url}."
+            f"The shared URL filter {self.name} is deleted again and again. See who empties the store {self.url}."
         )
 
     def _run(self, script: Script, *arguments: str | int | bytes) -> Any:
@@ -421,8 +448,8 @@ class SharedBloomFilter:
         if self._is_guest:
             return
         with self._lock:
-            if _AGAIN in answers or self._is_begun_anew:
-                again = (_AGAIN, _ONE) if self._is_begun_anew else (_AGAIN,)
+            if AGAIN in answers or self.times_lost:
+                again = (AGAIN, NEW) if self.times_lost else (AGAIN,)
                 pairs = zip(fingerprints, answers, strict=True)
                 self._asked_again += [fingerprint for fingerprint, answer in pairs if answer in again]
             if not self._cache_size:

@@ -1,8 +1,9 @@
-"""A shared filter that goes on when its server is away.
+"""A shared filter that goes on when its server is away, or has lost it.
 
 While the server does not answer, a filter of this process answers from what the process itself has asked, so
 that links are not queued again and again; another process may ask for the same pages meanwhile. What was new
-then, and what is to be forgotten, is owed to the server and told when it answers again.
+then, and what is to be forgotten, is owed to the server and told when it answers again. A server that was emptied
+(``FLUSHALL``) is told what is asked from then on, and the filter of this process says what it has asked before.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
+from scrapy_dedupe.urls.forgotten import Forgotten
+from scrapy_dedupe.urls.shared import NEW, SEEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,7 +45,8 @@ class SteadySharedFilter:
 
     ``submit`` runs a function on a worker thread, in order, and returns its future. :meth:`tick` has to be
     called from time to time, on the thread that calls :meth:`add`; it reads the filter's figures every
-    ``refresh_s`` seconds. ``given_up`` counts what was new and is not owed, since too much is.
+    ``refresh_s`` seconds. ``outlives_store``: what this process has asked counts as seen when the server has lost the
+    filter; it does not where the queue was lost with it. ``given_up`` counts what was new and is not owed, since too much is.
     """
 
     def __init__(
@@ -52,11 +56,13 @@ class SteadySharedFilter:
         submit: Callable[..., Future[Any]],
         *,
         refresh_s: float = 10.0,
+        outlives_store: bool = True,
     ) -> None:
         self.shared = shared
         self._guard = guard
         self._submit = submit
         self._refresh_s = refresh_s
+        self._outlives_store = outlives_store
         self._refreshed = time.monotonic()
         self._own = GrowingBloomFilter(shared.capacity, shared.error_rate)
         # Lent is what the attempt under way tells the server; it is owed again when that fails.
@@ -64,6 +70,9 @@ class SteadySharedFilter:
         self._lent: list[bytes] = []
         self._to_forget: dict[bytes, None] = {}
         self._lent_to_forget: dict[bytes, None] = {}
+        # What start requests of this process recorded, and what of that the server is not told yet.
+        self._starts = Forgotten()
+        self._owed_starts: list[bytes] = []
         self._asked_away: list[bytes] = []
         self._attempt: Future[Any] | None = None
         self.is_away = False
@@ -78,12 +87,12 @@ class SteadySharedFilter:
         """Record the fingerprint; True if it is new, as far as that can be known now."""
         if not self.is_away:
             try:
-                is_new = self.shared.add(fingerprint)
+                answer = self.shared.answer(fingerprint)
             except StoreError as error:
                 self._lose(error)
             else:
-                self._own.add(fingerprint)
-                return is_new
+                was_asked = not self._own.add(fingerprint)
+                return answer != SEEN and not (answer == NEW and was_asked and self._goes_by_own)
         is_new = self._own.add(fingerprint)
         if is_new:
             if len(self._owed) < _MOST_OWED:
@@ -99,6 +108,29 @@ class SteadySharedFilter:
             self._asked_away.append(fingerprint)
         return is_new
 
+    def note_start(self, fingerprint: bytes) -> None:
+        """Note that one redirect to the fingerprint may pass, here and in one other process."""
+        self._starts.add_many((fingerprint,))
+        if len(self._owed_starts) < _MOST_OWED:
+            self._owed_starts.append(fingerprint)
+        if not self.is_away:
+            try:
+                self._tell_starts()
+            except StoreError as error:
+                self._lose(error)
+
+    def take_start(self, fingerprint: bytes) -> bool:
+        """Whether a redirect to the fingerprint may pass; it has passed then."""
+        if self._starts.was_taken(fingerprint):
+            return False
+        is_own = self._starts.take(fingerprint)
+        if not self.is_away:
+            try:
+                return self.shared.take_start(fingerprint) or is_own
+            except StoreError as error:
+                self._lose(error)
+        return is_own
+
     def take_asked_again(self) -> list[bytes]:
         """Those that were new since the last call, and that may have been asked for before by this job.
 
@@ -110,7 +142,7 @@ class SteadySharedFilter:
     def __contains__(self, fingerprint: bytes) -> bool:
         if not self.is_away:
             try:
-                return fingerprint in self.shared
+                return fingerprint in self.shared or (self._goes_by_own and fingerprint in self._own)
             except StoreError as error:
                 self._lose(error)
         if fingerprint in self._to_forget or fingerprint in self._lent_to_forget:
@@ -149,6 +181,7 @@ class SteadySharedFilter:
         """
         self._own = GrowingBloomFilter(self.shared.capacity, self.shared.error_rate)
         self._owed, self._lent = [], []
+        self._starts, self._owed_starts = Forgotten(), []
         self._to_forget, self._lent_to_forget = {}, {}
         self.shared.describe()
         self.shared.detach(delete=True, of_all=of_all)
@@ -165,8 +198,18 @@ class SteadySharedFilter:
         self.shared.describe()
         self.shared.detach(delete=delete, cut=cut)
 
+    @property
+    def _goes_by_own(self) -> bool:
+        return self._outlives_store and self.shared.times_lost > 0
+
+    def _tell_starts(self) -> None:
+        self.shared.note_starts(self._owed_starts)
+        self._owed_starts = []
+
     def _pay(self, owed: list[bytes], to_forget: Iterable[bytes]) -> None:
         self.shared.attach()
+        # First, or another process could find them recorded by then, and its redirect would not pass.
+        self.shared.note_starts(tuple(self._owed_starts))
         self.shared.add_many(owed)
         self.shared.forget(to_forget)
 
@@ -189,6 +232,7 @@ class SteadySharedFilter:
     def _come_back(self) -> None:
         # A busy crawl has found something new since; told by the worker, that would go on without end.
         try:
+            self._tell_starts()
             self.shared.add_many(self._owed)
         except StoreError as error:
             self._guard.failed(error)

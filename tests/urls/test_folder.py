@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAKER = "a.Maker"
-JOURNALS = ["urls.done", "urls.forgotten", "urls.seen"]
+JOURNALS = ["urls.done", "urls.forgotten", "urls.seen", "urls.started"]
 
 HEAD = b"sd-forg\n\x01\x00\x07\x00a.Maker" + bytes(4)
 

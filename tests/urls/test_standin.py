@@ -213,3 +213,76 @@ def test_the_figures_outlive_the_filter(redis_url: str) -> None:
     steady.clear()
     assert steady.description.seen == 1
     assert steady.add(b"a")
+
+
+def test_a_start_is_taken_once_by_the_process_that_noted_it_and_once_by_another(redis_url: str) -> None:
+    one, two, three = (steady_filter(redis_url) for _ in range(3))
+    one.note_start(b"home")
+    one.add(b"home")
+    assert two.take_start(b"home")
+    assert not three.take_start(b"home")
+    assert [one.take_start(b"home") for _ in range(2)] == [True, False]
+    two.note_start(b"home")
+    assert two.take_start(b"home")
+    assert not three.take_start(b"home")
+    assert not three.take_start(b"other")
+
+
+def test_a_start_that_was_noted_while_the_server_was_away_is_told_when_it_is_back(redis_server: Any) -> None:
+    one, two = steady_filter(redis_server.url), steady_filter(redis_server.url)
+    one.add(b"a")
+    two.add(b"b")
+    redis_server.stop()
+    for item in (b"home", b"other"):
+        one.note_start(item)
+        one.add(item)
+    assert [one.take_start(b"home") for _ in range(2)] == [True, False]
+    redis_server.start()
+    tick_until_back(one)
+    assert [one.take_start(item) for item in (b"home", b"other")] == [False, True]
+    one.note_start(b"third")
+    assert [two.take_start(item) for item in (b"third", b"other")] == [True, False]
+
+
+def test_starts_are_told_on_leaving_and_go_with_the_filter(redis_server: Any) -> None:
+    one, two = steady_filter(redis_server.url), steady_filter(redis_server.url)
+    one.add(b"a")
+    two.add(b"b")
+    redis_server.stop()
+    one.note_start(b"home")
+    one.add(b"home")
+    redis_server.start()
+    one.leave(delete=False)
+    assert two.take_start(b"home")
+    two.note_start(b"home")
+    two.leave(delete=True)
+    assert connect(redis_server.url).keys("*") == []
+
+
+def test_what_was_asked_stays_seen_when_the_server_is_emptied(redis_url: str) -> None:
+    one, scheduled = steady_filter(redis_url), steady_filter(redis_url, outlives_store=False)
+    client = connect(redis_url)
+    for steady in (one, scheduled):
+        steady.shared._cache_size = 0
+        steady.add(b"a")
+    client.flushall()
+    assert [one.add(item) for item in (b"a", b"new")] == [False, True]
+    assert b"a" in one
+    assert (one.shared.times_lost, scheduled.shared.times_lost) == (1, 0)
+    # Whose queue is lost too.
+    client.flushall()
+    assert [scheduled.add(b"a") for _ in range(2)] == [True, False]
+    # One that is forgotten after that is new once more.
+    one.shared.forget([b"a"])
+    assert [one.add(b"a") for _ in range(2)] == [True, False]
+    assert one.shared.times_lost == 2
+
+
+def test_a_loss_that_only_the_figures_show_is_counted_once(redis_url: str) -> None:
+    steady = steady_filter(redis_url)
+    steady.add(b"a")
+    connect(redis_url).flushall()
+    for _ in range(2):
+        assert steady.shared.describe().seen == 0
+    assert not steady.add(b"a")
+    assert steady.shared.times_lost == 1

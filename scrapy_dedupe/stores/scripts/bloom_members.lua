@@ -49,7 +49,7 @@ local function delete_all()
         end
         number = number + 1
     end
-    run('UNLINK', meta, attached)
+    run('UNLINK', meta, attached, base .. 'starts')
 end
 
 if operation == 'attach' then
