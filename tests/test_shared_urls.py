@@ -10,6 +10,7 @@ from crawling import LinkSpider, crawl, crawl_test
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
+from webserver import Page
 
 from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.errors import StoreError
@@ -19,6 +20,7 @@ from scrapy_dedupe.urls import standin
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from webserver import WebServer
@@ -201,3 +203,35 @@ async def test_who_begins_queue_and_filter_anew_does_so_for_others_too(
         assert other.add_many(asked) == [True, True, True]
         other.detach(delete=True)
         assert client.keys("dedupe:urls:*") == []
+
+
+@crawl_test
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_store_that_is_emptied_during_the_crawl_is_told_once_and_no_page_is_asked_for_again(
+    times: int, web: WebServer, settings: dict[str, Any], redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def emptying(number: int) -> Callable[[Any], Page]:
+        def answer(handler: Any) -> Page:
+            with redis.Redis.from_url(redis_url) as client:
+                client.flushall()
+            return Page(f'<a href="/{number + 1}">x</a><a href="/0">x</a><a href="/1">x</a>'.encode())
+
+        return answer
+
+    for number in range(12):
+        web.page(f"/{number}", f'<a href="/{number + 1}">x</a><a href="/0">x</a>')
+    for number in (4, 8)[:times]:
+        web.pages[f"/{number}"] = emptying(number)
+    settings |= {
+        "DUPEFILTER_CLASS": BloomDupeFilter,
+        "DEDUPE_URL_STORE_URL": redis_url,
+        "DEDUPE_URL_FLUSH_SECONDS": 0.05,
+        "CONCURRENT_REQUESTS": 1,
+    }
+    crawler = await crawl(LinkSpider, settings, addon=False, urls=web.url("/0"))
+    assert web.paths == [f"/{number}" for number in range(13)]
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 1
+    assert "dedupe:urls:2:{links} was lost during the crawl" in errors[0]
+    assert redis_url in errors[0]
+    assert crawler.stats.get_value("dedupe/errors/url") == times
