@@ -78,6 +78,8 @@ class LocalUrls:
             self._filter, self._forgotten, self._starts = opened.filter, opened.forgotten, opened.starts
             for note in opened.notes:
                 logger.info("%s", note)
+            for warning in opened.warnings:
+                logger.warning("%s", warning)
             if opened.taken_over:
                 logger.info(
                     "The URL filter took over %d fingerprints from %s.", opened.taken_over, folder.scrapy_file

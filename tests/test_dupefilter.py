@@ -338,6 +338,41 @@ async def test_scrapys_own_file_is_taken_over(
 
 
 @crawl_test
+async def test_a_file_of_neither_form_in_its_place_stops_the_crawl_at_the_start(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site(web, 4)
+    seen = tmp_path / "requests.seen"
+    seen.write_text("https://example.com/\n")
+    job = {**settings, "JOBDIR": str(tmp_path)}
+    with refusal():
+        await crawl(LinkSpider, job, addon=False, urls=web.url())
+    assert web.paths == []
+    errors = [r.getMessage() for r in caplog.records if r.name == "scrapy_dedupe.session"]
+    assert len(errors) == 1
+    assert f"The crawl does not start. {seen} is not a file of Scrapy's dupefilter" in errors[0]
+    assert "move it away to begin without it" in errors[0]
+    # The remedy works.
+    seen.unlink()
+    await crawl(LinkSpider, job, addon=False, urls=web.url())
+    assert sorted(web.paths) == ["/", "/0", "/1", "/2", "/3"]
+
+
+@crawl_test
+async def test_a_damaged_end_of_scrapys_own_file_is_told(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site(web, 4)
+    seen = tmp_path / "requests.seen"
+    line = RequestFingerprinter().fingerprint(scrapy.Request(web.url("/0"))).hex() + "\n"
+    seen.write_text(f"{line}damaged\n{line}")
+    await crawl(LinkSpider, {**settings, "JOBDIR": str(tmp_path)}, addon=False, urls=web.url())
+    assert sorted(web.paths) == ["/", "/1", "/2", "/3"]
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len([text for text in warnings if f"{seen} is torn or damaged at byte 41" in text]) == 1
+
+
+@crawl_test
 async def test_a_damaged_filter_stops_the_crawl_at_the_start(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -40,7 +40,7 @@ from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
 from scrapy_dedupe.urls.exact import ExactSet
 from scrapy_dedupe.urls.forgotten import Forgotten
 from scrapy_dedupe.urls.journal import DONE, Journal, Kind, sync_folder
-from scrapy_dedupe.urls.scrapy_file import read_requests_seen
+from scrapy_dedupe.urls.scrapy_file import SCRAPY_NAME, read_requests_seen, unread_from
 from scrapy_dedupe.urls.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ SEEN_NAME = "urls.seen"
 FORGOTTEN_NAME = "urls.forgotten"
 STARTED_NAME = "urls.started"
 EXACT_NAME = "urls.sqlite"
-SCRAPY_NAME = "requests.seen"
 SCRAPY_QUEUE_NAME = "requests.queue"
 
 SEEN = Kind(b"sd-seen\n", "journal of seen requests", "this run will count as cut")
@@ -78,7 +77,7 @@ class Opened:
     """A filter as a run finds it.
 
     ``taken_over`` is the number of fingerprints from Scrapy's own file, ``cut_bytes`` the size of a torn end
-    of the journal of done requests. ``notes`` are sentences for the log.
+    of the journal of done requests. ``notes`` are sentences for the log, ``warnings`` those that somebody should read.
     """
 
     filter: LocalFilter
@@ -88,6 +87,7 @@ class Opened:
     notes: tuple[str, ...] = ()
     forgotten: Forgotten = field(default_factory=Forgotten)
     starts: Forgotten = field(default_factory=Forgotten)
+    warnings: tuple[str, ...] = ()
 
 
 class FilterFolder:
@@ -177,7 +177,7 @@ class FilterFolder:
     def open(self, capacity: int, error_rate: float) -> Opened:
         """The filter of the last run, or a new one with these parameters; from here on this run owns it.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreRefused` when a file is damaged, or was made with another
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused` when a file is damaged or something else, or was made with another
         fingerprinter, or with another error rate and cannot be made anew;
         :class:`~scrapy_dedupe.errors.StoreUnavailable` when it cannot be read or written;
         :class:`~scrapy_dedupe.errors.ArchiveError` when another process has it open. The snapshot is left then.
@@ -317,18 +317,24 @@ class FilterFolder:
             journal.open()
             journal.clear()
         self._read_forgotten()
-        taken_over = 0
+        taken_over, warnings = 0, []
         if self.scrapy_file is not None and self.scrapy_file.exists():
             with self.scrapy_file.open("rb") as file:
                 for part in _parts(read_requests_seen(file)):
                     new = [fingerprint for fingerprint in part if bloom.add(fingerprint)]
                     self._seen.append(new)
                     taken_over += len(new)
+                damaged_at = unread_from(file)
+            if damaged_at is not None:
+                warnings.append(
+                    f"{self.scrapy_file} is torn or damaged at byte {damaged_at:,}. What follows was not taken over, and "
+                    "is asked for again."
+                )
         filter_ = self._confirming(bloom, None)
         # Last, since a journal of done requests without a snapshot says that a run was cut.
         self._done.open()
         self._done_before = self._done.size_bytes
-        return Opened(filter_, LastStop.NONE, taken_over, forgotten=self._forgotten)
+        return Opened(filter_, LastStop.NONE, taken_over, forgotten=self._forgotten, warnings=tuple(warnings))
 
     def _open_cut(self, capacity: int, error_rate: float) -> Opened:
         bloom = GrowingBloomFilter(capacity, error_rate)

@@ -1,8 +1,8 @@
 """Scrapy's own file of fingerprints, ``requests.seen``, read in both forms and written in both.
 
 Scrapy until 2.18 writes a line of hexadecimal digits for each fingerprint. Since 2.19 it writes the size of the
-fingerprint in two bytes, big-endian, and the fingerprint, and it reads both forms. A file may begin with lines and
-go on with records. Fingerprints are those of enqueued requests, in the order in which they were made.
+fingerprint in two bytes, big-endian, and the fingerprint. A file may begin with lines and go on with records, since
+2.19 appends to the file of an earlier version. Fingerprints are those of enqueued requests, in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -10,33 +10,71 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, BinaryIO
 
+from scrapy_dedupe.errors import StoreRefused
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _MAX_LINE_BYTES = 2 * 0xFFFF + 2
 _HEX_LINE = re.compile(rb"((?:[0-9a-fA-F]{2})+)\r?\n")
+_TORN_HEX_LINE = re.compile(rb"[0-9a-fA-F]+\r?")
+# Two printable characters, read as a size, are this or more: such bytes are text and no size.
+_LEAST_TEXT = 0x2020
+_PART_BYTES = 1 << 16
+
+SCRAPY_NAME = "requests.seen"
 
 
 def read_requests_seen(file: BinaryIO) -> Iterator[bytes]:
-    r"""The fingerprints in an open ``requests.seen``, whichever version wrote it; a torn end is left out.
+    r"""The fingerprints in an open ``requests.seen``, whichever version wrote it.
+
+    The file is left at the end of the last one; what follows is a torn end, or damaged: see :func:`unread_from`.
+    Raises :class:`~scrapy_dedupe.errors.StoreRefused` for a file that begins with neither of the two forms.
 
     >>> import io
     >>> list(read_requests_seen(io.BytesIO(b"0102\n0304\n" + b"\x00\x02\x05\x06" + b"\x00\x02\x07")))
     [b'\x01\x02', b'\x03\x04', b'\x05\x06']
     """
-    position = file.tell()
-    # A size in two bytes that looks like hexadecimal digits would be one of 12,336 bytes or more.
+    start = end = file.tell()
     while line := _HEX_LINE.fullmatch(file.readline(_MAX_LINE_BYTES)):
         yield bytes.fromhex(line[1].decode())
-        position = file.tell()
-    file.seek(position)
-    while len(start := file.read(2)) == 2:
-        size = int.from_bytes(start, "big")
-        fingerprint = file.read(size)
+        end = file.tell()
+    file.seek(end)
+    while True:
+        size = int.from_bytes(file.read(2), "big")
         # A power cut may leave zeros; no fingerprint is empty.
-        if not size or len(fingerprint) < size:
-            return
+        if not 0 < size < _LEAST_TEXT:
+            break
+        fingerprint = file.read(size)
+        if len(fingerprint) < size:
+            break
         yield fingerprint
+        end = file.tell()
+    file.seek(end)
+    if end == start and not _may_be_torn(file):
+        raise StoreRefused(
+            f"{getattr(file, 'name', SCRAPY_NAME)} is not a file of Scrapy's dupefilter: it has neither lines of "
+            "hexadecimal digits (Scrapy before 2.19) nor records of a size and a fingerprint. Put the right file in its "
+            "place, or move it away to begin without it."
+        )
+    file.seek(end)
+
+
+def unread_from(file: BinaryIO) -> int | None:
+    """The offset of what :func:`read_requests_seen` left unread at the end of the file; None if it read all."""
+    end = file.tell()
+    return end if file.read(1) else None
+
+
+def _may_be_torn(file: BinaryIO) -> bool:
+    """Whether the rest of a file may be the beginning of a fingerprint that was not written whole, or nothing."""
+    rest = file.read(_MAX_LINE_BYTES)
+    size = int.from_bytes(rest[:2].ljust(2, b"\0"), "big")
+    if _TORN_HEX_LINE.fullmatch(rest) or 0 < size < _LEAST_TEXT:
+        return True
+    while rest and not any(rest):
+        rest = file.read(_PART_BYTES)
+    return not rest
 
 
 def write_requests_seen(file: BinaryIO, fingerprints: Iterable[bytes], *, as_text: bool) -> int:

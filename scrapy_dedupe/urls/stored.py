@@ -16,7 +16,7 @@ next run, and stands in a temporary file here, 29 bytes a fingerprint. What was 
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeAlias
 
@@ -35,11 +35,12 @@ from scrapy_dedupe.urls.folder import (
 )
 from scrapy_dedupe.urls.forgotten import Forgotten
 from scrapy_dedupe.urls.journal import DONE, MAX_FINGERPRINT_BYTES, Journal, read_records
-from scrapy_dedupe.urls.scrapy_file import read_requests_seen
+from scrapy_dedupe.urls.scrapy_file import read_requests_seen, unread_from
 from scrapy_dedupe.urls.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
     from types import TracebackType
 
     from scrapy_dedupe.urls.folder import FilterFolder, LocalFilter
@@ -73,13 +74,15 @@ class Figures:
 class Added:
     """How many fingerprints were new, how many count as seen again that were forgotten, how many were known.
 
-    ``taken_over`` are those of Scrapy's own file, which a filter that is made takes over.
+    ``taken_over`` are those of Scrapy's own file, which a filter that is made takes over; ``damaged`` is that file and
+    the offset in it from which on it was torn or damaged, and left out.
     """
 
     new: int = 0
     again: int = 0
     known: int = 0
     taken_over: int = 0
+    damaged: tuple[Path, int] | None = None
 
 
 class StoredFilter:
@@ -336,23 +339,25 @@ class StoredFilter:
 
     def _add_many(self, fingerprints: Iterable[bytes]) -> Added:
         list_ = self._list_to_write()
-        taken_over = 0
+        theirs = Added()
         if self.last_stop is LastStop.NONE:
-            taken_over = self._take_over(list_).new
+            theirs = self._take_over(list_)
         added = self._record(list_, fingerprints)
         list_.sync()
         if self.last_stop is not LastStop.CUT:
             self._write_snapshot()
         if self._forgotten.has_taken:
             self._rewrite_forgotten()
-        return Added(added.new, added.again, added.known, taken_over)
+        return Added(added.new, added.again, added.known, theirs.new, theirs.damaged)
 
     def _take_over(self, list_: _Journal) -> Added:
         theirs = self.folder.scrapy_file
         if theirs is None or not theirs.exists():
             return Added()
         with theirs.open("rb") as file:
-            return self._record(list_, read_requests_seen(file))
+            added = self._record(list_, read_requests_seen(file))
+            end = unread_from(file)
+        return added if end is None else replace(added, damaged=(theirs, end))
 
     def _record(self, list_: _Journal, fingerprints: Iterable[bytes]) -> Added:
         filter_ = self.filter

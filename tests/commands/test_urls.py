@@ -419,10 +419,27 @@ def test_a_damaged_end_is_left_out_and_told(
     assert states(call("urls", "check", "--jobdir", str(job), "--json", A)) == ["seen"]
 
 
+def test_a_damaged_end_of_the_jobs_own_file_is_told(
+    call: Callable[..., Any], job: Path, tmp_path: Path
+) -> None:
+    job.mkdir()
+    own, other = job / "requests.seen", tmp_path / "other"
+    own.write_bytes(b"\x00\x14" + fingerprint(Request(B)) + b"\x00\x14torn")
+    other.write_bytes(b"\x00\x14" + fingerprint(Request(A)))
+    called = call("urls", "import", "--jobdir", str(job), str(other))
+    assert called.code == 4
+    assert "1 more were taken over" in called.out
+    assert called.err == (
+        f"scrapy-dedupe urls import: What follows a damaged place was left out: {own} at byte 22.\n"
+    )
+
+
 def test_an_import_that_cannot_be_makes_nothing(call: Callable[..., Any], job: Path, tmp_path: Path) -> None:
     make(tmp_path / "other", [A])
     journal = tmp_path / "other" / "dedupe" / "urls" / "urls.seen"
+    (tmp_path / "urls.txt").write_text("https://example.com/\n")
     for path, code, sentence in (
+        (tmp_path / "urls.txt", 3, "is not a file of Scrapy's dupefilter"),
         (tmp_path / "missing", 3, "cannot be read"),
         (tmp_path, 3, "cannot be read"),
         (journal, 2, "Export it from its job first"),

@@ -11,7 +11,7 @@ from scrapy_dedupe.commands.figures import counted, number_text
 from scrapy_dedupe.crawls.places import sizes_of
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.tasks.watching import Reached
-from scrapy_dedupe.urls.scrapy_file import read_requests_seen
+from scrapy_dedupe.urls.scrapy_file import read_requests_seen, unread_from
 
 from .filters import Target, add_filter_arguments
 
@@ -68,6 +68,8 @@ def run(place: Place, opts: argparse.Namespace) -> Imported:
             added = found.add_many(
                 fingerprint for path in opts.files for fingerprint in _read(path, files, Reached(bars))
             )
+    if added.damaged is not None:
+        files.append(ImportedFile(str(added.damaged[0]), added.taken_over, added.damaged[1]))
     return Imported(target.name, made, added.taken_over, added.new, added.again, added.known, files)
 
 
@@ -75,6 +77,9 @@ def _check(path: Path) -> None:
     try:
         with path.open("rb") as file:
             start = file.read(len(_JOURNAL))
+            file.seek(0)
+            if start != _JOURNAL:
+                next(read_requests_seen(file), None)
     except OSError as error:
         raise ArchiveError(f"The file {path} cannot be read: {error.strerror}.") from error
     if start == _JOURNAL:
@@ -85,22 +90,17 @@ def _check(path: Path) -> None:
 
 def _read(path: Path, files: list[ImportedFile], reached: Reached) -> Iterator[bytes]:
     """The fingerprints in the file; what it was like goes to ``files`` at its end."""
-    count = end = 0
+    count = 0
     try:
         with path.open("rb") as file:
             for fingerprint in read_requests_seen(file):
-                # An empty record is not one: a power failure may leave zeros.
-                if not fingerprint:
-                    break
                 count += 1
-                end = file.tell()
-                reached(end)
+                reached(file.tell())
                 yield fingerprint
-            file.seek(end)
-            is_torn = bool(file.read(1))
+            damaged_at = unread_from(file)
     except OSError as error:
         raise ArchiveError(f"The file {path} cannot be read: {error.strerror}.") from error
-    files.append(ImportedFile(str(path), count, end if is_torn else None))
+    files.append(ImportedFile(str(path), count, damaged_at))
 
 
 def text(result: Imported) -> str:
