@@ -7,7 +7,8 @@
 ``unix://[user:pass@]/path.sock?db=0``    Redis or Valkey on a Unix socket
 =====================================  =======================================================
 
-The SQLite forms are those of SQLAlchemy, the Redis forms those of redis-py.
+The SQLite forms are those of SQLAlchemy, the Redis forms those of redis-py. Of redis-py's options behind the ``?`` those
+are allowed that leave answers, waiting and retries to this package: see :data:`OPTIONS` and :data:`TLS_OPTIONS`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from scrapy_dedupe.errors import SettingError
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 NAMELESS = "the store URL"
 REDIS_SCHEMES = ("redis", "rediss", "unix")
@@ -25,7 +30,51 @@ ALLOWED = (
     "sqlite:///relative.db, sqlite:////absolute.db, redis://host:port/db, rediss://… or unix:///path.sock"
 )
 
+# Each with the values that it may have; None: redis-py says what is wrong.
+OPTIONS: dict[str, str | None] = {
+    "db": "[0-9]+",
+    "username": None,
+    "password": None,
+    "client_name": None,
+    "health_check_interval": "[0-9]+",
+    "protocol": "2|3",
+    "socket_keepalive": None,
+}
+TLS_OPTIONS: dict[str, str | None] = {
+    "ssl_ca_certs": None,
+    "ssl_ca_data": None,
+    "ssl_ca_path": None,
+    "ssl_cert_reqs": "none|optional|required",
+    "ssl_certfile": None,
+    "ssl_check_hostname": None,
+    "ssl_ciphers": None,
+    "ssl_keyfile": None,
+    "ssl_min_version": "[0-9]+",
+    "ssl_password": None,
+}
+# What other options would break, and what to do.
+_BYTES = "this package reads bytes and could not compare decoded text with them. Leave the option out."
+_WAITING = "this package decides how long it waits and what it tries again. Set DEDUPE_STORE_TIMEOUT instead."
+_PLACE = "write it before the ?, as in redis://host:6379/0 or unix:///path.sock."
+_REFUSED = {
+    **dict.fromkeys(("decode_responses", "encoding", "encoding_errors", "legacy_responses"), _BYTES),
+    **dict.fromkeys(
+        (
+            "socket_timeout",
+            "socket_connect_timeout",
+            "timeout",
+            "retry",
+            "retry_on_error",
+            "retry_on_timeout",
+        ),
+        _WAITING,
+    ),
+    **dict.fromkeys(("host", "port", "path"), _PLACE),
+    "ssl": "write rediss:// in place of redis:// for TLS.",
+}
+
 _LONGEST = 200
+_SECRET_OPTION = re.compile(r"(?<=[?&])((?:ssl_)?password=)[^&#]*")
 _DATABASE = re.compile(r"(/[0-9]*)?")
 # Up to the last @: a password that is not quoted may have any of @, /, : and ?.
 _PASSWORD = re.compile(r"(?<=/)([^/@:\s]*):(.*)@", re.DOTALL)
@@ -56,11 +105,11 @@ class StoreLocation:
         """
         if not self.is_redis:
             return self.url
-        parts = urlsplit(self.url)
-        if parts.password is None:
-            return self.url
-        host = parts.netloc.rpartition("@")[2]
-        return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+        shown, parts = self.url, urlsplit(self.url)
+        if parts.password is not None:
+            host = parts.netloc.rpartition("@")[2]
+            shown = urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+        return _SECRET_OPTION.sub(r"\1***", shown)
 
 
 def parse_store_url(url: object, name: str = NAMELESS) -> StoreLocation:
@@ -91,8 +140,28 @@ def parse_store_url(url: object, name: str = NAMELESS) -> StoreLocation:
                     f"{name} is {shown_value(url)}: the database {parts.path[1:]!r} is no number. Write the number of a"
                     " database, such as /0, at its end."
                 )
+            if fault := _option_fault(parts):
+                raise SettingError(f"{name} is {shown_value(url)}: {fault}")
             return StoreLocation(url, None)
     raise SettingError(f"{name} is {shown_value(url)}. Allowed: {ALLOWED}.{hint_on(url)}")
+
+
+def _option_fault(parts: SplitResult) -> str | None:
+    """What is wrong with the options of a Redis URL, and what to do; None if nothing is."""
+    for option, value in parse_qsl(parts.query, keep_blank_values=True):
+        if option in TLS_OPTIONS and parts.scheme != "rediss":
+            return f"the option {option} is one of TLS. Write rediss:// in place of {parts.scheme}://."
+        allowed = {**OPTIONS, **TLS_OPTIONS}
+        if option not in allowed:
+            if reason := _REFUSED.get(option):
+                return f"the option {option} cannot be used: {reason}"
+            known = ", ".join(OPTIONS if parts.scheme != "rediss" else allowed)
+            return f"there is no option {option!r}. Leave it out, or use one of {known}."
+        values = allowed[option]
+        if values is not None and not re.fullmatch(values, value):
+            said = {"[0-9]+": "a whole number"}.get(values, values.replace("|", ", "))
+            return f"the option {option} is {value!r}. Allowed: {said}."
+    return None
 
 
 def hint_on(url: object) -> str:
@@ -148,4 +217,5 @@ def shown_value(value: object) -> str:
 def _masked(url: str) -> str:
     if url.startswith("sqlite:"):
         return url
+    url = _SECRET_OPTION.sub(r"\1***", url)
     return _PASSWORD.sub(r"\1:***@", url)

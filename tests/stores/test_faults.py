@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 from exchange_servers import certificate
+from scrapy.settings import Settings
 
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
+from scrapy_dedupe.settings import read_settings
 from scrapy_dedupe.stores import open_store, parse_store_url
+from scrapy_dedupe.stores.location import TLS_OPTIONS
 from scrapy_dedupe.stores.redis import connect
+from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,17 +140,77 @@ def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        ("ssl_ca_cert=/x", "redis-py knows no option 'ssl_ca_cert'."),
-        ("socket_timeout=long", "'socket_timeout'"),
+        ("ssl_ca_cert=/x", "there is no option 'ssl_ca_cert'. Leave it out, or use one of db, "),
+        ("decode_responses=True", "the option decode_responses cannot be used: this package reads bytes"),
+        ("decode_responses=False", "the option decode_responses cannot be used: this package reads bytes"),
+        ("encoding=utf-16", "the option encoding cannot be used"),
+        ("encoding_errors=ignore", "the option encoding_errors cannot be used"),
+        (
+            "socket_timeout=long",
+            "the option socket_timeout cannot be used: .* Set DEDUPE_STORE_TIMEOUT instead.",
+        ),
+        ("retry=3", "the option retry cannot be used: .* Set DEDUPE_STORE_TIMEOUT instead."),
+        ("db=0&socket_connect_timeout=90", "the option socket_connect_timeout cannot be used"),
+        ("protocol=4", "the option protocol is '4'. Allowed: 2, 3."),
+        ("db=x", "the option db is 'x'. Allowed: a whole number."),
+        ("host=other", "the option host cannot be used: write it before the \\?"),
+        ("ssl=1", "the option ssl cannot be used: write rediss:// in place of redis:// for TLS."),
+        ("ssl_ca_certs=/x", "the option ssl_ca_certs is one of TLS. Write rediss:// in place of redis://."),
+        ("credential_provider=x", "there is no option 'credential_provider'"),
+        ("single_connection_client=0", "there is no option 'single_connection_client'"),
+        ("decode_responses", "the option decode_responses cannot be used"),
     ],
 )
-def test_an_option_that_there_is_not(redis_url: str, option: str, reason: str) -> None:
+def test_an_option_that_no_store_url_may_have(redis_url: str, option: str, reason: str) -> None:
     url = f"{redis_url}?{option}"
-    for attempt in (open_store, connect):
-        with pytest.raises(SettingError) as caught:
+    for attempt in (open_store, connect, parse_store_url):
+        with pytest.raises(SettingError, match=reason):
             attempt(url)
-        assert reason in str(caught.value)
-        assert "See to the options behind its ?" in str(caught.value)
+    # Each setting that names a store says so itself.
+    for setting in (
+        "DEDUPE_STORE_URL",
+        "DEDUPE_URL_STORE_URL",
+        "DEDUPE_CONTENT_STORE_URL",
+        "DEDUPE_INDEX_URL",
+    ):
+        with pytest.raises(SettingError, match=f"The setting {setting} is .*{reason}"):
+            read_settings(Settings({setting: url}))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "db=1",
+        "protocol=2",
+        "protocol=3",
+        "client_name=crawler",
+        "health_check_interval=30",
+        "socket_keepalive=yes",
+    ],
+)
+def test_an_option_that_a_store_url_may_have(redis_url: str, option: str) -> None:
+    with closing(open_store(f"{redis_url}?{option}")) as store:
+        store.probe()
+    shared = SharedBloomFilter(connect(f"{redis_url}?{option}"), "spider", 100, 1e-6)
+    assert [shared.add(b"page") for _ in range(2)] == [True, False]
+    assert shared.describe().seen == 1
+    assert shared.detach(delete=True)
+
+
+def test_tls_options_are_those_that_redis_py_has() -> None:
+    values = {"ssl_cert_reqs": "none", "ssl_min_version": "771", "ssl_check_hostname": "no"}
+    for option in TLS_OPTIONS:
+        connect(f"rediss://host/0?{option}={values.get(option, 'x')}")
+    with pytest.raises(SettingError, match=r"ssl_cert_reqs is 'maybe'. Allowed: none, optional, required."):
+        connect("rediss://host/0?ssl_cert_reqs=maybe")
+
+
+def test_a_password_among_the_options_is_told_to_nobody() -> None:
+    location = parse_store_url("unix:///run/redis.sock?db=0&password=secret")
+    assert location.shown == "unix:///run/redis.sock?db=0&password=***"
+    with pytest.raises(SettingError) as caught:
+        parse_store_url("rediss://host/0?password=secret&ssl_password=secret&encoding=x")
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -165,10 +229,10 @@ def test_a_password_that_is_not_quoted_is_told_to_nobody(password: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "redis://host:6379/0?ssl_ca_certs=/etc/a@b.pem",
+        "rediss://host:6379/0?ssl_ca_certs=/etc/a@b.pem",
         "rediss://host?ssl_ca_certs=/etc/a@b.pem",
         "unix:///run/a@b.sock?db=1",
-        "redis://me:a%2Fb%40c@host:6379/0?ssl_ca_certs=/etc/a@b.pem",
+        "rediss://me:a%2Fb%40c@host:6379/0?ssl_ca_certs=/etc/a@b.pem",
         "redis://me:a@b@host:6379/0",
     ],
 )
