@@ -5,9 +5,9 @@ Bloom filter: one of this process, kept under ``JOBDIR``, or one in Redis that s
 error of ours lets the request through and is counted; :meth:`BloomDupeFilter.request_seen` never raises.
 
 What differs from Scrapy's own filter: a redirect chain that comes back to a request of its own chain passes;
-start requests are recorded, though not filtered, and the first redirect to a page that only they recorded passes, as
-it does in Scrapy; after a kill only requests that were done, and whose pages
-brought nothing new, count as seen; a request that failed may be asked for again in the next run.
+start requests are recorded, though not filtered, and the first redirect to a page that only a start request recorded
+passes, as it does in Scrapy; after a kill only requests that were done, and whose pages brought nothing new, count as
+seen; a request that failed may be asked for again in the next run.
 """
 
 from __future__ import annotations
@@ -261,8 +261,8 @@ class BloomDupeFilter(BaseDupeFilter):
         # A site that sets a cookie and sends the client back to the same URL.
         if any(earlier == fingerprint for earlier in self._chain(request)):
             return True
-        # A login, a language choice or an age gate that ends at the start page. The page may be another one now; but
-        # only once, or each dead link that a site redirects to its home page would fetch that again.
+        # A login, a language choice or an age gate that ends at the start page, which has another text then. Only once:
+        # some sites redirect every dead link to their home page.
         if not self._urls.take_start(fingerprint):
             return False
         if self._urls.keeps_done:

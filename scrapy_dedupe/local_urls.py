@@ -38,7 +38,7 @@ class LocalUrls:
         self._exact: ExactSet | None = None
         self._exact_write: Future[None] | None = None
         self._forgotten = Forgotten()
-        # What start requests recorded; a redirect to it takes it.
+        # Recorded by start requests; the first redirect to one of them passes.
         self._starts = Forgotten()
         # New, and not in the journals of seen and of start requests yet.
         self._found: list[bytes] = []

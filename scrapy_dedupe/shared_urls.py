@@ -64,7 +64,7 @@ class SharedUrls:
         self._asked_again = Forgotten()
         self._settling = Settling(session, self._record_done)
         self._failed: list[bytes] = []
-        self._losses_told = 0
+        self._losses = 0
         self._is_closed = False
         self.keeps_done = self._jobdir is not None
         self.keeps_failed = self._settings.forget_failed
@@ -118,7 +118,7 @@ class SharedUrls:
             shared,
             self._session.guard(url),
             self._session.worker.submit,
-            # Who empties the store takes a queue that lies there too.
+            # A shared queue is in the same store and is lost together with the filter.
             outlives_store=not self._queue_is_shared,
         )
 
@@ -146,7 +146,7 @@ class SharedUrls:
         if self._filter is None or self._is_closed:
             return
         self._filter.tick()
-        self._tell_loss()
+        self._report_loss()
         self._record_again()
         self._settling.take(done)
         # Told to the others at the end alone, or whoever finds such a URL would try it again and again.
@@ -165,7 +165,7 @@ class SharedUrls:
         try:
             await self._session.on_worker(self._leave, self._filter, done, self._failed + failed, is_lossy)
         finally:
-            self._tell_loss()
+            self._report_loss()
 
     def clear(self, *, at_start: bool) -> None:
         if self._filter is not None:
@@ -255,23 +255,25 @@ class SharedUrls:
             except (OSError, StoreUnavailable) as error:
                 self._session.error("url", error, "The URL filter itself goes on.")
 
-    def _tell_loss(self) -> None:
-        """Count and tell that the server lost the filter, as after ``FLUSHALL``."""
+    def _report_loss(self) -> None:
+        """Count each loss of the filter on the server, as after ``FLUSHALL``, and log the first one."""
         assert self._filter is not None
-        shared = self._filter.shared
-        for _ in range(shared.times_lost - self._losses_told):
-            self._session.error(
-                "url",
-                StoreUnavailable(
-                    f"The shared URL filter {shared.name} was lost during the crawl: somebody emptied the store "
-                    f"{shared.url} or began the filter anew."
-                ),
-                "Everything is asked for again."
+        shared, known = self._filter.shared, self._losses
+        self._losses = shared.times_lost
+        if self._losses == known:
+            return
+        self._session.inc("dedupe/errors/url", self._losses - known)
+        if known == 0:
+            logger.error(
+                "The shared URL filter %s was lost during the crawl: the store %s was emptied, or another process began "
+                "the filter anew. %s Do not empty a store while crawls use it. Further losses are counted in "
+                "dedupe/errors/url.",
+                shared.name,
+                shared.url,
+                "Every page is requested again."
                 if self._queue_is_shared
-                else "This process goes on by what it has asked itself, and may ask for pages of other processes again. "
-                "Do not empty a store while crawls use it.",
+                else "This process keeps filtering its own requests; pages of other processes may be requested again.",
             )
-        self._losses_told = shared.times_lost
 
     def _watch(self, future: Future[None]) -> None:
         self._session.error_of(future, "url", "The URL filter itself goes on.")

@@ -7,8 +7,8 @@
 ``unix://[user:pass@]/path.sock?db=0``    Redis or Valkey on a Unix socket
 =====================================  =======================================================
 
-The SQLite forms are those of SQLAlchemy, the Redis forms those of redis-py. Of redis-py's options behind the ``?`` those
-are allowed that leave answers, waiting and retries to this package: see :data:`OPTIONS` and :data:`TLS_OPTIONS`.
+The SQLite forms are those of SQLAlchemy, the Redis forms those of redis-py. Of redis-py's URL options only
+:data:`OPTIONS` and :data:`TLS_OPTIONS` are allowed: others would change the type of answers, timeouts or retries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALLOWED = (
     "sqlite:///relative.db, sqlite:////absolute.db, redis://host:port/db, rediss://… or unix:///path.sock"
 )
 
-# Each with the values that it may have; None: redis-py says what is wrong.
+# Allowed options with a pattern of their values; None: redis-py checks the value.
 OPTIONS: dict[str, str | None] = {
     "db": "[0-9]+",
     "username": None,
@@ -52,7 +52,7 @@ TLS_OPTIONS: dict[str, str | None] = {
     "ssl_min_version": "[0-9]+",
     "ssl_password": None,
 }
-# What other options would break, and what to do.
+# Why other options are refused, and what to do.
 _BYTES = "this package reads bytes and could not compare decoded text with them. Leave the option out."
 _WAITING = "this package decides how long it waits and what it tries again. Set DEDUPE_STORE_TIMEOUT instead."
 _PLACE = "write it before the ?, as in redis://host:6379/0 or unix:///path.sock."

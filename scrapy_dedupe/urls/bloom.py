@@ -18,10 +18,10 @@ positions would miss a rate of one in a million, and a fingerprint itself may be
 take the same words, modulo widths of their own. Slices of 2^31 bits or more take words of 64 bits.
 
 The error of a slice after *n* additions is taken as it really is: where *m* is not small against 2^32, the low
-positions come up more often than the others. And chance sets more bits in one filter than in another:
-:func:`narrowest_slice`, which sizes the layers of the shared filter too, keeps room for four standard deviations. A
-layer whose bits use up its share earlier all the same is full, whatever it holds. So the rates of all layers, for
-the bits that are set, sum to at most *p* at any size.
+positions come up more often than the others. The number of bits that are set varies by chance:
+:func:`narrowest_slice`, which also sizes the layers of the shared filter, leaves room for four standard deviations. A
+layer is full when its set bits reach its share of the error rate, even below its capacity. Therefore the rates of all
+layers, computed from the bits that are set, sum to at most *p* at any size.
 
 pybloom-live's own way to positions hashes ``str(key)`` and takes twice as long. A layer hands its positions to
 pybloom-live, so that ``in`` and ``add`` of pybloom-live work on it, but sets and reads the bits by itself.
@@ -147,7 +147,7 @@ def slice_error(slice_bits: int, count: float, word_bits: int) -> float:
 def narrowest_slice(count: int, error_rate: float, hashes: int) -> int:
     """Bits of the narrowest slices with which ``hashes`` of them keep ``error_rate`` up to ``count`` additions.
 
-    They do so in a filter that chance gives four standard deviations more set bits than expected.
+    The number of set bits varies by chance; there is room for an error four standard deviations above the expected one.
 
     >>> narrowest_slice(1_000_000, 0.007, 7), narrowest_slice(10_000, 0.007, 7)
     (1477040, 14903)
@@ -157,7 +157,7 @@ def narrowest_slice(count: int, error_rate: float, hashes: int) -> int:
         error = slice_error(slice_bits, count, _word_bits(slice_bits)) ** hashes
         return error * math.exp(_DEVIATIONS * _error_deviation(slice_bits, count, hashes)) <= error_rate
 
-    # Chance, and words that prefer the low positions, ask for a little more than the ideal.
+    # The ideal width is a little too narrow: it knows neither the variance nor the biased draw.
     wide = max(1, math.ceil(-count / math.log1p(-(error_rate ** (1 / hashes)))))
     too_narrow, step = wide - 1, 1
     while not is_wide_enough(wide):
@@ -390,7 +390,7 @@ class _Layer(BloomFilter):
         self.geometry = geometry
         self._setup(geometry.error_rate, geometry.hashes, geometry.slice_bits, geometry.capacity, count)
         self.make_hashes = self._positions
-        # Additions after which the layer has to be looked at; see has_room().
+        # The number of fingerprints at which has_room() has to be asked again.
         self.enough = 0
         self._offsets = tuple(range(0, self.num_bits, self.bits_per_slice))
         self._widths = (self.bits_per_slice,) * self.num_slices
@@ -438,7 +438,7 @@ class _Layer(BloomFilter):
         """Whether one more fingerprint leaves the error within the layer's share; sets ``enough``.
 
         A fingerprint sets at most one bit in each slice, and the product of the slices' fills is at most their mean
-        to the power of *k*. So the bits that are set say how many fingerprints need no further look.
+        to the power of *k*. So the number of set bits tells how many more fingerprints surely have room.
         """
         geometry = self.geometry
         fill = (geometry.error_rate / self._bias() ** geometry.hashes) ** (1 / geometry.hashes)

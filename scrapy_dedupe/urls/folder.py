@@ -13,7 +13,7 @@ stop a cut one, since Scrapy's queue on the same disk may lack requests too.
     urls.done       journal of requests that are done and brought nothing new: what a kill leaves
     urls.seen       journal of all that counts as seen; the filter can be made anew from it, and exported
     urls.forgotten  journal of what may be asked for once more (urls/forgotten.py)
-    urls.started    journal of what start requests recorded: one redirect to it passes in each run
+    urls.started    journal of start requests: in each run one redirect to each of them passes
     urls.sqlite     the exact set, with DEDUPE_URL_CONFIRM (urls/exact.py)
 
 The format of the four journals is that of :mod:`~scrapy_dedupe.urls.journal`.
@@ -77,7 +77,8 @@ class Opened:
     """A filter as a run finds it.
 
     ``taken_over`` is the number of fingerprints from Scrapy's own file, ``cut_bytes`` the size of a torn end
-    of the journal of done requests. ``notes`` are sentences for the log, ``warnings`` those that somebody should read.
+    of the journal of done requests. ``notes`` and ``warnings`` are sentences for the log. ``starts`` are the start
+    requests of earlier runs.
     """
 
     filter: LocalFilter
@@ -177,7 +178,7 @@ class FilterFolder:
     def open(self, capacity: int, error_rate: float) -> Opened:
         """The filter of the last run, or a new one with these parameters; from here on this run owns it.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreRefused` when a file is damaged or something else, or was made with another
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused` when a file is damaged, is not Scrapy's, or was made with another
         fingerprinter, or with another error rate and cannot be made anew;
         :class:`~scrapy_dedupe.errors.StoreUnavailable` when it cannot be read or written;
         :class:`~scrapy_dedupe.errors.ArchiveError` when another process has it open. The snapshot is left then.
@@ -327,8 +328,8 @@ class FilterFolder:
                 damaged_at = unread_from(file)
             if damaged_at is not None:
                 warnings.append(
-                    f"{self.scrapy_file} is torn or damaged at byte {damaged_at:,}. What follows was not taken over, and "
-                    "is asked for again."
+                    f"{self.scrapy_file} is torn or damaged at byte {damaged_at:,}. The rest of the file was not taken "
+                    "over, and its pages are requested again."
                 )
         filter_ = self._confirming(bloom, None)
         # Last, since a journal of done requests without a snapshot says that a run was cut.

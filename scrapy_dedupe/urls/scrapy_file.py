@@ -2,7 +2,8 @@
 
 Scrapy until 2.18 writes a line of hexadecimal digits for each fingerprint. Since 2.19 it writes the size of the
 fingerprint in two bytes, big-endian, and the fingerprint. A file may begin with lines and go on with records, since
-2.19 appends to the file of an earlier version. Fingerprints are those of enqueued requests, in the order in which they were made.
+2.19 appends to the file of an earlier version. Fingerprints are those of enqueued requests, in the order in which they
+were made.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_LINE_BYTES = 2 * 0xFFFF + 2
 _HEX_LINE = re.compile(rb"((?:[0-9a-fA-F]{2})+)\r?\n")
 _TORN_HEX_LINE = re.compile(rb"[0-9a-fA-F]+\r?")
-# Two printable characters, read as a size, are this or more: such bytes are text and no size.
+# Two printable ASCII characters give at least this number when read as a size: they are text, not a record.
 _LEAST_TEXT = 0x2020
 _PART_BYTES = 1 << 16
 
@@ -28,7 +29,7 @@ SCRAPY_NAME = "requests.seen"
 def read_requests_seen(file: BinaryIO) -> Iterator[bytes]:
     r"""The fingerprints in an open ``requests.seen``, whichever version wrote it.
 
-    The file is left at the end of the last one; what follows is a torn end, or damaged: see :func:`unread_from`.
+    Stops at a torn or damaged place and leaves the file there: see :func:`unread_from`.
     Raises :class:`~scrapy_dedupe.errors.StoreRefused` for a file that begins with neither of the two forms.
 
     >>> import io

@@ -2,8 +2,8 @@
 
 While the server does not answer, a filter of this process answers from what the process itself has asked, so
 that links are not queued again and again; another process may ask for the same pages meanwhile. What was new
-then, and what is to be forgotten, is owed to the server and told when it answers again. A server that was emptied
-(``FLUSHALL``) is told what is asked from then on, and the filter of this process says what it has asked before.
+then, and what is to be forgotten, is owed to the server and told when it answers again. When the server was emptied
+(``FLUSHALL``), requests of this process stay seen: its own filter knows them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class SteadySharedFilter:
 
     ``submit`` runs a function on a worker thread, in order, and returns its future. :meth:`tick` has to be
     called from time to time, on the thread that calls :meth:`add`; it reads the filter's figures every
-    ``refresh_s`` seconds. ``outlives_store``: what this process has asked counts as seen when the server has lost the
-    filter; it does not where the queue was lost with it. ``given_up`` counts what was new and is not owed, since too much is.
+    ``refresh_s`` seconds. ``outlives_store``: requests of this process stay seen after the server has lost the filter;
+    False where the queue is lost together with it. ``given_up`` counts what was new and is not owed, since too much is.
     """
 
     def __init__(
@@ -111,7 +111,8 @@ class SteadySharedFilter:
     def note_start(self, fingerprint: bytes) -> None:
         """Note that one redirect to the fingerprint may pass, here and in one other process."""
         self._starts.add_many((fingerprint,))
-        if len(self._owed_starts) < _MOST_OWED:
+        # The server keeps each in some 80 bytes.
+        if len(self._starts) <= _MOST_OWED:
             self._owed_starts.append(fingerprint)
         if not self.is_away:
             try:
