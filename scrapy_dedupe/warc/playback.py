@@ -4,10 +4,8 @@ The newest whole capture is the answer, in its crawl rather one that was asked f
 that was cut, or a range (206), answers only if there is no whole one. A URL that is not there is looked for once
 more in its canonical form, so that the order of its query does not matter.
 
-A revisit answers with its own HTTP head, if it has one, and the payload of its original: the record that
-WARC-Refers-To names, else the capture of WARC-Refers-To-Target-URI that is nearest in time, else any response
-with the payload digest. Only an original counts whose payload has the digest of the revisit. If there is
-none, the revisit is no answer, and the next older capture is taken. That a page was not modified (a 304, or
+A revisit answers with its own HTTP head, if it has one, and the payload of its original (see `references`). If there
+is none, the revisit is no answer, and the next older capture is taken. That a page was not modified (a 304, or
 a revisit of that profile) answers a conditional request; for any other the original, or the next older
 capture, is the answer.
 
@@ -17,22 +15,21 @@ and header belong together: a revisit whose head names another coding gets that 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.playback_index import PlaybackIndex
 from scrapy_dedupe.warc.reading import read_record, read_records
+from scrapy_dedupe.warc.references import reference_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
 
-    from scrapy_dedupe.warc.capture import Digest, Headers
+    from scrapy_dedupe.warc.capture import Headers
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.playback_index import Place
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -45,7 +42,7 @@ _BODILESS = (204, _NOT_MODIFIED)
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class PlayedOriginal:
     """The original of a revisit; `crawl` is what isPartOf of its warcinfo says."""
 
     record_id: str | None
@@ -76,7 +73,7 @@ class Playable:
     date: str | None
     digest: str | None
     truncated: str | None
-    refers_to: Reference | None
+    refers_to: PlayedOriginal | None
 
 
 class TooLarge(Exception):
@@ -92,7 +89,7 @@ class Playback:
 
     def __init__(self, files: Sequence[ReadableFile]) -> None:
         self._files = list(files)
-        self._index = PlaybackIndex()
+        self._index = PlaybackIndex(self._record)
         self._has_told_of_original = False
         self._max_bytes = 0
         self.unresolved = 0
@@ -176,10 +173,10 @@ class Playback:
                 record = self._record(place)
                 if place.kind == "response" or (place.kind == "unmodified" and is_conditional):
                     return self._playable(record, method, record)
-                original = self._original(record, place.kind)
+                original = self._original(record)
                 if original is not None:
                     stored, crawl = original
-                    reference = Reference(stored.id, stored.target_uri, stored.date, crawl)
+                    reference = PlayedOriginal(stored.id, stored.target_uri, stored.date, crawl)
                     return self._playable(
                         record, method, stored, reference, is_unmodified=place.kind == "unmodified"
                     )
@@ -195,37 +192,23 @@ class Playback:
     def _record(self, place: Place) -> StoredRecord:
         return read_record(self._files[place.file], place.offset, block_position=place.block_position)
 
-    def _original(self, revisit: StoredRecord, kind: str) -> tuple[StoredRecord, str | None] | None:
+    def _original(self, revisit: StoredRecord) -> tuple[StoredRecord, str | None] | None:
         """The record that has the payload of a revisit, and the name of its crawl."""
-        digest = revisit.payload_digest
-        if digest is None and kind == "revisit":
-            return None
-        for place in self._candidates(revisit, digest):
-            record = self._record(place)
-            if place.status == 200 if digest is None else _has_payload(record, digest):
-                return record, self._index.crawl_name(place.crawl)
-        return None
-
-    def _candidates(self, revisit: StoredRecord, digest: Digest | None) -> Iterator[Place]:
-        if revisit.refers_to:
-            yield from self._index.by_id(revisit.refers_to)
-        if revisit.refers_to_uri:
-            yield from self._index.by_url(revisit.refers_to_uri, revisit.refers_to_date or revisit.date)
-        if digest is not None:
-            yield from self._index.by_digest(str(digest), revisit.refers_to_date or revisit.date)
+        place = self._index.original(reference_of(revisit))
+        return None if place is None else (self._record(place), self._index.crawl_name(place.crawl))
 
     def _playable(
         self,
         record: StoredRecord,
         method: str,
         source: StoredRecord,
-        refers_to: Reference | None = None,
+        refers_to: PlayedOriginal | None = None,
         *,
         is_unmodified: bool = False,
     ) -> Playable:
         """The answer of *record* with the payload of *source*, and its head too if nothing was modified."""
         head = source if record.http_status is None or is_unmodified else record
-        status = head.http_status
+        status = 200 if head.type == "resource" else head.http_status
         if status is None:
             # Not modified, and without a head: what there is to say is the status.
             status = _NOT_MODIFIED
@@ -235,6 +218,8 @@ class Playback:
         payload = source.payload()
         has_body = method.upper() != "HEAD" and status not in _BODILESS
         headers = head.http_headers
+        if head.type == "resource" and (content_type := head.get("Content-Type")):
+            headers = ((b"Content-Type", content_type.encode("latin-1", "replace")),)
         if head is not source:
             headers = _with_coding_of(source, headers)
         digest = record.payload_digest
@@ -275,17 +260,6 @@ def _no_room(error: sqlite3.Error) -> ArchiveError:
         f"What the archive holds cannot be noted in a temporary file: {error}. Free some space in the temporary folder,"
         " or name another one in the environment variable TMPDIR."
     )
-
-
-def _has_payload(record: StoredRecord, digest: Digest) -> bool:
-    own = record.payload_digest
-    if own is not None and own.label == digest.label:
-        return own == digest
-    # An ARC record, or another algorithm: count it out.
-    if digest.label not in hashlib.algorithms_guaranteed:
-        return False
-    raw = hashlib.new(digest.label, record.payload(), usedforsecurity=False).hexdigest()
-    return digest == parse_digest(f"{digest.label}:{raw}")
 
 
 def _true_headers(headers: Headers, length: int | None) -> Headers:

@@ -15,21 +15,27 @@ import hashlib
 import re
 import sqlite3
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from w3lib.url import canonicalize_url
 
-from scrapy_dedupe.warc.capture import target_uri
-from scrapy_dedupe.warc.dates import parse_date
-from scrapy_dedupe.warc.records import SERVER_NOT_MODIFIED
+from scrapy_dedupe.warc.references import (
+    Captures,
+    bare_id,
+    can_be_original,
+    digest_key,
+    digest_of,
+    has_payload,
+    is_unmodified,
+    milliseconds,
+    uri_key,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from scrapy_dedupe.warc.reading import StoredRecord
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _METHOD = re.compile(rb"\s*([!-~]+) ")
 _KEY_BYTES = 16
 _BATCH = 1000
@@ -41,7 +47,7 @@ CREATE TABLE captures (
     number INTEGER PRIMARY KEY,  -- in the order of the files, requests included
     file INTEGER NOT NULL, offset INTEGER NOT NULL, block_position INTEGER NOT NULL,
     crawl INTEGER NOT NULL,      -- what isPartOf of the warcinfo before it says, else one a file
-    kind TEXT NOT NULL,          -- response, revisit or unmodified (a revisit: server-not-modified)
+    kind TEXT NOT NULL,          -- response, resource, revisit or unmodified (a revisit: server-not-modified)
     status INTEGER,              -- NULL for a revisit without an HTTP head
     is_partial INTEGER NOT NULL, -- truncated, a segment, or a 206
     id TEXT, concurrent_to TEXT,
@@ -83,9 +89,10 @@ CREATE INDEX captures_by_canonical ON captures (canonical);
 CREATE INDEX captures_by_id ON captures (id);
 CREATE INDEX captures_by_digest ON captures (digest);
 """
-_COLUMNS = "file, offset, block_position, kind, status, crawl, is_partial, cookies"
+_COLUMNS = "file, offset, block_position, kind, status, crawl, is_partial, cookies, date_ms, digest"
 _NEWEST_FIRST = "ORDER BY is_partial, date_ms DESC, number DESC"
-_WITH_PAYLOAD = "kind = 'response' AND method <> 'HEAD'"
+_ORIGINAL = "kind IN ('response', 'resource') AND status IS NOT 304"
+_WITH_PAYLOAD = f"{_ORIGINAL} AND method <> 'HEAD'"
 _NEAREST_FIRST = "ORDER BY is_partial, abs(date_ms - ?), number"
 
 
@@ -101,12 +108,18 @@ class Place:
     crawl: int
     is_partial: int
     cookies: bytes
+    date_ms: int
+    digest: str | None
 
 
-class PlaybackIndex:
-    """Filled with `add`, finished with `finish`, then asked. For the thread that made it."""
+class PlaybackIndex(Captures[str, Place]):
+    """Filled with `add`, finished with `finish`, then asked. For the thread that made it.
 
-    def __init__(self) -> None:
+    *read* gives the record at a place.
+    """
+
+    def __init__(self, read: Callable[[Place], StoredRecord]) -> None:
+        self._read = read
         # No name: a temporary database that nobody else sees.
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(_TABLES)
@@ -158,7 +171,8 @@ class PlaybackIndex:
         if canonical:
             is_url, keys = "canonical = ? AND uri <> ?", [canonical_key(url), uri_key(url)]
         places = self._places(
-            f"{is_url} AND method = ? AND body = ? {_NEWEST_FIRST}", (*keys, method.upper(), body_key(body))
+            f"{is_url} AND kind <> 'resource' AND method = ? AND body = ? {_NEWEST_FIRST}",
+            (*keys, method.upper(), body_key(body)),
         )
         newest_first = list(places)
         wanted = cookie_key([cookies])
@@ -168,19 +182,28 @@ class PlaybackIndex:
 
         return sorted(newest_first, key=lambda place: (place.is_partial, is_second(place)))
 
-    def by_id(self, record_id: str) -> Iterator[Place]:
-        """The responses with this record id."""
-        return self._places("id = ? AND kind = 'response'", (_bare(record_id),))
+    # As revisits refer to captures
 
-    def by_url(self, url: str, date: str | None) -> Iterator[Place]:
-        """The responses of this URL, the nearest in time first."""
-        return self._places(
-            f"uri = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST}", (uri_key(url), milliseconds(date))
-        )
+    def with_id(self, record_id: str) -> Iterator[Place]:
+        return self._places(f"id = ? AND {_ORIGINAL}", (record_id,))
 
-    def by_digest(self, digest: str, date: str | None) -> Iterator[Place]:
-        """The responses with this payload digest, the nearest in time first."""
-        return self._places(f"digest = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST}", (digest, milliseconds(date)))
+    def in_second(self, uri: str, second: int) -> Iterator[Place]:
+        first = second * 1_000
+        where = f"uri = ? AND date_ms BETWEEN ? AND ? AND {_WITH_PAYLOAD} ORDER BY is_partial, number"
+        return self._places(where, (uri_key(uri), first, first + 999))
+
+    def with_digest(self, digest: str, uri: str | None, date_ms: int) -> Iterator[Place]:
+        if uri is None:
+            return self._places(f"digest = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST}", (digest, date_ms))
+        where = f"digest = ? AND uri = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST}"
+        return self._places(where, (digest, uri_key(uri), date_ms))
+
+    def of_uri(self, uri: str, date_ms: int) -> Iterator[Place]:
+        where = f"uri = ? AND status = 200 AND NOT is_partial AND {_WITH_PAYLOAD} {_NEAREST_FIRST}"
+        return self._places(where, (uri_key(uri), date_ms))
+
+    def has_payload(self, capture: Place, digest: str) -> bool:
+        return has_payload(self._read(capture), digest)
 
     def crawl_name(self, crawl: int) -> str | None:
         """The name of the crawl with that number; None if its files do not say it."""
@@ -200,7 +223,8 @@ class PlaybackIndex:
         uri = record.target_uri or ""
         status = record.http_status
         is_partial = record.is_truncated or status == 206 or record.get("WARC-Segment-Number") is not None
-        digest = record.payload_digest
+        is_revisit = kind in ("revisit", "unmodified")
+        digest = digest_key(record.get("WARC-Payload-Digest")) if is_revisit else digest_of(record)
         self._captures.append(
             (
                 self._number,
@@ -211,12 +235,12 @@ class PlaybackIndex:
                 kind,
                 status,
                 is_partial,
-                _bare(record.id),
-                _bare(record.concurrent_to),
+                bare_id(record.id),
+                bare_id(record.concurrent_to),
                 uri_key(uri),
                 canonical_key(uri),
-                milliseconds(record.date),
-                str(digest) if digest else None,
+                milliseconds(record.date) or 0,
+                digest,
             )
         )
 
@@ -226,10 +250,10 @@ class PlaybackIndex:
             (
                 self._number,
                 file,
-                _bare(record.id),
-                _bare(record.concurrent_to),
+                bare_id(record.id),
+                bare_id(record.concurrent_to),
                 uri_key(record.target_uri or ""),
-                milliseconds(record.date),
+                milliseconds(record.date) or 0,
                 method[1].decode("ascii").upper() if method else "GET",
                 body_key(record.payload()),
                 cookie_key(record.http.get_all(b"Cookie") if record.http else []),
@@ -243,16 +267,6 @@ class PlaybackIndex:
         self._database.execute("COMMIT")
         self._captures.clear()
         self._requests.clear()
-
-
-def _bare(record_id: str | None) -> str | None:
-    return record_id.strip().strip("<>") if record_id else None
-
-
-def uri_key(url: str) -> bytes:
-    """Return the key of a URL as it is, but for its fragment and for what WARC-Target-URI cannot hold."""
-    text = target_uri(url) if url.partition("#")[0] else ""
-    return hashlib.blake2b(text.encode("ascii"), digest_size=_KEY_BYTES).digest()
 
 
 def canonical_key(url: str) -> bytes:
@@ -274,23 +288,11 @@ def cookie_key(values: list[bytes]) -> bytes:
     return hashlib.blake2b(b";".join(cookies), digest_size=_KEY_BYTES).digest() if cookies else b""
 
 
-def milliseconds(date: str | None) -> int:
-    """Return the time of a WARC-Date since 1970; 0 for none, or one that cannot be read."""
-    try:
-        return (parse_date(date) - _EPOCH) // timedelta(milliseconds=1) if date else 0
-    except ValueError:
-        return 0
-
-
 def _kind(record: StoredRecord) -> str | None:
-    status = record.http_status
+    if record.type == "revisit":
+        return "unmodified" if is_unmodified(record) else "revisit"
     if record.type == "response":
         # An interim response is no answer.
+        status = record.http_status
         return "response" if status is not None and status >= 200 else None
-    if record.type != "revisit":
-        return None
-    is_unmodified = status == 304 or (record.profile or "").rpartition("/")[2] == _UNMODIFIED
-    return "unmodified" if is_unmodified else "revisit"
-
-
-_UNMODIFIED = SERVER_NOT_MODIFIED.rpartition("/")[2]
+    return "resource" if can_be_original(record) else None

@@ -14,7 +14,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc import records
 from scrapy_dedupe.warc.capture import Capture, digest_text
 from scrapy_dedupe.warc.containers import find_files
-from scrapy_dedupe.warc.playback import Playback, Reference
+from scrapy_dedupe.warc.playback import Playback, PlayedOriginal
 from scrapy_dedupe.warc.records import Record, new_record_id
 from scrapy_dedupe.warc.wacz import WaczResource, pack, write_multi_wacz
 
@@ -276,7 +276,7 @@ def test_a_revisit_has_its_own_head_and_the_payload_of_its_original(play):
     found = play([info("first"), original, request], exchange(later, revisit)).find("GET", URL)
     assert (found.payload, found.type, found.record_id) == (b"hello", "revisit", revisit.id)
     assert found.headers == ((b"X-Own", b"1"), (b"Content-Length", b"5"))
-    assert found.refers_to == Reference(original.id, "http://example.org/other", original.date, "first")
+    assert found.refers_to == PlayedOriginal(original.id, "http://example.org/other", original.date, "first")
     assert found.url == URL
 
 
@@ -308,7 +308,7 @@ def test_among_captures_of_the_url_the_nearest_in_time_is_the_original(play):
         Record((*revisit.headers, digest), revisit.block), WARC_Refers_To_Date="2026-11-28T00:01:50Z"
     )
     found = play(stored, [revisit]).find("GET", URL)
-    assert found.refers_to == Reference(stored[1].id, other, stored[1].date, None)
+    assert found.refers_to == PlayedOriginal(stored[1].id, other, stored[1].date, None)
 
 
 @pytest.mark.parametrize("algorithm", ["sha1", "sha256"])

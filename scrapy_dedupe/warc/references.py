@@ -1,0 +1,370 @@
+"""The original of a revisit: how every command finds the record whose payload a revisit stands for.
+
+A revisit may name its original by record id (WARC-Refers-To), by URI and date (WARC-Refers-To-Target-URI and
+WARC-Refers-To-Date), or only by payload digest, as Heritrix did before 2015. Early versions of warcprox wrote URI and
+date without a digest. Only a ``response`` or ``resource`` record is an original: an id of any other record, such as the
+request or a metadata record, is ignored, and a revisit of a revisit leads nowhere.
+
+`Captures.ways` gives the evidence in this order:
+
+1. ``place``: the captures of the named URI in the named second, the nearest date first. One that also has the named id
+   comes before all others. pywb and wabac.js use only URI and date, and compare dates to the second, so a revisit and
+   its original may write the fraction of a second differently.
+2. ``id``: the captures with the named id.
+3. ``target``: the captures of the named URI with the digest, the nearest date first, if ``place`` gave none.
+4. ``digest``: if nothing else was found, any capture with the digest. Those of the revisit's own URI come first.
+5. ``unmodified``: a server-not-modified revisit without a digest confirms the capture of the named URI that is nearest
+   in time, if nothing else was found.
+
+A capture with another digest than the revisit is no original, unless its bytes have that digest: programs hash the
+stored body with or without its transfer chunks, or decoded. A digest of an algorithm that cannot be computed here is
+only compared with digests of that algorithm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.bodies import body_pieces, decoded_pieces, payload_digest, payload_pieces
+from scrapy_dedupe.warc.capture import parse_digest, target_uri
+from scrapy_dedupe.warc.codings import Undecodable, codings_of
+from scrapy_dedupe.warc.dates import date_from_digits, parse_date
+from scrapy_dedupe.warc.reading import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND_MS = 1_000
+_KEY_BYTES = 16
+_BATCH = 1_000
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference(Generic[K]):
+    """What a revisit says of its original. Ids and URIs are keys of type K: texts, or hashes of them.
+
+    ``id`` has no angle brackets. ``date`` and ``own_date`` are milliseconds since 1970. ``digest`` is as `digest_key`
+    gives it. ``is_unmodified``: the revisit stands for a 304 (Not Modified).
+    """
+
+    id: K | None
+    uri: K | None
+    date: int | None
+    digest: str | None
+    own_uri: K
+    own_date: int | None
+    is_unmodified: bool
+
+
+def reference_of(revisit: StoredRecord) -> Reference[str]:
+    """The reference in the head of a revisit of any WARC version, whichever forms its values have."""
+    return Reference(
+        bare_id(revisit.refers_to),
+        (revisit.refers_to_uri or "").strip() or None,
+        milliseconds(revisit.refers_to_date),
+        digest_key(revisit.get("WARC-Payload-Digest")),
+        revisit.target_uri or "",
+        milliseconds(revisit.date),
+        is_unmodified(revisit),
+    )
+
+
+def is_unmodified(revisit: StoredRecord) -> bool:
+    """Whether a revisit stands for a 304, by its profile in any WARC version or by its HTTP status."""
+    profile = (revisit.profile or "").strip().lower()
+    return profile.endswith("server-not-modified") or revisit.http_status == 304
+
+
+def can_be_original(record: StoredRecord) -> bool:
+    """Whether a revisit may refer to a record. A 304 or an interim response has no payload of its own."""
+    status = record.http_status
+    return record.type in ("response", "resource") and (status is None or (status >= 200 and status != 304))
+
+
+def bare_id(record_id: str | None) -> str | None:
+    """A record id without white space and angle brackets, which some writers leave out."""
+    return (record_id or "").strip().strip("<>").strip() or None
+
+
+def digest_key(text: str | None) -> str | None:
+    """A digest in one text form for all cases, bases and labels; one of an unknown form as it is.
+
+    >>> digest_key("SHA-1:da39a3ee5e6b4b0d3255bfef95601890afd80709")
+    'sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
+    """
+    text = (text or "").strip()
+    try:
+        return str(parse_digest(text)) if text else None
+    except ValueError:
+        return text
+
+
+def digest_of(capture: StoredRecord) -> str | None:
+    """The digest of a capture as `digest_key` gives it; the SHA-1 of its payload if its head has none.
+
+    ARC files have no digests, and replay programs compute the SHA-1.
+    """
+    if digest := digest_key(capture.get("WARC-Payload-Digest")):
+        return digest
+    with suppress(DamagedInput):
+        return digest_key(f"sha1:{payload_digest(capture, 'sha1').hex}")
+    return None
+
+
+def milliseconds(date: str | None) -> int | None:
+    """The time of a WARC-Date, or of a timestamp of 14 or 17 digits, since 1970; None for what is neither."""
+    text = (date or "").strip()
+    try:
+        if text.isdigit() and len(text) > len("2020"):
+            text = date_from_digits(text)
+        return (parse_date(text) - _EPOCH) // timedelta(milliseconds=1)
+    except ValueError:
+        return None
+
+
+def uri_key(url: str) -> bytes:
+    """The key of a URI, without its fragment and with percent-encoding for what WARC-Target-URI cannot hold."""
+    text = target_uri(url) if url.partition("#")[0] else ""
+    return hashlib.blake2b(text.encode("ascii"), digest_size=_KEY_BYTES).digest()
+
+
+def has_payload(record: StoredRecord, digest: str) -> bool:
+    """Whether the stored body of a record has a digest: without its transfer chunks, with them, or decoded."""
+    label = digest.partition(":")[0]
+    makers = [payload_pieces]
+    if record.http is not None and record.http.is_chunked:
+        makers.append(body_pieces)
+    if codings_of(record.http_headers):
+        makers.append(decoded_pieces)
+    for pieces in makers:
+        with suppress(DamagedInput, Undecodable):
+            hasher = hashlib.new(label, usedforsecurity=False)
+            for piece in pieces(record):
+                hasher.update(piece)
+            if digest == digest_key(f"{label}:{hasher.hexdigest()}"):
+                return True
+    return False
+
+
+class NamedCapture(Protocol):
+    """What a lookup gives: the date in milliseconds since 1970 and the digest, as `digest_key` gives it."""
+
+    @property
+    def date_ms(self) -> int | None: ...
+    @property
+    def digest(self) -> str | None: ...
+
+
+C = TypeVar("C", bound=NamedCapture)
+
+
+class Captures(ABC, Generic[K, C]):
+    """The captures of an archive, as revisits refer to them. A subclass looks them up; the rule is here.
+
+    Equal captures are the same one.
+    """
+
+    @abstractmethod
+    def with_id(self, record_id: K) -> Iterable[C]:
+        """The captures with a record id."""
+
+    @abstractmethod
+    def in_second(self, uri: K, second: int) -> Iterable[C]:
+        """The captures of a URI in a second since 1970."""
+
+    @abstractmethod
+    def with_digest(self, digest: str, uri: K | None, date_ms: int) -> Iterable[C]:
+        """The captures with a digest, of a URI or of any, the nearest in time first."""
+
+    @abstractmethod
+    def of_uri(self, uri: K, date_ms: int) -> Iterable[C]:
+        """The whole captures of a URI with status 200, the nearest in time first."""
+
+    @abstractmethod
+    def has_payload(self, capture: C, digest: str) -> bool:
+        """Whether the bytes of a capture have a digest (see the function of this name)."""
+
+    def original(self, reference: Reference[K]) -> C | None:
+        """The original that a revisit refers to; None if it is not among these captures."""
+        return next((capture for _, found in self.ways(reference) for capture in found), None)
+
+    def ways(self, reference: Reference[K]) -> Iterator[tuple[str, list[C]]]:
+        """Every way that leads to an original, by name, the best way and its best capture first."""
+        placed = self._placed(reference)
+        named = self._fitting(self.with_id(reference.id), reference) if reference.id is not None else []
+        if placed:
+            yield "place", [one for one in placed if one in named] + [one for one in placed if one not in named]
+        if named:
+            yield "id", named
+        near = reference.date if reference.date is not None else reference.own_date or 0
+        targets = []
+        if not placed and reference.uri is not None and reference.digest is not None:
+            targets = list(self.with_digest(reference.digest, reference.uri, near))
+            if targets:
+                yield "target", targets
+        if placed or named or targets:
+            return
+        if reference.digest is not None:
+            for uri in (reference.own_uri, None):
+                if found := list(self.with_digest(reference.digest, uri, near)):
+                    yield "digest", found
+                    return
+        elif reference.is_unmodified and reference.uri is not None:
+            if found := list(self.of_uri(reference.uri, near)):
+                yield "unmodified", found
+
+    def _placed(self, reference: Reference[K]) -> list[C]:
+        date = reference.date
+        if reference.uri is None or date is None:
+            return []
+        found = self.in_second(reference.uri, date // _SECOND_MS)
+        nearest_first = sorted(found, key=lambda capture: abs((capture.date_ms or 0) - date))
+        return self._fitting(nearest_first, reference)
+
+    def _fitting(self, captures: Iterable[C], reference: Reference[K]) -> list[C]:
+        return [capture for capture in captures if self._fits(capture, reference.digest)]
+
+    def _fits(self, capture: C, digest: str | None) -> bool:
+        if digest is None or capture.digest == digest:
+            return True
+        label = digest.partition(":")[0]
+        if label in hashlib.algorithms_guaranteed and not label.startswith("shake"):
+            return self.has_payload(capture, digest)
+        return capture.digest is None or capture.digest.partition(":")[0] != label
+
+
+class FiledCapture(NamedTuple):
+    """A row of a `CaptureTable`: its number, in the order in which records were added, and where the record is."""
+
+    number: int
+    date_ms: int | None
+    digest: str | None
+    file: int
+    offset: int
+    block_position: int
+
+
+_COLUMNS = "number, date_ms, digest, file, offset, block_position"
+_TABLES = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE captures (
+    number INTEGER PRIMARY KEY, date_ms INTEGER, digest TEXT, file INTEGER NOT NULL, offset INTEGER NOT NULL,
+    block_position INTEGER NOT NULL, id BLOB, uri BLOB NOT NULL, is_page INTEGER NOT NULL
+);
+"""
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS captures_by_id ON captures (id) WHERE id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS captures_by_uri ON captures (uri, date_ms);
+CREATE INDEX IF NOT EXISTS captures_by_digest ON captures (digest) WHERE digest IS NOT NULL;
+"""
+
+
+class CaptureTable(Captures[str, FiledCapture]):
+    """The captures in files that are read one after the other, in a temporary SQLite database.
+
+    Memory is bounded, but for the list of files. `close` deletes it.
+    """
+
+    def __init__(self) -> None:
+        # The empty name makes a temporary file that SQLite removes itself.
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.executescript(_TABLES)
+        self._files: list[ReadableFile] = []
+        self._rows: list[tuple[object, ...]] = []
+        self._number = 0
+        self._is_indexed = False
+
+    def add(self, record: StoredRecord) -> int | None:
+        """Take a record that may be an original, and return its number; None for any other."""
+        if not can_be_original(record) or not record.target_uri:
+            return None
+        if not self._files or self._files[-1] != record.path:
+            self._files.append(record.path)
+        record_id = bare_id(record.id)
+        self._number += 1
+        self._rows.append(
+            (
+                self._number,
+                milliseconds(record.date),
+                digest_of(record),
+                len(self._files) - 1,
+                record.offset,
+                record.frame.block_position,
+                _key(record_id) if record_id else None,
+                uri_key(record.target_uri),
+                int(record.http_status == 200 and not record.is_truncated),
+            )
+        )
+        if len(self._rows) >= _BATCH:
+            self._write()
+        return self._number
+
+    def file_of(self, capture: FiledCapture) -> ReadableFile:
+        """The file that holds a capture."""
+        return self._files[capture.file]
+
+    def record_of(self, capture: FiledCapture) -> StoredRecord:
+        """Read a capture again. Raises OSError, and DamagedInput if it is not there any more."""
+        return read_record(self.file_of(capture), capture.offset, block_position=capture.block_position)
+
+    def close(self) -> None:
+        """Delete the table."""
+        self._database.close()
+
+    def with_id(self, record_id: str) -> Iterable[FiledCapture]:
+        return self._found("id = ? ORDER BY number", _key(record_id))
+
+    def in_second(self, uri: str, second: int) -> Iterable[FiledCapture]:
+        first = second * _SECOND_MS
+        where = "uri = ? AND date_ms BETWEEN ? AND ? ORDER BY number"
+        return self._found(where, uri_key(uri), first, first + _SECOND_MS - 1)
+
+    def with_digest(self, digest: str, uri: str | None, date_ms: int) -> Iterable[FiledCapture]:
+        # A digest may be on a million records, all of which have the same payload.
+        if uri is None:
+            return self._found("digest = ? ORDER BY number LIMIT 1", digest)
+        where = "digest = ? AND uri = ? ORDER BY abs(date_ms - ?), number LIMIT 1"
+        return self._found(where, digest, uri_key(uri), date_ms)
+
+    def of_uri(self, uri: str, date_ms: int) -> Iterable[FiledCapture]:
+        where = "uri = ? AND is_page ORDER BY abs(date_ms - ?), number LIMIT 1"
+        return self._found(where, uri_key(uri), date_ms)
+
+    def has_payload(self, capture: FiledCapture, digest: str) -> bool:
+        try:
+            return has_payload(self.record_of(capture), digest)
+        except (OSError, DamagedInput):
+            return False
+
+    def _found(self, where: str, *values: object) -> list[FiledCapture]:
+        self._write()
+        if not self._is_indexed:
+            self._database.executescript(_INDEXES)
+            self._is_indexed = True
+        rows = self._database.execute(f"SELECT {_COLUMNS} FROM captures WHERE {where}", values)  # noqa: S608
+        return [FiledCapture(*row) for row in rows]
+
+    def _write(self) -> None:
+        if self._rows:
+            self._database.execute("BEGIN")
+            self._database.executemany("INSERT INTO captures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", self._rows)
+            self._database.execute("COMMIT")
+            self._rows.clear()
+
+
+def _key(record_id: str) -> bytes:
+    return hashlib.blake2b(record_id.encode("utf-8", "surrogateescape"), digest_size=_KEY_BYTES).digest()
