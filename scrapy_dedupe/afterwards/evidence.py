@@ -4,9 +4,10 @@ One SQLite file for each pair of files that is compared, without any index, writ
 (`EvidenceWriter`); all of them together in one more, with indexes (`Evidence`). Nothing of it is kept after the
 verification, so it is neither synced nor journalled.
 
-``captures``: a response or resource. ``place`` is a hash of its URI and its date to the second, ``uri`` one of the URI,
+``captures``: a response or resource. ``place`` is a hash of its URI and its date to the second, ``uri`` the key of the URI,
 ``id`` one of the record id, ``bare`` is 1 if that stands without angle brackets; ``sha`` is the SHA-256 of its stored
-payload; ``digest`` the text of WARC-Payload-Digest, or the SHA-1 that replay programs compute where it has none;
+payload; ``digest`` its digest in one form, the SHA-1 that replay programs compute where it has none, and ``text`` what
+WARC-Payload-Digest says if that is another text;
 ``whole`` is 0 for a payload that was cut, ``chunked`` 1 for one that is stored in chunks. ``sides`` has the bit 1 if it
 is in the archive before, 2 if in that after. ``file`` counts the files: 2n and 2n + 1 are those of pair n before and
 after.
@@ -34,12 +35,21 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.afterwards.eligibility import is_whole
-from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc.bodies import payload_digest, payload_pieces
-from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.references import (
+    Captures,
+    Reference,
+    bare_id,
+    digest_key,
+    has_payload,
+    milliseconds,
+    reference_of,
+    uri_key,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -50,14 +60,15 @@ UNCHANGED, CONVERTED, REPOINTED, UNDONE = range(4)
 """What happened to a revisit. UNDONE: its reference was put back, or it became a response again."""
 
 _BATCH_ROWS = 5_000
-_SECOND_LENGTH = len("2026-11-28T00:00:00")
 _MOST_HELD = 1_000
 _KEPT_ANSWERS = 1_024
-_ALIKE = "sha, digest, whole, chunked"
-_REFERENCE = ("id", "bare", "place", "date", "target", "uri", "digest", "unchunked")
+_ALIKE = "sha, digest, text, whole, chunked"
+_REFERENCE = (
+    "id", "bare", "place", "date", "target", "uri", "own_date", "digest", "unmodified", "unchunked"
+)  # fmt: skip
 
 _TABLES = {
-    "captures": "place, uri, id, bare, date, sha, digest, whole, chunked, sides, file, offset, position",
+    "captures": "place, uri, id, bare, date, sha, digest, text, whole, chunked, sides, file, offset, position",
     "revisits": "pair, change, b_offset, a_offset, sha, own_id, own_former, b_position, "
     + ", ".join(f"{side}_{name}" for side in "ba" for name in _REFERENCE),
     "links": "pair, b_offset, a_offset, field, old, new",
@@ -73,11 +84,12 @@ _INDEXES = (
 )
 
 
-class Reference(NamedTuple):
+class ReferenceRow(NamedTuple):
     """What a revisit says of its original, hashed as in ``captures``.
 
-    ``target`` is the URI that it refers to, ``uri`` its own; ``date`` and ``digest`` are texts;
-    ``unchunked`` is 1 if it has an HTTP head and that does not say that the body is in chunks.
+    ``target`` is the URI that it refers to, ``uri`` its own; ``date``, ``own_date`` and ``digest`` are texts;
+    ``unmodified`` is 1 if it stands for a 304, ``unchunked`` if it has an HTTP head and that does not say that the body
+    is in chunks.
     """
 
     id: bytes | None
@@ -86,8 +98,17 @@ class Reference(NamedTuple):
     date: str | None
     target: bytes | None
     uri: bytes
+    own_date: str | None
     digest: str | None
+    unmodified: int
     unchunked: int
+
+    @property
+    def named(self) -> Reference[bytes]:
+        """The reference, to be resolved."""
+        dates = milliseconds(self.date), milliseconds(self.own_date)
+        digest = digest_key(self.digest)
+        return Reference(self.id, self.target, dates[0], digest, self.uri, dates[1], bool(self.unmodified))
 
 
 class Held(NamedTuple):
@@ -99,11 +120,21 @@ class Held(NamedTuple):
     date: str | None
     sha: bytes
     digest: str | None
+    text: str | None
     whole: int
     chunked: int
     file: int
     offset: int
     position: int | None
+
+    @property
+    def date_ms(self) -> int | None:
+        return milliseconds(self.date)
+
+    @property
+    def digest_text(self) -> str | None:
+        """The digest as the record writes it."""
+        return self.text or self.digest
 
 
 class RevisitRow(NamedTuple):
@@ -114,8 +145,8 @@ class RevisitRow(NamedTuple):
     before_offset: int | None
     after_offset: int | None
     sha: bytes | None
-    before: Reference | None
-    after: Reference | None
+    before: ReferenceRow | None
+    after: ReferenceRow | None
 
 
 def hashed(text: str) -> bytes:
@@ -125,25 +156,35 @@ def hashed(text: str) -> bytes:
 
 def hashed_id(text: str | None) -> bytes | None:
     """A record id as the tables keep it; some writers leave the angle brackets out."""
-    return hashed(text.strip().strip("<>")) if text and text.strip() else None
+    record_id = bare_id(text)
+    return hashed(record_id) if record_id else None
 
 
 def hashed_place(uri: str | None, date: str | None) -> bytes | None:
     """A URI and a date to the second as the tables keep them."""
-    return hashed(f"{uri} {date[:_SECOND_LENGTH]}") if uri and date else None
+    time = milliseconds(date)
+    return None if not uri or time is None else place_of_key(uri_key(uri), time // 1_000)
 
 
-def reference_of(revisit: StoredRecord) -> Reference:
+def place_of_key(key: bytes, second: int) -> bytes:
+    """The same, of the key of a URI and a second since 1970."""
+    return blake2b(key + b" %d" % second, digest_size=16).digest()
+
+
+def row_of(revisit: StoredRecord) -> ReferenceRow:
     """What a revisit says of its original."""
-    target = revisit.refers_to_uri
-    return Reference(
-        hashed_id(revisit.refers_to),
+    named = reference_of(revisit)
+    target = named.uri
+    return ReferenceRow(
+        hashed_id(named.id),
         is_bare(revisit.refers_to),
         hashed_place(target, revisit.refers_to_date),
         revisit.refers_to_date,
-        hashed(target) if target else None,
-        hashed(revisit.target_uri or ""),
+        uri_key(target) if target else None,
+        uri_key(named.own_uri),
+        revisit.date,
         stored_digest(revisit),
+        int(named.is_unmodified),
         int(revisit.http is not None and not revisit.http.is_chunked),
     )
 
@@ -165,24 +206,6 @@ def is_bare(record_id: str | None) -> int:
     return int(bool(record_id) and not str(record_id).strip().startswith("<"))
 
 
-def digest_forms(text: str | None) -> list[str]:
-    """The ways in which a digest is written."""
-    if not text:
-        return []
-    forms = {text}
-    try:
-        digest = parse_digest(text)
-    except ValueError:
-        return [text]
-    raw = base64.b32decode(digest.value) if digest.label == "sha1" else bytes.fromhex(digest.value)
-    base32 = base64.b32encode(raw).decode()
-    for value in {raw.hex(), base32, base32.rstrip("=")}:
-        forms |= {f"{digest.label}:{value.lower()}", f"{digest.label}:{value.upper()}"}
-    if digest.label == "sha1":
-        forms.add(base32)
-    return sorted(forms)
-
-
 class EvidenceWriter:
     """Writes what one pair of files tells, a batch of rows at a time."""
 
@@ -199,13 +222,14 @@ class EvidenceWriter:
         *sha1* is that of its payload; without it, it is computed if the record has no digest.
         """
         uri, date = record.target_uri, record.date
-        digest = stored_digest(record)
+        text = stored_digest(record)
+        digest = digest_key(text)
         if digest is None:
             sha1 = sha1 or bytes.fromhex(payload_digest(record, "sha1").hex)
             digest = f"sha1:{base64.b32encode(sha1).decode()}"
         row = (
-            hashed_place(uri, date), hashed(uri or ""), hashed_id(record.id), is_bare(record.id), date, sha,
-            digest, int(is_whole(record)), int(_is_in_chunks(record)),
+            hashed_place(uri, date), uri_key(uri or ""), hashed_id(record.id), is_bare(record.id), date, sha,
+            digest, None if text == digest else text, int(is_whole(record)), int(_is_in_chunks(record)),
             sides, 2 * self._pair + (sides != BEFORE), record.offset, _position(record),
         )  # fmt: skip
         self._add("captures", row)
@@ -224,7 +248,7 @@ class EvidenceWriter:
         *before_offset* is given if *before* was read from the file after, where it has the same bytes.
         """
         references = [
-            reference_of(record) if record and record.type == "revisit" else (None,) * len(_REFERENCE)
+            row_of(record) if record and record.type == "revisit" else (None,) * len(_REFERENCE)
             for record in (before, after)
         ]
         own_id = own_former = None
@@ -316,8 +340,8 @@ class Evidence:
             before, after = references[: len(_REFERENCE)], references[len(_REFERENCE) :]
             yield RevisitRow(
                 pair, change, before_offset, after_offset, sha,
-                Reference(*before) if before[5] is not None else None,
-                Reference(*after) if after[5] is not None else None,
+                ReferenceRow(*before) if before[5] is not None else None,
+                ReferenceRow(*after) if after[5] is not None else None,
             )  # fmt: skip
 
     def converted_count(self) -> int:
@@ -345,22 +369,30 @@ class Evidence:
         """The captures with a record id, one for all that are alike."""
         return self._answers("id = ?", f"place, date, bare, {_ALIKE}", sides, record_id)
 
-    def with_digest(self, uri: bytes, digest: str | None, sides: int) -> list[Held]:
-        """The captures of a URI with a digest, however it is written, one for each payload."""
+    def with_digest(self, digest: str, uri: bytes | None, sides: int) -> tuple[Held, ...]:
+        """The captures with a digest, as `digest_key` gives it, of a URI or of any, one for each payload."""
+        self._index_digests()
+        if uri is None:
+            return self._answers("digest = ?", _ALIKE, sides, digest)
+        return self._answers("digest = ? AND uri = ?", _ALIKE, sides, digest, uri)
+
+    def with_payload(self, uri: bytes, sha: bytes, sides: int) -> tuple[Held, ...]:
+        """The captures of a URI with the payload of a SHA-256, whatever digest they have."""
+        self._index_digests()
+        return self._answers("uri = ? AND sha = ?", _ALIKE, sides, uri, sha)
+
+    def of_uri(self, uri: bytes, sides: int) -> tuple[Held, ...]:
+        """The whole captures of a URI, one for all with the same date and payload."""
+        self._index_digests()
+        return self._answers("uri = ? AND whole", f"date, {_ALIKE}", sides, uri)
+
+    def _index_digests(self) -> None:
         if not self._has_digests:
             # Only revisits that name no date or a wrong one are resolved in this way.
             with _in_words(self._path):
-                self._db.execute("CREATE INDEX by_digest ON captures (uri, digest)")
+                self._db.execute("CREATE INDEX by_digest ON captures (digest, uri)")
+                self._db.execute("CREATE INDEX by_uri ON captures (uri)")
             self._has_digests = True
-        return [
-            held
-            for form in digest_forms(digest)
-            for held in self._answers("uri = ? AND digest = ?", _ALIKE, sides, uri, form)
-        ]
-
-    def with_payload(self, uri: bytes, sha: bytes, sides: int) -> tuple[Held, ...]:
-        """The captures of a URI with the payload of a SHA-256, whatever digest they have. After `with_digest`."""
-        return self._answers("uri = ? AND sha = ?", _ALIKE, sides, uri, sha)
 
     def was_renamed(self, old: bytes, new: bytes) -> Iterator[int]:
         """The pairs in which a record with the id *old* before has the id *new* after."""
@@ -413,7 +445,7 @@ class Evidence:
     def _held(self, where: str, alike: str, sides: int, *keys: object) -> tuple[Held, ...]:
         # A URI that was captured a million times in one second must not be read a million times.
         rows = self._rows(
-            "SELECT place, id, bare, date, sha, digest, whole, chunked, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - as above
+            "SELECT place, id, bare, date, sha, digest, text, whole, chunked, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - as above
             f" WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",
             (*keys, sides),
         )
@@ -422,6 +454,41 @@ class Evidence:
     def _rows(self, statement: str, values: tuple[object, ...] = ()) -> Iterator[tuple]:
         with _in_words(self._path):
             yield from self._db.execute(statement, values)
+
+
+class Side(Captures[bytes, Held]):
+    """The captures before or after, as revisits refer to them. *read* gives the record of a capture."""
+
+    def __init__(self, evidence: Evidence, side: int, read: Callable[[Held], StoredRecord]) -> None:
+        self._evidence = evidence
+        self._side = side
+        self._read = read
+        self._computed = lru_cache(_KEPT_ANSWERS)(self._has_payload)
+
+    def with_id(self, record_id: bytes) -> tuple[Held, ...]:
+        return self._evidence.with_id(record_id, self._side)
+
+    def in_second(self, uri: bytes, second: int) -> tuple[Held, ...]:
+        return self._evidence.at_place(place_of_key(uri, second), self._side)
+
+    def with_digest(self, digest: str, uri: bytes | None, date_ms: int) -> list[Held]:
+        return _nearest_first(self._evidence.with_digest(digest, uri, self._side), date_ms)
+
+    def of_uri(self, uri: bytes, date_ms: int) -> list[Held]:
+        return _nearest_first(self._evidence.of_uri(uri, self._side), date_ms)[:1]
+
+    def has_payload(self, capture: Held, digest: str) -> bool:
+        return digest == f"sha256:{capture.sha.hex()}" or self._computed(capture, digest)
+
+    def _has_payload(self, capture: Held, digest: str) -> bool:
+        try:
+            return has_payload(self._read(capture), digest)
+        except DamagedInput:
+            return False
+
+
+def _nearest_first(captures: Iterable[Held], date_ms: int) -> list[Held]:
+    return sorted(captures, key=lambda held: abs((held.date_ms or 0) - date_ms))
 
 
 def _position(record: StoredRecord | None) -> int | None:

@@ -1,14 +1,12 @@
 """Whether every reference leads to what it led to before, asked as replay programs ask.
 
-A replay program finds the original of a revisit by WARC-Refers-To-Target-URI and WARC-Refers-To-Date; where the date is
-missing or wrong, by that URI and the digest; another one by WARC-Refers-To; where a revisit has none of these, by its
-own URI and the digest. A revisit that was made or mended must lead by every way that it offers to a whole response or
-resource, never to a revisit, whose payload is that of the record before, and must have the digest of that one. One that
-was there before must lead, by each way that led there, to the same payload. What "there" is, all its ways say together;
-where they contradict each other, the digest says it, and else the way that replay programs try first. If none led
-anywhere, it is counted as dangling and is no fault of the rewriting; so is one that led only to what has another
-digest, by its record and by its bytes, and not by its id, and does so no more. Where a reference was changed, a payload of its URI whose
-SHA-256 it has is what it meant, even if the record of that has a digest of another algorithm.
+A revisit has up to four ways to its original; `warc.references` says which, and in which order. A revisit that was made
+or mended must lead by every way that it offers to a whole response or resource, never to a revisit, whose payload is
+that of the record before, and must have the digest of that one. One that was there before must lead, by each way that
+led there, to the same payload. What "there" is, all its ways say together, and where they contradict each other, the
+first one. If none led anywhere, it is counted as dangling and is no fault of the rewriting. Where a reference was
+changed, a payload of its URI whose SHA-256 it has is what it meant, even if the record of that has a digest of another
+algorithm.
 
 Replay programs show the body of the original under the HTTP head of the revisit. If the body is stored in chunks and
 that head does not say so, they show the chunks as a part of the page, so this must not come by a change.
@@ -16,34 +14,34 @@ that head does not say so, they show the chunks as a part of the page, so this m
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, CONVERTED, UNDONE, digest_forms
-from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.warc.bodies import hasher_of, payload_digest
-from scrapy_dedupe.warc.capture import parse_digest
-from scrapy_dedupe.warc.codings import Undecodable
-from scrapy_dedupe.warc.dates import parse_date
-from scrapy_dedupe.warc.framing import open_block
+from scrapy_dedupe.afterwards.evidence import AFTER, BEFORE, CONVERTED, UNDONE, Side
 from scrapy_dedupe.warc.reading import read_record
+from scrapy_dedupe.warc.references import digest_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from collections.abc import Set as AbstractSet
 
-    from scrapy_dedupe.afterwards.evidence import Evidence, Held, Reference, RevisitRow
+    from scrapy_dedupe.afterwards.evidence import Evidence, Held, ReferenceRow, RevisitRow
     from scrapy_dedupe.afterwards.findings import Findings
-    from scrapy_dedupe.warc.capture import Digest
+    from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _KEPT_NOTES = 1_000
+_SHA256_DIGITS = 64
 _WAYS = {
     "place": "WARC-Refers-To-Target-URI and WARC-Refers-To-Date",
     "target": "WARC-Refers-To-Target-URI and the digest",
     "id": "WARC-Refers-To",
-    "digest": "its own URI and digest",
+    "own": "its own URI and digest",
+    "digest": "its digest",
+    "unmodified": "WARC-Refers-To-Target-URI",
 }
+# Only asked for where the ways before them lead nowhere. What these found may be found by one of those later.
+_LAST_WAYS = ("target", "own", "digest", "unmodified")
+_ORDER = list(_WAYS)
 
 
 class References:
@@ -68,7 +66,7 @@ class References:
         self._findings = findings
         self._place_of = place_of
         self._file_of = file_of
-        self._computed = lru_cache(_KEPT_NOTES)(self._digests_of)
+        self._sides = {side: Side(evidence, side, self._read) for side in (BEFORE, AFTER)}
         self._pair_count = pair_count
         self.resolved = 0
         self.dangling_before = 0
@@ -129,7 +127,7 @@ class References:
             and not self._evidence.is_on_a_record(new)
         )
 
-    def _check_converted(self, row: RevisitRow, reference: Reference) -> None:
+    def _check_converted(self, row: RevisitRow, reference: ReferenceRow) -> None:
         originals = self._originals(row, reference, {row.sha}, is_new_id=True)
         if not originals:
             return
@@ -144,15 +142,15 @@ class References:
                 " second may replay that one"
             )  # fmt: skip
 
-    def _check_digest(self, row: RevisitRow, reference: Reference, originals: list[Held]) -> None:
-        digests = sorted({held.digest for held in originals if held.digest})
+    def _check_digest(self, row: RevisitRow, reference: ReferenceRow, originals: list[Held]) -> None:
+        digests = sorted({held.digest_text for held in originals if held.digest_text})
         if reference.digest not in digests:
             self._tell_row(
                 row, f"WARC-Payload-Digest is {reference.digest}, its original's is {' or '.join(digests)}"
             )
 
     def _check_chunks(
-        self, row: RevisitRow, reference: Reference, originals: Iterable[Held], led: Iterable[Held] = ()
+        self, row: RevisitRow, reference: ReferenceRow, originals: Iterable[Held], led: Iterable[Held] = ()
     ) -> None:
         """Tell a revisit whose original is in chunks of which its HTTP head does not know, unless it *led* to such."""
         if reference.unchunked and _are_in_chunks(originals) and not _are_in_chunks(led):
@@ -163,16 +161,16 @@ class References:
     def _check_restored(self, row: RevisitRow) -> None:
         if row.before is None:
             return
-        shas = self._payloads(row.before, self._ways(row.before, BEFORE))
+        shas = self._payloads(self._ways(row.before, BEFORE))
         if not shas:
             self._tell_row(row, "nothing tells which payload it has to have, its original is not there")
         elif row.sha not in shas:
             self._tell_row(row, "its payload is not that of the original which the revisit had")
 
-    def _check_kept(self, row: RevisitRow, before: Reference, after: Reference) -> None:
+    def _check_kept(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
         led = self._ways(before, BEFORE)
-        shas = self._payloads(before, led)
-        if before != after and self._leads_astray(before, led):
+        shas = self._payloads(led)
+        if before != after and not shas:
             led = {"target": self._by_digest(before, BEFORE)}
             shas = _shas(led["target"])
         if not shas:
@@ -180,21 +178,14 @@ class References:
             return
         if before == after:
             leads = self._ways(after, AFTER)
-            # URI and digest are asked for only where URI and date lead nowhere; by these it may be found again.
-            now = {way: _shas(found) & shas for way, found in leads.items()}
-            now["target"] |= now["place"]
-            lost = {way: found for way, found in led.items() if _shas(found) & shas and not now[way]}
-            for way, found in lost.items():
-                right = [one for one in found if one.sha in shas]
-                if way == "id" or not all(self._is_another(one, before.digest) for one in right):
+            now = {way for way, found in leads.items() if _shas(found) & shas}
+            for way, found in led.items():
+                better = _ORDER[: _ORDER.index(way)] if way in _LAST_WAYS else [way]
+                if _shas(found) & shas and now.isdisjoint((way, *better)):
                     self._tell_row(
                         row, f"{_WAYS[way]} led to a payload before and does not lead to it any more"
                     )
                     return
-            if lost and not any(now.values()):
-                self.dangling_before += 1
-                self._note(row, "what this revisit referred to had another digest than it says")
-                return
             self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
             self.resolved += 1
             return
@@ -218,7 +209,7 @@ class References:
         if before.digest is not None or after.digest is not None:
             self._check_digest(row, after, originals)
 
-    def _check_dangling(self, row: RevisitRow, before: Reference, after: Reference) -> None:
+    def _check_dangling(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
         if before != after:
             self._tell_row(row, "its reference led nowhere before, and was changed")
             return
@@ -226,65 +217,47 @@ class References:
             self.resolved += 1
             return
         self.dangling_before += 1
-        self._note(row, "the original of this revisit is in neither archive")
+        self._note(row, self._why_dangling(after))
 
-    def _leads_astray(self, reference: Reference, led: dict[str, list[Held]]) -> bool:
-        """Whether a reference leads nowhere, or by URI and date alone to other payloads than its digest says."""
-        others = [held for way, found in led.items() if way != "place" for held in found]
-        return not others and all(self._is_another(held, reference.digest) for held in led["place"])
+    def _why_dangling(self, reference: ReferenceRow) -> str:
+        named = [] if reference.id is None else [*self._evidence.with_id(reference.id, AFTER)]
+        if reference.place is not None:
+            named += self._evidence.at_place(reference.place, AFTER)
+        if named:
+            return "what this revisit refers to has another digest than it says"
+        if reference.named.is_unmodified and not (reference.id or reference.target or reference.digest):
+            return "this revisit names no original"
+        return "the original of this revisit is in neither archive"
 
-    def _by_digest(self, reference: Reference, side: int) -> list[Held]:
+    def _by_digest(self, reference: ReferenceRow, side: int) -> list[Held]:
         """The captures of the URI of a reference with its digest, and those whose payload has it if it is a SHA-256."""
         uri = reference.uri if reference.target is None and reference.id is None else reference.target
-        digest = _parsed(reference.digest)
+        digest = digest_key(reference.digest)
         if uri is None or digest is None:
             return []
-        found = self._evidence.with_digest(uri, reference.digest, side)
-        if digest.label == "sha256":
-            found += self._evidence.with_payload(uri, bytes.fromhex(digest.value), side)
+        found = [*self._evidence.with_digest(digest, uri, side)]
+        label, _, value = digest.partition(":")
+        if label == "sha256" and len(value) == _SHA256_DIGITS:
+            found += self._evidence.with_payload(uri, bytes.fromhex(value), side)
         return found
 
-    def _is_another(self, held: Held, text: str | None) -> bool:
-        """Whether a capture has another digest than *text*, by its record and its payload, which is read again."""
-        digest = _parsed(text)
-        if digest is None or held.digest in digest_forms(text):
-            return False
-        computed = self._computed(held.file, held.offset, held.position, digest.label)
-        return bool(computed) and digest not in computed
-
-    def _digests_of(self, file: int, offset: int, position: int | None, label: str) -> tuple[Digest, ...]:
-        """Those of a payload as it is stored, without chunks, and decoded; none if they cannot be computed."""
-        try:
-            record = read_record(self._file_of(file), offset, block_position=position)
-            made = [payload_digest(record, label, decoded=decoded).hex for decoded in (False, True)]
-            stored = hasher_of(label)
-            head_bytes = record.http.length if record.http is not None else 0
-            for piece in open_block(record.path, record.frame):
-                stored.update(piece[head_bytes:])
-                head_bytes = max(0, head_bytes - len(piece))
-            return tuple(parse_digest(f"{label}:{one}") for one in (*made, stored.hexdigest()))
-        except (DamagedInput, Undecodable, ValueError):
-            return ()
+    def _read(self, held: Held) -> StoredRecord:
+        return read_record(self._file_of(held.file), held.offset, block_position=held.position)
 
     def _note(self, row: RevisitRow, text: str) -> None:
         if len(self.notes) < _KEPT_NOTES:
             self.notes.append(f"{self._place_of(row.pair, True, row.after_offset)}: {text}")
 
     @staticmethod
-    def _payloads(reference: Reference, ways: dict[str, list[Held]]) -> set[bytes]:
+    def _payloads(ways: dict[str, list[Held]]) -> set[bytes]:
         """The payload that a revisit stands for; several where records that cannot be told apart have several."""
-        found = [held for held in ways.values() if held]
+        found = list(ways.values())
         if not found:
             return set()
-        common = set.intersection(*map(_shas, found))
-        if common:
-            return common
-        forms = digest_forms(reference.digest)
-        fitting = {one.sha for held in found for one in held if one.digest in forms}
-        return fitting or _shas(found[0])
+        return set.intersection(*map(_shas, found)) or _shas(found[0])
 
     def _originals(
-        self, row: RevisitRow, reference: Reference, shas: AbstractSet[bytes | None], *, is_new_id: bool
+        self, row: RevisitRow, reference: ReferenceRow, shas: AbstractSet[bytes | None], *, is_new_id: bool
     ) -> list[Held]:
         """The originals that a new reference leads to by every way; tells what is wrong if there is none."""
         if reference.place is None:
@@ -329,24 +302,9 @@ class References:
             self._tell_row(row, f"{way}: the payload of that record was cut, or is a part")
         return whole
 
-    def _ways(self, reference: Reference, side: int) -> dict[str, list[Held]]:
-        """What a reference leads to by each way that it offers, as lenient as replay programs are."""
-        ways: dict[str, list[Held]] = {way: [] for way in _WAYS}
-        if reference.place is not None:
-            held = list(self._evidence.at_place(reference.place, side))
-            ways["place"] = [one for one in held if _is_same_date(one.date, reference.date)] or held
-        if reference.target is not None and not ways["place"]:
-            ways["target"] = self._evidence.with_digest(reference.target, reference.digest, side)
-        if reference.id is not None:
-            ways["id"] = list(self._evidence.with_id(reference.id, side))
-        if reference.target is None and reference.id is None:
-            ways["digest"] = self._evidence.with_digest(reference.uri, reference.digest, side)
-        forms = digest_forms(reference.digest)
-        for way, found in ways.items():
-            # Several captures of one second are told apart by the digest.
-            if len(found) > 1 and (fitting := [one for one in found if one.digest in forms]):
-                ways[way] = fitting
-        return ways
+    def _ways(self, reference: ReferenceRow, side: int) -> dict[str, list[Held]]:
+        """What a reference leads to by each way that leads anywhere, the best way first."""
+        return dict(self._sides[side].ways(reference.named))
 
     def _tell_row(self, row: RevisitRow, reason: str) -> None:
         self._tell(row.pair, row.before_offset, row.after_offset, reason)
@@ -368,19 +326,3 @@ def _of_payload(ways: dict[str, list[Held]], shas: AbstractSet[bytes | None]) ->
 def _are_in_chunks(held: Iterable[Held]) -> bool:
     """Whether there are any, all of them stored in chunks."""
     return {one.chunked for one in held} == {1}
-
-
-def _parsed(text: str | None) -> Digest | None:
-    try:
-        return parse_digest(text) if text else None
-    except ValueError:
-        return None
-
-
-def _is_same_date(one: str | None, other: str | None) -> bool:
-    if one == other:
-        return True
-    try:
-        return bool(one and other and parse_date(one) == parse_date(other))
-    except ValueError:
-        return False

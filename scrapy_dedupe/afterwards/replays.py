@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.evidence import AFTER, hashed_id, hashed_place, stored_digest
+from scrapy_dedupe.afterwards.evidence import AFTER, Side, hashed_place, row_of
 from scrapy_dedupe.afterwards.pieces import are_same
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.bodies import payload_pieces
@@ -29,6 +29,7 @@ class Replays:
         self._evidence = evidence
         self._findings = findings
         self._file_of = file_of
+        self._captures = Side(evidence, AFTER, self._open)
         self.drawn = 0
         self.right = 0
 
@@ -57,10 +58,12 @@ class Replays:
         place = hashed_place(uri, date)
         if place is None:
             return "a replay program does not find its original"
-        found = [held for held in self._evidence.at_place(place, AFTER) if held.date == date]
-        if not found:
+        if all(held.date != date for held in self._evidence.at_place(place, AFTER)):
             return "a replay program finds no record at the URI and date that it refers to"
-        original = self._open(self._choose(place, found, revisit))
+        held = self._captures.original(row_of(revisit).named)
+        if held is None:
+            return "a replay program finds no record with its digest at the URI and date that it refers to"
+        original = self._open(held)
         if (original.target_uri, original.date) != (uri, date) or original.type == "revisit":
             return f"{original.path}, offset {original.offset}: this is not the record that it refers to"
         if not are_same(payload_pieces(response), payload_pieces(original)):
@@ -69,12 +72,3 @@ class Replays:
 
     def _open(self, held: Held) -> StoredRecord:
         return read_record(self._file_of(held.file), held.offset, block_position=held.position)
-
-    def _choose(self, place: bytes, found: list[Held], revisit: StoredRecord) -> Held:
-        """The record that a replay program takes where several have one URI and date."""
-        record_id = hashed_id(revisit.refers_to)
-        named = self._evidence.with_id(record_id, AFTER) if record_id is not None else ()
-        here = [held for held in named if (held.place, held.date) == (place, found[0].date)]
-        digest = stored_digest(revisit)
-        alike = [held for held in found if held.digest == digest]
-        return (here or alike or found)[0]

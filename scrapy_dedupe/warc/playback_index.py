@@ -194,12 +194,12 @@ class PlaybackIndex(Captures[str, Place]):
 
     def with_digest(self, digest: str, uri: str | None, date_ms: int) -> Iterator[Place]:
         if uri is None:
-            return self._places(f"digest = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST}", (digest, date_ms))
-        where = f"digest = ? AND uri = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST}"
+            return self._places(f"digest = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST} LIMIT 1", (digest, date_ms))
+        where = f"digest = ? AND uri = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST} LIMIT 1"
         return self._places(where, (digest, uri_key(uri), date_ms))
 
     def of_uri(self, uri: str, date_ms: int) -> Iterator[Place]:
-        where = f"uri = ? AND status = 200 AND NOT is_partial AND {_WITH_PAYLOAD} {_NEAREST_FIRST}"
+        where = f"uri = ? AND status = 200 AND NOT is_partial AND {_WITH_PAYLOAD} {_NEAREST_FIRST} LIMIT 1"
         return self._places(where, (uri_key(uri), date_ms))
 
     def has_payload(self, capture: Place, digest: str) -> bool:

@@ -7,13 +7,14 @@ request or a metadata record, is ignored, and a revisit of a revisit leads nowhe
 
 `Captures.ways` gives the evidence in this order:
 
-1. ``place``: the captures of the named URI in the named second, the nearest date first. One that also has the named id
-   comes before all others. pywb and wabac.js use only URI and date, and compare dates to the second, so a revisit and
-   its original may write the fraction of a second differently.
-2. ``id``: the captures with the named id.
-3. ``target``: the captures of the named URI with the digest, the nearest date first, if ``place`` gave none.
-4. ``digest``: if nothing else was found, any capture with the digest. Those of the revisit's own URI come first.
-5. ``unmodified``: a server-not-modified revisit without a digest confirms the capture of the named URI that is nearest
+1. ``place``: the captures of the named URI in the named second: those with the named id, or else those with the nearest
+   date. pywb and wabac.js use only URI and date, and compare dates to the second, so a revisit and its original may
+   write the fraction of a second differently.
+2. ``target``: the captures of the named URI with the digest, the nearest date first, if ``place`` gave none.
+3. ``id``: the captures with the named id.
+4. ``own``: the captures of the revisit's own URI with the digest, if nothing else was found.
+5. ``digest``: any capture with the digest, if nothing else was found.
+6. ``unmodified``: a server-not-modified revisit without a digest confirms the capture of the named URI that is nearest
    in time, if nothing else was found.
 
 A capture with another digest than the revisit is no original, unless its bytes have that digest: programs hash the
@@ -203,36 +204,36 @@ class Captures(ABC, Generic[K, C]):
 
     def ways(self, reference: Reference[K]) -> Iterator[tuple[str, list[C]]]:
         """Every way that leads to an original, by name, the best way and its best capture first."""
-        placed = self._placed(reference)
         named = self._fitting(self.with_id(reference.id), reference) if reference.id is not None else []
-        if placed:
-            yield "place", [one for one in placed if one in named] + [one for one in placed if one not in named]
-        if named:
-            yield "id", named
+        placed = self._placed(reference, named)
         near = reference.date if reference.date is not None else reference.own_date or 0
         targets = []
         if not placed and reference.uri is not None and reference.digest is not None:
             targets = list(self.with_digest(reference.digest, reference.uri, near))
-            if targets:
-                yield "target", targets
+        for way, found in (("place", placed), ("target", targets), ("id", named)):
+            if found:
+                yield way, found
         if placed or named or targets:
             return
         if reference.digest is not None:
-            for uri in (reference.own_uri, None):
+            for way, uri in (("own", reference.own_uri), ("digest", None)):
                 if found := list(self.with_digest(reference.digest, uri, near)):
-                    yield "digest", found
+                    yield way, found
                     return
         elif reference.is_unmodified and reference.uri is not None:
-            if found := list(self.of_uri(reference.uri, near)):
+            found = list(self.of_uri(reference.uri, near))
+            if found:
                 yield "unmodified", found
 
-    def _placed(self, reference: Reference[K]) -> list[C]:
+    def _placed(self, reference: Reference[K], named: list[C]) -> list[C]:
         date = reference.date
         if reference.uri is None or date is None:
             return []
-        found = self.in_second(reference.uri, date // _SECOND_MS)
-        nearest_first = sorted(found, key=lambda capture: abs((capture.date_ms or 0) - date))
-        return self._fitting(nearest_first, reference)
+        found = self._fitting(self.in_second(reference.uri, date // _SECOND_MS), reference)
+        if both := [capture for capture in found if capture in named]:
+            return both
+        distances = [abs((capture.date_ms or 0) - date) for capture in found]
+        return [one for one, distance in zip(found, distances, strict=True) if distance == min(distances)]
 
     def _fitting(self, captures: Iterable[C], reference: Reference[K]) -> list[C]:
         return [capture for capture in captures if self._fits(capture, reference.digest)]

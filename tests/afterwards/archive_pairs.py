@@ -18,6 +18,7 @@ PROFILE = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nX-Serial: %s\r\n\r\n"
 SAME = b"<p>the same words</p>" * 100
 OTHER = b"<p>other words here</p>" * 100
+GONE = b"<p>words of a lost record</p>" * 100
 
 
 def sha1(data: bytes) -> str:
@@ -128,7 +129,7 @@ def other(kind: str, number: int, of: Rec) -> Rec:
     )
 
 
-def old_revisit(number: int, of: Rec, date: str) -> Rec:
+def old_revisit(number: int, of: Rec, date: str, body: bytes = SAME) -> Rec:
     block = HEAD % b"%d" % number
     return Rec(
         [
@@ -140,7 +141,7 @@ def old_revisit(number: int, of: Rec, date: str) -> Rec:
             ["WARC-Refers-To", of.get("WARC-Record-ID")],
             ["WARC-Refers-To-Target-URI", of.get("WARC-Target-URI")],
             ["WARC-Refers-To-Date", of.get("WARC-Date")],
-            ["WARC-Payload-Digest", sha1(SAME)],
+            ["WARC-Payload-Digest", sha1(body)],
             ["Content-Type", "application/http; msgtype=response"],
         ],
         block,
@@ -193,7 +194,7 @@ def archive() -> Archive:
                 "metadata": other("metadata", 14, copy),
                 "conversion": other("conversion", 15, copy),
                 "revisit": old_revisit(16, copy, "2020-04-01T00:00:00Z"),
-                "dangling": old_revisit(17, response(99, "http://gone/", "2019-01-01T00:00:00Z", SAME), "2020-05-01T00:00:00Z"),
+                "dangling": old_revisit(17, response(99, "http://gone/", "2019-01-01T00:00:00Z", GONE), "2020-05-01T00:00:00Z", GONE),
             },
         }
     )  # fmt: skip
