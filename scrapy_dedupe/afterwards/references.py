@@ -82,7 +82,7 @@ class References:
             elif row.change == CONVERTED:
                 self._check_converted(row, row.after)
             elif row.before is None:
-                self.resolved += bool(any(self._ways(row.after, AFTER).values()))
+                self.resolved += bool(self._ways(row.after, AFTER))
             else:
                 self._check_kept(row, row.before, row.after)
 
@@ -213,7 +213,13 @@ class References:
         if before != after:
             self._tell_row(row, "its reference led nowhere before, and was changed")
             return
-        if any(self._ways(after, AFTER).values()):
+        if after.id is not None:
+            # An id is never chosen by chance: it means that record, although the digest may be wrong.
+            was, now = (_shas(self._evidence.with_id(after.id, side)) for side in (BEFORE, AFTER))
+            if was and not was & now:
+                self._tell_row(row, f"{_WAYS['id']} led to a payload before and does not lead to it any more")
+                return
+        if self._ways(after, AFTER):
             self.resolved += 1
             return
         self.dangling_before += 1
