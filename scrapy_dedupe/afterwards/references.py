@@ -42,6 +42,10 @@ _WAYS = {
 # Only asked for where the ways before them lead nowhere. What these found may be found by one of those later.
 _LAST_WAYS = ("target", "own", "digest", "unmodified")
 _ORDER = list(_WAYS)
+_ONLY_BY_DIGEST = (
+    "the record that this revisit names is in neither archive; only its digest leads to a payload, which pywb and wabac.js"
+    " do not look for"
+)
 
 
 class References:
@@ -50,6 +54,7 @@ class References:
     ``place_of`` tells a place: of the pair with this number, the file after or not, and an offset;
     ``file_of`` gives the file of a capture by its number. ``pair_count`` is how many pairs there are before those of
     originals. `resolved` counts the revisits after that lead to a payload,
+    `by_digest` those of them that name another record, which is not there, and have only a digest to go by;
     `dangling_before` those that led nowhere before either, `ambiguous` the new ones whose original shares its URI and
     second with another payload.
     """
@@ -70,6 +75,7 @@ class References:
         self._pair_count = pair_count
         self.resolved = 0
         self.dangling_before = 0
+        self.by_digest = 0
         self.ambiguous = 0
         self.notes: list[str] = []
 
@@ -188,6 +194,9 @@ class References:
                     return
             self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
             self.resolved += 1
+            if now == {"digest"} and (after.id or after.target):
+                self.by_digest += 1
+                self._note(row, _ONLY_BY_DIGEST)
             return
         if row.change == UNDONE:
             leads = self._ways(after, AFTER)

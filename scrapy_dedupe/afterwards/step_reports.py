@@ -49,7 +49,8 @@ class Deduped:
     ``records`` have lines in the manifest. ``clusters`` are digests that several of them have, ``collisions``
     those of different payloads. ``converted`` records became revisits and ``repointed`` ones were mended;
     ``left`` counts the copies that stay, by reason. ``savings`` are of a dry run. ``verified`` records were
-    read again, ``resolved`` revisits lead to their payload, ``dangling`` ones led nowhere before either; if there are
+    read again, ``resolved`` revisits lead to their payload, ``by_digest`` of them only by their digest, since the record that they
+    name is not there; ``dangling`` ones led nowhere before either; if there are
     ``findings``, no file has its final name, and ``kept_in`` is where they are. ``paths`` are the resulting files; ``state`` is the folder where
     the manifest and this report are kept.
     """
@@ -70,6 +71,7 @@ class Deduped:
     savings: Savings | None = None
     verified: int = 0
     resolved: int = 0
+    by_digest: int = 0
     dangling: int = 0
     replayed: int = 0
     findings_count: int = 0

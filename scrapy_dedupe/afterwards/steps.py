@@ -273,6 +273,7 @@ class _Steps:
             report,
             verified=seen.records,
             resolved=seen.resolved,
+            by_digest=seen.by_digest,
             dangling=seen.dangling_before,
             replayed=seen.replayed,
             findings_count=seen.findings_count,

@@ -47,9 +47,10 @@ class Verification:
     chunks of its transfer; ``from_arc``, made of a record of an ARC file; or it is in a finding.
 
     ``resolved`` counts the revisits after that lead to the payload which they have to have;
-    ``dangling_before`` those whose original was in neither archive; ``ambiguous`` the new ones whose original
+    ``by_digest`` those of them whose named original is in neither archive, so that only the digest leads there;
+    ``dangling_before`` those that lead nowhere, before and after; ``ambiguous`` the new ones whose original
     shares its URI and second with another payload, as programs that know no fractions of a second see it;
-    ``notes`` list both; ``replayed`` those of the sample, drawn with ``seed``, whose payload came out right.
+    ``notes`` list all three; ``replayed`` those of the sample, drawn with ``seed``, whose payload came out right.
     ``findings`` and ``faults`` (damage that both archives have alike) hold the first thousand of their
     counts. ``size_bytes`` were read, of both archives, in ``seconds``.
     """
@@ -63,6 +64,7 @@ class Verification:
     rechunked: int
     from_arc: int
     resolved: int
+    by_digest: int
     dangling_before: int
     ambiguous: int
     sample: int
@@ -140,6 +142,7 @@ def verify(
         rechunked=counts["rechunked"],
         from_arc=counts["from_arc"],
         resolved=references.resolved,
+        by_digest=references.by_digest,
         dangling_before=references.dangling_before,
         ambiguous=references.ambiguous,
         sample=replays.drawn,

@@ -202,6 +202,9 @@ def _indexed(store: str, done: Imported) -> Indexed:
     )
 
 
+_REMEDY = " If an earlier run made revisits of such records, restore all files first, then deduplicate them together."
+
+
 def text(result: DedupeReport) -> str:
     done = result.deduped
     lines = [*_table(done), *_left(done)]
@@ -216,8 +219,12 @@ def text(result: DedupeReport) -> str:
         )
     if done.dangling:
         lines.append(
-            f"{counted(done.dangling, 'revisit leads', 'revisits lead')} nowhere, as before. If an earlier run made revisits of"
-            " what they refer to, restore all files first, then deduplicate them together."
+            f"{counted(done.dangling, 'revisit leads', 'revisits lead')} nowhere, as before.{_REMEDY}"
+        )
+    if done.by_digest:
+        lines.append(
+            f"{counted(done.by_digest, 'revisit leads', 'revisits lead')} to a payload only by digest, as before; pywb and"
+            f" wabac.js need the record that is named.{_REMEDY}"
         )
     lines += _first([str(fault) for fault in done.faults], done.fault_count)
     lines += _first(list(done.findings), done.findings_count)

@@ -119,7 +119,7 @@ def text(result: Verification) -> str:
     if result.faults_count > _SHOWN:
         lines.append(f"... and {number_text(result.faults_count - _SHOWN)} other damaged places.")
     lines += [f"Note: {note}" for note in result.notes[:_SHOWN]]
-    if (more := result.dangling_before + result.ambiguous - _SHOWN) > 0:
+    if (more := result.by_digest + result.dangling_before + result.ambiguous - _SHOWN) > 0:
         lines.append(f"... and {number_text(more)} other revisits of this kind.")
     return "\n".join([*lines, *_summary(result)])
 

@@ -159,11 +159,12 @@ def test_a_revisit_of_what_became_one_earlier_is_told_and_mended_after_a_restora
     late.rename(tmp_path / "in" / "late.warc.gz")
 
     told = done(tmp_path, "dedupe", "in", "--in-place")
-    assert "1 revisit leads nowhere, as before." in told.out
+    assert "1 revisit leads to a payload only by digest, as before;" in told.out
     done(tmp_path, "restore", "in", "--in-place")
     assert_restored(p, tmp_path / "in", fates_of(p))
     told = done(tmp_path, "dedupe", "in", "--in-place")
 
+    assert "by digest" not in told.out
     assert "nowhere" not in told.out
     assert_deduplicated(p, tmp_path / "in", fates_of(p))
 
