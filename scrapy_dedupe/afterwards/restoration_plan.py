@@ -6,10 +6,12 @@ Tables:
                since the name of a file need not be text
 ``changes``    the records that get another head: file, offset, length
 ``revisits``   those of them that become responses: file, offset, id, id before (None: another program's), URI, date;
-               what they refer to: id, URI, date; and what was found: the original's file, offset and position, the
-               size of its payload, state (0 open, 1 found, 2 stays), and why it stays
-``originals``  the records that a revisit may refer to: id, URI, date, file, offset, position of the block (records
-               that share a gzip member have one offset)
+               what they refer to, whole and in words, and in parts: id, key of the URI, second, digest; and what was
+               found: the original's file, offset and position, the size of its payload, state (0 open, 1 found, 2
+               stays), and why it stays
+``originals``  the records that a revisit may refer to: id, key of the URI, time in milliseconds, digest, file, offset,
+               position of the block (records that share a gzip member have one offset)
+``candidates`` which of them each revisit may refer to, the best one with rank 0
 ``named``      the payload digests by which other programs' revisits go that are pointed back
 ``facts``      JSON values by name: what the call was, how far the work is, faults
 
@@ -22,18 +24,32 @@ import json
 import os
 import sqlite3
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.references import (
+    Captures,
+    Reference,
+    bare_id,
+    digest_of,
+    has_payload,
+    milliseconds,
+    uri_key,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import Self
 
+    from scrapy_dedupe.warc.reading import StoredRecord
+
 OPEN: Final = 0
+_SECOND_MS: Final = 1_000
+_MOST_CANDIDATES: Final = 8
+_IN_ORDER: Final = "ORDER BY file, offset, position"
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -41,14 +57,20 @@ CREATE TABLE IF NOT EXISTS files (number INTEGER PRIMARY KEY, place BLOB, output
 CREATE TABLE IF NOT EXISTS changes (file INTEGER, offset INTEGER, length INTEGER, PRIMARY KEY (file, offset))
   WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS revisits (file INTEGER, offset INTEGER, id TEXT, former_id TEXT, uri TEXT, date TEXT,
-  refers_to TEXT, refers_to_uri TEXT, refers_to_date TEXT, original_file INTEGER, original_offset INTEGER,
-  original_position INTEGER, size INTEGER, state INTEGER DEFAULT 0, reason TEXT, PRIMARY KEY (file, offset))
+  reference TEXT, words TEXT, named TEXT, target BLOB, second INTEGER, digest TEXT,
+  original_file INTEGER, original_offset INTEGER, original_position INTEGER, size INTEGER, state INTEGER DEFAULT 0, reason TEXT, PRIMARY KEY (file, offset))
   WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS revisits_by_id ON revisits (refers_to);
-CREATE INDEX IF NOT EXISTS revisits_by_uri ON revisits (refers_to_uri, refers_to_date);
-CREATE TABLE IF NOT EXISTS originals (id TEXT, uri TEXT, date TEXT, file INTEGER, offset INTEGER, position INTEGER);
+CREATE INDEX IF NOT EXISTS revisits_by_id ON revisits (named);
+CREATE INDEX IF NOT EXISTS revisits_by_uri ON revisits (target, second);
+CREATE INDEX IF NOT EXISTS revisits_by_digest ON revisits (digest);
+CREATE TABLE IF NOT EXISTS originals (id TEXT, uri BLOB, date_ms INTEGER, digest TEXT, file INTEGER, offset INTEGER,
+  position INTEGER);
 CREATE INDEX IF NOT EXISTS originals_by_id ON originals (id);
-CREATE INDEX IF NOT EXISTS originals_by_uri ON originals (uri, date);
+CREATE INDEX IF NOT EXISTS originals_by_uri ON originals (uri, date_ms);
+CREATE INDEX IF NOT EXISTS originals_by_digest ON originals (digest, uri);
+CREATE TABLE IF NOT EXISTS candidates (rank INTEGER, file INTEGER, offset INTEGER, position INTEGER,
+  revisit_file INTEGER, revisit_offset INTEGER, PRIMARY KEY (rank, file, offset, position, revisit_file, revisit_offset))
+  WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS named (digest TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS staying_by_id ON revisits (former_id) WHERE state = 2;
 CREATE INDEX IF NOT EXISTS staying_by_uri ON revisits (uri, date) WHERE state = 2;
@@ -57,7 +79,10 @@ CREATE INDEX IF NOT EXISTS staying_by_uri ON revisits (uri, date) WHERE state = 
 
 @dataclass(frozen=True, slots=True)
 class Revisit:
-    """A record that is to become a response. ``former_id`` is None if another program wrote it."""
+    """A record that is to become a response. ``former_id`` is None if another program wrote it.
+
+    ``words`` name its original in messages.
+    """
 
     file: int
     offset: int
@@ -65,9 +90,18 @@ class Revisit:
     former_id: str | None
     uri: str | None
     date: str | None
-    refers_to: str | None
-    refers_to_uri: str | None
-    refers_to_date: str | None
+    reference: Reference[str]
+    words: str
+
+
+class Referred(NamedTuple):
+    """A record that revisits may refer to, and where it stands."""
+
+    date_ms: int | None
+    digest: str | None
+    file: int
+    offset: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,52 +190,63 @@ class Plan:
 
     def add_revisit(self, revisit: Revisit) -> None:
         """Enter a record that is to become a response."""
+        reference = revisit.reference
         self._do(
-            "INSERT INTO revisits (file, offset, id, former_id, uri, date, refers_to, refers_to_uri, refers_to_date)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO revisits (file, offset, id, former_id, uri, date, reference, words, named, target, second, digest)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             revisit.file,
             revisit.offset,
             revisit.id,
             revisit.former_id,
             revisit.uri,
             time_of(revisit.date),
-            revisit.refers_to,
-            revisit.refers_to_uri,
-            time_of(revisit.refers_to_date),
+            json.dumps(asdict(reference)),
+            revisit.words,
+            reference.id,
+            None if reference.uri is None else uri_key(reference.uri),
+            None if reference.date is None else reference.date // _SECOND_MS,
+            reference.digest,
         )
 
-    def is_wanted(self, record_id: str | None, uri: str | None, date: str | None) -> bool:
-        """Whether a revisit refers to such a record."""
-        by_id = record_id and self._rows("SELECT 1 FROM revisits WHERE refers_to = ? LIMIT 1", record_id)
-        return bool(
-            by_id
-            or self._rows(
-                "SELECT 1 FROM revisits WHERE refers_to_uri = ? AND refers_to_date = ? LIMIT 1",
-                uri,
-                time_of(date),
-            )
-        )
-
-    def add_original(
-        self, record_id: str | None, uri: str | None, date: str | None, file: int, offset: int, position: int
-    ) -> None:
-        """Enter a record that a revisit refers to."""
-        self._do(
-            "INSERT INTO originals VALUES (?, ?, ?, ?, ?, ?)",
+    def add_original(self, record: StoredRecord, file: int) -> None:
+        """Enter a record of a file, if a revisit may refer to it."""
+        record_id, date_ms, digest = bare_id(record.id), milliseconds(record.date), digest_of(record)
+        key = uri_key(record.target_uri or "")
+        wanted = self._rows(
+            "SELECT 1 WHERE EXISTS (SELECT 1 FROM revisits WHERE named = ?) OR EXISTS (SELECT 1 FROM revisits WHERE"
+            " target = ? AND second = ?) OR EXISTS (SELECT 1 FROM revisits WHERE digest = ?)",
             record_id,
-            uri,
-            time_of(date),
-            file,
-            offset,
-            position,
+            key,
+            None if date_ms is None else date_ms // _SECOND_MS,
+            digest,
         )
+        if wanted:
+            place = file, record.offset, record.frame.block_position
+            self._do(
+                "INSERT INTO originals VALUES (?, ?, ?, ?, ?, ?, ?)", record_id, key, date_ms, digest, *place
+            )
 
-    def candidates(self, *, by_id: bool) -> Iterator[Candidate]:
-        """The originals of all revisits that are open, by id or by URI and date, in the order of their places."""
-        same = "o.id = r.refers_to" if by_id else "o.uri = r.refers_to_uri AND o.date = r.refers_to_date"
+    def originals(self, where: str, *values: object) -> list[Referred]:
+        """The originals for which a condition holds."""
+        statement = f"SELECT date_ms, digest, file, offset, position FROM originals WHERE {where}"  # noqa: S608
+        return [Referred(*row) for row in self._rows(statement, *values)]
+
+    def add_candidates(self, revisit: Revisit, originals: Iterable[Referred]) -> None:
+        """Enter what a revisit may refer to, the best first."""
+        for rank, found in enumerate(originals):
+            values = rank, found.file, found.offset, found.position, revisit.file, revisit.offset
+            self._do("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, ?)", *values)
+
+    def ranks(self) -> range:
+        """The ranks that candidates have."""
+        return range(1 + self._rows("SELECT coalesce(max(rank), -1) FROM candidates")[0][0])
+
+    def candidates(self, rank: int) -> Iterator[Candidate]:
+        """The candidates of a rank of all revisits, in the order of their places."""
         rows = self._base.execute(
-            "SELECT o.file, o.offset, o.position, r.file, r.offset FROM revisits r JOIN originals o"  # noqa: S608
-            f" ON {same} WHERE r.state = 0 ORDER BY o.file, o.offset, o.position"
+            "SELECT file, offset, position, revisit_file, revisit_offset FROM candidates WHERE rank = ?"
+            " ORDER BY file, offset, position",
+            (rank,),
         )
         with self._telling():
             for row in rows:
@@ -226,17 +271,19 @@ class Plan:
         )
 
     def set_reason(self, file: int, offset: int, reason: str) -> None:
-        """Why a candidate was not the original of a revisit."""
-        self._do("UPDATE revisits SET reason = ? WHERE file = ? AND offset = ?", reason, file, offset)
+        """Why a candidate was not the original of a revisit; what was said first of it stays."""
+        statement = "UPDATE revisits SET reason = coalesce(reason, ?) WHERE file = ? AND offset = ?"
+        self._do(statement, reason, file, offset)
 
     def unresolved(self) -> Iterator[tuple[Revisit, str | None]]:
         """The revisits whose original was not found, in the order of the files, and what was found instead."""
         with self._telling():
-            for *values, reason in self._base.execute(
-                "SELECT file, offset, id, former_id, uri, date, refers_to, refers_to_uri, refers_to_date, reason"
+            for file, offset, own_id, former_id, uri, date, reference, words, reason in self._base.execute(
+                "SELECT file, offset, id, former_id, uri, date, reference, words, reason"
                 " FROM revisits WHERE state <> 1 ORDER BY file, offset"
             ):
-                yield Revisit(*values), reason
+                named: Reference[str] = Reference(**json.loads(reference))
+                yield Revisit(file, offset, own_id, former_id, uri, date, named, words), reason
 
     def leave_unresolved(self) -> int:
         """What was not found stays as it is. How many there are of them."""
@@ -316,6 +363,46 @@ class Plan:
                 f"{self.path} cannot be used: {error}. Free some space, or remove the folder {self.path.parent} and"
                 " begin again."
             ) from error
+
+
+class PlannedOriginals(Captures[str, Referred]):
+    """The originals in a plan, as its revisits refer to them. *read* gives the record of one."""
+
+    def __init__(self, plan: Plan, read: Callable[[Referred], StoredRecord]) -> None:
+        self._plan = plan
+        self._read = read
+
+    def candidates(self, revisit: Revisit) -> list[Referred]:
+        """What a revisit may refer to, the best first; last what it names and what has another digest."""
+        reference = revisit.reference
+        found = [one for _, captures in self.ways(reference) for one in captures[:_MOST_CANDIDATES]]
+        # These are no originals, unless the former digests of the revisit prove it.
+        if reference.id is not None:
+            found += self.with_id(reference.id)[:_MOST_CANDIDATES]
+        if reference.uri is not None and reference.date is not None:
+            found += self.in_second(reference.uri, reference.date // _SECOND_MS)[:_MOST_CANDIDATES]
+        return list(dict.fromkeys(found))
+
+    def with_id(self, record_id: str) -> list[Referred]:
+        return self._plan.originals(f"id = ? {_IN_ORDER}", record_id)
+
+    def in_second(self, uri: str, second: int) -> list[Referred]:
+        first = second * _SECOND_MS
+        where = f"uri = ? AND date_ms BETWEEN ? AND ? {_IN_ORDER}"
+        return self._plan.originals(where, uri_key(uri), first, first + _SECOND_MS - 1)
+
+    def with_digest(self, digest: str, uri: str | None, date_ms: int) -> list[Referred]:
+        if uri is None:
+            return self._plan.originals(f"digest = ? {_IN_ORDER} LIMIT 1", digest)
+        where = "digest = ? AND uri = ? ORDER BY abs(date_ms - ?), file, offset, position LIMIT 1"
+        return self._plan.originals(where, digest, uri_key(uri), date_ms)
+
+    def of_uri(self, uri: str, date_ms: int) -> list[Referred]:
+        # Only for answers that nothing was modified, which are not restored.
+        return []
+
+    def has_payload(self, capture: Referred, digest: str) -> bool:
+        return has_payload(self._read(capture), digest)
 
 
 def time_of(date: str | None) -> str | None:

@@ -90,9 +90,8 @@ class Original:
         if is_sure and wanted and self.record.get("WARC-Payload-Digest") == wanted and self._is_sound():
             return None
         if not wanted:
-            return (
-                f"the revisit has no WARC-Payload-Digest, so that {where} cannot be proved to be its original"
-            )
+            # Early versions of warcprox wrote none. What the revisit names is its original then, for every reader.
+            return None
         label = algorithm_of(wanted)
         if label is None:
             return f"its digest {wanted} is of an algorithm that is not known here"

@@ -2,8 +2,7 @@
 
 A revisit that was a response before says so in its own fields (`restored_heads`); what other programs have written in
 such fields is left as it is. Its payload is that of its original,
-which is found by WARC-Refers-To, else by URI and date, and has to be proved by its bytes (`restored_records`). All
-other stretches of a file are copied as they are. For a response that was not in chunks the restored record is byte for
+which is found as `warc.references` says, and has to be proved by its bytes (`restored_records`). All other stretches of a file are copied as they are. For a response that was not in chunks the restored record is byte for
 byte the first one.
 
 The work has four steps, of which the last two are never begun before the one before is on the disk:
@@ -30,10 +29,11 @@ from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.state import StateFolder
 from scrapy_dedupe.warc.reading import read_record, read_records
+from scrapy_dedupe.warc.references import can_be_original, is_unmodified, reference_of
 
 from .inputs import Input, find_inputs
 from .record_files import remove_parts
-from .restoration_plan import Plan, Revisit
+from .restoration_plan import Plan, PlannedOriginals, Referred, Revisit
 from .restoration_sources import Sources, made_by, made_facts
 from .restored_files import (
     Output,
@@ -56,9 +56,10 @@ if TYPE_CHECKING:
 WORK_FOLDER: Final = ".restore"
 _LOCK: Final = "lock"
 _PLAN: Final = "plan.sqlite"
-_IDENTICAL: Final = "identical-payload-digest"
 _NO_ORIGINAL: Final = "its original was not found"
+_UNMODIFIED: Final = "of answers that nothing was modified, which had no payload"
 _NO_HEAD: Final = "without an HTTP head"
+_FORMER_OF_OTHERS: Final = "with Former- fields that are not those of warcrefs or dedupe"
 _SHARED: Final = "in a gzip member with other records"
 
 
@@ -78,6 +79,7 @@ class Restored:
     """What was done; ``output`` is None in place.
 
     ``left`` counts the revisits of others that stay, by reason; ``not_ours`` records with Former- fields of others.
+    ``left_revisits`` are all that stay of those that were to be restored.
     """
 
     files: int
@@ -87,6 +89,7 @@ class Restored:
     bytes_before: int
     bytes_after: int
     left: dict[str, int]
+    left_revisits: int
     not_ours: int
     fault_count: int
     faults: tuple[Fault, ...]
@@ -97,6 +100,7 @@ class Restored:
 class _Survey:
     left: Counter[str] = field(default_factory=Counter)
     not_ours: int = 0
+    not_ours_revisits: int = 0
     revisits: int = 0
 
 
@@ -261,6 +265,8 @@ class _Restoration:
         self._tell_unresolved(plan, survey)
         plan.set_fact("left", survey.left)
         plan.set_fact("not_ours", survey.not_ours)
+        others = survey.not_ours_revisits if self._options.all_writers else 0
+        plan.set_fact("left_revisits", sum(survey.left.values()) + others)
         plan.set_fact("counts", plan.counts())
         plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
         plan.set_fact("fault_count", self._faults.count)
@@ -282,13 +288,16 @@ class _Restoration:
         ours, changed = is_ours(record), is_changed(record)
         if changed and not ours and not pointed_fields(record):
             survey.not_ours += 1
+            survey.not_ours_revisits += record.type == "revisit"
             return
         is_revisit = ours or (
             self._options.all_writers
             and record.type == "revisit"
-            and _IDENTICAL in (record.profile or "")
+            and not is_unmodified(record)
             and not has_others(record)
         )
+        if self._options.all_writers and record.type == "revisit" and not is_revisit:
+            survey.left[_UNMODIFIED if is_unmodified(record) else _FORMER_OF_OTHERS] += 1
         if not is_revisit and not changed:
             return
         reason = None
@@ -318,9 +327,11 @@ class _Restoration:
                 record.get(FORMER_ID),
                 record.target_uri,
                 record.date,
-                record.refers_to,
-                record.refers_to_uri,
-                record.refers_to_date,
+                reference_of(record),
+                record.refers_to
+                or (
+                    f"{record.refers_to_uri} of {record.refers_to_date}" if record.refers_to_uri else "record"
+                ),
             )
         )
 
@@ -332,23 +343,25 @@ class _Restoration:
             if is_other:
                 plan.add_file(number, str(given.file), None)
             for record in self._records(given, is_told=is_other):
-                if record.type not in ("response", "resource"):
-                    continue
-                if plan.is_wanted(record.id, record.target_uri, record.date):
-                    position = record.frame.block_position
-                    plan.add_original(
-                        record.id, record.target_uri, record.date, number, record.offset, position
-                    )
+                if can_be_original(record):
+                    plan.add_original(record, number)
             self._watch.advance(given.size_bytes)
         self._watch.end()
         self._watch.begin("proving originals", 0)
-        for by_id in (True, False):
-            self._prove(plan, files, by_id=by_id)
+
+        def read(found: Referred) -> StoredRecord:
+            return read_record(files[found.file].file, found.offset, block_position=found.position)
+
+        captures = PlannedOriginals(plan, read)
+        for revisit, _ in plan.unresolved():
+            plan.add_candidates(revisit, captures.candidates(revisit))
+        for rank in plan.ranks():
+            self._prove(plan, files, rank)
         self._watch.end()
 
-    def _prove(self, plan: Plan, files: Sequence[Input], *, by_id: bool) -> None:
+    def _prove(self, plan: Plan, files: Sequence[Input], rank: int) -> None:
         last: tuple[tuple[int, int, int], Original] | None = None
-        for found in plan.candidates(by_id=by_id):
+        for found in plan.candidates(rank):
             if not plan.is_open(found.revisit_file, found.revisit_offset):
                 continue
             place = (found.file, found.offset, found.position)
@@ -368,11 +381,11 @@ class _Restoration:
             if reason is None and revisit.former_id is None:
                 survey.left[_NO_ORIGINAL] += 1
                 continue
-            named = revisit.refers_to or f"{revisit.refers_to_uri} of {revisit.refers_to_date}"
             where = f"{plan.place(revisit.file)}, offset {revisit.offset}"
             self._faults.add(
                 where,
-                reason or f"its original {named} is in none of the files; name the file with --originals",
+                reason
+                or f"its original {revisit.words} is in none of the files; name the file with --originals",
             )
         if plan.leave_unresolved():
             self._leave_what_names_them(plan)
@@ -442,6 +455,7 @@ class _Restoration:
             bytes_before=plan.fact("bytes_before"),
             bytes_after=sum(one.final.stat().st_size for one in every),
             left=plan.fact("left"),
+            left_revisits=plan.fact("left_revisits"),
             not_ours=plan.fact("not_ours"),
             fault_count=self._faults.count,
             faults=tuple(self._faults.first),

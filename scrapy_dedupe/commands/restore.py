@@ -113,11 +113,14 @@ def text(result: Restored) -> str:
 
 
 def caveat(result: Restored) -> str | None:
-    if not result.fault_count:
-        return None
-    places = (
-        "1 place was at fault"
-        if result.fault_count == 1
-        else f"{number_text(result.fault_count)} places were at fault"
-    )
-    return f"{places}; what stands there is as it was."
+    parts = []
+    if result.fault_count:
+        places = (
+            "1 place was at fault"
+            if result.fault_count == 1
+            else f"{number_text(result.fault_count)} places were at fault"
+        )
+        parts.append(f"{places}; what stands there is as it was")
+    if result.left_revisits:
+        parts.append(f"{counted(result.left_revisits, 'revisit')} of other programs not restored")
+    return f"{'; '.join(parts)}." if parts else None
