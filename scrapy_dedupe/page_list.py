@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .content.canonical import read
 from .content.markup import HostileMarkup
 from .content.title import title_of
-from .crawls.exchanges import is_http
+from .crawls.rules import is_http
 from .errors import DedupeError
 from .stored_pages import PageReader
 from .warc.wacz import Page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,17 +47,17 @@ def pack_by_settings(
         )
     folder = (warc_folder or settings.warc.folder).absolute()
     archive = CrawlArchive(index, crawl, folder, lambda damage: logger.warning("Damaged: %s.", damage))
-    pages = PageList(scrapy_settings, archive, with_text=settings.wacz.text)
-    done = pack_crawl(
-        index,
-        crawl,
-        folder,
-        settings.wacz.folder,
-        pages.page_of,
-        software=SOFTWARE,
-        has_text=settings.wacz.text,
-        watch=watch,
-    )
+    with closing(archive):
+        done = pack_crawl(
+            index,
+            crawl,
+            folder,
+            settings.wacz.folder,
+            PageList(scrapy_settings, archive, with_text=settings.wacz.text).page_of,
+            software=SOFTWARE,
+            has_text=settings.wacz.text,
+            watch=watch,
+        )
     if done is None:
         return None
     lacking = _lacking(done.missing, settings.warc.upload_url)

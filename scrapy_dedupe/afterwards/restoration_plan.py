@@ -25,6 +25,7 @@ import os
 import sqlite3
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 OPEN: Final = 0
 _SECOND_MS: Final = 1_000
 _MOST_CANDIDATES: Final = 8
+_KEPT_ANSWERS: Final = 1_024
 _IN_ORDER: Final = "ORDER BY file, offset, position"
 
 _TABLES: Final = """
@@ -371,6 +373,7 @@ class PlannedOriginals(Captures[str, Referred]):
     def __init__(self, plan: Plan, read: Callable[[Referred], StoredRecord]) -> None:
         self._plan = plan
         self._read = read
+        self._computed = lru_cache(_KEPT_ANSWERS)(self._has_payload)
 
     def candidates(self, revisit: Revisit) -> list[Referred]:
         """What a revisit may refer to, the best first; last what it names and what has another digest."""
@@ -402,6 +405,9 @@ class PlannedOriginals(Captures[str, Referred]):
         return []
 
     def has_payload(self, capture: Referred, digest: str) -> bool:
+        return self._computed(capture, digest)
+
+    def _has_payload(self, capture: Referred, digest: str) -> bool:
         return has_payload(self._read(capture), digest)
 
 

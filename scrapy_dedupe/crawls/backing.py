@@ -1,7 +1,8 @@
 """Tells what revisits lack: originals that are not in the index, and crawls and files that are not there.
 
-A record with that URI and date backs a revisit as long as its file is there: the archive is whole, and the index alone
-lacks something. So files are read that the index does not name, but only if there are such revisits.
+A record that a revisit refers to (see :mod:`scrapy_dedupe.warc.references`) backs it as long as its file is there: the
+archive is whole, and only the index lacks something. So files are read that the index does not name, but only if there
+are such revisits.
 """
 
 from __future__ import annotations
@@ -12,21 +13,17 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.warc.reading import read_records
 
-from .comparing import digits_of
 from .crawl_files import files_in_folders
 from .findings import Finding
 from .holders import is_bare
 from .places import readable
 from .rebuilding import crawl_of
-from .recounting import plain_or_same
-from .values import known_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from scrapy_dedupe.stores.base import CrawlInfo
-    from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
     from .dependencies import Needed
@@ -56,12 +53,10 @@ class Unmet:
         left = [
             (crawl, revisit)
             for crawl, revisit in self._revisits
-            if not (revisit.original_uri and self._ledger.has_record(revisit.original_uri, revisit.date))
+            if self._ledger.captures.original(revisit.reference) is None
         ]
-        backed = self._backed_by_other_files([revisit for _, revisit in left])
         counts: Counter[tuple[str, str]] = Counter()
-        for crawl, revisit in left:
-            file = backed.get(_wanted(revisit))
+        for crawl, revisit, file in self._backed_by_other_files(left):
             if file is None:
                 yield _without_original(crawl, revisit)
             else:
@@ -76,25 +71,37 @@ class Unmet:
                 continue
             self.read.add(need.file)
             file = readable(need.file)
-            for record in () if file is None else _responses(file):
-                self._ledger.note_record(record.target_uri or "", digits_of(record.date or ""))
+            if file is not None:
+                self._read(file)
 
-    def _backed_by_other_files(self, revisits: Sequence[Revisit]) -> dict[tuple[str, str, str | None], str]:
-        """In which files of the folders the records are that these revisits refer to."""
-        wanted = {_wanted(revisit) for revisit in revisits if revisit.original_uri}
-        found: dict[tuple[str, str, str | None], str] = {}
-        for file in files_in_folders(self._folders) if wanted else ():
-            if len(found) == len(wanted):
-                break
+    def _backed_by_other_files(
+        self, left: list[tuple[str, Revisit]]
+    ) -> Iterator[tuple[str, Revisit, str | None]]:
+        """In which files of the folders the records are that these revisits refer to; None for those that are in none."""
+        captures = self._ledger.captures
+        for file in files_in_folders(self._folders) if left else ():
             if str(file) in self.read:
                 continue
-            for record in _responses(file):
-                name = plain_or_same(record.target_uri or ""), digits_of(record.date or "")[:14]
-                digest = known_digest(record)
-                for key in ((*name, digest), (*name, None)):
-                    if key in wanted:
-                        found.setdefault(key, str(file))
-        return found
+            self._read(file)
+            lost = []
+            for crawl, revisit in left:
+                found = captures.original(revisit.reference)
+                if found is None:
+                    lost.append((crawl, revisit))
+                else:
+                    yield crawl, revisit, str(captures.file_of(found))
+            left = lost
+            if not left:
+                break
+        yield from ((crawl, revisit, None) for crawl, revisit in left)
+
+    def _read(self, file: ReadableFile) -> None:
+        try:
+            for record in read_records(file, on_damage=lambda damage: None):
+                self._ledger.captures.add(record)
+        except (OSError, DedupeError):
+            # That the file cannot be read is told with the crawl that it belongs to.
+            return
 
 
 def missing_needs(crawl: str, needs: Iterable[Needed]) -> Iterator[Finding]:
@@ -128,23 +135,8 @@ def _presence_text(needs: Sequence[Needed]) -> str:
     return f" Of its files {there} of {len(known)} {'is' if there == 1 else 'are'} there." if known else ""
 
 
-def _wanted(revisit: Revisit) -> tuple[str, str, str | None]:
-    return revisit.original_uri, revisit.date[:14], revisit.digest
-
-
-def _responses(file: ReadableFile) -> Iterator[StoredRecord]:
-    """The responses of a file; one that cannot be read has none."""
-    try:
-        for record in read_records(file, on_damage=lambda damage: None):
-            if record.type == "response" and record.target_uri and record.date:
-                yield record
-    except (OSError, DedupeError):
-        # That the file cannot be read is told with the crawl that it belongs to.
-        return
-
-
 def _without_original(crawl: str, revisit: Revisit) -> Finding:
-    refers_to = revisit.original_uri or "a payload"
+    refers_to = revisit.original_uri or revisit.reference.id or "a payload"
     text = (
         f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, of which"
         " neither the index nor a file has the original."

@@ -13,12 +13,14 @@ from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.tasks.watching import UNWATCHED, Reached
 from scrapy_dedupe.warc.capture import target_uri
 from scrapy_dedupe.warc.reading import read_record, read_records
+from scrapy_dedupe.warc.references import CaptureTable, reference_of
 
 from .places import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -48,6 +50,7 @@ class CrawlArchive:
                 if str(path) not in found and self._is_its_own(path):
                     found[str(path)] = path
         self.paths: list[ReadableFile] = list(found.values())
+        self._captures: CaptureTable | None = None
 
     def exchanges(self, urls: Collection[str], watch: Watch = UNWATCHED) -> Iterator[StoredRecord]:
         """The ``response`` and ``revisit`` records of *urls*, in the order in which they were written."""
@@ -62,19 +65,33 @@ class CrawlArchive:
                     yield record
 
     def original(self, revisit: StoredRecord) -> StoredRecord | None:
-        """The ``response`` record that a revisit refers to; None if it is not where the index says."""
-        if revisit.payload_digest is None:
-            return None
-        (entry,) = self._index.find(self._crawl, [revisit.payload_digest.value])
-        if entry is None or entry.file is None or entry.offset is None:
-            return None
-        path = self._present(entry.file)
-        if path is None:
-            return None
+        """The record that a revisit refers to; None if it is not where the index says, or in none of the files."""
+        digest = revisit.payload_digest
+        entry = None if digest is None else self._index.find(self._crawl, [digest.value])[0]
         try:
-            record = read_record(path, entry.offset)
+            if entry is not None:
+                return self._indexed(entry, revisit)
+            # The index knows originals only by their digests.
+            if self._captures is None:
+                self._captures = CaptureTable()
+                for path in self.paths:
+                    for record in read_records(path, on_damage=lambda damage: None):
+                        self._captures.add(record)
+            found = self._captures.original(reference_of(revisit))
+            return None if found is None else self._captures.record_of(found)
         except (DedupeError, OSError):
             return None
+
+    def close(self) -> None:
+        """Delete what was noted of the files."""
+        if self._captures is not None:
+            self._captures.close()
+
+    def _indexed(self, entry: Original, revisit: StoredRecord) -> StoredRecord | None:
+        path = None if entry.file is None else self._present(entry.file)
+        if path is None or entry.offset is None:
+            return None
+        record = read_record(path, entry.offset)
         is_it = record.type == "response" and record.payload_digest == revisit.payload_digest
         return record if is_it else None
 

@@ -23,7 +23,7 @@ from .rebuilding import principals
 from .values import known_digest, plain_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scrapy_dedupe.tasks.watching import Watch
     from scrapy_dedupe.warc.framing import Damage
@@ -110,8 +110,13 @@ class Comparison:
             self._add("damage", text, name, damage.offset)
 
         if self._is_imported:
-            return exchanges(read_records(file, on_damage=on_damage))
-        return principals(file, on_damage=on_damage)
+            return exchanges(self._ledger.captures.noted(read_records(file, on_damage=on_damage)))
+        return self._noted(principals(file, on_damage=on_damage))
+
+    def _noted(self, records: Iterable[tuple[StoredRecord, str]]) -> Iterator[tuple[StoredRecord, str]]:
+        for record, method in records:
+            self._ledger.captures.add(record)
+            yield record, method
 
     def _meets(self, entries: _Queue, record: StoredRecord) -> bool:
         """Whether an entry names this record. One that names its place and nothing else of it is told of."""

@@ -5,8 +5,10 @@ Counted is what the crawler counts: every ``response`` and ``revisit`` over HTTP
 payload conserves nothing. :mod:`.rules` decides which responses are originals; those of status 200 come before all
 others with the same payload, whatever the order of the lines.
 
-Revisits may come before their originals, so they wait in a temporary file until all originals are entered. Those
-without an original then wait in the index, until it resolves them. So do those whose original is in another crawl, as
+Revisits may come before their originals, so they wait in a temporary file until all originals are entered. The index
+finds an original by its digest. A revisit without one, or with the digest of another algorithm, may name any record of
+its own source in another way (see :mod:`scrapy_dedupe.warc.references`); it conserves nothing. Those whose original is
+not found then wait in the index, until it resolves them. So do those whose original is in another crawl, as
 long as other sources may bring their own crawl one: the order of its sources is to make no difference. Memory is
 bounded here, whatever waits.
 """
@@ -18,7 +20,7 @@ import tempfile
 from array import array
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, Self, overload
 
@@ -26,9 +28,10 @@ from scrapy_dedupe.errors import CrawlStateError, DamagedInput, SettingError, Ta
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
 from scrapy_dedupe.warc.cdxj_reading import CdxFault, read_cdxj
 from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.references import CaptureTable, Reference, is_unmodified, reference_of
 from scrapy_dedupe.warc.remote import shown
 
-from .exchanges import exchanges, imported_record, is_not_modified
+from .exchanges import exchanges, imported_record
 from .rebuilding import CONSERVES_NOTHING
 from .rules import is_http, line_may_be_original
 from .sources import unreadable
@@ -91,6 +94,7 @@ class Entering:
         self._total = self._dupes = 0
         self._entered = 0
         self._revisits = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
+        self._captures = CaptureTable()
         self._others = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
 
     @property
@@ -154,7 +158,7 @@ class Entering:
         """
         self._files[str(file)] = None
         try:
-            for record, method in exchanges(read_records(file)):
+            for record, method in exchanges(self._captures.noted(read_records(file))):
                 progress(record.offset)
                 if is_http(record):
                     try:
@@ -168,7 +172,7 @@ class Entering:
         taken = imported_record(record, method)
         digest, form, status = taken.digest, taken.form, record.http_status
         if record.type == "revisit":
-            self._take_revisit(digest, record.length, not is_not_modified(record))
+            self._take_revisit(digest, record.length, not is_unmodified(record), record)
         else:
             self._total += 1
         if digest is not None and taken.validators:
@@ -192,11 +196,20 @@ class Entering:
         )
         self._take_original(original)
 
-    def _take_revisit(self, digest: str | None, size: int, conserves: bool) -> None:
+    def _take_revisit(
+        self, digest: str | None, size: int, conserves: bool, record: StoredRecord | None = None
+    ) -> None:
         self._total += 1
         self._dupes += 1
-        if digest is not None and digest not in EMPTY_PAYLOADS:
-            self._revisits.write(f"{digest} {size if conserves else CONSERVES_NOTHING}\n")
+        if digest in EMPTY_PAYLOADS or (digest is None and record is None):
+            return
+        # A line of a CDXJ names no original but by its digest.
+        named = (
+            None
+            if record is None
+            else [f"{record.path}, offset {record.offset}", asdict(reference_of(record))]
+        )
+        self._revisits.write(json.dumps([digest, size if conserves else CONSERVES_NOTHING, named]) + "\n")
 
     def _take_original(self, original: Original) -> None:
         if original.status is not None:
@@ -255,20 +268,37 @@ class Entering:
         conserved = 0
         needs: set[Need] = set()
         self._revisits.seek(0)
-        while rows := [row.split() for row in islice(self._revisits, _BATCH)]:
+        while rows := [json.loads(row) for row in islice(self._revisits, _BATCH)]:
             self._alive()
-            digests = list({row[0]: None for row in rows})
+            digests = list({row[0]: None for row in rows if row[0] is not None})
             found = dict(zip(digests, self._index.find(self._source.crawl, digests), strict=True))
-            for digest, size in rows:
-                original = found[digest]
+            for digest, size, named in rows:
+                original = found.get(digest)
+                if original is None and self._names_own(digest, named):
+                    continue
                 is_own = original is not None and original.crawl == self._source.crawl
                 if original is None or not (is_own or self._is_last):
-                    waiting.append(digest, int(size))
+                    waiting.append(digest, size)
                     continue
-                conserved += max(0, original.size - int(size))
+                conserved += max(0, original.size - size)
                 if not is_own:
                     needs.add(Need(original.crawl, original.wacz_index, original.file))
         return conserved, needs
+
+    def _names_own(self, digest: str | None, named: list[Any] | None) -> bool:
+        """Whether a revisit whose digest the index does not have is done with; else it waits under its digest."""
+        if named is None:
+            return False
+        place, values = named
+        reference: Reference[str] = Reference(**values)
+        if self._captures.original(reference) is not None:
+            return True
+        if digest is None and not reference.is_unmodified:
+            self._on_fault(
+                f"{place}: the revisit has no payload digest, and the record that it names is not in the same source. The"
+                " index knows records of other sources only by their digests"
+            )
+        return digest is None
 
     def _on_fault(self, sentence: str) -> None:
         self._first_fault = self._first_fault or sentence
@@ -295,6 +325,7 @@ class Entering:
     ) -> None:
         self._revisits.close()
         self._others.close()
+        self._captures.close()
 
 
 class _WaitingInFile(Sequence[Waiting]):

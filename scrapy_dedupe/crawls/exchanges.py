@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
 from scrapy_dedupe.warc.dates import date_digits
+from scrapy_dedupe.warc.references import is_unmodified
 
 from .originals import validators_of
 from .rules import is_http, may_be_original
@@ -54,7 +55,7 @@ def imported_record(record: StoredRecord, method: str) -> ImportedRecord:
         )
     date, url = date_digits(record.date), plain_url(record.target_uri)
     is_original = may_be_original(record, method)
-    is_copy = record.type == "revisit" and method == "GET" and not is_not_modified(record)
+    is_copy = record.type == "revisit" and method == "GET" and not is_unmodified(record)
     is_page = digest is not None and digest not in EMPTY_PAYLOADS and (is_original or is_copy)
     validators = validators_of(record.http_headers) if is_page and record.http_status == 200 else b""
     return ImportedRecord(digest, form, date, url, is_original, validators)
@@ -97,13 +98,6 @@ def exchanges(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, s
             request = None
     if waiting is not None:
         yield waiting, "GET"
-
-
-def is_not_modified(record: StoredRecord) -> bool:
-    """Whether a revisit stands for a 304, in any version of its profile or without one."""
-    if (record.profile or "").endswith("server-not-modified"):
-        return True
-    return record.http is not None and record.http.status == 304
 
 
 def _belong_together(principal: StoredRecord, request: StoredRecord) -> bool:

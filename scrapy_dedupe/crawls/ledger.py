@@ -3,8 +3,8 @@
 An index gives its entries in no order, and a crawl can have more of them than the memory holds. They are put in a
 temporary SQLite file, which is gone when the ledger is closed; from there they come file by file, in order of offset.
 
-Beside them the ledger notes which records have been read, by URL and date, since a revisit may refer to a record that
-is not in the index. 12 bytes of BLAKE2b stand for both.
+Beside them the ledger has the captures that were read so far, of all crawls, since a revisit may refer to a record that
+is not in the index.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.warc.references import CaptureTable
 
 from .values import plain_digest
 
@@ -30,7 +31,6 @@ CREATE TABLE entry (file TEXT, "offset" INTEGER, digest TEXT NOT NULL, date TEXT
     size INTEGER NOT NULL, form TEXT NOT NULL);
 CREATE TABLE unmet (entry INTEGER PRIMARY KEY, name BLOB NOT NULL);
 CREATE INDEX unmet_name ON unmet (name);
-CREATE TABLE record (name BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
 
@@ -50,13 +50,13 @@ class Entry(NamedTuple):
 
 
 class Ledger:
-    """The entries of one crawl after the other (:meth:`take`), and the records read so far. Closed by :meth:`close`."""
+    """The entries of one crawl after the other (:meth:`take`), and the ``captures`` read so far. Closed by :meth:`close`."""
 
     def __init__(self) -> None:
         # The empty name makes a temporary file that SQLite removes itself.
         self._connection = sqlite3.connect("", isolation_level=None)
         self._connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + _SCHEMA)
-        self._records: list[tuple[bytes]] = []
+        self.captures = CaptureTable()
 
     def take(self, originals: Iterable[Original]) -> None:
         """Hold the entries of a crawl in place of those of the last one."""
@@ -175,27 +175,10 @@ class Ledger:
                 found[digest] = row
         return found
 
-    def note_record(self, url: str, date: str) -> None:
-        """Note that a record of this URL and date (digits) was read."""
-        self._records.append((_name(url, date),))
-        if len(self._records) >= _BATCH:
-            self._write_records()
-
-    def has_record(self, url: str, date: str) -> bool:
-        """Whether such a record was read. Of dates with and without milliseconds the seconds count."""
-        self._write_records()
-        query = "SELECT 1 FROM record WHERE name = ?"
-        return self._connection.execute(query, (_name(url, date),)).fetchone() is not None
-
     def close(self) -> None:
         """Forget all."""
         self._connection.close()
-
-    def _write_records(self) -> None:
-        self._connection.execute("BEGIN")
-        self._connection.executemany("INSERT OR IGNORE INTO record VALUES (?)", self._records)
-        self._connection.execute("COMMIT")
-        self._records.clear()
+        self.captures.close()
 
 
 def _usual(digest: str) -> str:
@@ -207,4 +190,5 @@ def _usual(digest: str) -> str:
 
 
 def _name(url: str, date: str) -> bytes:
+    """12 bytes of BLAKE2b of a URL and a date to the second."""
     return blake2b(f"{date[:14]} {url}".encode("utf-8", "surrogatepass"), digest_size=12).digest()

@@ -18,7 +18,7 @@ from scrapy_dedupe.tasks.watching import UNWATCHED, Reached, part
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.records import SERVER_NOT_MODIFIED
+from scrapy_dedupe.warc.references import is_unmodified
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
 from .ledger import Ledger
@@ -260,9 +260,9 @@ class _Entries:
         if digest is None or digest in EMPTY_PAYLOADS:
             return
         if record.type == "revisit":
-            is_unmodified = record.profile == SERVER_NOT_MODIFIED
-            self._revisits.append((digest, CONSERVES_NOTHING if is_unmodified else record.length))
-            if not is_unmodified:
+            is_copy = not is_unmodified(record)
+            self._revisits.append((digest, record.length if is_copy else CONSERVES_NOTHING))
+            if is_copy:
                 self._take_url(record, digest)
         elif is_kept or may_be_original(record, method, self._rules):
             self._take_response(record, digest)

@@ -2,7 +2,7 @@
 
 Each record counts as it did when it was recorded or imported: every ``response`` and ``revisit``, of an imported crawl
 those over HTTP. A revisit has an original if the crawl itself has its payload in the index, or a committed crawl, or at
-least if the record that it refers to was read. What revisits conserve can be told only if the index has the very
+least if the record that it refers to was read (see :mod:`scrapy_dedupe.warc.references`). What revisits conserve can be told only if the index has the very
 originals that they refer to; after a removal it may have others of another size.
 """
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores.base import Counts
-from scrapy_dedupe.warc.records import SERVER_NOT_MODIFIED
+from scrapy_dedupe.warc.references import reference_of
 
 from .comparing import digits_of
-from .exchanges import counted_record, is_not_modified
+from .exchanges import counted_record
 from .findings import Finding
 from .rules import may_be_original
 from .values import EMPTY_PAYLOADS, known_digest, plain_url
@@ -23,6 +23,7 @@ from .values import EMPTY_PAYLOADS, known_digest, plain_url
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.references import Reference
 
     from .index import CrawlIndex
     from .ledger import Ledger
@@ -32,7 +33,7 @@ _BATCH = 500
 
 
 class Revisit(NamedTuple):
-    """A revisit: where it is, and what it refers to. ``date`` is that of the original, in digits."""
+    """A revisit: where it is, and what it refers to. ``original_uri`` and ``date``, in digits, are as the index has them."""
 
     file: str
     offset: int
@@ -42,6 +43,7 @@ class Revisit(NamedTuple):
     original_uri: str
     date: str
     conserves: bool
+    reference: Reference[str]
 
 
 class Recount:
@@ -74,8 +76,6 @@ class Recount:
         if record.type not in ("response", "revisit"):
             return
         is_response = record.type == "response"
-        if is_response and record.target_uri and record.date:
-            self._ledger.note_record(plain_or_same(record.target_uri), digits_of(record.date))
         taken = None if self._rules else counted_record(record, method)
         if self._rules is None and taken is None:
             return
@@ -114,11 +114,8 @@ class Recount:
         digest = known_digest(record)
         if digest in EMPTY_PAYLOADS:
             return
-        is_unmodified = (
-            is_not_modified(record) if self._rules is None else record.profile == SERVER_NOT_MODIFIED
-        )
-        original_uri = plain_or_same(record.refers_to_uri or "")
-        if is_unmodified and digest is None and not original_uri:
+        reference = reference_of(record)
+        if reference.is_unmodified and digest is None and reference.uri is None and reference.id is None:
             # It says that the page is the one that a client had, and no more.
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
@@ -128,9 +125,10 @@ class Recount:
             record.target_uri or "",
             digest,
             record.length,
-            original_uri,
+            plain_or_same(reference.uri or ""),
             date,
-            not is_unmodified,
+            not reference.is_unmodified,
+            reference,
         )
         self._revisits.append(revisit)
         if len(self._revisits) >= _BATCH:

@@ -15,9 +15,10 @@ from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.stores.base import Counts, Original, UrlCapture, Waiting
 from scrapy_dedupe.tasks.watching import UNWATCHED, Reached, part
 from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.references import is_unmodified
 
 from .comparing import differences
-from .exchanges import counted_record, exchanges, is_not_modified
+from .exchanges import counted_record, exchanges
 from .places import WACZ_SUFFIX, size_of, sizes_of
 from .rebuilding import CONSERVES_NOTHING, container_number
 from .values import EMPTY_PAYLOADS
@@ -102,7 +103,7 @@ class _Batch:
             self._urls.append(UrlCapture(taken.url, digest, taken.date, taken.validators))
         if is_revisit:
             if digest is not None and digest not in EMPTY_PAYLOADS:
-                is_copy = not is_not_modified(record)
+                is_copy = not is_unmodified(record)
                 self._waiting.append(Waiting(digest, record.length if is_copy else CONSERVES_NOTHING))
         elif record.http_status != 200:
             return self._digest_of(record, taken) is not None

@@ -314,6 +314,12 @@ class CaptureTable(Captures[str, FiledCapture]):
             self._write()
         return self._number
 
+    def noted(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
+        """Pass records on, and take each."""
+        for record in records:
+            self.add(record)
+            yield record
+
     def file_of(self, capture: FiledCapture) -> ReadableFile:
         """The file that holds a capture."""
         return self._files[capture.file]

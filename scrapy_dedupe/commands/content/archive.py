@@ -6,6 +6,7 @@ if its canonical text has that digest, whichever canonicaliser made it.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,7 @@ class Archive:
             return dict.fromkeys(wanted, sentence)
         lacking = ""
         try:
-            with part(self._watch, crawl, sizes_of(archive.paths)):
+            with closing(archive), part(self._watch, crawl, sizes_of(archive.paths)):
                 for record in archive.exchanges({item.url for item in wanted}, self._watch):
                     source = record if record.type == "response" else archive.original(record)
                     if source is None:
