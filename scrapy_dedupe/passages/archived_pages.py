@@ -1,12 +1,21 @@
-"""The pages in WARC and ARC files, as they were stored."""
+"""The pages in WARC and ARC files, as they were stored.
+
+A revisit is the page that its original was: it is indexed under its own URL, with the payload of the original. That may
+be in a file which is read later, so revisits wait in a temporary file until all files are read.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import json
+import sqlite3
+import tempfile
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
 from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.references import CaptureTable, Reference, reference_of
 from scrapy_dedupe.warc.remote import shown
 
 from .forms import PAGE
@@ -22,6 +31,8 @@ if TYPE_CHECKING:
 
     from .intake import Skipped
 
+_SPOOL_BYTES: Final = 4 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class PageRules:
@@ -35,52 +46,144 @@ class PageRules:
     exchanges: Callable[[Iterable[StoredRecord]], Iterator[tuple[StoredRecord, str]]]
 
 
-def pages_in(
-    file: ReadableFile,
-    rules: PageRules,
-    *,
-    host: str | None,
-    max_bytes: int,
-    faults: Faults,
-    skipped: Skipped,
-) -> Iterator[RawDocument]:
-    """Yield the responses with status 200 to GET whose Content-Type is one of text, in the order of the file.
+class Pages:
+    """The pages in the files of a run. Only what identifies captures and revisits is kept, on disk.
 
-    Raises OSError if the file cannot be read, and what `Faults.add` raises.
+    Closed by `close`.
     """
-    for record, method in rules.exchanges(read_records(file, on_damage=faults.add_damage)):
-        if reason := _reason_against(record, method):
-            skipped.add(reason)
-            continue
-        assert record.http is not None
-        # Scrapy reads the last one. What a page without Content-Type is will be seen in its body.
-        *_, content_type = b"", *record.http.get_all(b"Content-Type")
-        if content_type and rules.kind_of(content_type.decode("latin-1")) is None:
-            skipped.add("type")
-            continue
-        place = f"{shown(str(file))}, offset {record.offset}"
+
+    def __init__(
+        self, rules: PageRules, *, host: str | None, max_bytes: int, faults: Faults, skipped: Skipped
+    ) -> None:
+        self._rules = rules
+        self._host = host
+        self._max_bytes = max_bytes
+        self._faults = faults
+        self._skipped = skipped
+        self._captures = CaptureTable()
+        self._waiting = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
+        self._count = 0
+        # The empty name makes a temporary file that SQLite removes itself.
+        self._taken = sqlite3.connect("", isolation_level=None)
+        self._taken.executescript(
+            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
+            "CREATE TABLE taken (id BLOB PRIMARY KEY, count INTEGER) WITHOUT ROWID;"
+        )
+
+    def close(self) -> None:
+        """Delete what was kept."""
+        self._captures.close()
+        self._waiting.close()
+        self._taken.close()
+
+    def in_file(self, file: ReadableFile) -> Iterator[RawDocument]:
+        """Yield the responses with status 200 to GET whose Content-Type is one of text, in the order of the file.
+
+        Raises OSError if the file cannot be read, and what `Faults.add` raises.
+        """
+        records = self._captures.noted(read_records(file, on_damage=self._faults.add_damage))
+        for record, method in self._rules.exchanges(records):
+            place = f"{shown(str(file))}, offset {record.offset}"
+            if record.type == "revisit":
+                self._wait(record, method, place)
+            elif reason := _reason_against(record, method):
+                self._skipped.add(reason)
+            else:
+                assert record.http is not None
+                yield from self._document(record.target_uri or "", _content_type(record), record, place)
+
+    def note(self, doc_id: str) -> None:
+        """Tell that a document was taken. No older revisit takes its place then."""
+        if self._count:
+            self._taken.execute("INSERT OR REPLACE INTO taken VALUES (?, ?)", (_key(doc_id), self._count))
+
+    def of_revisits(self) -> Iterator[RawDocument]:
+        """Yield the pages that revisits stand for, after all files were read."""
+        self._waiting.seek(0)
+        for number, line in enumerate(self._waiting, 1):
+            url, content_type, place, values = json.loads(line)
+            found = self._captures.original(Reference(**values))
+            if found is None:
+                self._skipped.add("revisit")
+                continue
+            newer = self._taken.execute("SELECT count FROM taken WHERE id = ?", (_key(url),)).fetchone()
+            if newer is not None and newer[0] >= number:
+                continue
+            try:
+                original = self._captures.record_of(found)
+            except (OSError, DamagedInput) as error:
+                self._faults.add(place, f"its original cannot be read again ({error})")
+                continue
+            if original.http is not None and original.http.status != 200 and content_type is None:
+                self._skipped.add("status")
+                continue
+            yield from self._document(url, content_type or _content_type(original), original, place)
+
+    def _wait(self, revisit: StoredRecord, method: str, place: str) -> None:
+        reference = reference_of(revisit)
+        # That nothing was modified says nothing of the page.
+        has_head = revisit.http is not None and not reference.is_unmodified
+        if reason := _reason_against(revisit, method) if has_head else _reason_against_method(method):
+            self._skipped.add(reason)
+            return
+        content_type = _content_type(revisit) if has_head else None
+        if content_type and self._rules.kind_of(content_type) is None:
+            self._skipped.add("type")
+            return
+        self._count += 1
+        row = [revisit.target_uri or "", content_type, place, asdict(reference)]
+        self._waiting.write(json.dumps(row) + "\n")
+
+    def _document(
+        self, url: str, content_type: str, source: StoredRecord, place: str
+    ) -> Iterator[RawDocument]:
+        """The page of a URL with the payload of *source*, if it is one that can be indexed."""
+        # The body decides about a page without Content-Type.
+        if content_type and self._rules.kind_of(content_type) is None:
+            self._skipped.add("type")
+            return
         try:
-            url = checked_name(record.target_uri or "")
+            url = checked_name(url)
         except SettingError as error:
-            faults.add(place, str(error))
-            continue
+            self._faults.add(place, str(error))
+            return
         # What HTTP says of it is a small part of a block, so the block tells whether the body can be held.
-        if record.frame.block_length - record.http.length > max_bytes:
-            skipped.add("large", place, f"{url} has more than {max_bytes} bytes")
-            continue
+        head_bytes = source.http.length if source.http is not None else 0
+        if source.frame.block_length - head_bytes > self._max_bytes:
+            self._skipped.add("large", place, f"{url} has more than {self._max_bytes} bytes")
+            return
         try:
-            body = record.payload()
+            body = source.payload()
         except DamagedInput as error:
-            faults.add(place, str(error))
-            continue
-        yield RawDocument(url, host, body, PAGE, f"{place} ({url})", tuple(record.http.headers))
+            self._faults.add(place, str(error))
+            return
+        yield RawDocument(url, self._host, body, PAGE, f"{place} ({url})", _headers(source, content_type))
+
+
+def _content_type(record: StoredRecord) -> str:
+    if record.http is None:
+        return record.get("Content-Type") or ""
+    # Scrapy reads the last one.
+    *_, value = b"", *record.http.get_all(b"Content-Type")
+    return value.decode("latin-1")
+
+
+def _headers(source: StoredRecord, content_type: str) -> tuple[tuple[bytes, bytes], ...]:
+    """The headers of *source*, whose payload is indexed, with this Content-Type."""
+    headers = () if source.http is None else source.http.headers
+    others = tuple((name, value) for name, value in headers if name.lower() != b"content-type")
+    return (*others, (b"Content-Type", content_type.encode("latin-1"))) if content_type else others
 
 
 def _reason_against(record: StoredRecord, method: str) -> str | None:
-    if record.type == "revisit":
-        return "revisit"
     if record.http is None or record.http.status is None:
         return "type"
-    if record.http.status != 200:
-        return "status"
+    return "status" if record.http.status != 200 else _reason_against_method(method)
+
+
+def _reason_against_method(method: str) -> str | None:
     return None if method.upper() == "GET" else "method"
+
+
+def _key(doc_id: str) -> bytes:
+    return blake2b(doc_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -45,7 +45,7 @@ QUIET: Final[dict[str, str]] = {
     "status": "responses with another status than 200",
     "method": "answers to other requests than GET",
     "type": "pages that are no text",
-    "revisit": "revisits, which repeat a page",
+    "revisit": "revisits whose original is in none of these files",
 }
 """Why something is passed over that nobody would expect in the index, with words for it."""
 

@@ -5,7 +5,8 @@ lines on standard input. A folder stands for all below it, in the order of names
 holds is told by `forms`. The id of a document is
 
 - of a file its path as it was found from the word, with ``/`` between its parts, or relative to a base folder;
-- of a page in an archive its URL: of responses with status 200 to GET whose Content-Type is one of text;
+- of a page in an archive its URL: of responses with status 200 to GET whose Content-Type is one of text, and of revisits
+  whose original is in one of the archives, which come last;
 - of a JSON line what stands in a field of it.
 
 Nothing is decoded here: `intake` does that, in other processes. Memory holds one document at a time, of bounded size,
@@ -20,6 +21,7 @@ import io
 import os
 import stat
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final, cast
@@ -29,7 +31,7 @@ from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
-from .archived_pages import PageRules, pages_in
+from .archived_pages import PageRules, Pages
 from .catalogue import MANIFEST, read_manifest
 from .forms import ARCHIVE, BINARY, LINES, OPEN, START_BYTES, form_of, has_nul
 from .intake import RawDocument
@@ -87,7 +89,23 @@ class Sources:
         self._folders: set[tuple[int, int]] = set()
 
     def documents(self) -> Iterator[RawDocument]:
-        """Yield the documents, in the order of the words. Raises what `Faults.add` raises."""
+        """Yield the documents, in the order of the words, once. Raises what `Faults.add` raises."""
+        with closing(
+            Pages(
+                self._options.rules,
+                host=self._options.host,
+                max_bytes=self._options.max_bytes,
+                faults=self._faults,
+                skipped=self._skipped,
+            )
+        ) as pages:
+            self._pages = pages
+            for document in self._stored():
+                pages.note(document.doc_id)
+                yield document
+            yield from pages.of_revisits()
+
+    def _stored(self) -> Iterator[RawDocument]:
         # It may have been made since.
         if self._options.without is not None and self._options.without.is_dir():
             self._folders.add(_identity(self._options.without.stat()))
@@ -205,14 +223,7 @@ class Sources:
             return
         for member in members:
             try:
-                yield from pages_in(
-                    member,
-                    self._options.rules,
-                    host=self._options.host,
-                    max_bytes=self._options.max_bytes,
-                    faults=self._faults,
-                    skipped=self._skipped,
-                )
+                yield from self._pages.in_file(member)
             except OSError as error:
                 self._faults.add(shown(str(member)), _unreadable(error))
 
