@@ -29,6 +29,7 @@ from scrapy_dedupe.warc.codings import Undecodable, codings_of
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import MAX_CHUNK_LINE
+from scrapy_dedupe.warc.references import bare_id, milliseconds, reference_of, uri_key
 
 from .restored_heads import (
     algorithm_of,
@@ -74,7 +75,9 @@ class Original:
         wanted = revisit.get("WARC-Payload-Digest")
         texts = [text for text in (wanted, former(revisit, "WARC-Payload-Digest")) if text]
         where = f"{self.record.path}, offset {self.record.offset}"
-        is_sure = is_ours(revisit) or _codings(revisit) == _codings(self.record)
+        is_sure = (is_ours(revisit) and self._is_named_by(revisit)) or _codings(revisit) == _codings(
+            self.record
+        )
         if not is_sure and (
             not self._is_in_codings_of(revisit) or any(self._has(text, "decoded") for text in texts)
         ):
@@ -97,6 +100,17 @@ class Original:
             return f"its digest {wanted} is of an algorithm that is not known here"
         found = in_form_of(wanted, self._digest(label, "payload") or b"").decode("latin-1")
         return f"its original in {where} has the payload digest {found}, the revisit says {wanted}"
+
+    def _is_named_by(self, revisit: StoredRecord) -> bool:
+        """Whether *revisit* names this record, instead of only having the digest of its payload."""
+        reference, record = reference_of(revisit), self.record
+        if reference.id is not None and reference.id == bare_id(record.id):
+            return True
+        return (
+            reference.uri is not None
+            and uri_key(reference.uri) == uri_key(record.target_uri or "")
+            and reference.date == milliseconds(record.date)
+        )
 
     def _has(self, text: str, *only: str) -> bool:
         algorithm = algorithm_of(text)

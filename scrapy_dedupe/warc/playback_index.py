@@ -77,7 +77,7 @@ CREATE TABLE pairs (capture INTEGER PRIMARY KEY, request INTEGER UNIQUE);
 INSERT OR IGNORE INTO pairs SELECT c.number, r.number FROM captures c JOIN requests r ON r.concurrent_to = c.id;
 INSERT OR IGNORE INTO pairs SELECT c.number, r.number FROM captures c JOIN requests r ON r.id = c.concurrent_to;
 INSERT OR IGNORE INTO pairs SELECT c.number, r.number FROM captures c
-    JOIN requests r ON r.uri = c.uri AND r.date_ms = c.date_ms AND r.file = c.file
+    JOIN requests r ON r.uri = c.uri AND r.date_ms = c.date_ms AND r.file = c.file AND c.kind <> 'resource'
     ORDER BY abs(r.number - c.number), c.number;
 UPDATE captures SET (method, body, cookies) =
     (SELECT r.method, r.body, r.cookies FROM pairs p JOIN requests r ON r.number = p.request WHERE p.capture = captures.number)
@@ -132,7 +132,7 @@ class PlaybackIndex(Captures[str, Place]):
         self._requests: list[tuple[object, ...]] = []
 
     def add(self, file: int, record: StoredRecord) -> bool:
-        """Enter a record of the file with that number; False if it is no HTTP exchange."""
+        """Enter a record of the file with that number; False if it is no part of an HTTP exchange."""
         if file != self._file:
             self._file = file
             self._enter_crawl(None, file)
@@ -149,7 +149,7 @@ class PlaybackIndex(Captures[str, Place]):
             return False
         if len(self._captures) + len(self._requests) >= _BATCH:
             self._flush()
-        return True
+        return record.type != "resource"
 
     def finish(self) -> None:
         """Bring captures and requests together."""

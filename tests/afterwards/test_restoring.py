@@ -303,6 +303,28 @@ def test_a_copy_in_another_coding_than_its_originals_head_is_restored(tmp_path: 
     assert same(tmp_path / "first", tmp_path / "out")
 
 
+def test_a_payload_with_the_digest_of_the_decoded_body_is_not_taken_for_the_bytes_of_a_copy(
+    tmp_path: Path,
+) -> None:
+    write_file(tmp_path / "first" / "a.warc.gz", [response(Page(1, PACKED, http=CODED), BODY)])
+    write_file(tmp_path / "first" / "b.warc.gz", [response(Page(2, PACKED, http=CODED), BODY)])
+    deduped = dedupe(tmp_path / "first", tmp_path / "deduped")
+    write_file(deduped / "a.warc.gz", [response(Page(3, BODY, http=PLAIN), BODY)])
+    with pytest.raises(DamagedInput, match="content coding"):
+        run(deduped, output=tmp_path / "out")
+
+
+def test_a_revisit_that_says_nothing_was_modified_is_left_and_counted(tmp_path: Path) -> None:
+    page = foreign(Page(2, b"", http=PLAIN), sha1(BODY)).replace(
+        b"identical-payload-digest", b"server-not-modified"
+    )
+    write_file(tmp_path / "in" / "a.warc.gz", [response(Page(1, BODY)), page])
+    result = run(tmp_path / "in", output=tmp_path / "out", all_writers=True)
+    assert (result.restored, result.left_revisits) == (0, 1)
+    assert list(result.left) == ["of answers that nothing was modified, which had no payload"]
+    assert same(tmp_path / "in", tmp_path / "out")
+
+
 def test_nothing_is_left_of_where_a_revisit_of_another_program_was_pointed(tmp_path: Path) -> None:
     former = (
         b"WARC-Refers-To: " + Page(1, b"").id,

@@ -390,6 +390,49 @@ def test_only_pages_that_were_got_are_taken(here: Path) -> None:
     assert found.faults.count == 0
 
 
+def revisit(url: str, of: str, *, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n", **fields: str) -> bytes:
+    named = {"WARC_Refers_To_Target_URI": of, "WARC_Refers_To_Date": "2026-08-01T12:00:00Z", **fields}
+    return record("revisit", head, url=url, **named)
+
+
+def test_a_revisit_is_the_page_of_its_original_in_whatever_file(here: Path) -> None:
+    write("a.warc", revisit("http://a/again", "http://b/") + revisit("http://a/lost", "http://gone/"))
+    write("b.warc", response("http://b/", b"<p>words"))
+    found = Found("a.warc", "b.warc")
+    assert [(document.doc_id, document.data) for document in found.documents] == [
+        ("http://b/", b"<p>words"),
+        ("http://a/again", b"<p>words"),
+    ]
+    assert found.skipped.counts == {"revisit": 1}
+
+
+def test_a_revisit_does_not_take_the_place_of_a_page_that_comes_after_it(here: Path) -> None:
+    pages = [
+        response("http://b/", b"<p>old"),
+        revisit("http://a/", "http://b/"),
+        response("http://a/", b"<p>new"),
+    ]
+    write("a.warc", b"".join(pages))
+    assert Found("a.warc").ids == ["http://b/", "http://a/"]
+    write("a.warc", b"".join([pages[0], pages[2], pages[1]]))
+    assert [document.data for document in Found("a.warc").documents] == [b"<p>old", b"<p>new", b"<p>old"]
+
+
+def test_only_revisits_of_pages_that_were_got_are_taken(here: Path) -> None:
+    data = [
+        response("http://b/", b"<p>words"),
+        response("http://b/gone", b"no", status=404),
+        revisit("http://a/1", "http://b/", head=b"HTTP/1.1 404 Not Found\r\n\r\n"),
+        revisit("http://a/2", "http://b/", head=b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n"),
+        revisit("http://a/3", "http://b/gone", head=b""),
+        revisit("http://b/", "http://b/", head=b"HTTP/1.1 304 Not Modified\r\n\r\n"),
+    ]
+    write("a.warc", b"".join(data))
+    found = Found("a.warc")
+    assert found.ids == ["http://b/", "http://b/"]
+    assert found.skipped.counts == {"status": 3, "type": 1}
+
+
 def test_a_page_that_is_too_large_is_named(here: Path) -> None:
     write("a.warc", response("http://a/", b"a" * 1_001) + response("http://b/", b"a" * 1_000))
     found = Found("a.warc", max_bytes=1_000)
