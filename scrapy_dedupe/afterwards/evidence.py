@@ -8,7 +8,8 @@ verification, so it is neither synced nor journalled.
 ``id`` one of the record id, ``bare`` is 1 if that stands without angle brackets; ``sha`` is the SHA-256 of its stored
 payload; ``digest`` its digest in one form, the SHA-1 that replay programs compute where it has none, and ``text`` what
 WARC-Payload-Digest says if that is another text;
-``whole`` is 0 for a payload that was cut, ``chunked`` 1 for one that is stored in chunks. ``sides`` has the bit 1 if it
+``whole`` is 0 for a payload that was cut, ``chunked`` 1 for one that is stored in chunks; ``page`` is 1 for a response with
+status 200, and NULL for one that is no original, such as a 304. ``sides`` has the bit 1 if it
 is in the archive before, 2 if in that after. ``file`` counts the files: 2n and 2n + 1 are those of pair n before and
 after.
 
@@ -41,6 +42,7 @@ from scrapy_dedupe.warc.references import (
     Captures,
     Reference,
     bare_id,
+    can_be_original,
     digest_key,
     has_payload,
     milliseconds,
@@ -62,13 +64,13 @@ UNCHANGED, CONVERTED, REPOINTED, UNDONE = range(4)
 _BATCH_ROWS = 5_000
 _MOST_HELD = 1_000
 _KEPT_ANSWERS = 1_024
-_ALIKE = "sha, digest, text, whole, chunked"
+_ALIKE = "sha, digest, text, whole, chunked, page"
 _REFERENCE = (
     "id", "bare", "place", "date", "target", "uri", "own_date", "digest", "unmodified", "unchunked"
 )  # fmt: skip
 
 _TABLES = {
-    "captures": "place, uri, id, bare, date, sha, digest, text, whole, chunked, sides, file, offset, position",
+    "captures": "place, uri, id, bare, date, sha, digest, text, whole, chunked, page, sides, file, offset, position",
     "revisits": "pair, change, b_offset, a_offset, sha, own_id, own_former, b_position, "
     + ", ".join(f"{side}_{name}" for side in "ba" for name in _REFERENCE),
     "links": "pair, b_offset, a_offset, field, old, new",
@@ -123,6 +125,7 @@ class Held(NamedTuple):
     text: str | None
     whole: int
     chunked: int
+    page: int | None
     file: int
     offset: int
     position: int | None
@@ -230,6 +233,7 @@ class EvidenceWriter:
         row = (
             hashed_place(uri, date), uri_key(uri or ""), hashed_id(record.id), is_bare(record.id), date, sha,
             digest, None if text == digest else text, int(is_whole(record)), int(_is_in_chunks(record)),
+            int(record.http_status == 200) if can_be_original(record) else None,
             sides, 2 * self._pair + (sides != BEFORE), record.offset, _position(record),
         )  # fmt: skip
         self._add("captures", row)
@@ -382,9 +386,9 @@ class Evidence:
         return self._answers("uri = ? AND sha = ?", _ALIKE, sides, uri, sha)
 
     def of_uri(self, uri: bytes, sides: int) -> tuple[Held, ...]:
-        """The whole captures of a URI, one for all with the same date and payload."""
+        """The whole captures of a URI with status 200, one for all with the same date and payload."""
         self._index_digests()
-        return self._answers("uri = ? AND whole", f"date, {_ALIKE}", sides, uri)
+        return self._answers("uri = ? AND whole AND page", f"date, {_ALIKE}", sides, uri)
 
     def _index_digests(self) -> None:
         if not self._has_digests:
@@ -445,7 +449,7 @@ class Evidence:
     def _held(self, where: str, alike: str, sides: int, *keys: object) -> tuple[Held, ...]:
         # A URI that was captured a million times in one second must not be read a million times.
         rows = self._rows(
-            "SELECT place, id, bare, date, sha, digest, text, whole, chunked, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - as above
+            "SELECT place, id, bare, date, sha, digest, text, whole, chunked, page, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - as above
             f" WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",
             (*keys, sides),
         )
@@ -465,14 +469,14 @@ class Side(Captures[bytes, Held]):
         self._read = read
         self._computed = lru_cache(_KEPT_ANSWERS)(self._has_payload)
 
-    def with_id(self, record_id: bytes) -> tuple[Held, ...]:
-        return self._evidence.with_id(record_id, self._side)
+    def with_id(self, record_id: bytes) -> list[Held]:
+        return _originals(self._evidence.with_id(record_id, self._side))
 
-    def in_second(self, uri: bytes, second: int) -> tuple[Held, ...]:
-        return self._evidence.at_place(place_of_key(uri, second), self._side)
+    def in_second(self, uri: bytes, second: int) -> list[Held]:
+        return _originals(self._evidence.at_place(place_of_key(uri, second), self._side))
 
     def with_digest(self, digest: str, uri: bytes | None, date_ms: int) -> list[Held]:
-        return _nearest_first(self._evidence.with_digest(digest, uri, self._side), date_ms)
+        return _nearest_first(_originals(self._evidence.with_digest(digest, uri, self._side)), date_ms)
 
     def of_uri(self, uri: bytes, date_ms: int) -> list[Held]:
         return _nearest_first(self._evidence.of_uri(uri, self._side), date_ms)[:1]
@@ -485,6 +489,10 @@ class Side(Captures[bytes, Held]):
             return has_payload(self._read(capture), digest)
         except DamagedInput:
             return False
+
+
+def _originals(captures: Iterable[Held]) -> list[Held]:
+    return [held for held in captures if held.page is not None]
 
 
 def _nearest_first(captures: Iterable[Held], date_ms: int) -> list[Held]:
