@@ -11,6 +11,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 
 from .errors import ArchiveError, SettingError, folder_fault, nearest_there
 from .middleware_order import check_places
+from .project_settings import is_crawl
 from .settings import read_settings
 
 if TYPE_CHECKING:
@@ -39,15 +40,19 @@ class Addon:
 
         ADDONS = {"scrapy_dedupe.Addon": 500}
 
-    With ``DEDUPE_REPLAY`` also the middleware that answers from an archive (950), in ``scrapy shell`` too; with
+    With ``DEDUPE_REPLAY`` also the middleware that answers from an archive (950); with
     ``DEDUPE_PASSAGES`` the extension that fills a passage index. Other extensions (all 500) see what the crawl saves, for
     the report, write the log of duplicates, and show metrics.
 
-    What the project or the spider sets itself stays. ``scrapy shell`` is left alone: to look at a page is no crawl.
+    What the project or the spider sets itself stays. ``scrapy check``, ``parse``, ``fetch``, ``view`` and ``shell`` are not
+    crawls: nothing is recorded or remembered.
     ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` and ``DEDUPE_WARC_ENABLED`` leave one of them out. Raises
     :class:`~scrapy_dedupe.errors.SettingError` for a setting with a wrong value, and
     :class:`~scrapy_dedupe.errors.ArchiveError` for a ``JOBDIR`` that cannot be made.
     """
+
+    def __init__(self, *, is_crawl: bool = True) -> None:
+        self._is_crawl = is_crawl
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -56,7 +61,7 @@ class Addon:
         except SettingError as error:
             logger.error("The crawl does not start. %s", error)
             raise
-        return cls()
+        return cls(is_crawl=is_crawl(crawler))
 
     def update_settings(self, settings: BaseSettings) -> None:
         try:
@@ -71,11 +76,9 @@ class Addon:
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ReplayMiddleware, REPLAY_PRIORITY
             )
-        if settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["command"]:
-            # Among Scrapy's commands the shell alone sets it, to filter nothing. It never closes its spider, so an
-            # archive of it would never be finished.
-            return
-        if ours.urls.enabled:
+        # The shell sets it, to filter nothing.
+        is_command_s = settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["command"]
+        if ours.urls.enabled and not is_command_s:
             from .dupefilters import BloomDupeFilter
 
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
@@ -85,6 +88,8 @@ class Addon:
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ContentDedupeMiddleware, MIDDLEWARE_PRIORITY
             )
+        if not self._is_crawl:
+            return
         if ours.passages.enabled:
             from .passage_indexing import PassageExtension
 

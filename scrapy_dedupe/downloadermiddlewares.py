@@ -10,7 +10,8 @@ if that takes too long it goes on, and its verdict says that the original is pen
 Some pages are never judged; their verdict is ``unknown`` with the reason that is also counted under
 ``dedupe/content/skipped/``. Requests without a callback of a spider (robots.txt, media pipelines) get no
 verdict at all: a robots.txt that was dropped as a copy of another host's would let Scrapy crawl what is
-forbidden.
+forbidden. Under ``scrapy check``, ``parse``, ``fetch``, ``view`` and ``shell``, which are not crawls, nothing is asked and
+nothing is remembered: a page that would be judged is unique, as in a first crawl.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class ContentDedupeMiddleware:
         self._session = session = Session.of(crawler)
         self._settings = settings = session.settings.content
         self._crawler = crawler
+        if not session.is_crawl:
+            return
         session.at_start(lambda: check_order(crawler.settings))
         # Found out now, since it may have to be written to JOBDIR.
         session.at_start(lambda: session.crawl_id)
@@ -101,6 +104,10 @@ class ContentDedupeMiddleware:
         self, request: Request, response: Response, spider: Spider | None = None
     ) -> Response:
         session = self._session
+        if not session.is_crawl:
+            if request.callback is not NO_CALLBACK:
+                request.meta[META_KEY] = (await self._judgement_on(request, response)).verdict
+            return response
         if request.callback is NO_CALLBACK:
             session.inc("dedupe/content/skipped/internal")
             return response
@@ -193,6 +200,8 @@ class ContentDedupeMiddleware:
             kind = None if content_type is None else kind_of(content_type)
             if reason := reason_to_skip(request, response, kind, self._settings.max_bytes):
                 return Judgement(Verdict("unknown", reason=reason))
+            if not self._session.is_crawl:
+                return Judgement(Verdict("unique"))
             assert kind is not None
             assert content_type is not None
             assert isinstance(response, TextResponse)

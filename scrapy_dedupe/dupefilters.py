@@ -125,7 +125,7 @@ class BloomDupeFilter(BaseDupeFilter):
         """For scrapy-redis's scheduler, which calls neither open nor close."""
         self = cls(spider.crawler, queue_is_shared=True)
         self.open()
-        if self._settings.store_url is None:
+        if self._settings.store_url is None and self._session.is_crawl:
             logger.warning(
                 "The queue of this crawl is shared through Redis, its URL filter is not: other processes may ask "
                 "for the same pages. Set DEDUPE_URL_STORE_URL."

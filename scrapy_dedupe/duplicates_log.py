@@ -84,7 +84,8 @@ class DuplicatesLogExtension:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        if not Session.of(crawler).settings.report.duplicates_log:
+        session = Session.of(crawler)
+        if not session.is_crawl or not session.settings.report.duplicates_log:
             raise NotConfigured
         return cls(crawler)
 

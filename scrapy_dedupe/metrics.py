@@ -43,8 +43,9 @@ class MetricsExtension:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        metrics = Session.of(crawler).settings.metrics
-        if not metrics.port and metrics.file is None:
+        session = Session.of(crawler)
+        metrics = session.settings.metrics
+        if not session.is_crawl or (not metrics.port and metrics.file is None):
             raise NotConfigured
         return cls(crawler)
 
@@ -90,8 +91,7 @@ class CrawlSource:
     """One crawl, as :class:`~scrapy_dedupe.metric_places.Source`. It does not keep the crawler alive."""
 
     def __init__(self, crawler: Crawler, session: Session) -> None:
-        spider = crawler.spider if crawler.spider is not None else crawler.spidercls
-        self.spider = label(spider.name)
+        self.spider = label(session.spider_name)
         self.is_running = True
         # Until the event loop is there an error would have nowhere to go.
         self.is_heard = False

@@ -9,6 +9,7 @@ from scrapy.http import HtmlResponse, TextResponse, XmlResponse
 from .content.canonical import kind_of
 from .downloads import truncation_of
 from .warc.charsets import declared_encodings, is_charset
+from .warc.codings import CONTENT_ENCODING, codings_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -35,7 +36,6 @@ def kind_of_page(response: Response) -> str | None:
 
 def reason_to_skip(request: Request, response: Response, kind: str | None, max_bytes: int) -> str | None:
     """Why the page is not read, in one word; None if it is."""
-    encoding = response.headers.get(b"Content-Encoding")
     if request.meta.get(SKIP_META_KEY):
         return "meta"
     if request.method == "HEAD":
@@ -44,7 +44,7 @@ def reason_to_skip(request: Request, response: Response, kind: str | None, max_b
         return "status"
     if kind is None or not isinstance(response, TextResponse):
         return "type"
-    if encoding is not None and encoding.lower() != b"identity":
+    if is_coded(response):
         return "encoding"  # nobody could decode it
     if truncation_of(response) is not None:
         return "truncated"
@@ -53,6 +53,12 @@ def reason_to_skip(request: Request, response: Response, kind: str | None, max_b
     if not has_charset(response):
         return "encoding"  # decoding it can take for ever
     return None
+
+
+def is_coded(response: Response) -> bool:
+    """Whether the body of a response is still in a content coding."""
+    values = response.headers.getlist(b"Content-Encoding")
+    return bool(codings_of((CONTENT_ENCODING, value) for value in values))
 
 
 def has_charset(response: TextResponse) -> bool:

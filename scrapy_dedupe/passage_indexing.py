@@ -80,7 +80,8 @@ class PassageExtension:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        if not Session.of(crawler).settings.passages.enabled:
+        session = Session.of(crawler)
+        if not session.is_crawl or not session.settings.passages.enabled:
             raise NotConfigured
         return cls(crawler)
 
@@ -91,7 +92,7 @@ class PassageExtension:
                 self._root,
                 tokeniser=settings.tokeniser,
                 store_text=settings.store_text,
-                command=f"crawl of {self._crawler.spidercls.name}",
+                command=f"crawl of {self._session.spider_name}",
                 largest_merge_posts=_LARGEST_MERGE_POSTS,
             )
         except StoreUnavailable as error:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
+from scrapy.exceptions import NotConfigured
 from scrapy.utils.python import global_object_name
 
 from .archive_end import SOFTWARE, ArchiveEnd
-from .crawls.index import CrawlIndex
+from .crawls.index import CrawlIndex, plain_name
 from .crawls.packing import container_name
 from .crawls.payloads import FIELD
 from .crawls.rebuilding import files_of, mend_others, settle
@@ -100,6 +101,8 @@ class WarcPipeline:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> WarcPipeline:
+        if not Session.of(crawler).is_crawl:
+            raise NotConfigured
         return cls(crawler)
 
     def _start(self) -> None:
@@ -197,10 +200,9 @@ class WarcPipeline:
 
     def _writer(self, crawl: str, taken: set[str]) -> WarcWriter:
         settings = self._settings
-        spider_name = str(self._crawler.spider.name) if self._crawler.spider else "crawl"
         return WarcWriter(
             settings.folder.absolute(),
-            settings.prefix or _file_prefix(spider_name),
+            settings.prefix or plain_name(self._session.spider_name, 64),
             file_size=settings.file_size,
             gzip=settings.gzip,
             gzip_level=settings.gzip_level,
@@ -370,13 +372,6 @@ class WarcPipeline:
             session.error("warc", error, "The spider is closed; what was written before is kept.")
         else:
             session.error("warc", error, "This exchange is missing from the archive; the crawl goes on.")
-
-
-def _file_prefix(spider_name: str) -> str:
-    prefix = "".join(
-        char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in spider_name
-    )
-    return prefix[:64] or "crawl"
 
 
 def capture_of(request: Request, response: Response) -> Capture:

@@ -8,6 +8,7 @@ is not in the archive has no ``meta["warc"]``.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from itemadapter import ItemAdapter
@@ -65,17 +66,27 @@ class ProvenanceSpiderMiddleware(BaseSpiderMiddleware):
         where = response.meta.get(META_KEY)
         if where is None:
             return item
+        adapter, before = None, None
         try:
-            ItemAdapter(item)[self._field] = where
-        except (KeyError, TypeError) as error:
+            adapter = ItemAdapter(item)
+            before = adapter.get(self._field)
+            adapter[self._field] = where
+        except Exception as error:  # noqa: BLE001 - a frozen or validating type may raise anything
+            if adapter is not None:
+                # Pydantic sets a field before it asks the validators of the whole model.
+                with suppress(Exception):
+                    if adapter.get(self._field) != before:
+                        adapter[self._field] = before
             self._session.inc("dedupe/warc/items_without_field")
             if not self._has_told:
                 self._has_told = True
                 logger.warning(
-                    "Items of the type %s cannot take the field %r of DEDUPE_WARC_ITEM_FIELD (%s). Add it to the type;"
-                    " such items are counted in dedupe/warc/items_without_field.",
+                    "Items of the type %s cannot take the field %r of DEDUPE_WARC_ITEM_FIELD (%s: %s). They are passed"
+                    " on without it, and counted in dedupe/warc/items_without_field. Let the type have a field of that"
+                    " name that can be set to a dict.",
                     type(item).__name__,
                     self._field,
-                    error,
+                    type(error).__name__,
+                    " ".join(str(error).split()),
                 )
         return item

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
+from scrapy.exceptions import NotConfigured
 
 from . import whole_file
 from .content.content_type import mime_of
@@ -71,6 +72,8 @@ class ReportExtension:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
+        if not Session.of(crawler).is_crawl:
+            raise NotConfigured
         return cls(crawler)
 
     # On the event loop

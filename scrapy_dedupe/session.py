@@ -22,6 +22,7 @@ from .event_loop import EventLoop
 from .live_figures import LiveFigures
 from .middleware_order import check_places
 from .onlookers import Onlookers
+from .project_settings import is_crawl
 from .recordings import Recordings
 from .setting_names import warn_of_unknown
 from .setting_values import fill_in
@@ -79,7 +80,10 @@ class Session:
         self.recordings = Recordings(self.loop)
         self.live = LiveFigures()
         self.onlookers = Onlookers(self._onlooker_failed)
+        self.is_crawl = is_crawl(crawler)
         self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
+        if not self.is_crawl:
+            self.settings = self.settings.without_memory()
         warn_of_unknown(crawler.settings)
         self.at_start(lambda: check_places(crawler.settings))
         self.jobdir: Path | None = self.settings.jobdir
@@ -187,9 +191,8 @@ class Session:
 
     @property
     def spider_name(self) -> str:
-        """The spider's name, also while there is no spider yet."""
-        spider = self.crawler.spider
-        return str(spider.name if spider is not None else self.crawler.spidercls.name)
+        """The name of the spider, or of its class while there is no spider yet; *crawl* for a class without a name."""
+        return str(getattr(self.crawler.spider or self.crawler.spidercls, "name", None) or "crawl")
 
     def named_path(self, path: str) -> Path:
         """*path* with the names in it filled in, as a feed has them: ``%(name)s`` and ``%(time)s``, that of the start."""
@@ -424,8 +427,9 @@ class Session:
                 store.close()
             except StoreError as error:
                 self._count_error("close", error, "Everything was written before.")
-        for line in summary_lines(self.stats(), self.notes):
-            logger.info("%s", line)
+        if self.is_crawl:
+            for line in summary_lines(self.stats(), self.notes):
+                logger.info("%s", line)
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from scrapy.exceptions import NotConfigured
 from scrapy.utils.conf import closest_scrapy_cfg, get_config
-from scrapy.utils.project import DATADIR_CFG_SECTION, data_path
+from scrapy.utils.project import DATADIR_CFG_SECTION, inside_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,18 @@ class UrlSettings:
     queue_persists: bool
     forget_failed: bool
     confirm: bool
+
+    def key_for(self, spider_name: str) -> str:
+        """The name of the filter in Redis; different for each spider if it has ``%(spider)s``.
+
+        A spider's name may have any characters. Those that a key cannot have, and ``%``, are percent-encoded.
+        """
+        plain = re.sub(
+            "[{}%\ud800-\udfff]",
+            lambda match: quote(match[0], safe="", errors="surrogatepass"),
+            spider_name,
+        )
+        return self.key % {"spider": plain}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,6 @@ class PassageSettings:
     @property
     def root(self) -> Path:
         """The folder of the index."""
-        # Asked for only when it is needed: within a project Scrapy makes its data folder then.
         return self.folder or in_data_folder("dedupe/passages")
 
 
@@ -156,6 +168,13 @@ class Settings:
     on_store_error: str
     jobdir: Path | None
 
+    def without_memory(self) -> Settings:
+        """The same settings for a process that keeps nothing: a URL filter in memory, and no job folder."""
+        urls = replace(
+            self.urls, store_url=None, persist=False, queue_persists=False, forget_failed=False, confirm=False
+        )
+        return replace(self, urls=urls, jobdir=None)
+
     @property
     def content_url(self) -> str:
         return self.content.store_url
@@ -166,13 +185,12 @@ class Settings:
 
 
 def in_data_folder(name: str) -> Path:
-    """Where *name* is in Scrapy's data folder, ``.scrapy``; whoever opens it says what is wrong if that cannot be made."""
-    try:
-        return Path(data_path(name))
-    except NotConfigured:
-        # The settings of a module that SCRAPY_SETTINGS_MODULE names, and no scrapy.cfg: as outside of a project.
+    """Where *name* is in Scrapy's data folder, ``.scrapy``. The folder need not exist, and is not made."""
+    # As scrapy.utils.project.data_path(), which makes the folder as soon as it is asked for its name.
+    if not inside_project():
         return Path(".scrapy", name)
-    except OSError:
-        # Within a project Scrapy makes the folder as soon as it is asked for its name.
-        named = get_config().get(DATADIR_CFG_SECTION, "default", fallback=None)
-        return Path(named or Path(closest_scrapy_cfg()).parent.absolute() / ".scrapy", name)
+    if named := get_config().get(DATADIR_CFG_SECTION, "default", fallback=None):
+        return Path(named, name)
+    # With the settings of a module that SCRAPY_SETTINGS_MODULE names there may be no scrapy.cfg.
+    cfg = closest_scrapy_cfg()
+    return Path(Path(cfg).parent.resolve() if cfg else "", ".scrapy", name)

@@ -45,7 +45,8 @@ def unknown_names(settings: BaseSettings) -> list[tuple[str, str | None]]:
     ]
     for name in settings:
         is_other = isinstance(name, str) and not name.startswith(_PREFIX)
-        if is_other and not hasattr(default_settings, name) and (meant := _meant(name)) is not None:
+        # Not hasattr(): Scrapy warns when a setting that it deprecates is looked up there.
+        if is_other and name not in vars(default_settings) and (meant := _meant(name)) is not None:
             found.append((name, meant))
     return sorted(found)
 

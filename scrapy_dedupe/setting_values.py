@@ -82,6 +82,15 @@ def url_store(value: Any) -> str:
     return parse_store_url(value).url
 
 
+def url_key(value: Any) -> str:
+    key = matching(r"[^\s{}]+")(value)
+    try:
+        key % {"spider": "name"}
+    except (KeyError, TypeError) as error:
+        raise ValueError from error
+    return key
+
+
 def path(value: Any) -> Path:
     if not isinstance(value, (str, Path)) or not str(value).strip():
         raise ValueError
@@ -103,6 +112,8 @@ def fill_in(path: str, name: str, time: str) -> Path:
     """The path that :func:`named_path` let pass, with the names in it filled in; *name* is that of a spider."""
     # A name is no folder.
     name = name.replace("/", "-").replace("\\", "-")
+    if name in (".", ".."):
+        name = name.replace(".", "-")
     return Path(path.replace("%(name)s", name).replace("%(time)s", time))
 
 

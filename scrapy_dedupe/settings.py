@@ -43,6 +43,7 @@ from .setting_values import (
     statuses,
     storage,
     store,
+    url_key,
     url_store,
 )
 from .stores.location import ALLOWED as ALLOWED_STORES
@@ -112,9 +113,10 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("DEDUPE_URL_CONFIRM", False, boolean, _FLAG,
          "Look every hit of the filter up in an exact set on disk, so that no new URL is ever taken for a seen one."
          " For a filter of this process alone."),
-    Spec("DEDUPE_URL_KEY", "%(spider)s", matching(r"[^\s{}]+"), "text without white space and braces",
+    Spec("DEDUPE_URL_KEY", "%(spider)s", url_key,
+         "text without white space and braces, in which %(spider)s may stand; a percent sign is written %%",
          "The name of a filter in Redis; processes with the same name share it. %(spider)s stands for the"
-         " spider's name."),
+         " spider's name, in which braces and percent signs are percent-encoded."),
     # Content
     Spec("DEDUPE_CONTENT_ENABLED", True, boolean, _FLAG, "Whether the add-on sets the content middleware."),
     Spec("DEDUPE_CANONICALIZER", "text", choice("text", "html", "raw"), '"text", "html" or "raw"',
@@ -152,7 +154,7 @@ SPECS: Final[tuple[Spec, ...]] = (
          "The folder of the WARC files, seen from the working folder. Made if it is not there."),
     Spec("DEDUPE_WARC_PREFIX", None, matching(r"[A-Za-z0-9._-]{1,64}"),
          "1 to 64 letters, digits, dots, underscores and hyphens",
-         "How file names begin. Default: the spider's name."),
+         "How file names begin. Default: the spider's name, or crawl if the name has none of these characters."),
     Spec("DEDUPE_WARC_NAME", DEFAULT_NAME, file_name,
          "letters, digits, dots, underscores, hyphens and {prefix}, {timestamp}, {serial}, {host} and {crawl}; {serial}"
          " has to be there",

@@ -87,10 +87,9 @@ class SharedUrls:
         settings, url = self._settings, self._settings.store_url
         assert url is not None
         self._kept = kept = Kept() if self._jobdir is None else Kept.read(self._kept_path)
-        spider = self._session.crawler.spider or self._session.crawler.spidercls
         shared = SharedBloomFilter(
             connect(parse_store_url(url), min(self._session.settings.store_timeout_s, _LONGEST_WAIT_S)),
-            settings.key % {"spider": spider.name},
+            settings.key_for(self._session.spider_name),
             settings.capacity,
             settings.error_rate,
             url=parse_store_url(url).shown,

@@ -19,7 +19,7 @@ from scrapy.statscollectors import DummyStatsCollector
 from .content import Page
 from .content.canonical import kind_of
 from .content.content_type import mime_of
-from .page_reasons import declared_type, has_charset
+from .page_reasons import declared_type, has_charset, is_coded
 from .warc.charsets import DecodedPage
 from .warc.codings import CONTENT_ENCODING
 
@@ -55,8 +55,7 @@ class PageReader:
             response = self._decoded(url, headers, body)
         except Exception:  # noqa: BLE001 - each decompressor has errors of its own
             return "encoding"
-        coding = response.headers.get(b"Content-Encoding")
-        if coding is not None and coding.lower() != b"identity":
+        if is_coded(response):
             return "encoding"
         page = _decoded_page(response)
         if isinstance(page, str):

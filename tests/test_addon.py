@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,16 +14,20 @@ import scrapy
 from archives import files_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from scrapy.dupefilters import RFPDupeFilter
-from scrapy.settings import Settings
+from scrapy.settings import Settings, default_settings
+from scrapy.utils.test import get_crawler
 
 from scrapy_dedupe import Addon
 from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware
 from scrapy_dedupe.dupefilters import BloomDupeFilter
+from scrapy_dedupe.middleware_order import misplaced, order_faults
 from scrapy_dedupe.passage_indexing import PassageExtension
 from scrapy_dedupe.pipelines import WarcPipeline
 from scrapy_dedupe.provenance import ProvenanceMiddleware, ProvenanceSpiderMiddleware
 from scrapy_dedupe.replaying import ReplayMiddleware
 from scrapy_dedupe.session import Session
+from scrapy_dedupe.setting_names import unknown_names
+from scrapy_dedupe.settings import faults_of
 from scrapy_dedupe.warc.files import WarcWriter
 
 if TYPE_CHECKING:
@@ -254,3 +259,84 @@ def test_scrapy_finds_the_classes_by_their_names() -> None:
         "downloadermiddlewares.DuplicateContent",
     ):
         assert scrapy.utils.misc.load_object(f"scrapy_dedupe.{path}")
+
+
+@crawl_test
+@pytest.mark.parametrize("name", ["новости", "新闻", "..", "{}", "100% {news}", "-"])
+async def test_a_spider_may_have_any_name(
+    name: str, web: WebServer, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    web.page("/", BODY)
+    spider, items = collecting()
+    spider.name = name
+    values = {
+        **stored,
+        "DEDUPE_REPORT": str(tmp_path / "reports" / "%(name)s" / "report.html"),
+        "DEDUPE_DUPLICATES_LOG": str(tmp_path / "%(name)s.jsonl"),
+        "DEDUPE_METRICS_FILE": str(tmp_path / "%(name)s.prom"),
+        "DEDUPE_PASSAGES": True,
+        "DEDUPE_PASSAGES_DIR": str(tmp_path / "passages"),
+        "JOBDIR": str(tmp_path / "job"),
+    }
+    crawler = await crawl(spider, values, urls=web.url())
+    assert [item["kind"] for item in items] == ["unique"]
+    (file,) = files_of(tmp_path / "warcs")
+    begin = "100-news" if name.startswith("100") else "crawl"
+    assert file.name.startswith(f"{begin}-2")
+    assert Session.of(crawler).crawl_id.startswith(f"{begin}-2")
+    assert not [key for key in crawler.stats.get_stats() if key.startswith("dedupe/errors/")]
+    assert [path.name for path in (tmp_path / "reports").iterdir() if path.is_dir()]
+
+
+@crawl_test
+async def test_spiders_without_ascii_letters_share_no_url_filter(
+    web: WebServer, settings: dict[str, Any], redis_url: str
+) -> None:
+    web.page("/", '<a href="/a">1</a>')
+    web.page("/a", BODY)
+    settings |= {"DEDUPE_URL_STORE_URL": redis_url, "SCHEDULER_PERSIST": True}
+    for name in ("новости", "新闻", "..", "{}", "%7B%7D"):
+        web.paths.clear()
+        spider, _ = collecting()
+        spider.name = name
+        await crawl(spider, settings, urls=web.url())
+        assert web.paths == ["/", "/a"], name
+
+
+def test_components_are_made_for_a_spider_class_without_a_name(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    values = {
+        **settings,
+        "ADDONS": {"scrapy_dedupe.Addon": 500},
+        "DEDUPE_REPORT": str(tmp_path / "%(name)s.html"),
+        "DEDUPE_METRICS_FILE": str(tmp_path / "%(name)s.prom"),
+        "DEDUPE_DUPLICATES_LOG": str(tmp_path / "%(name)s.jsonl"),
+        "DEDUPE_PASSAGES": True,
+        "DEDUPE_PASSAGES_DIR": str(tmp_path / "passages"),
+    }
+    crawler = get_crawler(scrapy.Spider, values)
+    for cls in (BloomDupeFilter, ContentDedupeMiddleware, WarcPipeline):
+        cls.from_crawler(crawler)
+    session = Session.of(crawler)
+    assert session.spider_name == "crawl"
+    assert session.crawl_id.startswith("crawl-2")
+    session._abandon()
+
+
+@crawl_test
+async def test_no_setting_is_read_that_scrapy_deprecates(web: WebServer, settings: dict[str, Any]) -> None:
+    web.page("/", BODY)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spider, items = collecting()
+        await crawl(spider, {**settings, "CONCURRENT_REQUESTS_PER_IP": 0}, urls=web.url())
+        # Whatever Scrapy has a default for, and two that it warns of only when they are read.
+        names = [name for name in dir(default_settings) if name.isupper()]
+        read = Settings({name: getattr(default_settings, name) for name in names})
+        read.setdict({**settings, "CONCURRENT_REQUESTS_PER_IP": 8, "DNS_RESOLVER": "a.Resolver"})
+        assert unknown_names(read) == []
+        assert misplaced(read) == []
+        assert order_faults(read) == []
+        assert faults_of(read) == []
+    assert [item["kind"] for item in items] == ["unique"]

@@ -228,6 +228,28 @@ async def test_some_pages_are_never_judged(web: WebServer, alone: dict[str, Any]
 
 
 @crawl_test
+@pytest.mark.parametrize("value", ["none", "identity", "UTF-8", "iso-8859-1", "", "binary", "8bit, None"])
+async def test_a_content_encoding_that_is_no_coding_is_passed_over(
+    value: str, web: WebServer, alone: dict[str, Any]
+) -> None:
+    web.page("/", LONG)
+    web.page("/copy", LONG, headers=[("Content-Encoding", value)])
+    spider, items = collecting()
+    await crawl(spider, {**alone, "CONCURRENT_REQUESTS": 1}, urls=f"{web.url()} {web.url('/copy')}")
+    assert [item["kind"] for item in items] == ["unique", "exact"]
+
+
+@crawl_test
+@pytest.mark.parametrize("value", ["unheard-of", "gzip, none", "compress"])
+async def test_a_body_in_a_coding_is_not_judged(value: str, web: WebServer, alone: dict[str, Any]) -> None:
+    web.page("/", LONG, headers=[("Content-Encoding", value)])
+    spider, items = collecting()
+    crawler = await crawl(spider, alone, urls=web.url())
+    assert [item["kind"] for item in items] == ["unknown"]
+    assert crawler.stats.get_value("dedupe/content/skipped/encoding") == 1
+
+
+@crawl_test
 async def test_truncated_bodies_are_not_judged(web: WebServer, alone: dict[str, Any]) -> None:
     web.page("/a", LONG)
 

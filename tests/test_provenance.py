@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from collections import UserDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import attrs
 import pytest
 import scrapy
 from archives import records_of
@@ -92,6 +94,110 @@ async def test_items_carry_the_record_in_a_field_if_wished(web: WebServer, setti
     assert entry.source == plain["meta"]
     assert dict(closed) == {"url": web.url("/a")}
     assert crawler.stats.get_value("dedupe/warc/items_without_field") == 1
+
+
+@crawl_test
+async def test_an_item_that_refuses_the_field_is_passed_on_as_it_is(
+    web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page("/a", text("a"))
+    web.page("/b", text("b"))
+
+    @dataclass(frozen=True)
+    class Frozen:
+        url: str
+        source: Any = None
+
+    @attrs.frozen
+    class FrozenAttrs:
+        url: str
+        source: Any = None
+
+    @attrs.define
+    class Checked:
+        url: str
+        source: Any = attrs.field(default=None, validator=attrs.validators.instance_of((str, type(None))))
+
+    @dataclass
+    class Fixed:
+        url: str
+
+        @property
+        def source(self) -> str:
+            return "fixed"
+
+    class Named(NamedTuple):
+        url: str
+
+    class Strict(UserDict[str, str]):
+        def __setitem__(self, key: str, value: str) -> None:
+            if not isinstance(value, str):
+                raise OSError(f"{key} is no text,\nbut {type(value)}")
+            super().__setitem__(key, value)
+
+    types = [Frozen, FrozenAttrs, Checked, Fixed, Named]
+
+    class Refusing(LinkSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            for kind in types:
+                yield kind(response.url)
+            yield Strict(url=response.url)
+            yield {"url": response.url}
+            if response.url.endswith("/a"):
+                yield response.follow("/b")
+
+    spider, items = collecting(Refusing)
+    crawler = await crawl(spider, {**settings, "DEDUPE_WARC_ITEM_FIELD": "source"}, urls=web.url("/a"))
+    for number, path in enumerate(("/a", "/b")):
+        url = web.url(path)
+        *refused, plain = items[7 * number : 7 * number + 7]
+        assert refused == [*(kind(url) for kind in types), Strict(url=url)]
+        assert plain["source"]["type"] == "response"
+    stats = crawler.stats.get_stats()
+    assert stats["item_scraped_count"] == 14
+    assert stats["dedupe/warc/items_without_field"] == 12
+    assert "spider_exceptions/count" not in stats
+    assert caplog.text.count("cannot take the field 'source' of DEDUPE_WARC_ITEM_FIELD (FrozenInstance") == 1
+    assert caplog.text.count("cannot take the field") == 1
+
+
+@crawl_test
+async def test_a_model_that_refuses_the_field_is_passed_on_as_it_is(
+    web: WebServer, settings: dict[str, Any]
+) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    web.page("/a", text("a"))
+
+    class Bare(pydantic.BaseModel):
+        url: str
+
+    class Checked(pydantic.BaseModel, validate_assignment=True):
+        url: str
+        source: str = ""
+
+    class Frozen(pydantic.BaseModel, frozen=True):
+        url: str
+        source: Any = None
+
+    class Whole(pydantic.BaseModel, validate_assignment=True):
+        url: str
+        source: Any = None
+
+        @pydantic.model_validator(mode="after")
+        def refuse(self) -> Any:
+            assert self.source is None
+            return self
+
+    types = [Bare, Checked, Frozen, Whole]
+
+    class Refusing(LinkSpider):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            yield from (kind(url=response.url) for kind in types)
+
+    spider, items = collecting(Refusing)
+    crawler = await crawl(spider, {**settings, "DEDUPE_WARC_ITEM_FIELD": "source"}, urls=web.url("/a"))
+    assert items == [kind(url=web.url("/a")) for kind in types]
+    assert crawler.stats.get_value("dedupe/warc/items_without_field") == 4
 
 
 @crawl_test

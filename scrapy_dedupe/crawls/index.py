@@ -361,12 +361,21 @@ def checked_crawl_id(crawl: str) -> str:
 
 
 def new_crawl_id(spider_name: str) -> str:
-    """A new crawl id: the spider's name, the time (UTC) and a random part.
+    """A new crawl id: the spider's name, the time (UTC) and a random part."""
+    return f"{plain_name(spider_name, 96)}-{datetime.now(UTC):%Y%m%d%H%M%S}-{secrets.token_hex(4)}"
 
-    Characters that a crawl id does not take become hyphens, and a long name is cut.
+
+def plain_name(spider_name: str, most_chars: int) -> str:
+    """The name of a spider as crawl ids and file names can begin with it; *crawl* if no character of it can be used.
+
+    Other characters than ASCII letters, digits, dots, underscores and hyphens become hyphens. Different spiders may get
+    the same name, so it identifies nothing.
+
+    >>> plain_name("news/2026", 64), plain_name("новости", 64), plain_name("..", 64)
+    ('news-2026', 'crawl', 'crawl')
     """
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", spider_name).strip("-")[:96] or "crawl"
-    return f"{name}-{datetime.now(UTC):%Y%m%d%H%M%S}-{secrets.token_hex(4)}"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", spider_name).lstrip(".-")[:most_chars].rstrip(".-")
+    return name or "crawl"
 
 
 def _checked_id(crawl: str) -> str:

@@ -39,7 +39,10 @@ def is_charset(name: str) -> bool:
     >>> is_charset("Latin1"), is_charset("gb2312"), is_charset("punycode"), is_charset("no-such-thing")
     (True, True, False, False)
     """
-    codec = resolve_encoding(name)
+    try:
+        codec = resolve_encoding(name)
+    except ValueError:  # a NUL in it
+        return False
     return codec is not None and _CHARSET.fullmatch(codec) is not None
 
 

@@ -18,15 +18,18 @@ from importlib import import_module
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from .charsets import is_charset
 
-    from .capture import Capture, Headers
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from .capture import Capture
 
 CONTENT_ENCODING = b"content-encoding"
 KEPT_AS = b"X-Orig-Content-Encoding"
 """The header of a decoded response that says which codings it came with."""
 
+_NO_CODINGS = frozenset(("", "identity", "none", "null", "7bit", "8bit", "binary"))
 # Nobody applies more; each one takes time that the body's length says nothing about.
 MOST_CODINGS = 5
 _NO_LIMIT = 2**62
@@ -65,15 +68,20 @@ def has_coding(capture: Capture) -> bool:
     )
 
 
-def codings_of(headers: Headers) -> list[str]:
-    """The content codings in lower case, in the order in which they were applied, identity left out.
+def codings_of(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """The content codings in lower case, in the order in which they were applied.
+
+    What servers write there and is no content coding is left out: ``identity``, ``none``, nothing at all, a content
+    transfer encoding of MIME, and the name of a charset.
 
     >>> codings_of(((b"Content-Encoding", b"gzip, identity"), (b"content-encoding", b"BR")))
     ['gzip', 'br']
+    >>> codings_of(((b"Content-Encoding", b"none, UTF-8"), (b"Content-Encoding", b"")))
+    []
     """
     values = (value for name, value in headers if name.strip().lower() == CONTENT_ENCODING)
     names = (part.strip().lower().decode("latin-1") for value in values for part in value.split(b","))
-    return [name for name in names if name not in ("", "identity")]
+    return [name for name in names if name not in _NO_CODINGS and not is_charset(name)]
 
 
 def decoded_body(body: bytes, codings: Sequence[str], max_bytes: int = 0) -> bytes:

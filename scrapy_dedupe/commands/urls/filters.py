@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable, UsageError
+from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable, UsageError
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.urls.attachment import was_cut
 from scrapy_dedupe.urls.folder import FilterFolder
@@ -243,9 +243,4 @@ class Target:
                 f"The name of the filter in Redis, {key!r} (DEDUPE_URL_KEY), holds the name of a spider. Name the "
                 "spider with --spider, or the filter with --key."
             )
-        try:
-            return key % {"spider": spider}
-        except (ValueError, TypeError, KeyError) as error:
-            raise SettingError(
-                f"The setting DEDUPE_URL_KEY is {key!r}, and only %(spider)s is filled in: {error}."
-            ) from error
+        return self._settings.urls.key_for(spider or "")
