@@ -31,7 +31,7 @@ from .shared_urls import SharedUrls
 from .urls.journal import MAX_FINGERPRINT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Iterable
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -319,9 +319,8 @@ class BloomDupeFilter(BaseDupeFilter):
     def _spider_opened(self) -> None:
         self._has_begun = True
 
-    async def _spider_closed(self) -> None:
-        if self._is_open:
-            await self._close()
+    def _spider_closed(self) -> Awaitable[None] | None:
+        return self._close() if self._is_open else None
 
     def _passed(self, error: BaseException) -> None:
         self._session.error("url", error, "Such requests pass, and are not recorded.")

@@ -29,9 +29,17 @@ if TYPE_CHECKING:
 _CONTINUES = "_dedupe_continues"
 
 
+def engine_of(crawler: Crawler) -> Any:
+    """The engine of a crawler; None while there is none."""
+    try:
+        return crawler.engine
+    except RuntimeError:  # from Scrapy 2.18 on
+        return None
+
+
 def requests_in_hand(crawler: Crawler) -> set[Request] | None:
     """The requests that the engine or the scraper holds; None where Scrapy does not show them."""
-    engine = crawler.engine
+    engine = engine_of(crawler)
     slot = getattr(getattr(engine, "scraper", None), "slot", None)
     active, queue = getattr(slot, "active", None), getattr(slot, "queue", None)
     if active is None or queue is None:
@@ -104,7 +112,7 @@ class PageWatch:
 
     def left_in_memory(self) -> int:
         """How many requests of a job Scrapy's scheduler holds in memory, since it could not write them to the disk."""
-        slot = getattr(self._crawler.engine, "_slot", None)
+        slot = getattr(engine_of(self._crawler), "_slot", None)
         return len(getattr(getattr(slot, "scheduler", None), "mqs", None) or ())
 
     def found(self, request: Request) -> None:
@@ -152,12 +160,12 @@ class PageWatch:
 
     @property
     def _scraper_slot(self) -> Any:
-        return getattr(getattr(self._crawler.engine, "scraper", None), "slot", None)
+        return getattr(getattr(engine_of(self._crawler), "scraper", None), "slot", None)
 
     @property
     def _in_progress(self) -> Collection[Request]:
         requests: Collection[Request] = getattr(
-            getattr(self._crawler.engine, "_slot", None), "inprogress", ()
+            getattr(engine_of(self._crawler), "_slot", None), "inprogress", ()
         )
         return requests
 

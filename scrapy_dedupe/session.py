@@ -22,6 +22,7 @@ from .event_loop import EventLoop
 from .live_figures import LiveFigures
 from .middleware_order import check_places
 from .onlookers import Onlookers
+from .page_watch import engine_of
 from .project_settings import is_crawl
 from .recordings import Recordings
 from .setting_names import warn_of_unknown
@@ -32,7 +33,7 @@ from .summary import summary_lines
 from .worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -268,14 +269,14 @@ class Session:
             self._let_go()
 
     def _hold_back(self) -> None:
-        engine = self.crawler.engine
+        engine = engine_of(self.crawler)
         if engine is not None and not engine.paused:
             engine.pause()
             self._has_paused = True
             self.inc("dedupe/warc/held_back")
 
     def _let_go(self) -> None:
-        engine = self.crawler.engine
+        engine = engine_of(self.crawler)
         if engine is not None and self._has_paused:
             self._has_paused = False
             engine.unpause()
@@ -350,7 +351,7 @@ class Session:
         expected = isinstance(error, DedupeError)
         logger.error(
             "%s %s Further errors of this kind are counted in dedupe/errors/%s.",
-            error if expected else f"Unexpected {type(error).__name__}: {error}.",
+            error if expected else f"Unexpected {type(error).__name__}{': ' if str(error) else ''}{error}.",
             remedy,
             layer,
             exc_info=None if expected else error,
@@ -361,7 +362,7 @@ class Session:
 
     def close_spider(self, reason: str) -> None:
         """End the crawl with *reason*."""
-        engine, spider = self.crawler.engine, self.crawler.spider
+        engine, spider = engine_of(self.crawler), self.crawler.spider
         if engine is None or spider is None:
             return
         if hasattr(engine, "close_spider_async"):
@@ -402,22 +403,27 @@ class Session:
             except Exception as error:  # noqa: BLE001 - the other layers have to be closed all the same
                 self._count_error("close", error, "What this layer had to do at the end was not finished.")
 
-    async def _spider_closed(self, reason: str) -> None:
+    def _spider_closed(self, reason: str) -> Awaitable[None] | None:
         self.reason = reason
         if self._refusal is not None:
-            return
+            return None
         if not self._has_opened:
             # Another component has stopped the start.
             self._abandon()
-            return
+            return None
+        return self._finish()
+
+    async def _finish(self) -> None:
         # What waits is done now, so that the stats, which Scrapy shows next, are those of the whole crawl.
         await self._run_all(self._at_close)
         if self._worker is not None:
             await self.on_worker(lambda: None)
 
-    async def _engine_stopped(self) -> None:
-        if not self._has_opened:
-            return
+    def _engine_stopped(self) -> Awaitable[None] | None:
+        # Whoever sends the signal of a crawl that has not begun, as tests do, need not wait for anything.
+        return self._stop() if self._has_opened else None
+
+    async def _stop(self) -> None:
         await self._run_all(self._at_stop)
         self.loop.close()
         if self._worker is not None:

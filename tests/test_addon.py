@@ -13,8 +13,10 @@ import pytest
 import scrapy
 from archives import files_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from scrapy.core.scheduler import Scheduler
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.settings import Settings, default_settings
+from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
 from scrapy_dedupe import Addon
@@ -322,6 +324,32 @@ def test_components_are_made_for_a_spider_class_without_a_name(
     assert session.spider_name == "crawl"
     assert session.crawl_id.startswith("crawl-2")
     session._abandon()
+
+
+@pytest.mark.parametrize("jobdir", ["", "job"])
+def test_the_filter_works_without_an_engine(
+    jobdir: str, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = {**settings, "ADDONS": {"scrapy_dedupe.Addon": 500}, "JOBDIR": jobdir and str(tmp_path / jobdir)}
+    crawler = get_crawler(LinkSpider, values)
+    scheduler = build_from_crawler(Scheduler, crawler)
+    assert isinstance(scheduler.df, BloomDupeFilter)
+    scheduler.df.open()
+    request = scrapy.Request("http://127.0.0.1/")
+    assert [scheduler.df.request_seen(request) for _ in range(2)] == [False, True]
+    assert not [key for key in crawler.stats.get_stats() if key.startswith("dedupe/errors/")]
+    assert "Unexpected" not in caplog.text
+    Session.of(crawler)._abandon()
+
+
+def test_signals_of_a_crawl_that_never_began_leave_nothing_to_wait_for(settings: dict[str, Any]) -> None:
+    crawler = get_crawler(LinkSpider, {**settings, "ADDONS": {"scrapy_dedupe.Addon": 500}})
+    BloomDupeFilter.from_crawler(crawler)
+    for signal in (scrapy.signals.spider_closed, scrapy.signals.engine_stopped):
+        answers = crawler.signals.send_catch_log(signal=signal, spider=None, reason="finished")
+        ours = [answer for handler, answer in answers if "scrapy_dedupe" in handler.__module__]
+        assert ours
+        assert set(ours) == {None}
 
 
 @crawl_test
