@@ -76,9 +76,9 @@ class Addon:
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ReplayMiddleware, REPLAY_PRIORITY
             )
-        # The shell sets it, to filter nothing.
-        is_command_s = settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["command"]
-        if ours.urls.enabled and not is_command_s:
+        # Among Scrapy's commands only the shell sets it, to filter nothing.
+        is_set_by_shell = settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["command"]
+        if ours.urls.enabled and not is_set_by_shell:
             from .dupefilters import BloomDupeFilter
 
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")

@@ -411,7 +411,8 @@ class Session:
             # Another component has stopped the start.
             self._abandon()
             return None
-        return self._finish()
+        # Scrapy waits for it; whoever sends the signal by other means, as tests do, may not.
+        return self._finish() if self._at_close or self._worker is not None else None
 
     async def _finish(self) -> None:
         # What waits is done now, so that the stats, which Scrapy shows next, are those of the whole crawl.
@@ -420,7 +421,6 @@ class Session:
             await self.on_worker(lambda: None)
 
     def _engine_stopped(self) -> Awaitable[None] | None:
-        # Whoever sends the signal of a crawl that has not begun, as tests do, need not wait for anything.
         return self._stop() if self._has_opened else None
 
     async def _stop(self) -> None:

@@ -342,14 +342,16 @@ def test_the_filter_works_without_an_engine(
     Session.of(crawler)._abandon()
 
 
-def test_signals_of_a_crawl_that_never_began_leave_nothing_to_wait_for(settings: dict[str, Any]) -> None:
+@crawl_test
+async def test_where_there_is_nothing_to_close_the_signal_waits_for_nothing(settings: dict[str, Any]) -> None:
     crawler = get_crawler(LinkSpider, {**settings, "ADDONS": {"scrapy_dedupe.Addon": 500}})
     BloomDupeFilter.from_crawler(crawler)
-    for signal in (scrapy.signals.spider_closed, scrapy.signals.engine_stopped):
-        answers = crawler.signals.send_catch_log(signal=signal, spider=None, reason="finished")
+    for signal in (scrapy.signals.spider_opened, scrapy.signals.spider_closed):
+        answers = crawler.signals.send_catch_log(signal=signal, spider=LinkSpider(), reason="finished")
         ours = [answer for handler, answer in answers if "scrapy_dedupe" in handler.__module__]
         assert ours
         assert set(ours) == {None}
+    Session.of(crawler).loop.close()
 
 
 @crawl_test
