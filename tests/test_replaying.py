@@ -554,7 +554,11 @@ def test_the_shell_looks_at_archived_pages(web: WebServer, tmp_path: Path) -> No
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    scrapy_says("fetch", "--nolog", web.url("/b"))
+    (tmp_path / "one.py").write_text(
+        f"import scrapy\n\n\nclass One(scrapy.Spider):\n    name = 'one'\n    start_urls = [{web.url('/b')!r}]\n\n"
+        "    def parse(self, response):\n        pass\n"
+    )
+    scrapy_says("runspider", "--nolog", "one.py")
     show = "print(response.flags, response.css('title::text').get())"
     web.paths.clear()
     replay = "DEDUPE_REPLAY=warcs/*.warc.gz"
