@@ -46,8 +46,8 @@ _STAYS_HERE = "SELECT 1 FROM plan.standing WHERE id_key = ? AND file = ?"
 _STAYS_AT = "SELECT 1 FROM plan.standing WHERE uri = ? AND date_key = ? LIMIT 1"
 _CONVERTED_HERE = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = 1 AND file = ? LIMIT 1"
 _FOUND = (
-    "SELECT s.id, o.id, o.uri, o.date, o.digest FROM plan.surveyed s JOIN line l ON l.id = s.line"
-    " JOIN plan.surveyed o ON o.line = l.original WHERE s.line = ?"
+    "SELECT s.id, o.id, o.uri, o.date, o.digest FROM plan.surveyed s JOIN plan.surveyed o ON o.line = s.original"
+    " WHERE s.line = ?"
 )
 _BY_ID = (
     "SELECT line, uri, date_key, digest_key, listed_key FROM plan.surveyed WHERE id_key = ? AND is_converted = 1"

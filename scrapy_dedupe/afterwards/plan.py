@@ -2,10 +2,14 @@
 
 ``lines.sqlite`` is made from the manifests (`planned_lines`), ``plan.sqlite`` from that and from what the survey found
 in the files (`survey`). Table ``surveyed`` has a row for each line of role 1 or 2: reason (why it is left as it is, a
-key of LEFT, else NULL), is_converted, the values of its record as bytes, whether an original is stored in chunks or a
-copy's HTTP head says so, and about how many bytes its revisit takes. Table ``named`` leads from URI and digest to lines.
-Table ``standing`` has ids, files, URIs and dates of captures that stay, as far as records that become revisits have the
-same id, or the same URI and second.
+key of LEFT, else NULL), unfit (why no revisit can refer to it, else NULL), original (the line that a copy refers to as
+a revisit), is_converted, the values of its record as bytes, whether it is stored in chunks, and about how many bytes its
+revisit takes. Table ``named`` leads from URI and digest to lines. Table ``standing`` has ids, files, URIs and dates of
+captures that stay, as far as records that become revisits have the same id, or the same URI and second.
+
+The original of a copy is the earliest record of its payload, by the copy numbers of the manifest, that a revisit can
+refer to: not the answer to a POST, and with a URL, date, id and digest that read back. A copy that is stored without
+transfer chunks takes the earliest of those that are stored without, since a replay program would show the chunks.
 
 Both are pure functions of manifests and files, and do not change once they have their names.
 """
@@ -25,12 +29,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEFT: Final = REASONS | {
-    "original": "its original cannot stand for it",
+    "original": "no earlier record can be the original",
+    "unreadable": "the URL, date, id or digest of the original does not read back, or another record has its id",
     "no-gain": "not smaller as a revisit",
     "damaged": "not as the manifest says, or damaged",
     "fields": "with fields of a revisit, or written so that it could not be had back byte for byte",
     "shared": "named by a record that cannot be changed",
-    "chunks": "stored without the chunks that its original is stored in, which a replay program would show",
+    "chunks": "stored without transfer chunks; those of earlier records would be shown by a replay program",
 }
 """Why a copy is left as it is, by key."""
 
@@ -40,34 +45,68 @@ PLAN_FILE: Final = "plan.sqlite"
 
 SURVEYED = """
 CREATE TABLE {schema}surveyed (
-    line INTEGER PRIMARY KEY, file INTEGER NOT NULL, role INTEGER NOT NULL, reason TEXT, id BLOB, id_key BLOB, uri BLOB,
-    date BLOB, date_key TEXT, digest BLOB, digest_key TEXT, listed_key TEXT NOT NULL, mime TEXT, revisit_bytes INTEGER,
-    is_chunked INTEGER NOT NULL DEFAULT 0, is_converted INTEGER NOT NULL DEFAULT 0
+    line INTEGER PRIMARY KEY, file INTEGER NOT NULL, role INTEGER NOT NULL, reason TEXT, unfit TEXT, id BLOB, id_key BLOB,
+    uri BLOB, date BLOB, date_key TEXT, digest BLOB, digest_key TEXT, listed_key TEXT NOT NULL, mime TEXT,
+    revisit_bytes INTEGER, is_chunked INTEGER NOT NULL DEFAULT 0, is_converted INTEGER NOT NULL DEFAULT 0, original INTEGER
 );
 CREATE TABLE {schema}pinned (id_key BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE {schema}pinned_uri (uri BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
+# An id that stands on records of several payloads leads to any of them.
+_FIND_SHARED_IDS = """
+CREATE INDEX surveyed_any_id ON surveyed (id_key) WHERE id_key IS NOT NULL;
+CREATE TEMP TABLE shared_id (id_key BLOB PRIMARY KEY) WITHOUT ROWID;
+INSERT INTO shared_id SELECT s.id_key FROM surveyed s JOIN lines.line l ON l.id = s.line WHERE s.id_key IS NOT NULL
+    GROUP BY s.id_key HAVING count(DISTINCT hex(l.digest) || ' ' || l.extension) > 1;
+"""
+_ADD_SHARED_IDS = """
+INSERT OR IGNORE INTO shared_id SELECT id_key FROM part.unlisted
+    WHERE id_key IS NOT NULL AND id_key IN (SELECT id_key FROM surveyed WHERE id_key IS NOT NULL)
+"""
+
+# A cluster has its listed original and the copies of that. In ``serving`` are the first records of it that can be
+# originals, one without chunks and one in chunks, so that the choice takes no longer in a large cluster.
 # 64: what the estimate of a size does not know, such as the digits of another date.
 _DECIDE = """
+UPDATE surveyed SET unfit = 'unreadable' WHERE unfit IS NULL AND id_key IN (SELECT id_key FROM shared_id);
+DROP INDEX surveyed_any_id;
 UPDATE surveyed SET reason = 'shared' WHERE role = 2 AND reason IS NULL AND (
     id_key IN (SELECT id_key FROM pinned) OR uri IN (SELECT uri FROM pinned_uri)
 );
-UPDATE surveyed SET reason = 'original' WHERE role = 2 AND reason IS NULL AND NOT EXISTS (
-    SELECT 1 FROM lines.line l JOIN surveyed o ON o.line = l.original
-    WHERE l.id = surveyed.line AND o.reason IS NULL AND o.uri IS NOT NULL AND o.date IS NOT NULL AND o.digest IS NOT NULL
-);
-UPDATE surveyed SET reason = 'chunks' WHERE role = 2 AND reason IS NULL AND NOT is_chunked AND (
-    SELECT o.is_chunked FROM lines.line l JOIN surveyed o ON o.line = l.original WHERE l.id = surveyed.line
-);
+CREATE TEMP TABLE serving (cluster INTEGER, is_chunked INTEGER, copy INTEGER, line INTEGER, PRIMARY KEY (cluster, is_chunked))
+    WITHOUT ROWID;
+INSERT OR IGNORE INTO serving SELECT coalesce(l.original, l.id), s.is_chunked, l.copy, l.id
+    FROM surveyed s JOIN lines.line l ON l.id = s.line WHERE s.unfit IS NULL ORDER BY l.copy, l.id;
+UPDATE surveyed SET original = (
+    SELECT v.line FROM lines.line l JOIN serving v ON v.cluster = l.original
+    WHERE l.id = surveyed.line AND v.is_chunked <= surveyed.is_chunked AND (v.copy, v.line) < (l.copy, l.id)
+    ORDER BY v.copy, v.line LIMIT 1
+) WHERE role = 2;
+UPDATE surveyed SET reason = CASE
+    WHEN EXISTS (
+        SELECT 1 FROM lines.line l JOIN serving v ON v.cluster = l.original
+        WHERE l.id = surveyed.line AND (v.copy, v.line) < (l.copy, l.id)
+    ) THEN 'chunks'
+    WHEN EXISTS (
+        SELECT 1 FROM lines.line l JOIN surveyed o ON o.line = l.original
+        WHERE l.id = surveyed.line AND o.unfit = 'unreadable'
+    ) THEN 'unreadable'
+    ELSE 'original' END
+    WHERE role = 2 AND reason IS NULL AND original IS NULL;
 UPDATE surveyed SET reason = 'no-gain' WHERE role = 2 AND reason IS NULL AND (
     SELECT surveyed.revisit_bytes + 64 + max(0, coalesce(length(o.id), 0) - 47) + max(0, length(o.uri) - length(l.refers_uri))
         >= l.length
-    FROM lines.line l JOIN surveyed o ON o.line = l.original WHERE l.id = surveyed.line
+    FROM lines.line l JOIN surveyed o ON o.line = surveyed.original WHERE l.id = surveyed.line
+);
+CREATE INDEX surveyed_place ON surveyed (uri, date_key);
+UPDATE surveyed SET reason = 'chunks' WHERE role = 2 AND reason IS NULL AND NOT is_chunked AND EXISTS (
+    SELECT 1 FROM surveyed s WHERE s.uri = surveyed.uri AND s.listed_key = surveyed.listed_key
+    AND s.is_chunked AND (s.role = 1 OR s.reason IS NOT NULL)
+    AND s.date_key BETWEEN substr(surveyed.date_key, 1, 19) AND substr(surveyed.date_key, 1, 19) || '~'
 );
 UPDATE surveyed SET is_converted = 1 WHERE role = 2 AND reason IS NULL;
 CREATE INDEX surveyed_id ON surveyed (id_key, is_converted, file);
-CREATE INDEX surveyed_place ON surveyed (uri, date_key);
 CREATE TABLE named (uri BLOB, key TEXT, is_converted INTEGER, line INTEGER, PRIMARY KEY (uri, key, is_converted, line))
     WITHOUT ROWID;
 INSERT OR IGNORE INTO named SELECT uri, digest_key, is_converted, line FROM surveyed WHERE uri IS NOT NULL AND digest_key IS NOT NULL;
@@ -136,6 +175,12 @@ def write_plan(folder: Path, parts: Iterable[Path]) -> None:
             connection.execute("INSERT OR IGNORE INTO pinned_uri SELECT * FROM part.pinned_uri")
             connection.commit()
             connection.execute("DETACH part")
+        connection.executescript(_FIND_SHARED_IDS)
+        for part in parts:
+            connection.execute("ATTACH ? AS part", (os.fsencode(part),))
+            connection.execute(_ADD_SHARED_IDS)
+            connection.commit()
+            connection.execute("DETACH part")
         connection.executescript(_DECIDE)
         connection.execute(_STANDING.format(others="(SELECT * FROM surveyed WHERE is_converted = 0)"))
         connection.commit()
@@ -202,7 +247,7 @@ class Plan:
         rows = self.connection.execute(
             "SELECT l.offset, l.length, coalesce(s.is_converted, 0), o.id, o.uri, o.date, o.digest FROM line l"
             " LEFT JOIN plan.surveyed s ON l.role = 2 AND s.line = l.id"
-            " LEFT JOIN plan.surveyed o ON s.is_converted AND o.line = l.original WHERE l.file = ? ORDER BY l.offset",
+            " LEFT JOIN plan.surveyed o ON s.is_converted AND o.line = s.original WHERE l.file = ? ORDER BY l.offset",
             (file,),
         )
         for offset, length, is_converted, *target in rows:
@@ -215,10 +260,15 @@ class Plan:
         )
 
     def left(self) -> dict[str, int]:
-        """How many copies in the files that are written again stay as they are, by reason."""
+        """How many copies in the files that are written again stay as they are, by reason.
+
+        A record that others become revisits of is an original, and counts as no copy.
+        """
         rows = self.connection.execute(
             "SELECT s.reason, count(*) FROM plan.surveyed s JOIN file f ON f.id = s.file"
-            " WHERE s.role = 2 AND s.reason IS NOT NULL AND f.is_output GROUP BY s.reason ORDER BY 2 DESC, 1"
+            " WHERE s.role = 2 AND s.reason IS NOT NULL AND f.is_output"
+            " AND s.line NOT IN (SELECT original FROM plan.surveyed WHERE is_converted)"
+            " GROUP BY s.reason ORDER BY 2 DESC, 1"
         )
         return dict(rows.fetchall())
 

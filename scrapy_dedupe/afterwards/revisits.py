@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Final
 from scrapy_dedupe.afterwards.restored_heads import digest_of
 from scrapy_dedupe.warc.framing import open_head
 from scrapy_dedupe.warc.raw_heads import RawHead
-from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
+from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD, reads_back
+from scrapy_dedupe.warc.sources import MAX_HEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,6 +51,13 @@ _REFERS_DATE: Final = b"WARC-Refers-To-Date"
 _REFERENCE: Final = b"warc-refers-to"
 _FORMER_WARC: Final = b"former-warc-"
 _OF_REVISITS: Final = (b"warc-profile", b"warc-truncated", _REFERENCE)
+# What moves to a field Former-NAME when it is changed: in a response that becomes a revisit, and in what refers to one.
+_OF_RESPONSES: Final = (_ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST, _CONCURRENT)
+_OF_REFERENCES: Final = (
+    _CONCURRENT, _PAYLOAD_DIGEST, *(name.lower() for name in (_REFERS_TO, _REFERS_URI, _REFERS_DATE))
+)  # fmt: skip
+# Each field can come twice, the second time as Former-NAME, and a reference comes on top.
+_MAX_CHANGED_BYTES: Final = MAX_HEAD_BYTES // 3
 
 Field = tuple[bytes, bytes]
 
@@ -79,13 +87,28 @@ def revisit_id(old_id: bytes) -> bytes:
 
 
 def bare(value: bytes) -> bytes:
-    """An id or URI without the angle brackets around it."""
+    """An id or URI without the white space that a reader strips, and without the angle brackets around it."""
     value = value.strip()
+    if not value.isascii():
+        value = _stripped(value)
     return value[1:-1] if value.startswith(b"<") and value.endswith(b">") else value
 
 
+def _stripped(value: bytes) -> bytes:
+    """A value without Unicode white space at its ends, decoded as readers do."""
+    try:
+        return value.decode("utf-8").strip().encode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1").strip().encode("latin-1")
+
+
 def is_as_written(head: RawHead, stored: bytes) -> bool:
-    """Whether writing the parsed head of a record gives the very bytes that it was parsed from."""
+    """Whether writing the parsed head of a record gives the very bytes that it was parsed from.
+
+    A head that could become too long for a reader when its fields are changed counts as written in another way.
+    """
+    if len(stored) > _MAX_CHANGED_BYTES:
+        return False
     length = head.get(b"Content-Length") or b""
     return length.isdigit() and head.to_bytes(int(length)) == stored
 
@@ -103,10 +126,13 @@ def could_be_written(record: StoredRecord, head: RawHead) -> bool:
 
 
 def could_be_mended(head: RawHead) -> bool:
-    """Whether what a record says of its former fields, if anything, can be of our making.
+    """Whether what a record refers to can be changed, and the change be undone.
 
-    A field that is changed keeps the former value that it has, so a foreign one would be taken for what it was.
+    What it says of its former fields, if anything, has to be of our making: a field that is changed keeps the former
+    value that it has, so a foreign one would be taken for what it was. Values that change have to read back.
     """
+    if not _are_read_back(head, _OF_REFERENCES):
+        return False
     former: dict[bytes, list[bytes]] = {}
     for name, value in head.fields:
         if name.lower().startswith(_FORMER_WARC):
@@ -136,7 +162,14 @@ def could_be_undone(head: RawHead) -> bool:
         lower = name.lower()
         if lower.startswith((*_OF_REVISITS, _FORMER_WARC)) or (lower.startswith(b"warc-") and value == NONE):
             return False
+    if not _are_read_back(head, _OF_RESPONSES):
+        return False
     return all(len(head.get_all(name)) <= 1 for name in (_TYPE, _ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST))
+
+
+def _are_read_back(head: RawHead, names: tuple[bytes, ...]) -> bool:
+    """Whether readers get the values of these fields as they are; a field without a value counts as none."""
+    return all(reads_back(value) for name, value in head.fields if value and name.lower() in names)
 
 
 def as_revisit(head: RawHead, target: Target, block: bytes) -> RawHead:

@@ -46,6 +46,7 @@ from scrapy_dedupe.warc.bodies import payload_digest
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
 from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
 from scrapy_dedupe.warc.reading import read_record
+from scrapy_dedupe.warc.records import can_be_referred_to
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class _Row:
     line: int
     role: int
     reason: str | None
+    unfit: str | None
     listed_key: str
     id: bytes | None = None
     uri: bytes | None = None
@@ -177,10 +179,12 @@ class _Survey:
                     self._survey(line)
         self._flush()
         self._tell_unread()
-        execute(
-            "UPDATE surveyed SET reason = 'method' WHERE reason IS NULL AND (id_key IN (SELECT id_key FROM not_get)"
-            " OR line IN (SELECT line FROM named_by WHERE id_key IN (SELECT id_key FROM not_get)))"
-        )
+        for column in ("reason", "unfit"):
+            execute(
+                f"UPDATE surveyed SET {column} = 'method' WHERE {column} IS NULL AND ("  # noqa: S608 - names of ours
+                " id_key IN (SELECT id_key FROM not_get)"
+                " OR line IN (SELECT line FROM named_by WHERE id_key IN (SELECT id_key FROM not_get)))"
+            )
         execute("DROP TABLE named_by")
         execute("DROP TABLE not_get")
         self._connection.executemany(
@@ -261,7 +265,8 @@ class _Survey:
         if found == self._plan.surveyed_count(self._task.file):
             return
         self._connection.executemany(
-            "INSERT OR IGNORE INTO surveyed (line, file, role, reason, listed_key) VALUES (?, ?, ?, 'damaged', ?)",
+            "INSERT OR IGNORE INTO surveyed (line, file, role, reason, unfit, listed_key)"
+            " VALUES (?, ?, ?, 'damaged', 'damaged', ?)",
             (
                 (line.id, self._task.file, line.role, digest_key(line.digest) or line.digest)
                 for line in self._plan.lines_of(self._task.file)
@@ -285,6 +290,7 @@ class _Survey:
                 self._task.file,
                 row.role,
                 row.reason,
+                row.unfit,
                 row.id,
                 bare(row.id) if row.id else None,
                 row.uri,
@@ -309,8 +315,8 @@ class _Survey:
     def _flush(self) -> None:
         """Write the rows that wait."""
         self._connection.executemany(
-            "INSERT INTO surveyed (line, file, role, reason, id, id_key, uri, date, date_key, digest, digest_key, listed_key,"
-            " mime, revisit_bytes, is_chunked) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO surveyed (line, file, role, reason, unfit, id, id_key, uri, date, date_key, digest, digest_key,"
+            " listed_key, mime, revisit_bytes, is_chunked) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             self._rows,
         )
         self._connection.executemany("INSERT INTO named_by VALUES (?, ?)", self._named)
@@ -336,10 +342,13 @@ class _Survey:
         )
         if reason in (None, "small", "empty") and record.type != "response":
             reason = "no-http"
+        # All records of a payload are of one size, so that a small one is the original of none.
+        unfit = reason
         if reason is None and is_copy:
             reason = _hindrance(record, head)
         if head is None:
             uri: bytes | None = (record.target_uri or "").encode("utf-8") or None
+            found = uri
             date: bytes | None = (record.date or "").encode("ascii", "replace") or None
             record_id = digest = None
         else:
@@ -351,6 +360,8 @@ class _Survey:
                 head.get(b"WARC-Record-ID") or None,
                 head.get(b"WARC-Payload-Digest") or None,
             )
+        if unfit is None and not _can_be_original(record, found, date, record_id, digest):
+            unfit = "unreadable"
         if digest is None:
             # What replay indexers compute: a revisit of this original has it, as may older ones of a copy.
             digest = b"sha1:" + base64.b32encode(bytes.fromhex(payload_digest(record, "sha1").hex))
@@ -359,6 +370,7 @@ class _Survey:
             line.id,
             line.role,
             reason,
+            unfit,
             digest_key(line.digest) or line.digest,
             record_id,
             uri,
@@ -367,7 +379,7 @@ class _Survey:
             digest_key(digest.decode("latin-1")),
             _mime(record) if is_candidate else None,
             self._revisit_bytes(record, head, line) if is_candidate and head is not None else None,
-            _says_chunked(record) if is_copy else _is_in_chunks(record, body.size_bytes),
+            _is_in_chunks(record, body.size_bytes),
         )
 
     def _revisit_bytes(self, record: StoredRecord, head: RawHead, line: PlannedLine) -> int:
@@ -408,8 +420,16 @@ def _is_wanted(_: PlannedLine) -> bool:
     return True
 
 
-def _says_chunked(record: StoredRecord) -> bool:
-    return record.http is not None and record.http.is_chunked
+def _can_be_original(
+    record: StoredRecord, uri: bytes | None, date: bytes | None, record_id: bytes | None, digest: bytes | None
+) -> bool:
+    """Whether a revisit can name a record by these fields of its head, and a reader gets those of the record."""
+    if uri is not None and uri.startswith(b"<") and uri.endswith(b">"):
+        uri = uri[1:-1]
+    if uri is None or not can_be_referred_to(uri, date, record_id, digest):
+        return False
+    # A field that is folded or is there twice is read in more than one way.
+    return uri.decode("utf-8") == record.target_uri
 
 
 def _is_in_chunks(record: StoredRecord, payload_bytes: int) -> bool:

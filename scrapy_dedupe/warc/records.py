@@ -11,7 +11,8 @@ because replay programs show a 304 status line in a block as an empty page. A ``
 browser rendered, or a decoded body, without an HTTP head and without a request: neither is known.
 
 Fields are safe by construction: URIs are percent-encoded, and `Record.to_bytes` refuses a field that
-would span lines.
+would span lines. The URI of an original is written as its own record has it, since replay programs compare both;
+`can_be_referred_to` tells which records can be an original.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from scrapy_dedupe.warc.capture import Capture, digest_text, parse_digest, target_uri
-from scrapy_dedupe.warc.dates import format_date
+from scrapy_dedupe.warc.dates import format_date, parse_date
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,10 @@ _PROTOCOL = re.compile(r"[a-z0-9][a-z0-9./-]*")
 _LINE_ENDS = str.maketrans("\r\n", "  ")
 _RECORD_ID = re.compile(r"<[!#-;=?-~]+>")  # in brackets, what `target_uri` leaves as it is
 _OUR_SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
+_MAX_READ_BACK_BYTES = 1 << 16
+# Control characters but the tab, and what a reader that splits text into lines takes for a line end.
+_NOT_READ_BACK = re.compile(r"[\x00-\x08\x0a-\x1f\x85\u2028\u2029]")
+_REFERRED_ID = re.compile(r"<[^\s<>]+>|[^\s<>]+")
 
 Fields = tuple[tuple[str, str], ...]
 
@@ -89,6 +94,49 @@ class Record:
         if head.count("\n") != line_ends or head.count("\r") != line_ends:
             raise ValueError(f"A field of the {self.type} record {self.id} contains a line end.")
         return b"".join((head.encode("utf-8"), self.head, self.body, b"\r\n\r\n"))
+
+
+def reads_back(value: bytes) -> bool:
+    """Whether every reader of a named field gets exactly *value*.
+
+    Readers differ in what they strip, where they split lines and how they decode what is not UTF-8, so all of that is
+    refused, and so is an empty value, or one of more than 64 KiB.
+
+    >>> reads_back("http://example.org/\u00e9".encode()), reads_back("http://example.org/\u00a0".encode())
+    (True, False)
+    """
+    if not 0 < len(value) <= _MAX_READ_BACK_BYTES:
+        return False
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    # JavaScript strips the byte order mark as well.
+    return text == text.strip().strip("\ufeff") and not _NOT_READ_BACK.search(text)
+
+
+def can_be_referred_to(
+    uri: bytes | None, date: bytes | None, record_id: bytes | None = None, digest: bytes | None = None
+) -> bool:
+    """Whether a revisit can name a record such that every reader gets the values of that record.
+
+    They are those of its WARC-Target-URI (without angle brackets), WARC-Date, WARC-Record-ID and
+    WARC-Payload-Digest, as bytes. A record has to have a URI and a date.
+    """
+    if uri is None or date is None or not all(reads_back(value) for value in (uri, date)):
+        return False
+    if uri[:1] == b"<":
+        # A reader takes the brackets off.
+        return False
+    try:
+        parse_date(date.decode("utf-8"))
+    except ValueError:
+        return False
+    if record_id is not None and not (
+        reads_back(record_id) and _REFERRED_ID.fullmatch(record_id.decode("utf-8"))
+    ):
+        return False
+    return digest is None or reads_back(digest)
 
 
 def new_record_id() -> str:
@@ -154,11 +202,11 @@ def revisit(
     """Return the record of a payload that the original already holds (WARC 1.1, section 6.7.2).
 
     *refers_to* is the record id of the original (a ``response``), *refers_to_uri* its WARC-Target-URI and
-    *refers_to_date* the text of its WARC-Date. *container* is the name of the WACZ that holds it, if that is
+    *refers_to_date* the text of its WARC-Date, which `can_be_referred_to`. *container* is the name of the WACZ that holds it, if that is
     another one; it becomes ``WARC-Refers-To-Container: file://NAME``, which Browsertrix writes and wabac.js reads
     (iipc/warc-specifications#111). *original_digest* is the text of the original's WARC-Payload-Digest, where that is
     not the usual one: pywb compares texts. Raises ValueError for an empty or incomplete body, of which
-    nobody can say that another record holds it.
+    nobody can say that another record holds it, and for an original that cannot be referred to.
     """
     if not capture.body or not capture.is_complete:
         raise ValueError(f"{capture.url}: an empty or incomplete body cannot be a revisit.")
@@ -185,7 +233,7 @@ def not_modified(
     """Return the record of a 304 whose original is known, without a block (WARC 1.1, section 6.7.3).
 
     *digest*, if given, is the original's payload digest, and *original_digest* its text, as for `revisit`.
-    Raises ValueError if the status is not 304.
+    Raises ValueError if the status is not 304, and for an original that cannot be referred to.
     """
     if capture.status != 304:
         raise ValueError(f"{capture.url}: status {capture.status} is not 304 (Not Modified).")
@@ -265,8 +313,10 @@ def _protocols(names: str) -> Fields:
 
 
 def _reference(refers_to: str | None, uri: str, date: str, container: str | None) -> list[tuple[str, str]]:
+    if not can_be_referred_to(uri.encode("utf-8", "surrogatepass"), date.encode("utf-8", "surrogatepass")):
+        raise ValueError(f"No revisit can refer to a record of {uri[:200]!r}, {date!r}.")
     fields = [("WARC-Refers-To", _bracketed(refers_to))] if refers_to else []
-    fields += [("WARC-Refers-To-Target-URI", target_uri(uri)), ("WARC-Refers-To-Date", date)]
+    fields += [("WARC-Refers-To-Target-URI", uri), ("WARC-Refers-To-Date", date)]
     if container:
         fields.append(("WARC-Refers-To-Container", f"file://{quote(container)}"))
     return fields

@@ -80,10 +80,10 @@ def _second_folder(p: Planting) -> None:
     # transfer coding: a copy in chunks of one that is not, and the other way round; chunks announced and not there
     p.exchange(b, "b-oak-chunked", f"{SITE}/oak-c", text("oak", 6_000), fate=Copy("oak"), chunked=True)
     p.exchange(b, "b-ash", f"{SITE}/ash", text("ash", 4_000), chunked=True, digest_of="stored")
-    # a replay program would show the chunks of the original here
+    # a replay program would show the chunks of the original here, so this one is that of those without chunks
     p.exchange(b, "b-ash-2", f"{SITE}/ash-2", text("ash", 4_000))
     p.exchange(
-        b, "b-ash-3", f"{SITE}/ash-3", text("ash", 4_000), fate=Copy("b-ash"), head_only_says_chunked=True
+        b, "b-ash-3", f"{SITE}/ash-3", text("ash", 4_000), fate=Copy("b-ash-2"), head_only_says_chunked=True
     )
     p.exchange(b, "b-ash-4", f"{SITE}/ash-4", text("ash", 4_000), fate=Copy("b-ash"), chunked=True)
     # content coding is part of the payload

@@ -372,10 +372,6 @@ class Planting:
         return self.add(file, made, fate)
 
 
-def says_chunked(record: Record) -> bool:
-    return b"Transfer-Encoding: chunked" in record.head
-
-
 def stored_in_chunks(record: Record) -> bool:
     return len(record.block) - len(record.head) != len(record.payload)
 
@@ -383,9 +379,9 @@ def stored_in_chunks(record: Record) -> bool:
 def fates_of(p: Planting, *, min_size: int = 1_024, prefix: str = "") -> dict[str, Fate]:
     """What has to become of each record, worked out by the rules.
 
-    A cluster is every whole response with one payload. Its original is the earliest, then by file, then by place.
-    If that is no GET with status 200 or is too small, nothing happens; nor if it is stored in chunks which the head of the
-    copy does not announce. Records that share an id, and references
+    A cluster is every whole response with one payload. The original of a copy is the earliest GET with status 200, then
+    by file, then by place; for a copy that is stored without chunks, the earliest of those without. A copy without
+    chunks stays if it shares its URI and second with one in chunks that stays. Records that share an id, and references
     without an id, are beyond this.
     """
     clusters: dict[bytes, list[tuple[tuple[int, int], str, int, Record]]] = {}
@@ -397,14 +393,26 @@ def fates_of(p: Planting, *, min_size: int = 1_024, prefix: str = "") -> dict[st
                 clusters.setdefault(record.payload, []).append(place)
     fates: dict[str, Fate] = {}
     for payload, places in clusters.items():
-        (*_, original), *copies = sorted(places, key=lambda place: place[:3])
-        if original.status != 200 or original.method != "GET" or len(payload) < max(1, min_size):
+        if len(payload) < max(1, min_size):
             continue
-        for *_, copy in copies:
-            if says_chunked(original) and stored_in_chunks(original) and not says_chunked(copy):
+        records = [record for *_, record in sorted(places, key=lambda place: place[:3])]
+        fit: list[Record] = []
+        for record in records:
+            if record.status != 200 or record.method != "GET":
                 continue
-            if copy.status == 200 and copy.method == "GET" and copy.id and not copy.is_arc:
-                fates[copy.label] = Copy(original.label)
+            is_chunked = stored_in_chunks(record)
+            original = next((one for one in fit if is_chunked or not stored_in_chunks(one)), None)
+            if original is not None and record.id and not record.is_arc:
+                fates[record.label] = Copy(original.label)
+            fit.append(record)
+        chunked_places = {
+            (record.uri, moment(record.date)[0])
+            for record in records
+            if stored_in_chunks(record) and record.label not in fates
+        }
+        for record in records:
+            if not stored_in_chunks(record) and (record.uri, moment(record.date)[0]) in chunked_places:
+                fates.pop(record.label, None)
     by_id = {p.records[label].id: (label, fate.of) for label, fate in fates.items() if isinstance(fate, Copy)}
     for label, record in p.records.items():
         if linked := by_id.get(record.get(b"WARC-Concurrent-To")):
