@@ -255,6 +255,8 @@ def _difference(record: StoredRecord, line: ManifestLine) -> str | None:
 
 def _is_uri(stored: str, listed: str) -> bool:
     """Whether a manifest means this URI; C tools cut it at its first space, and keep angle brackets."""
+    if stored == listed:
+        return True
     if listed.startswith("<") and listed.endswith(">"):
         listed = listed[1:-1]
     return stored == listed or (" " in stored and stored.partition(" ")[0] == listed)

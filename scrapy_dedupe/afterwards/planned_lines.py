@@ -3,7 +3,8 @@
 Table ``file``: id, name (its bytes on the disk), is_output (it will be written again), is_listed (1: it has
 lines, 2: lines of originals alone, 0: none). Table ``line``: id, file, offset, length, digest (label, colon
 and raw bytes), extension, copy, uri, date, refers_uri, refers_date, original (the id of the line that a copy
-refers to) and role (0 alone, 1 an original that has copies, 2 a copy). Table ``note``: key, value.
+refers to in the manifest) and role (0 alone, 1 a record that may be the original of a copy, 2 a copy, which may be the
+original of another one). Table ``note``: key, value.
 
 It is a pure function of the manifests, and does not change once it has its name.
 """
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.faults import Faults
 
 LINES_FILE: Final = "lines.sqlite"
+
+# Where the first record of a payload cannot be the original, another one may. Each that is read costs its transfer.
+_MOST_ORIGINALS: Final = 8
 
 _BATCH = 10_000
 _SCHEMA = """
@@ -72,10 +76,14 @@ def write_lines(
             " AND o.copy = 1 AND o.uri = line.refers_uri AND o.date = line.refers_date ORDER BY o.id LIMIT 1)"
             " WHERE copy > 1"
         )
-        _tell_orphans(connection, faults)
-        connection.execute("UPDATE line SET role = 2 WHERE copy > 1")
+        _tell_orphans(connection, main_lines, faults)
+        connection.execute("UPDATE line SET role = 2 WHERE copy > 1 AND id <= ?", (main_lines,))
         connection.execute(
-            "UPDATE line SET role = 1 WHERE id IN (SELECT original FROM line WHERE original IS NOT NULL)"
+            "CREATE TEMP TABLE used AS SELECT DISTINCT original FROM line WHERE role = 2 AND original IS NOT NULL"
+        )
+        connection.execute("UPDATE line SET role = 1 WHERE id IN (SELECT original FROM used)")
+        connection.execute(
+            "UPDATE line SET role = 1 WHERE id > ? AND original IN (SELECT original FROM used)", (main_lines,)
         )
         connection.execute("DROP INDEX line_original")
         connection.execute("INSERT INTO note VALUES ('marks', ?)", (marks.hexdigest(),))
@@ -209,7 +217,7 @@ def _numbered(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
 
 
 def _originals(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
-    return (line for line in _numbered(lines) if line.copy == 1)
+    return (line for line in _numbered(lines) if line.copy is not None and line.copy <= _MOST_ORIGINALS)
 
 
 def _drop_repeated(connection: sqlite3.Connection, main_lines: int, faults: Faults) -> None:
@@ -230,10 +238,11 @@ def _drop_repeated(connection: sqlite3.Connection, main_lines: int, faults: Faul
     )
 
 
-def _tell_orphans(connection: sqlite3.Connection, faults: Faults) -> None:
+def _tell_orphans(connection: sqlite3.Connection, main_lines: int, faults: Faults) -> None:
     rows = connection.execute(
         "SELECT f.name, l.offset FROM line l JOIN file f ON f.id = l.file WHERE l.copy > 1 AND l.original IS NULL"
-        " ORDER BY l.id"
+        " AND l.id <= ? ORDER BY l.id",
+        (main_lines,),
     )
     for name, offset in rows:
         faults.add(

@@ -68,6 +68,7 @@ __all__ = ["RewriteOptions", "Rewritten", "rewrite", "rewriting_folder"]
 _FOLDER: Final = "warcrefs"
 _JOB: Final = "job.json"
 _VERIFIED: Final = "verified.json"
+_PLAN: Final = 2  # the form of what lies in the folder
 
 
 def rewrite(
@@ -84,7 +85,7 @@ def rewrite(
 ) -> Rewritten:
     """Write *files*, None: all that *lines* name, again below *output*, as `layout` lays them out.
 
-    *lines* are of numbered manifests; of *originals* only those of originals count, which the copies in *lines* may
+    *lines* are of numbered manifests; of *originals* only the first eight of a payload count, which the copies in *lines* may
     refer to. In place *output* holds the work in progress alone. *faults* may be the collection of a caller.
     *before_end* is called with the report when all files have their final names, just before the work in progress is
     removed: once more after a kill between the two, never for a dry run or where verification found something.
@@ -319,6 +320,7 @@ class _Work:
         """What the result depends on, beside the manifests and files."""
         options, statuses = self._options, self._options.eligibility.statuses
         return {
+            "plan": _PLAN,
             "files": None if files is None else list(files),
             "min_size": options.eligibility.min_size,
             "statuses": None if statuses is None else sorted(statuses),

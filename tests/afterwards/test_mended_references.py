@@ -150,6 +150,92 @@ def test_a_copy_that_would_show_the_chunks_of_its_original_stays(tmp_path: Path)
     assert (report.converted, report.left) == (1, {"chunks": 1})
 
 
+def test_each_stored_form_has_its_own_original(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    for label, chunked in (("C1", True), ("U1", False), ("C2", True), ("U2", False), ("U3", False)):
+        planting.exchange("a.warc.gz", label, f"{SITE}/{label}", PAGE, chunked=chunked)
+    planting.write(tmp_path / "in")
+
+    report = run(tmp_path / "in", tmp_path / "out")
+
+    # An original is no copy that was left.
+    assert (report.converted, report.left) == (3, {})
+    found = records(tmp_path / "out" / "a.warc.gz")
+    assert found[new_id("C2")].refers_to == rid("C1")
+    assert found[new_id("U2")].refers_to == found[new_id("U3")].refers_to == rid("U1")
+
+
+def test_a_copy_in_chunks_takes_an_earlier_original_without(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    for label, chunked in (("U1", False), ("C1", True), ("C2", True)):
+        planting.exchange("a.warc.gz", label, f"{SITE}/{label}", PAGE, chunked=chunked)
+    planting.write(tmp_path / "in")
+
+    run(tmp_path / "in", tmp_path / "out")
+
+    found = records(tmp_path / "out" / "a.warc.gz")
+    assert found[new_id("C1")].refers_to == found[new_id("C2")].refers_to == rid("U1")
+
+
+@pytest.mark.parametrize(
+    "first", [{"status": 404}, {"method": "POST"}, {"status": 301, "chunked": True}], ids=str
+)
+def test_the_earliest_record_that_can_be_an_original_is_one(tmp_path: Path, first: dict[str, Any]) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    planting.exchange("a.warc.gz", "first", f"{SITE}/1", PAGE, **first)
+    planting.exchange("a.warc.gz", "second", f"{SITE}/2", PAGE)
+    planting.exchange("a.warc.gz", "third", f"{SITE}/3", PAGE)
+    planting.write(tmp_path / "in")
+
+    report = run(tmp_path / "in", tmp_path / "out")
+
+    assert (report.converted, report.left) == (1, {})
+    assert records(tmp_path / "out" / "a.warc.gz")[new_id("third")].refers_to == rid("second")
+
+
+def test_an_original_of_another_archive_need_not_be_the_first_of_its_payload(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    planting.exchange("a.warc.gz", "chunked", f"{SITE}/1", PAGE, chunked=True)
+    planting.exchange("a.warc.gz", "whole", f"{SITE}/2", PAGE)
+    planting.exchange("a.warc.gz", "later", f"{SITE}/3", PAGE)
+    planting.file("b.warc.gz")
+    planting.exchange("b.warc.gz", "copy", f"{SITE}/4", PAGE)
+    planting.write(tmp_path / "in")
+    lines = manifest(tmp_path / "in")
+    old, new = ([line for line in lines if line.file == name] for name in ("a.warc.gz", "b.warc.gz"))
+
+    report = run(tmp_path / "in", tmp_path / "out", lines=new, originals=old)
+
+    assert (report.converted, report.left) == (1, {})
+    assert records(tmp_path / "out" / "b.warc.gz")[new_id("copy")].refers_to == rid("whole")
+    assert not (tmp_path / "out" / "a.warc.gz").exists()
+
+
+def test_the_original_of_each_form_is_the_same_for_every_number_of_processes(tmp_path: Path) -> None:
+    planting = Planting()
+    for name in "abc":
+        planting.file(f"{name}.warc.gz")
+        for number, chunked in enumerate((True, False, True, False)):
+            planting.exchange(
+                f"{name}.warc.gz", f"{name}{number}", f"{SITE}/{name}{number}", PAGE, chunked=chunked
+            )
+    planting.write(tmp_path / "in")
+
+    run(tmp_path / "in", tmp_path / "one")
+    run(tmp_path / "in", tmp_path / "three", jobs=3)
+    run(tmp_path / "in", tmp_path / "reversed", files=["c.warc.gz", "b.warc.gz", "a.warc.gz"])
+
+    bytes_of = [
+        [path.read_bytes() for path in sorted((tmp_path / name).glob("*.gz"))]
+        for name in ("one", "three", "reversed")
+    ]
+    assert bytes_of[0] == bytes_of[1] == bytes_of[2]
+
+
 def test_an_uncompressed_file_stays_one_whatever_its_name(tmp_path: Path) -> None:
     planting = Planting()
     planting.file("a.warc.gz", "plain")

@@ -250,3 +250,25 @@ def test_a_uri_and_a_digest_lead_where_only_another_payload_has_the_uri_and_seco
     assert record(tmp_path, "old").get(b"WARC-Refers-To") == record_id("first")
     assert replayed(tmp_path, "old") == [sha256(PAGE)]
     restored(p, tmp_path)
+
+
+@pytest.mark.parametrize("names", [("id",), ("uri", "date"), ("id", "uri", "date"), ("uri",)], ids=str)
+@pytest.mark.parametrize("status", [404, 200])
+def test_a_page_stays_whose_moment_another_capture_has_in_chunks(
+    tmp_path: Path, names: tuple[str, ...], status: int
+) -> None:
+    p = Planting()
+    p.file("a.warc")
+    p.exchange("a.warc", "first", f"{SITE}/1", PAGE, date="2020-01-01T00:00:01Z")
+    p.exchange(
+        "a.warc", "chunked", f"{SITE}/2", PAGE, date=MOMENT, status=status, chunked=True, method="POST"
+    )
+    copy = p.exchange("a.warc", "whole", f"{SITE}/2", PAGE, date=MOMENT)
+    p.file("b.warc")
+    old = p.revisit("b.warc", "old", f"{SITE}/3", copy, names=names)
+
+    staged(p, tmp_path)
+
+    assert record(tmp_path, "old").plain == old.to_bytes().rstrip(b"\r\n")
+    assert record(tmp_path, "whole").get(b"WARC-Type") == b"response"
+    restored(p, tmp_path)
