@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import scrapy
+from afterwards.planted import Planting
 from archives import check, files_of, records_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from webserver import Page, WebServer
 
+from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.pipelines import WarcItem
 
@@ -324,3 +326,41 @@ async def test_an_unwritable_folder_is_refused_at_the_start(
         await crawl(LinkSpider, settings, urls=web.url())
     assert web.paths == []
     assert "The crawl does not start." in caplog.text
+
+
+@crawl_test
+async def test_a_revisit_names_the_url_of_an_imported_original_as_that_has_it(
+    web: WebServer, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    urls = {
+        "plain": "http://old.example/plain",
+        "accent": "http://old.example/é",
+        "blank": "http://old.example/a b",
+        "no-break": "http://old.example/a\u00a0",
+        "control": "http://old.example/a\x01b",
+    }
+    old = Planting()
+    old.file("old.warc.gz")
+    for name, url in urls.items():
+        old.exchange("old.warc.gz", name, url, TEXT.format(name).encode(), digest_form="sha256")
+        web.page(f"/{name}", TEXT.format(name))
+    old.write(tmp_path / "old")
+    store = stored["DEDUPE_STORE_URL"]
+    assert main(["import", "--store", store, str(tmp_path / "old" / "old.warc.gz")]) == 0
+
+    await crawl(LinkSpider, stored, urls=" ".join(web.url(f"/{name}") for name in urls))
+
+    check(tmp_path / "warcs")
+    seen = {
+        record.uri: record
+        for record in records_of(tmp_path / "warcs")
+        if record.type in ("response", "revisit")
+    }
+    for name in ("plain", "accent"):
+        revisit = seen[web.url(f"/{name}")]
+        assert revisit.type == "revisit"
+        assert revisit.headers["WARC-Refers-To-Target-URI"] == urls[name]
+        assert revisit.headers["WARC-Refers-To-Date"] == old.records[name].date.decode()
+    # No revisit leads to these for every reader, so their payloads are stored once more.
+    for name in ("blank", "no-break", "control"):
+        assert seen[web.url(f"/{name}")].type == "response"

@@ -44,7 +44,7 @@ from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.warc.bodies import payload_digest
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
-from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
+from scrapy_dedupe.warc.raw_heads import RawHead, raw_head, stored_uri
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import can_be_referred_to
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
@@ -346,9 +346,9 @@ class _Survey:
         unfit = reason
         if reason is None and is_copy:
             reason = _hindrance(record, head)
+        stored = stored_uri(record, head)
         if head is None:
-            uri: bytes | None = (record.target_uri or "").encode("utf-8") or None
-            found = uri
+            uri = stored
             date: bytes | None = (record.date or "").encode("ascii", "replace") or None
             record_id = digest = None
         else:
@@ -360,7 +360,7 @@ class _Survey:
                 head.get(b"WARC-Record-ID") or None,
                 head.get(b"WARC-Payload-Digest") or None,
             )
-        if unfit is None and not _can_be_original(record, found, date, record_id, digest):
+        if unfit is None and not _can_be_original(record, stored, date, record_id, digest):
             unfit = "unreadable"
         if digest is None:
             # What replay indexers compute: a revisit of this original has it, as may older ones of a copy.
@@ -424,8 +424,6 @@ def _can_be_original(
     record: StoredRecord, uri: bytes | None, date: bytes | None, record_id: bytes | None, digest: bytes | None
 ) -> bool:
     """Whether a revisit can name a record by these fields of its head, and a reader gets those of the record."""
-    if uri is not None and uri.startswith(b"<") and uri.endswith(b">"):
-        uri = uri[1:-1]
     if uri is None or not can_be_referred_to(uri, date, record_id, digest):
         return False
     # A field that is folded or is there twice is read in more than one way.

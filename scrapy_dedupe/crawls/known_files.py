@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.warc.dates import date_digits
+from scrapy_dedupe.warc.raw_heads import stored_uri
 from scrapy_dedupe.warc.reading import read_record
 
 from .places import is_present, is_remote, readable
 from .rules import is_whole_original
-from .values import known_digest, plain_url
+from .values import known_digest
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original
@@ -69,7 +70,7 @@ def _is_it(record: StoredRecord, original: Original) -> bool:
     # An index that was imported without its WARC files names records that were cut as well.
     if (text is not None and known_digest(record) != original.digest) or not is_whole_original(record):
         return False
-    # The index may have seconds alone.
-    return (
-        plain_url(record.target_uri) == original.url and date_digits(record.date)[:14] == original.date[:14]
-    )
+    # A revisit has to name the URL as it is stored; the index has white space in it percent-encoded, or without what a
+    # reader strips. It may have seconds alone.
+    is_its_url = stored_uri(record) == original.url.encode("utf-8", "surrogatepass")
+    return is_its_url and date_digits(record.date)[:14] == original.date[:14]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.warc.dates import date_from_digits, parse_date
+from scrapy_dedupe.warc.records import can_be_referred_to
 
 from .known_files import KnownFiles
 
@@ -37,7 +38,7 @@ class Originals:
     """Finds originals in an index.
 
     Those whose status is known not to be among ``statuses`` count as not there, since replay programs may show another
-    status as 200. So do, with ``check_files``, those whose file is gone or is another one now, and with
+    status as 200. So do those whose URL not every reader reads back, and, with ``check_files``, those whose file is gone or is another one now, and with
     ``containers_only`` those of other crawls that are in no WACZ.
     """
 
@@ -60,6 +61,8 @@ class Originals:
         """The original of a payload."""
         original = self._index.find(digest)
         if original is None or (original.status is not None and original.status not in self._statuses):
+            return None
+        if not _can_be_referred_to(original):
             return None
         return original if self._has_its_file(original) and self._is_in_a_container(original) else None
 
@@ -124,6 +127,14 @@ class Originals:
                 " with `scrapy dedupe import`."
             )
         return f" `scrapy dedupe warc pack {crawl}` makes one, for the crawls after this one."
+
+
+def _can_be_referred_to(original: Original) -> bool:
+    uri, record_id = (
+        None if text is None else text.encode("utf-8", "surrogatepass")
+        for text in (original.url, original.record_id)
+    )
+    return can_be_referred_to(uri, date_from_digits(original.date).encode("ascii"), record_id)
 
 
 def validators_of(headers: Headers) -> bytes:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
 
 _LENGTH = b"Content-Length"
+_TARGET_URI = b"WARC-Target-URI"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,19 @@ def raw_head(record: StoredRecord) -> RawHead:
         fields.append((name.strip(), [value.strip()]))
     joined = tuple([(name, b" ".join(filter(None, values))) for name, values in fields])
     return RawHead(version.rstrip(b"\r"), joined)
+
+
+def stored_uri(record: StoredRecord, head: RawHead | None = None) -> bytes | None:
+    """WARC-Target-URI as it is stored, without angle brackets; the URL of an ARC record in UTF-8.
+
+    *head* is that of the record, if it was read before. Raises DamagedInput as `raw_head`.
+    """
+    if record.format != "warc":
+        return (record.target_uri or "").encode("utf-8") or None
+    uri = (head or raw_head(record)).get(_TARGET_URI)
+    if uri is not None and uri.startswith(b"<") and uri.endswith(b">"):
+        return uri[1:-1]
+    return uri
 
 
 def _one_line(value: bytes) -> bytes:
