@@ -8,8 +8,8 @@ revisit takes. Table ``named`` leads from URI and digest to lines. Table ``stand
 captures that stay, as far as records that become revisits have the same id, or the same URI and second.
 
 The original of a copy is the earliest record of its payload, by the copy numbers of the manifest, that a revisit can
-refer to: not the answer to a POST, and with a URL, date, id and digest that read back. A copy that is stored without
-transfer chunks takes the earliest of those that are stored without, since a replay program would show the chunks.
+refer to: one that is eligible (`eligibility`) and whose URL, date, id and digest read back. A copy that is stored
+without transfer chunks takes the earliest of those that are stored without, since a replay program would show the chunks.
 
 Both are pure functions of manifests and files, and do not change once they have their names.
 """
@@ -56,7 +56,7 @@ CREATE TABLE {schema}pinned_uri (uri BLOB PRIMARY KEY) WITHOUT ROWID;
 # An id that stands on records of several payloads leads to any of them.
 _FIND_SHARED_IDS = """
 CREATE INDEX surveyed_any_id ON surveyed (id_key) WHERE id_key IS NOT NULL;
-CREATE TEMP TABLE shared_id (id_key BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE shared_id (id_key BLOB PRIMARY KEY) WITHOUT ROWID;
 INSERT INTO shared_id SELECT s.id_key FROM surveyed s JOIN lines.line l ON l.id = s.line WHERE s.id_key IS NOT NULL
     GROUP BY s.id_key HAVING count(DISTINCT hex(l.digest) || ' ' || l.extension) > 1;
 """
@@ -71,10 +71,11 @@ INSERT OR IGNORE INTO shared_id SELECT id_key FROM part.unlisted
 _DECIDE = """
 UPDATE surveyed SET unfit = 'unreadable' WHERE unfit IS NULL AND id_key IN (SELECT id_key FROM shared_id);
 DROP INDEX surveyed_any_id;
+DROP TABLE shared_id;
 UPDATE surveyed SET reason = 'shared' WHERE role = 2 AND reason IS NULL AND (
     id_key IN (SELECT id_key FROM pinned) OR uri IN (SELECT uri FROM pinned_uri)
 );
-CREATE TEMP TABLE serving (cluster INTEGER, is_chunked INTEGER, copy INTEGER, line INTEGER, PRIMARY KEY (cluster, is_chunked))
+CREATE TABLE serving (cluster INTEGER, is_chunked INTEGER, copy INTEGER, line INTEGER, PRIMARY KEY (cluster, is_chunked))
     WITHOUT ROWID;
 INSERT OR IGNORE INTO serving SELECT coalesce(l.original, l.id), s.is_chunked, l.copy, l.id
     FROM surveyed s JOIN lines.line l ON l.id = s.line WHERE s.unfit IS NULL ORDER BY l.copy, l.id;
@@ -94,12 +95,14 @@ UPDATE surveyed SET reason = CASE
     ) THEN 'unreadable'
     ELSE 'original' END
     WHERE role = 2 AND reason IS NULL AND original IS NULL;
+DROP TABLE serving;
 UPDATE surveyed SET reason = 'no-gain' WHERE role = 2 AND reason IS NULL AND (
     SELECT surveyed.revisit_bytes + 64 + max(0, coalesce(length(o.id), 0) - 47) + max(0, length(o.uri) - length(l.refers_uri))
         >= l.length
     FROM lines.line l JOIN surveyed o ON o.line = surveyed.original WHERE l.id = surveyed.line
 );
 CREATE INDEX surveyed_place ON surveyed (uri, date_key);
+-- A revisit that names this URL and second would only find the record in chunks.
 UPDATE surveyed SET reason = 'chunks' WHERE role = 2 AND reason IS NULL AND NOT is_chunked AND EXISTS (
     SELECT 1 FROM surveyed s WHERE s.uri = surveyed.uri AND s.listed_key = surveyed.listed_key
     AND s.is_chunked AND (s.role = 1 OR s.reason IS NOT NULL)

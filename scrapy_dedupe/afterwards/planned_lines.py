@@ -79,11 +79,11 @@ def write_lines(
         _tell_orphans(connection, main_lines, faults)
         connection.execute("UPDATE line SET role = 2 WHERE copy > 1 AND id <= ?", (main_lines,))
         connection.execute(
-            "CREATE TEMP TABLE used AS SELECT DISTINCT original FROM line WHERE role = 2 AND original IS NOT NULL"
+            "UPDATE line SET role = 1 WHERE id IN (SELECT original FROM line WHERE role = 2 AND original IS NOT NULL)"
         )
-        connection.execute("UPDATE line SET role = 1 WHERE id IN (SELECT original FROM used)")
         connection.execute(
-            "UPDATE line SET role = 1 WHERE id > ? AND original IN (SELECT original FROM used)", (main_lines,)
+            "UPDATE line SET role = 1 WHERE id > ? AND original IN (SELECT original FROM line WHERE role = 2)",
+            (main_lines,),
         )
         connection.execute("DROP INDEX line_original")
         connection.execute("INSERT INTO note VALUES ('marks', ?)", (marks.hexdigest(),))

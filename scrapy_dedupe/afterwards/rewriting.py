@@ -85,8 +85,8 @@ def rewrite(
 ) -> Rewritten:
     """Write *files*, None: all that *lines* name, again below *output*, as `layout` lays them out.
 
-    *lines* are of numbered manifests; of *originals* only the first eight of a payload count, which the copies in *lines* may
-    refer to. In place *output* holds the work in progress alone. *faults* may be the collection of a caller.
+    *lines* are of numbered manifests; of *originals* only the first eight of a payload count, which the copies in
+    *lines* may refer to. In place *output* holds the work in progress alone. *faults* may be the collection of a caller.
     *before_end* is called with the report when all files have their final names, just before the work in progress is
     removed: once more after a kill between the two, never for a dry run or where verification found something.
 

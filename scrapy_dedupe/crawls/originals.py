@@ -38,8 +38,8 @@ class Originals:
     """Finds originals in an index.
 
     Those whose status is known not to be among ``statuses`` count as not there, since replay programs may show another
-    status as 200. So do those whose URL not every reader reads back, and, with ``check_files``, those whose file is gone or is another one now, and with
-    ``containers_only`` those of other crawls that are in no WACZ.
+    status as 200. So do those that no revisit can name so that every reader finds them, with ``check_files`` those whose
+    file is gone or is another one now, and with ``containers_only`` those of other crawls that are in no WACZ.
     """
 
     def __init__(

@@ -202,7 +202,7 @@ def revisit(
     """Return the record of a payload that the original already holds (WARC 1.1, section 6.7.2).
 
     *refers_to* is the record id of the original (a ``response``), *refers_to_uri* its WARC-Target-URI and
-    *refers_to_date* the text of its WARC-Date, which `can_be_referred_to`. *container* is the name of the WACZ that holds it, if that is
+    *refers_to_date* the text of its WARC-Date. *container* is the name of the WACZ that holds it, if that is
     another one; it becomes ``WARC-Refers-To-Container: file://NAME``, which Browsertrix writes and wabac.js reads
     (iipc/warc-specifications#111). *original_digest* is the text of the original's WARC-Payload-Digest, where that is
     not the usual one: pywb compares texts. Raises ValueError for an empty or incomplete body, of which

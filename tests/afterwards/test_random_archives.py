@@ -38,10 +38,13 @@ def exchanges(draw: st.DrawFn) -> dict[str, Any]:
     method = draw(st.sampled_from(("GET", "GET", "GET", "POST")))
     # Nothing says that it was a POST but a request that is there and linked.
     orders = ("response request", "request response") + (("response",) if method == "GET" else ())
+    link = draw(st.sampled_from(LINKS if method == "GET" else LINKS[:2]))
+    # A request cannot name a response without an id.
+    must_have_id = method != "GET" and link == LINKS[0]
     return {
         "method": method,
         "order": draw(st.sampled_from(orders)),
-        "link": draw(st.sampled_from(LINKS if method == "GET" else LINKS[:2])),
+        "link": link,
         "status": draw(st.sampled_from((200, 200, 200, 200, 206, 301, 404))),
         "version": draw(st.sampled_from((b"WARC/1.1", b"WARC/1.0", b"WARC/0.18"))),
         "digest_form": draw(st.sampled_from((None, "sha1", "sha1 hex", "sha256", "md5"))),
@@ -50,7 +53,7 @@ def exchanges(draw: st.DrawFn) -> dict[str, Any]:
         "coding": draw(st.sampled_from((None, None, "gzip", "deflate"))),
         "brackets": draw(st.booleans()),
         "truncated": draw(st.sampled_from((None, None, None, "time"))),
-        "has_id": draw(st.sampled_from((True, True, True, False))),
+        "has_id": must_have_id or draw(st.sampled_from((True, True, True, False))),
         "line_end": draw(st.sampled_from((b"\r\n", b"\n"))),
     }
 
