@@ -52,7 +52,7 @@ _REFERENCE: Final = b"warc-refers-to"
 _FORMER_WARC: Final = b"former-warc-"
 _OF_REVISITS: Final = (b"warc-profile", b"warc-truncated", _REFERENCE)
 # What moves to a field Former-NAME when it is changed: in a response that becomes a revisit, and in what refers to one.
-_OF_RESPONSES: Final = (_ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST, _CONCURRENT)
+_OF_RESPONSES: Final = (_ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST)
 _OF_REFERENCES: Final = (
     _CONCURRENT, _PAYLOAD_DIGEST, *(name.lower() for name in (_REFERS_TO, _REFERS_URI, _REFERS_DATE))
 )  # fmt: skip

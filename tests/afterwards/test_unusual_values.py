@@ -174,6 +174,16 @@ def test_what_a_reference_names_stays_where_the_reference_does_not_read_back(
     assert report["left"] == ({} if end == b"\x01" else {"shared": 1})
 
 
+def test_a_copy_with_a_reference_that_does_not_read_back_becomes_a_revisit(tmp_path: Path) -> None:
+    p = three_pages()
+    p.exchange("a.warc", "4", (SITE + b"4").decode(), PAGE, extra=((CONCURRENT, record_id("2") + b"\xa0"),))
+
+    report, found = deduplicated(p, tmp_path)
+
+    assert (report["converted"], report["left"]) == (2, {"shared": 1})
+    assert found[record_id("4")].get(b"WARC-Type") == b"revisit"
+
+
 def test_heads_that_would_become_too_long_to_be_read_stay(tmp_path: Path) -> None:
     p = three_pages()
     note = ((CONCURRENT, record_id("2")),) * 9_000
