@@ -150,8 +150,7 @@ class WarcPipeline:
         concurrent = begun.concurrent if begun is not None and goes_on else settings.concurrent
         if crawl not in known:
             session.at_refusal(lambda: index.cancel(crawl))
-        self._mend(index, crawl, rules)
-        index.mark_incomplete(crawl, True)
+        self._mend(index, crawl, rules, is_new=crawl not in known)
         if session.settings.wacz.enabled:
             index.add_container(crawl, container_name(crawl))
         # A crawl that was to have a WACZ gets one with all of its files, whatever the settings of its last run are.
@@ -179,10 +178,10 @@ class WarcPipeline:
         session.run_every(_TELL_SECONDS, self._tell, "warc")
         session.at_close(self._tell)
 
-    def _mend(self, index: CrawlIndex, crawl: str, rules: RevisitRules) -> None:
+    def _mend(self, index: CrawlIndex, crawl: str, rules: RevisitRules, *, is_new: bool) -> None:
         """See to files that a killed run left, of this crawl and of others."""
         cut = "%s holds %d whole records, %d bytes of a broken one were cut off."
-        for salvaged in settle(index, crawl, self._settings.folder, rules):
+        for salvaged in settle(index, crawl, self._settings.folder, rules, is_new=is_new):
             logger.warning(
                 f"The last run of this crawl was cut: {cut}",
                 salvaged.file,

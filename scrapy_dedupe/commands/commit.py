@@ -59,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(place: Place, opts: argparse.Namespace) -> Committed:
+    from scrapy_dedupe.crawls.rebuilding import is_lacking
+
     with place.open_index() as index, Bars(opts) as bars:
         before = {info.id: info for info in index.crawls()}.get(opts.id)
         if before is None:
@@ -67,7 +69,7 @@ def run(place: Place, opts: argparse.Namespace) -> Committed:
         is_rebuilt, wacz = False, None
         # An imported crawl is not ours to read or pack; the index says what to do about one that was cut off.
         if before is not None and before.state == "uncommitted" and not before.imported:
-            if before.incomplete:
+            if is_lacking(index, before.id, opts.warc_dir or place.settings.warc.folder):
                 missing = settle_one(index, before, place, opts.warc_dir, bars)
                 is_rebuilt = True
             if not opts.no_wacz and _has_wacz(index, opts.id):

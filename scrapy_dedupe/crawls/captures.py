@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.tasks.watching import UNWATCHED, Reached
 from scrapy_dedupe.warc.capture import target_uri
+from scrapy_dedupe.warc.files import warc_files
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import CaptureTable, reference_of
 
@@ -45,10 +46,9 @@ class CrawlArchive:
         self._on_damage = on_damage
         named = [name for info in index.crawls() if info.id == crawl for name in info.files]
         found = {str(file): file for name in named if (file := self._present(name)) is not None}
-        if folder.is_dir():
-            for path in sorted(folder.absolute().glob("*.warc*")):
-                if str(path) not in found and self._is_its_own(path):
-                    found[str(path)] = path
+        for path in warc_files(folder.absolute(), unfinished=True):
+            if str(path) not in found and self._is_its_own(path):
+                found[str(path)] = path
         self.paths: list[ReadableFile] = list(found.values())
         self._captures: CaptureTable | None = None
 

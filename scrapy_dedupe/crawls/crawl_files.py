@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.warc.containers import files_in
-from scrapy_dedupe.warc.files import OPEN_SUFFIX
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.reading import read_record
 
 from .comparing import differences
@@ -130,10 +130,8 @@ def strays_by_crawl(folders: Sequence[Path]) -> dict[str, list[Path]]:
     """The finished WARC files in *folders*, by the crawl that they name."""
     found: dict[str, list[Path]] = {}
     for folder in dict.fromkeys(folder.absolute() for folder in folders):
-        if not folder.is_dir():
-            continue
-        for path in sorted(folder.glob("*.warc*")):
-            if path.suffix in (".warc", ".gz") and (crawl := crawl_of(path)) is not None:
+        for path in warc_files(folder):
+            if (crawl := crawl_of(path)) is not None:
                 found.setdefault(crawl, []).append(path)
     return found
 
@@ -143,7 +141,7 @@ def files_in_folders(folders: Sequence[Path]) -> Iterator[ReadableFile]:
     for folder in dict.fromkeys(folder.absolute() for folder in folders):
         if not folder.is_dir():
             continue
-        yield from (path for path in sorted(folder.glob("*.warc*")) if path.suffix in (".warc", ".gz"))
+        yield from warc_files(folder)
         for container in sorted(folder.glob(f"*{WACZ_SUFFIX}")):
             try:
                 yield from files_in(container)

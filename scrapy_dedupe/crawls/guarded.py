@@ -53,6 +53,7 @@ class GuardedIndex:
         self._containers: dict[str, Containers] = {}
         self._crawls: dict[str, CrawlInfo] = {}
         self._has_told_of_state = False
+        self._is_marked = False
         self._waiting = 0
         self._known: dict[str, Original | None] = {}
         self._originals: dict[str, Original] = {}
@@ -102,13 +103,30 @@ class GuardedIndex:
             return
         originals, urls, needs = list(self._originals.values()), list(self._urls.values()), list(self._needs)
         counts = self._counts
-        self._ask(lambda: self.index.add(self.crawl, originals, counts, urls, needs))
+
+        def enter() -> None:
+            self._mark()
+            self.index.add(self.crawl, originals, counts, urls, needs)
+
+        self._ask(enter)
         self._waiting, self._counts = 0, Counts()
         self._originals, self._urls, self._needs = {}, {}, {}
 
     def add_file(self, name: str) -> None:
-        """Note a file before its first record."""
-        self._ask(lambda: self.index.add_file(self.crawl, name))
+        """Note a file before its first record, and that the records of the crawl are not all entered from now on."""
+
+        def enter() -> None:
+            self._is_marked = False
+            self._mark()
+            self.index.add_file(self.crawl, name)
+
+        self._ask(enter)
+
+    def _mark(self) -> None:
+        # Not at the start of the crawl: a crawl that is killed before it has a file lacks nothing.
+        if not self._is_marked:
+            self.index.mark_incomplete(self.crawl, True)
+            self._is_marked = True
 
     def container_of(self, original: Original) -> str | None:
         """The name of the WACZ that an original of another crawl is in; None if there is none, or it is unknown."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.warc.files import warc_files
 from scrapy_dedupe.warc.payload_modes import DECODED, STORED
 from scrapy_dedupe.warc.reading import read_records
 
@@ -23,7 +24,7 @@ def payload_of_files(crawl: str, folder: Path) -> str | None:
     Raises :class:`~scrapy_dedupe.errors.CrawlStateError` if they differ.
     """
     found: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.warc*")) if folder.is_dir() else ():
+    for path in warc_files(folder, unfinished=True):
         info = _info(path)
         if info.get("ispartof") == crawl:
             found.setdefault(DECODED if info.get(FIELD) == DECODED else STORED, path)

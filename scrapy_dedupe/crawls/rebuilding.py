@@ -16,7 +16,7 @@ from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
 from scrapy_dedupe.tasks.watching import UNWATCHED, Reached, part
 from scrapy_dedupe.warc.dates import date_digits
-from scrapy_dedupe.warc.files import OPEN_SUFFIX
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.references import is_unmodified
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
@@ -47,25 +47,55 @@ _BATCH = 500
 
 
 def settle(
-    index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules, watch: Watch = UNWATCHED
+    index: CrawlIndex,
+    crawl: str,
+    folder: Path,
+    rules: RevisitRules,
+    watch: Watch = UNWATCHED,
+    *,
+    is_new: bool = False,
 ) -> list[Salvaged]:
     """Bring a started crawl's files and entries to a sound state; what was salvaged.
 
-    For a crawl that is new, or whose last run ended well, nothing is read. Raises
+    For a crawl that is new nothing is read, for one whose last run ended well only the first record of each file. Raises
     :class:`~scrapy_dedupe.errors.CrawlStateError` while another process writes a file of the crawl.
     """
     refuse_running(index, crawl, folder)
-    results = (salvage_watched(path, watch) for path in _unfinished(index, crawl, folder))
+    unfinished = _unfinished(index, crawl, folder)
+    if unfinished:
+        # Before the files get their final names, by which nobody could tell that they are not entered.
+        index.mark_incomplete(crawl, True)
+    results = (salvage_watched(path, watch) for path in unfinished)
     salvaged = [result for result in results if result is not None]
-    if salvaged or any(info.incomplete for info in index.crawls() if info.id == crawl):
+    if unfinished or (not is_new and is_lacking(index, crawl, folder)):
         rebuild(index, crawl, folder, rules, watch)
     return salvaged
 
 
-def salvage_watched(path: Path, watch: Watch, *, dry_run: bool = False) -> Salvaged | None:
-    """Mend a file as :func:`~scrapy_dedupe.warc.salvage.salvage` does, while somebody looks on."""
+def is_lacking(index: CrawlIndex, crawl: str, folder: Path) -> bool:
+    """Whether records of an uncommitted crawl may be on disk that are not entered: its last run was cut off, or the
+    index did not answer when a file was begun.
+    """
+    info = next((info for info in index.crawls() if info.id == crawl), None)
+    if info is None or info.incomplete:
+        return info is not None
+    names = {PurePosixPath(name).name for name in info.files}
+    return any(
+        path.name not in names and _is_part_of(path, crawl) for path in warc_files(folder, unfinished=True)
+    )
+
+
+def salvage_watched(
+    path: Path,
+    watch: Watch,
+    *,
+    dry_run: bool = False,
+    skip_damaged: bool = False,
+    info: Mapping[str, str] | None = None,
+) -> Salvaged | None:
+    """Mend a file as :func:`~scrapy_dedupe.warc.salvage.salvage` does, with its progress reported to *watch*."""
     with part(watch, path.name, sizes_of([path])):
-        return salvage(path, dry_run=dry_run, on_offset=Reached(watch))
+        return salvage(path, dry_run=dry_run, skip_damaged=skip_damaged, info=info, on_offset=Reached(watch))
 
 
 def mend_others(index: CrawlIndex, folder: Path) -> list[tuple[str, Salvaged]]:
@@ -75,12 +105,14 @@ def mend_others(index: CrawlIndex, folder: Path) -> list[tuple[str, Salvaged]]:
     """
     if not folder.is_dir():
         return []
-    uncommitted = {info.id for info in index.crawls() if info.state == "uncommitted"}
+    uncommitted = {info.id for info in index.crawls() if info.state == "uncommitted" and not info.imported}
     mended = []
     for path in sorted(folder.absolute().glob(f"*{OPEN_SUFFIX}")):
         if is_held(path):
             continue
         crawl = crawl_of(path)
+        if crawl in uncommitted:
+            index.mark_incomplete(crawl, True)
         try:
             result = salvage(path)
         except ArchiveError as error:
@@ -88,15 +120,15 @@ def mend_others(index: CrawlIndex, folder: Path) -> list[tuple[str, Salvaged]]:
             continue
         if result is None:
             continue
-        if crawl in uncommitted:
-            index.mark_incomplete(crawl, True)
         mended.append((crawl or "without a name", result))
     return mended
 
 
 def refuse_running(index: CrawlIndex, crawl: str, folder: Path) -> None:
     """Raise :class:`~scrapy_dedupe.errors.CrawlStateError` while another process writes a file of the crawl."""
-    for path in _unfinished(index, crawl, folder):
+    named = {Path(name) for info in index.crawls() if info.id == crawl for name in info.files}
+    # The last file has its final name before its records are entered, and stays locked until they are.
+    for path in [*_unfinished(index, crawl, folder), *sorted(named)]:
         if is_held(path):
             raise CrawlStateError(
                 f"The crawl {crawl} is running: another process writes {path}. Wait for its end."
@@ -109,10 +141,12 @@ def rebuild(
     """Enter the records of all finished files of an uncommitted crawl again; its new counts.
 
     The files are those that the index names and those in *folder* whose warcinfo names the crawl; if one of them is not
-    there, what the crawl needs stays noted. The crawl is not marked as incomplete afterwards. Raises
+    there, what the crawl needs stays noted. The crawl is marked as incomplete until all are entered, and stays so while
+    one of its files has no final name. Raises
     :class:`~scrapy_dedupe.errors.StoreError`, and :class:`~scrapy_dedupe.errors.ArchiveError` if one that was moved to
     a storage elsewhere cannot be read.
     """
+    index.mark_incomplete(crawl, True)
     files = {str(file): file for file in files_of(index, crawl, folder)}
     # What is not there now may come back, and then still needs what its revisits refer to.
     needs = index.needs(crawl) if missing_files(index, crawl, files.values()) else []
@@ -123,7 +157,7 @@ def rebuild(
         if needs:
             index.add(crawl, [], needs=needs)
         total = enter_files(index, crawl, files, rules, is_known=ledger.has_entry, watch=watch)
-    index.mark_incomplete(crawl, False)
+    index.mark_incomplete(crawl, bool(_unfinished(index, crawl, folder)))
     return total
 
 
@@ -352,10 +386,9 @@ def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:
             found[str(file)] = file
     # A file that is being moved is there twice for a moment.
     names = {file.name for file in found.values()}
-    if folder.is_dir():
-        for path in folder.absolute().glob("*.warc*"):
-            if path.suffix in (".warc", ".gz") and path.name not in names and _is_part_of(path, crawl):
-                found[str(path)] = path
+    for path in warc_files(folder.absolute()):
+        if path.name not in names and _is_part_of(path, crawl):
+            found[str(path)] = path
     return sorted(found.values(), key=lambda file: file.name)
 
 

@@ -282,7 +282,14 @@ class Recorder:
         :class:`~scrapy_dedupe.errors.CrawlStateError` when somebody else has committed the crawl meanwhile: the
         files are closed then, and the crawl stays incomplete.
         """
-        files = self._writer.close()
+        try:
+            return self._finish()
+        finally:
+            self._writer.close()
+
+    def _finish(self) -> list[Path]:
+        # The last file stays locked until the index is up to date, so that nobody mends the crawl meanwhile.
+        files = self._writer.finish()
         self._index.flush()
         index, crawl = self._index.index, self._crawl
         if self.is_incomplete:

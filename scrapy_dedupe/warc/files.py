@@ -48,12 +48,16 @@ if TYPE_CHECKING:
     from typing import Self
 
 OPEN_SUFFIX = ".open"
+PART_SUFFIX = ".part"
+DAMAGED_SUFFIX = ".damaged"
+"""What the name of a damaged file ends with after its whole records were copied to a new file."""
 DEFAULT_GZIP_LEVEL = 4
 MAX_GZIP_LEVEL = 12
 DEFAULT_NAME = "{prefix}-{timestamp}-{serial}-{host}"
 NAME_FIELDS = ("prefix", "timestamp", "serial", "host", "crawl")
 """What a template of file names may hold between braces; it has to hold ``serial``."""
 
+_WARC_NAME = re.compile(r"[^/]+\.warc(\.gz)?")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME = re.compile(rf"(?!\.)(?:[A-Za-z0-9._-]|\{{(?:{'|'.join(NAME_FIELDS)})\}}){{1,200}}")
 _MAX_NAME_BYTES = 255  # on all common file systems
@@ -126,6 +130,7 @@ class WarcWriter:
         self._next_id = new_record_id()
         self._closed = False
         self._file: _OpenFile | None = None
+        self._last: _OpenFile | None = None
         self.has_unfinished = False
         prove_writable(self.folder, "WARC files")
         self._refuse_long_names()
@@ -147,10 +152,13 @@ class WarcWriter:
         members = [self._member(record) for record in records]
         if self._file is not None and self._file.size >= self._file_size:
             self._finish()
-        file = self._file if self._file is not None else self._begin()
+        if self._file is None:
+            self._file = self._begin()
+            # Only now: at every moment another process sees that the crawl is running.
+            self._release_last()
+        file = self._file
         offset = file.size
         file.append(b"".join(members))
-        file.has_exchange = True
         locations = []
         for member in members:
             locations.append(Location(file.path.name, offset, len(member)))
@@ -159,6 +167,13 @@ class WarcWriter:
 
     def close(self) -> list[FinishedFile]:
         """Finish the last file and return all finished files. Can be called again."""
+        try:
+            return self.finish()
+        finally:
+            self._release_last()
+
+    def finish(self) -> list[FinishedFile]:
+        """As `close`, but the last file stays locked until that is called: to others the crawl is running till then."""
         self._closed = True
         if self._file is not None:
             self._finish()
@@ -189,7 +204,6 @@ class WarcWriter:
             file.remove()
             raise
         self._next_id = new_record_id()
-        self._file = file
         return file
 
     def _next_path(self) -> Path:
@@ -230,10 +244,6 @@ class WarcWriter:
     def _finish(self) -> None:
         file = self._file
         assert file is not None
-        if not file.has_exchange:
-            file.remove()
-            self._file = None
-            return
         # Whatever goes wrong now, nothing more may be added to this file: after a failed sync nobody knows
         # what is on the disk. It keeps its .open name, and salvage reads what is there.
         self._file = None
@@ -242,9 +252,15 @@ class WarcWriter:
         except ArchiveError:
             self.has_unfinished = True
             raise
+        self._last = file
         self.files.append(FinishedFile(file.path.name, file.size))
         if self._on_finished is not None:
             self._on_finished(file.path)
+
+    def _release_last(self) -> None:
+        if self._last is not None:
+            self._last.release()
+            self._last = None
 
 
 class _TakenAway(Exception):
@@ -259,7 +275,6 @@ class _OpenFile:
         self.path_open = path.with_name(path.name + OPEN_SUFFIX)
         self.warcinfo_id = warcinfo_id
         self.size = 0
-        self.has_exchange = False
         self._has_torn_tail = False
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         self._fd = os.open(self.path_open, flags, 0o666)
@@ -287,17 +302,18 @@ class _OpenFile:
         self.size += len(data)
 
     def finish(self) -> None:
-        """Sync the file and give it its final name. Raises ArchiveError; the file then stays `.open`."""
+        """Sync the file and give it its final name; it stays locked. Raises ArchiveError; the file then stays `.open`."""
         try:
-            try:
-                self._cut_torn_tail()
-                os.fsync(self._fd)
-                if fcntl is None:  # such systems do not rename open files
-                    self._close()
-                give_final_name(self.path_open)
-            finally:
-                self._close()
+            self._cut_torn_tail()
+            os.fsync(self._fd)
+            if fcntl is None:  # such systems do not rename open files
+                self.release()
+            give_final_name(self.path_open)
+        except ArchiveError:
+            self.release()
+            raise
         except OSError as error:
+            self.release()
             raise ArchiveError(
                 f"{self.path_open} could not be finished: {error.strerror}. It keeps this name; what is whole "
                 "in it can be salvaged."
@@ -307,7 +323,7 @@ class _OpenFile:
         """Delete the file."""
         with contextlib.suppress(OSError):
             self.path_open.unlink()
-        self._close()
+        self.release()
 
     def _cut_torn_tail(self) -> None:
         if self._has_torn_tail:
@@ -315,7 +331,8 @@ class _OpenFile:
             os.lseek(self._fd, self.size, os.SEEK_SET)
             self._has_torn_tail = False
 
-    def _close(self) -> None:
+    def release(self) -> None:
+        """Close the file, which unlocks it."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -372,31 +389,52 @@ def is_same_file(fd: int, path: Path) -> bool:
         return False
 
 
+def warc_files(folder: Path, *, unfinished: bool = False) -> list[Path]:
+    """The finished WARC files in *folder*, sorted; with *unfinished* also those that end in `.open`.
+
+    Empty where there is no such folder.
+    """
+    if not folder.is_dir():
+        return []
+    names = (
+        (path, path.name.removesuffix(OPEN_SUFFIX) if unfinished else path.name) for path in folder.iterdir()
+    )
+    return sorted(path for path, name in names if _WARC_NAME.fullmatch(name))
+
+
+def final_path(path_open: Path) -> Path:
+    """The path that an `.open` file will have."""
+    return path_open.with_name(path_open.name.removesuffix(OPEN_SUFFIX))
+
+
 def give_final_name(path_open: Path) -> Path:
     """Take the suffix `.open` from the name and sync the folder. Raises ArchiveError if the name is taken."""
-    final = path_open.with_name(path_open.name.removesuffix(OPEN_SUFFIX))
+    return give_name(path_open, final_path(path_open))
+
+
+def give_name(path: Path, final: Path) -> Path:
+    """Give a file another name in its folder and sync the folder. Raises ArchiveError if the name is taken."""
     try:
-        os.link(path_open, final)
-        path_open.unlink()
+        os.link(path, final)
+        path.unlink()
     except FileExistsError:
-        if not final.samefile(path_open):
-            raise _name_is_taken(path_open, final) from None
-        path_open.unlink()  # killed between the link and the removal of the old name
+        if not final.samefile(path):
+            raise name_is_taken(path, final) from None
+        path.unlink()  # killed between the link and the removal of the old name
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
         if final.exists():
-            raise _name_is_taken(path_open, final) from None
-        path_open.rename(final)
+            raise name_is_taken(path, final) from None
+        path.rename(final)
     sync_folder(final.parent)
     return final
 
 
-def refuse_taken_name(path_open: Path) -> None:
-    """Raise ArchiveError if the final name of an `.open` file is that of another file."""
-    final = path_open.with_name(path_open.name.removesuffix(OPEN_SUFFIX))
-    if final.exists() and not final.samefile(path_open):
-        raise _name_is_taken(path_open, final)
+def refuse_taken_name(path: Path, final: Path) -> None:
+    """Raise ArchiveError if the name that a file is to get is that of another file."""
+    if final.exists() and not final.samefile(path):
+        raise name_is_taken(path, final)
 
 
 def sync_folder(folder: Path) -> None:
@@ -413,9 +451,9 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _name_is_taken(path_open: Path, final: Path) -> ArchiveError:
+def name_is_taken(path: Path, final: Path) -> ArchiveError:
     return ArchiveError(
-        f"{path_open} cannot get its final name, {final.name} is there already. Move one of the two away, "
+        f"{path} cannot get its final name, {final.name} is there already. Move one of the two away, "
         "then salvage the folder."
     )
 

@@ -9,8 +9,9 @@ lines between records, NUL bytes between members). A place is damaged when the b
 themselves: a member that does not decompress or whose checksum is wrong, a record that is not followed
 by a record, a Content-Length that is no number, a file that ends too soon. The record concerned is not
 returned, since nobody can say which of its bytes are its own; the damage is reported; and reading goes
-on at the next place that begins with a record, behind the gzip member if that is whole. Only where the file
-ends inside a record it does not: what looks like a record there is part of the body that was cut.
+on at the next place that begins with a record, behind the gzip member if that is whole. Where the file ends inside a
+record, what looks like a record after its beginning may be part of the body that was cut. Reading then goes on only at
+a whole record whose WARC-Warcinfo-ID is that of this file, which shows that the length was damaged.
 """
 
 from __future__ import annotations
@@ -195,24 +196,48 @@ def frames(
     with path.open("rb") as file:
         source = _source(path, file, start)
         reader = _FrameReader(source, kept_bytes, on_long_block)
+        is_after_damage = False
         next_frame = reader.next_whole_frame if isinstance(source, GzipSource) else reader.next_frame
         while True:
             try:
                 frame = next_frame()
             except Broken as broken:
                 offset = source.offset
-                if isinstance(broken, Cut):
-                    # What looks like a record from here on is in the body of the one that was cut.
+                if isinstance(broken, Cut) and _go_to_own(source, reader.warcinfo_id()):
+                    pass
+                elif isinstance(broken, Cut) and not is_after_damage:
                     source.go_to_end()
-                elif isinstance(broken, BadMember):
+                elif isinstance(broken, (Cut, BadMember)):
+                    # After damage, a beginning that has no end is just as likely a part of what is damaged.
                     source.find_next(offset + 1)
                 else:
                     source.pass_over()
+                is_after_damage = True
                 on_damage(Damage(path, offset, source.offset - offset, str(broken)))
                 continue
             if frame is None:
                 return
+            is_after_damage = False
             yield frame
+
+
+def _go_to_own(source: PlainSource | GzipSource, warcinfo_id: str | None) -> bool:
+    """Go to the next whole record that names a warcinfo, after the place that is damaged; False if there is none."""
+    if warcinfo_id is None:
+        return False
+    reader = _FrameReader(source, 0, None)
+    source.find_next(source.offset + 1)
+    while True:
+        try:
+            frame = reader.next_frame()
+        except Broken:
+            source.find_next(source.offset + 1)
+            continue
+        if frame is None:
+            return False
+        if frame.first("warc-warcinfo-id") == warcinfo_id:
+            source.go_to(frame.offset)
+            return True
 
 
 def open_block(path: ReadableFile, frame: Frame) -> Iterator[bytes]:
@@ -259,6 +284,7 @@ class _FrameReader:
         self._on_long_block = on_long_block
         self._arc_fields = _ARC_FIELDS_1
         self._known_heads = KnownHeads()
+        self._fields: tuple[tuple[str, str], ...] = ()
 
     def next_whole_frame(self) -> Frame | None:
         """As `next_frame`, at once where the next record is a member as the standard wants it."""
@@ -275,11 +301,13 @@ class _FrameReader:
         source = self._source
         if not source.begin():
             return None
+        self._fields = ()
         offset, shares_member = source.offset, source.is_inside_member
         head_position = source.position
         first = source.readline()
         if WARC_START.match(first):
             is_arc, fields = False, _warc_fields(source)
+            self._fields = fields
             block_length = _block_length(fields)
         elif ARC_LINE.fullmatch(first):
             is_arc, fields = True, self._arc_line(first)
@@ -334,6 +362,11 @@ class _FrameReader:
         offset = source.offset
         where = (offset, source.length_since(offset), 0, head_end, length)
         return Frame(False, fields, *where, None, member, self._kept_bytes, known)
+
+    def warcinfo_id(self) -> str | None:
+        """The id of the warcinfo that the record names which was read last, whole or not; its own if it is one."""
+        fields = {name.lower(): value for name, value in reversed(self._fields)}
+        return fields.get("warc-record-id" if fields.get("warc-type") == "warcinfo" else "warc-warcinfo-id")
 
     def _take_rest(self, frame: Frame) -> None:
         give = self._on_long_block(frame) if self._on_long_block else None

@@ -2,58 +2,94 @@
 
 The file is locked first, so that a running crawl keeps its own. What follows the last whole record is
 cut, whether that is half a record or half an exchange: a response whose request was cut is kept. Then the
-file is synced and gets its final name, which never overwrites another file. A file in which only a
-warcinfo stands, or a part of one, is removed.
+file is synced and gets its final name, which never overwrites another file. So does a file with nothing but its
+warcinfo, since the index may name it. A file without a whole warcinfo, which the index never names, is removed.
 
 Damage in the middle, with whole records after it, is not what a kill does but what a disk does. Such a
-file is not cut and not renamed: ArchiveError names the place.
+file is not cut and not renamed: ArchiveError names the place. With *skip_damaged* its whole records are copied:
+
+1. ``NAME.part`` gets all whole records in their order, and is synced and read back. If the warcinfo is damaged, a new
+   one with the same record id opens it.
+2. ``NAME.part`` gets its final name, ``NAME``.
+3. ``NAME.open`` gets the name ``NAME.damaged``, which no command takes for a WARC file. Nobody changes it.
+
+After a kill at any step the same call starts over: what has the final name already has to be what it would write.
 """
 
 from __future__ import annotations
 
+import contextlib
+import filecmp
 import os
+import uuid
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deflate import gzip_compress
+
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.warc.files import (
+    DAMAGED_SUFFIX,
+    DEFAULT_GZIP_LEVEL,
     OPEN_SUFFIX,
+    PART_SUFFIX,
+    final_path,
     give_final_name,
+    give_name,
     is_same_file,
     lock,
+    name_is_taken,
     refuse_taken_name,
 )
 from scrapy_dedupe.warc.framing import Damage, Frame, frames
+from scrapy_dedupe.warc.records import warcinfo
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _RECORD_END = b"\r\n\r\n"
 _WARCINFO = b"WARC/1.1\r\nWARC-Type: warcinfo\r\n"
+_COPIED_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
     """What became of a file: its final name, the records after its warcinfo, the bytes cut from its end.
 
-    With `records` 0 there is no such file any more.
+    If `is_removed`, there is no such file any more. `damages` are the damaged places that were left out; `kept_as` is
+    then the name of the file that has them.
     """
 
     file: str
     records: int
     cut_bytes: int
+    is_removed: bool = False
+    damages: tuple[Damage, ...] = ()
+    kept_as: str | None = None
+
+    @property
+    def skipped_bytes(self) -> int:
+        """The bytes of the damaged places."""
+        return sum(damage.length for damage in self.damages)
 
 
 def salvage(
-    path_open: Path | str, *, dry_run: bool = False, on_offset: Callable[[int], None] | None = None
+    path_open: Path | str,
+    *,
+    dry_run: bool = False,
+    skip_damaged: bool = False,
+    info: Mapping[str, str] | None = None,
+    on_offset: Callable[[int], None] | None = None,
 ) -> Salvaged | None:
     """Mend one `.open` file; None if a running crawl holds it or it is gone.
 
-    With *dry_run* the file is left as it is, and the result is what would become of it. *on_offset* is told how far the
-    file has been read, in bytes, again and again.
+    With *dry_run* the file is left as it is, and the result is what would become of it. With *skip_damaged* whole
+    records after a damaged place are copied to a new file; *info* are the fields of its warcinfo if that is damaged.
+    *on_offset* is called again and again with the number of bytes of the file that have been read.
 
     Raises ArchiveError if it cannot be mended: no permission, its final name is taken, or it is damaged in
     the middle; it is then left as it was.
@@ -70,17 +106,25 @@ def salvage(
     try:
         if not lock(fd) or not is_same_file(fd, path_open):
             return None
-        return _mend(fd, path_open, dry_run, on_offset or (lambda offset: None))
+        survey = _survey(fd, path_open, on_offset or (lambda offset: None))
+        if survey.damages and not skip_damaged:
+            raise ArchiveError(
+                f"{survey.damages[0]}, and whole records follow. The file was not changed; `warc salvage"
+                " --skip-damaged` copies what is whole to a new file and keeps this one."
+            )
+        if survey.damages:
+            return _copy(path_open, survey, dry_run, info or {})
+        return _cut(fd, path_open, survey, dry_run)
     except OSError as error:
         raise _cannot(path_open, error) from error
     finally:
         os.close(fd)
 
 
-def is_held(path_open: Path | str) -> bool:
-    """Whether a running crawl writes this `.open` file. False where the system has no locks."""
+def is_held(path: Path | str) -> bool:
+    """Whether a running crawl writes this file. False where the system has no locks."""
     try:
-        fd = os.open(path_open, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     except OSError:
         return False
     try:
@@ -89,45 +133,141 @@ def is_held(path_open: Path | str) -> bool:
         os.close(fd)
 
 
-def _mend(fd: int, path_open: Path, dry_run: bool, on_offset: Callable[[int], None]) -> Salvaged:
-    size = os.fstat(fd).st_size
-    end, count = 0, 0
+@dataclass(slots=True)
+class _Survey:
+    """What a file holds: the stretches of whole records, and the damaged places between them."""
+
+    size: int
+    stretches: list[tuple[int, int]] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    records: int = 0
+    begins_with_warcinfo: bool = False
+    warcinfo_id: str | None = None
+
+    @property
+    def end(self) -> int:
+        return self.stretches[-1][1] if self.stretches else 0
+
+    def take(self, frame: Frame) -> None:
+        begin, end = frame.offset, frame.offset + frame.length
+        if self.stretches and self.end == begin:
+            begin, _ = self.stretches.pop()
+        elif not self.stretches:
+            self.begins_with_warcinfo = frame.first("warc-type") == "warcinfo"
+        self.stretches.append((begin, end))
+        if frame.first("warc-type") != "warcinfo":
+            self.records += 1
+            if self.warcinfo_id is None:
+                self.warcinfo_id = frame.first("warc-warcinfo-id")
+
+
+def _survey(fd: int, path_open: Path, on_offset: Callable[[int], None]) -> _Survey:
+    survey = _Survey(os.fstat(fd).st_size)
     damages: list[Damage] = []
+    unended: Frame | None = None
     for frame in frames(path_open, kept_bytes=0, on_damage=damages.append):
-        if damages:
+        if not frame.length:
             raise ArchiveError(
-                f"{damages[0]}, and whole records follow. The file was not changed; copy what is whole to "
-                "another file by hand, or take the suffix away to use it as it is."
+                f"{path_open}, offset {frame.offset}: several records share a gzip member, which scrapy-dedupe does not"
+                " write. The file was not changed; take the suffix away to use it as it is."
             )
+        if unended is not None:
+            survey.take(unended)  # what follows it shows that it is whole
+            unended = None
         if not _has_its_end(fd, frame, path_open):
-            break
-        end = frame.offset + frame.length
-        on_offset(end)
-        count += dict(frame.fields).get("WARC-Type") != "warcinfo"
-    final = path_open.name.removesuffix(OPEN_SUFFIX)
-    if not end and not _begins_as_warcinfo(path_open):
+            unended = frame
+            continue
+        survey.take(frame)
+        on_offset(survey.end)
+    survey.damages = [damage for damage in damages if damage.offset < survey.end]
+    if not survey.stretches and not _begins_as_warcinfo(path_open):
         raise ArchiveError(
             f"{path_open} holds no whole record and does not begin with a warcinfo. It was not changed; if "
             "nothing in it is of use, delete it."
         )
-    if not count:
+    return survey
+
+
+def _cut(fd: int, path_open: Path, survey: _Survey, dry_run: bool) -> Salvaged:
+    final = final_path(path_open)
+    if not survey.stretches:
         if not dry_run:
             path_open.unlink()
-        return Salvaged(final, 0, size)
-    refuse_taken_name(path_open)
+        return Salvaged(final.name, 0, survey.size, is_removed=True)
+    refuse_taken_name(path_open, final)
+    if not dry_run:
+        if survey.end < survey.size:
+            os.ftruncate(fd, survey.end)
+        os.fsync(fd)
+        give_final_name(path_open)
+    return Salvaged(final.name, survey.records, survey.size - survey.end)
+
+
+def _copy(path_open: Path, survey: _Survey, dry_run: bool, info: Mapping[str, str]) -> Salvaged:
+    """Copy the whole records to a new file with the final name, and give the old one its other name."""
+    final = final_path(path_open)
+    part, kept = final.with_name(final.name + PART_SUFFIX), final.with_name(final.name + DAMAGED_SUFFIX)
+    refuse_taken_name(path_open, kept)
     if dry_run:
-        return Salvaged(final, count, size - end)
-    if end < size:
-        os.ftruncate(fd, end)
-    os.fsync(fd)
-    give_final_name(path_open)
-    return Salvaged(final, count, size - end)
+        refuse_taken_name(path_open, final)
+    else:
+        # Not truncated: after a kill it may be another name of the finished file.
+        part.unlink(missing_ok=True)
+        try:
+            _write(part, path_open, survey, info)
+            if not final.exists():
+                give_name(part, final)
+            elif not filecmp.cmp(part, final, shallow=False):
+                raise name_is_taken(path_open, final)
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+        give_name(path_open, kept)
+    return Salvaged(
+        final.name,
+        survey.records,
+        survey.size - survey.end,
+        damages=tuple(survey.damages),
+        kept_as=kept.name,
+    )
+
+
+def _write(part: Path, path_open: Path, survey: _Survey, info: Mapping[str, str]) -> None:
+    """Write the whole records of a file to another one, sync it and read it back."""
+    with part.open("xb") as target, path_open.open("rb") as source:
+        if not survey.begins_with_warcinfo:
+            # Dated by the file, so that the same call writes the same bytes.
+            written = datetime.fromtimestamp(os.fstat(source.fileno()).st_mtime, UTC)
+            name = final_path(path_open).name
+            record_id = survey.warcinfo_id or f"<urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, name)}>"
+            head = warcinfo(name, info, written, record_id=record_id).to_bytes()
+            target.write(gzip_compress(head, DEFAULT_GZIP_LEVEL) if ".gz" in path_open.suffixes else head)
+        for begin, end in survey.stretches:
+            source.seek(begin)
+            while begin < end:
+                piece = source.read(min(end - begin, _COPIED_AT_ONCE))
+                if not piece:
+                    raise ArchiveError(f"{path_open} changed while it was read. It was not salvaged.")
+                target.write(piece)
+                begin += len(piece)
+        target.flush()
+        os.fsync(target.fileno())
+    damages: list[Damage] = []
+    records = sum(
+        frame.first("warc-type") != "warcinfo"
+        for frame in frames(part, kept_bytes=0, on_damage=damages.append)
+    )
+    if damages or records != survey.records:
+        raise ArchiveError(
+            f"{path_open} was not changed: {records} of its {survey.records} whole records could be read back from the"
+            " copy. Check the disk."
+        )
 
 
 def _has_its_end(fd: int, frame: Frame, path: Path) -> bool:
     """Whether both line ends after the block are there; reading does not insist on them."""
     if ".gz" in path.suffixes:
-        return frame.length > 0  # the checksum of the member was right
+        return True  # the checksum of the member was right
     os.lseek(fd, frame.offset + frame.length - len(_RECORD_END), os.SEEK_SET)
     return (
         frame.length >= frame.block_position + frame.block_length + len(_RECORD_END)

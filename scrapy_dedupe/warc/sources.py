@@ -152,6 +152,9 @@ class PlainSource:
             is_line_start = line.endswith(b"\n")
         self.go_to_end()
 
+    def go_to(self, offset: int) -> None:
+        self.offset = self._file.seek(offset)
+
     def go_to_end(self) -> None:
         self.offset = self._file.seek(0, 2)
 
@@ -373,6 +376,9 @@ class GzipSource:
             raw = raw[tried_to:]
             offset += tried_to
         self.go_to_end()
+
+    def go_to(self, offset: int) -> None:
+        self._restart(offset)
 
     def go_to_end(self) -> None:
         self._restart(self._file.seek(0, 2))

@@ -33,13 +33,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, lock, sync_folder
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, PART_SUFFIX, lock, sync_folder
 from scrapy_dedupe.warc.records import new_record_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PART_SUFFIX: Final = ".part"
 _ASIDE_SUFFIX: Final = ".moved"
 
 _WHOLE_AT_ONCE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})

@@ -190,6 +190,122 @@ def test_a_file_with_damage_in_its_middle_is_told_and_left_and_the_others_are_me
         )
 
 
+def damage(path: Path, number: int) -> tuple[int, int]:
+    """Overwrite the beginning of a record in the middle of a file; where that record is."""
+    record = list(read_records(path, on_damage=lambda damage: None))[number]
+    data = bytearray(path.read_bytes())
+    data[record.offset : record.offset + 40] = b"\xff" * 40
+    path.write_bytes(data)
+    return record.offset, record.length
+
+
+def test_skip_damaged_copies_what_is_whole_and_enters_it(
+    call: Callable[..., Any], store_url: str, folder: Path, index: CrawlIndex
+) -> None:
+    path_open = cut(folder, "third")
+    index.start("third")
+    index.mark_incomplete("third", True)
+    final = path_open.with_name(path_open.name.removesuffix(".open"))
+    offset, length = damage(path_open, 3)
+    before = path_open.read_bytes()
+    trial = call("warc", "salvage", "--skip-damaged", "--dry-run", "--store", store_url)
+    assert (trial.code, path_open.read_bytes()) == (4, before)
+    assert "4 records would be copied" in trial.out
+    called = call("warc", "salvage", "--skip-damaged", "--store", store_url)
+    assert called.code == 4
+    assert called.err == "scrapy-dedupe warc salvage: 1 file is damaged; what is whole was copied.\n"
+    assert (
+        f"{final}: 4 records were copied, 1 damaged place with {length:,} bytes and at least 1 record left out. The"
+        f" damaged file is kept as {final}.damaged." in called.out
+    )
+    assert f"  offset {offset}: " in called.out
+    assert (final.with_name(f"{final.name}.damaged")).read_bytes() == before
+    info = crawl_named(index, "third")
+    assert (info.incomplete, info.counts.total_urls) == (False, 2)
+    assert call("commit", "third", "--store", store_url).code == 0
+    assert call("check", "third", "--store", store_url).code == 0
+    assert call("warc", "salvage", "--skip-damaged", "--store", store_url).code == 0
+
+
+def test_skip_damaged_as_json(call: Callable[..., Any], store_url: str, folder: Path) -> None:
+    path_open = cut(folder, by=7)
+    offset, length = damage(path_open, 1)
+    called = call("warc", "salvage", "--skip-damaged", "--store", store_url, "--json")
+    assert called.code == 4
+    (file,) = called.json["files"]
+    final = str(path_open).removesuffix(".open")
+    assert (file["file"], file["state"], file["kept_as"]) == (final, "copied", f"{final}.damaged")
+    assert (file["records"], file["skipped_bytes"], file["skipped_records"]) == (4, length, 1)
+    ((place),) = file["damages"]
+    assert (place["offset"], place["length"]) == (offset, length)
+    assert file["cut_bytes"] > 0
+
+
+def test_skip_damaged_writes_a_warcinfo_that_names_the_crawl(
+    call: Callable[..., Any], store_url: str, folder: Path, index: CrawlIndex
+) -> None:
+    path_open = cut(folder)
+    index.add_file("second", str(path_open).removesuffix(".open"))
+    index.mark_incomplete("second", True)
+    damage(path_open, 0)
+    called = call("warc", "salvage", "--skip-damaged", "--store", store_url)
+    assert "The crawl second: its entries were read anew from its files." in called.out
+    first = next(read_records(path_open.with_name(path_open.name.removesuffix(".open"))))
+    assert (first.info()["ispartof"], first.info()["dedupe-payload"]) == ("second", "stored")
+    assert crawl_named(index, "second").counts.total_urls == 3
+
+
+def test_a_revisit_of_a_record_that_was_skipped_is_named_by_check(
+    call: Callable[..., Any], store_url: str, folder: Path, index: CrawlIndex
+) -> None:
+    path_open = cut(folder, "third")
+    index.start("third", concurrent=True)
+    index.add_file("third", str(path_open).removesuffix(".open"))
+    index.mark_incomplete("third", True)
+    original = list(read_records(path_open, on_damage=lambda damage: None))[1]
+    digest = original.payload_digest
+    assert digest is not None
+    assert original.date is not None
+    captured = Capture(
+        "http://example.org/again", "GET", 200, datetime.now(UTC), (), b"", HTML, original.payload()
+    )
+    revisit = records.revisit(
+        captured,
+        digest=digest.value,
+        refers_to=original.id,
+        refers_to_uri=str(original.target_uri),
+        refers_to_date=original.date,
+        warcinfo_id=None,
+    )
+    request = records.request(captured, concurrent_to=revisit.id)
+    with WarcWriter(folder, "other", info={"isPartOf": "fourth"}) as out:
+        out.write([revisit, request])
+    damage(path_open, 1)
+    call("warc", "salvage", "--skip-damaged", "--store", store_url)
+    for crawl in ("third", "fourth"):
+        assert call("commit", crawl, "--store", store_url).code == 0
+    called = call("check", "fourth", "--store", store_url, "--json")
+    found = [*called.json["findings"], *called.json["notes"]]
+    assert any("fourth" in str(told) and "original" in str(told) for told in found), found
+
+
+def test_entries_of_a_committed_crawl_follow_its_copied_file(
+    call: Callable[..., Any], store_url: str, folder: Path, index: CrawlIndex
+) -> None:
+    path = finished(folder, "third")
+    index.start("third")
+    index.mark_incomplete("third", True)
+    assert call("commit", "third", "--store", store_url).code == 0
+    path_open = path.with_name(f"{path.name}.open")
+    path.rename(path_open)
+    damage(path_open, 1)
+    called = call("warc", "salvage", "--skip-damaged", "--store", store_url)
+    assert called.code == 4
+    assert "The crawl third: it is committed; its entries were read anew from its files." in called.out
+    assert crawl_named(index, "third").counts.total_urls == 2
+    assert call("check", "third", "--store", store_url).code == 0
+
+
 @pytest.mark.parametrize("trial", [[], ["--dry-run"]])
 def test_salvage_overwrites_no_file(
     call: Callable[..., Any], store_url: str, folder: Path, trial: list[str]

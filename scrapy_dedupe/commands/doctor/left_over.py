@@ -9,7 +9,7 @@ from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.crawls.index import CrawlIndex
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.stores import open_store, parse_store_url
-from scrapy_dedupe.warc.files import OPEN_SUFFIX
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.salvage import is_held
 
 from .finding import Said, note, ok, warning
@@ -59,7 +59,7 @@ def _files(patient: Patient) -> Iterator[Said]:
     url = settings.warc.upload_url
     # What becomes a WACZ is moved as one, and the WARC files may stay.
     if url is not None and not settings.wacz.enabled:
-        waiting = [path for path in sorted(folder.glob("*.warc*")) if path.suffix in (".gz", ".warc")]
+        waiting = warc_files(folder)
         if waiting and not held:
             yield warning(
                 f"{counted(len(waiting), 'finished file')} in {folder} {_is_are(waiting)} not moved to"

@@ -8,38 +8,55 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.figures import number_text
-from scrapy_dedupe.crawls.rebuilding import salvage_watched
-from scrapy_dedupe.errors import ArchiveError, StoreError
-from scrapy_dedupe.warc.files import OPEN_SUFFIX
+from scrapy_dedupe.commands.figures import counted, number_text
+from scrapy_dedupe.crawls.payloads import FIELD
+from scrapy_dedupe.crawls.rebuilding import crawl_of, rebuild, refuse_running, salvage_watched
+from scrapy_dedupe.crawls.rules import RevisitRules
+from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreError
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, final_path, warc_files
 from scrapy_dedupe.warc.salvage import is_held
 
-from .files import crawl_of, files_at, open_index_if_any, running_crawls
+from .files import files_at, open_index_if_any, running_crawls
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Sequence
 
     from scrapy_dedupe.commands.place import Place
     from scrapy_dedupe.crawls import CrawlIndex
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.stores.base import CrawlInfo
 
 HELP = (
     "Mend WARC files that a killed crawl left unfinished: whole records are kept, a broken end is cut off, and the file"
     " gets its final name. Files of running crawls are left alone."
 )
 
+_SHOWN: Final = 20
 _UNFINISHED: Final = re.compile(r"[^/]+\.warc(\.gz)?" + re.escape(OPEN_SUFFIX))
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPlace:
+    """A damaged place that was left out of a file: where it begins, its length in bytes, and what is wrong."""
+
+    offset: int
+    length: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MendedFile:
     """What became of one file, or with ``dry_run`` would.
 
-    ``state`` is ``mended`` (``file`` is its name now), ``removed`` (it held no record but its warcinfo), ``running`` (a
-    crawl writes it, or another file of the same crawl) or ``failed`` (it is as it was; ``reason`` says why). ``crawl``
-    is what its warcinfo names.
+    ``state`` is ``mended`` (``file`` is its name now), ``copied`` (``file`` is the new file with all whole records,
+    ``kept_as`` the name that the damaged one has now), ``removed`` (it did not even hold a whole warcinfo), ``running``
+    (a crawl writes it, or another file of the same crawl) or ``failed`` (it is as it was; ``reason`` says why).
+    ``crawl`` is what its warcinfo names.
+
+    ``skipped_bytes`` are those of the ``damages``. At least ``skipped_records`` records are not whole because of them:
+    how many began in a stretch that cannot be read, nobody can tell.
     """
 
     file: str
@@ -48,6 +65,10 @@ class MendedFile:
     records: int = 0
     cut_bytes: int = 0
     reason: str | None = None
+    kept_as: str | None = None
+    skipped_bytes: int = 0
+    skipped_records: int = 0
+    damages: tuple[DamagedPlace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +101,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="files that end in .open, or folders with such files (default: DEDUPE_WARC_DIR)",
     )
+    parser.add_argument(
+        "--skip-damaged",
+        action="store_true",
+        help="copy the whole records of a file that is damaged in the middle to a new file, and keep the damaged one",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what it would do, and change nothing")
 
 
@@ -87,26 +113,23 @@ def run(place: Place, opts: argparse.Namespace) -> Mended:
     paths = files_at(
         opts.paths or _default_folders(place), lambda path: bool(_UNFINISHED.fullmatch(path.name))
     )
-    crawls: dict[Path, str | None] = {}
-    for path in paths:
-        with contextlib.suppress(ArchiveError):  # told when it is mended
-            crawls[path] = crawl_of(path)
-    running = {crawl for folder in {path.parent for path in paths} for crawl in running_crawls(folder)}
-    with Bars(opts) as bars:
-        files = [
-            _mended(path, crawls.get(path), running, bars, is_trial=opts.dry_run)
-            for path in bars.counted(paths, "salvage", len(paths), "files")
-        ]
+    folders = [path.absolute() for path in opts.paths or _default_folders(place) if path.is_dir()]
+    index, index_error = None, None
+    try:
+        index = open_index_if_any(place)
+        known = [] if index is None else index.crawls()
+    except StoreError as error:
+        known, index_error = [], str(error)
+    with Bars(opts) as bars, index or contextlib.nullcontext():
+        salvage = _Salvage(None if index_error else index, known, paths, bars, opts)
+        files = [salvage.mend(path) for path in bars.counted(paths, "salvage", len(paths), "files")]
         if opts.dry_run:
             return Mended(files, [], None, True)
         try:
-            index = open_index_if_any(place)
-            if index is None:
-                return Mended(files, [], None, False)
-            with index:
-                return Mended(files, _rebuild(index, files, place, bars), None, False)
+            crawls = salvage.rebuild(files, folders, place)
         except StoreError as error:
             return Mended(files, [], str(error), False)
+    return Mended(files, crawls, salvage.index_error or index_error, False)
 
 
 def _default_folders(place: Place) -> list[Path]:
@@ -114,57 +137,147 @@ def _default_folders(place: Place) -> list[Path]:
     return [folder] if folder.exists() else []
 
 
-def _mended(path: Path, crawl: str | None, running: set[str], watch: Watch, *, is_trial: bool) -> MendedFile:
-    if crawl in running or is_held(path):
-        return MendedFile(str(path), "running", crawl)
-    try:
-        result = salvage_watched(path, watch, dry_run=is_trial)
-    except ArchiveError as error:
-        return MendedFile(str(path), "failed", crawl, reason=str(error))
-    if result is None:  # it was taken, or finished, between the look and the lock
-        return MendedFile(str(path), "running", crawl)
-    final = str(path.with_name(result.file))
-    if not result.records:
-        return MendedFile(str(path), "removed", crawl, 0, result.cut_bytes)
-    return MendedFile(final, "mended", crawl, result.records, result.cut_bytes)
+class _Salvage:
+    """Mends files and enters their records. ``index`` is None if there is none, or it does not answer."""
 
+    def __init__(
+        self,
+        index: CrawlIndex | None,
+        known: Sequence[CrawlInfo],
+        paths: Sequence[Path],
+        bars: Bars,
+        opts: argparse.Namespace,
+    ) -> None:
+        self.index_error: str | None = None
+        self._index = index
+        self._bars = bars
+        self._opts = opts
+        self._known = {info.id: info for info in known}
+        self._owners = {name: info.id for info in known for name in info.files}
+        self._crawls: dict[Path, str | None] = {}
+        for path in paths:
+            with contextlib.suppress(ArchiveError):  # reported when the file is mended
+                # The index may know a file whose warcinfo was cut or damaged.
+                self._crawls[path] = crawl_of(path) or self._owners.get(str(final_path(path)))
+        self._running = {
+            crawl for folder in {path.parent for path in paths} for crawl in running_crawls(folder)
+        }
 
-def _rebuild(index: CrawlIndex, files: list[MendedFile], place: Place, watch: Watch) -> list[MendedCrawl]:
-    """Read the entries of uncommitted crawls whose files were changed anew from their files."""
-    from scrapy_dedupe.crawls.rebuilding import rebuild
-    from scrapy_dedupe.crawls.rules import RevisitRules
+    def mend(self, path: Path) -> MendedFile:
+        crawl = self._crawls.get(path)
+        if crawl in self._running or is_held(path):
+            return MendedFile(str(path), "running", crawl)
+        self._mark(crawl)
+        try:
+            result = salvage_watched(
+                path,
+                self._bars,
+                dry_run=self._opts.dry_run,
+                skip_damaged=self._opts.skip_damaged,
+                info=self._warcinfo(crawl),
+            )
+        except ArchiveError as error:
+            return MendedFile(str(path), "failed", crawl, reason=str(error))
+        if result is None:  # another process took or finished it just now
+            return MendedFile(str(path), "running", crawl)
+        if result.is_removed:
+            return MendedFile(str(path), "removed", crawl, 0, result.cut_bytes)
+        final = str(path.with_name(result.file))
+        if result.kept_as is None:
+            return MendedFile(final, "mended", crawl, result.records, result.cut_bytes)
+        return MendedFile(
+            final,
+            "copied",
+            crawl,
+            result.records,
+            result.cut_bytes,
+            kept_as=str(path.with_name(result.kept_as)),
+            skipped_bytes=result.skipped_bytes,
+            skipped_records=len(result.damages),
+            damages=tuple(
+                DamagedPlace(damage.offset, damage.length, damage.reason) for damage in result.damages
+            ),
+        )
 
-    settings = place.settings.warc
-    rules = RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
-    known = index.crawls()
-    states = {info.id: info.state for info in known}
-    owners = {name: info.id for info in known for name in info.files}
-    failed = {_owner(file, owners) for file in files if file.state == "failed"}
-    folders: dict[str, dict[Path, None]] = {}
-    for file in files:
-        owner = _owner(file, owners)
-        if owner is not None and file.state in ("mended", "removed"):
-            folders.setdefault(owner, {})[Path(file.file).parent] = None
-    mended = []
-    for crawl, places in folders.items():
-        state = states.get(crawl, "unknown")
-        if state == "uncommitted":
+    def _mark(self, crawl: str | None) -> None:
+        """Note that a crawl lacks records, before a file gets the name by which nobody could tell that any more."""
+        if self._index is None or self._opts.dry_run or not self._is_uncommitted(crawl):
+            return
+        try:
+            self._index.mark_incomplete(str(crawl), True)
+        except StoreError as error:
+            self.index_error, self._index = str(error), None
+
+    def _is_uncommitted(self, crawl: str | None) -> bool:
+        info = self._known.get(crawl or "")
+        return info is not None and info.state == "uncommitted" and not info.imported
+
+    def _warcinfo(self, crawl: str | None) -> dict[str, str]:
+        """The fields of a new warcinfo, where that of a file is damaged."""
+        info = self._known.get(crawl or "")
+        fields = {"software": f"scrapy-dedupe/{__version__}", "format": "WARC File Format 1.1"}
+        if info is not None:
+            fields |= {"isPartOf": info.id, FIELD: info.payload}
+        return fields | {"description": "The warcinfo of this file was damaged; warc salvage wrote this one."}
+
+    def rebuild(self, files: list[MendedFile], folders: Sequence[Path], place: Place) -> list[MendedCrawl]:
+        """Read the entries of crawls whose files were changed, now or by a call that was cut off, from their files."""
+        if self._index is None:
+            return []
+        settings = place.settings.warc
+        rules = RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
+        changed: dict[str, dict[Path, None]] = {}
+        copied: set[str] = set()
+        for file in files:
+            if file.crawl is not None and file.state in ("mended", "copied", "removed"):
+                changed.setdefault(file.crawl, {})[Path(file.file).parent] = None
+            if file.crawl is not None and file.state == "copied":
+                copied.add(file.crawl)
+        for crawl, folder in self._left_incomplete(folders):
+            changed.setdefault(crawl, {})[folder] = None
+        crawls = []
+        for crawl, places in changed.items():
+            state = self._known[crawl].state if crawl in self._known else "unknown"
+            is_rebuilt = False
             for folder in places:
-                rebuild(index, crawl, folder, rules, watch)
-            if crawl in failed:
-                # The records of a file that could not be mended are not entered yet.
-                index.mark_incomplete(crawl, True)
-        mended.append(MendedCrawl(crawl, state, state == "uncommitted"))
-    return mended
+                if self._is_uncommitted(crawl):
+                    rebuild(self._index, crawl, folder, rules, self._bars)
+                    is_rebuilt = True
+                elif state == "committed" and crawl in copied:
+                    is_rebuilt |= _repaired(self._index, crawl, folder, rules)
+            crawls.append(MendedCrawl(crawl, state, is_rebuilt))
+        return crawls
+
+    def _left_incomplete(self, folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+        """Crawls, none of which is running, whose files in these folders have final names and are not all entered."""
+        assert self._index is not None
+        incomplete = [
+            info for info in self._index.crawls() if info.incomplete and self._is_uncommitted(info.id)
+        ]
+        for folder in folders if incomplete else ():
+            own = {crawl_of(path) for path in warc_files(folder)}
+            for info in incomplete:
+                if info.id not in own and not any(Path(name).parent == folder for name in info.files):
+                    continue
+                try:
+                    refuse_running(self._index, info.id, folder)
+                except CrawlStateError:
+                    continue
+                yield info.id, folder
 
 
-def _owner(file: MendedFile, owners: Mapping[str, str]) -> str | None:
-    """The crawl of a file; of one whose warcinfo was cut, the index may know it by its name."""
-    return file.crawl or owners.get(file.file.removesuffix(OPEN_SUFFIX))
+def _repaired(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) -> bool:
+    """Make the entries of a committed crawl from its files; whether that was done."""
+    from scrapy_dedupe.crawls.checking import Checker
+    from scrapy_dedupe.crawls.findings import Thoroughness
+    from scrapy_dedupe.crawls.repairing import repair
+
+    checker = Checker(index, rules, [folder], None, Thoroughness())
+    return any(done.is_done and done.crawl == crawl for done in repair(checker, checker.check([crawl])))
 
 
 def text(result: Mended) -> str:
-    if not result.files:
+    if not result.files and not result.crawls:
         return "There are no unfinished WARC files."
     lines = [_file_text(file, is_trial=result.dry_run) for file in result.files]
     lines += [_crawl_text(crawl) for crawl in result.crawls]
@@ -179,12 +292,35 @@ def _file_text(file: MendedFile, *, is_trial: bool) -> str:
     if file.state == "removed":
         verb = "would be removed" if is_trial else "removed"
         return f"{file.file}: {verb}, there is no whole record in its {number_text(file.cut_bytes)} bytes."
+    if file.state == "copied":
+        return _copied_text(file, is_trial=is_trial)
     records = "1 record" if file.records == 1 else f"{number_text(file.records)} records"
     cut = f"{number_text(file.cut_bytes)} bytes of a broken one" if file.cut_bytes else "nothing"
     return f"{file.file}: {records} {'would be ' if is_trial else ''}kept, {cut} cut off."
 
 
+def _copied_text(file: MendedFile, *, is_trial: bool) -> str:
+    verb = "would be" if is_trial else "were" if file.records != 1 else "was"
+    places = counted(len(file.damages), "damaged place")
+    head = (
+        f"{file.file}: {counted(file.records, 'record')} {verb} copied, {places} with {number_text(file.skipped_bytes)}"
+        f" bytes and at least {counted(file.skipped_records, 'record')} left out. The damaged file"
+        f" {'would be' if is_trial else 'is'} kept as {file.kept_as}."
+    )
+    lines = [
+        f"  offset {place.offset}: {place.reason} ({number_text(place.length)} bytes)"
+        for place in file.damages[:_SHOWN]
+    ]
+    if len(file.damages) > _SHOWN:
+        lines.append(f"  ... and {number_text(len(file.damages) - _SHOWN)} more, which --json lists.")
+    if file.cut_bytes:
+        lines.append(f"  {number_text(file.cut_bytes)} bytes of a broken record at the end left out")
+    return "\n".join([head, *lines])
+
+
 def _crawl_text(crawl: MendedCrawl) -> str:
+    if crawl.rebuilt and crawl.state == "committed":
+        return f"The crawl {crawl.id}: it is committed; its entries were read anew from its files."
     if crawl.rebuilt:
         return (
             f"The crawl {crawl.id}: its entries were read anew from its files. Decide with"
@@ -199,9 +335,14 @@ def _crawl_text(crawl: MendedCrawl) -> str:
 
 def caveat(result: Mended) -> str | None:
     failed = sum(file.state == "failed" for file in result.files)
+    copied = sum(file.state == "copied" for file in result.files)
     sentences = []
     if failed:
-        sentences.append(f"{'1 file' if failed == 1 else f'{failed} files'} could not be mended.")
+        sentences.append(f"{counted(failed, 'file')} could not be mended.")
+    if copied:
+        sentences.append(
+            f"{counted(copied, 'file')} {'is' if copied == 1 else 'are'} damaged; what is whole {'would be' if result.dry_run else 'was'} copied."
+        )
     if result.index_error is not None:
         sentences.append(
             f"The index was not brought up to date, which `scrapy dedupe commit` does later: {result.index_error}"
