@@ -136,7 +136,7 @@ def settle_one(
     settings = place.settings.warc
     folder = folder or settings.folder
     missing = [name for name in crawl.files if not _is_there(name, folder)]
-    if crawl.files and len(missing) == len(crawl.files):
+    if crawl.incomplete and crawl.files and len(missing) == len(crawl.files):
         # Reading nothing would leave a committed crawl without records.
         raise ArchiveError(
             f"The crawl {crawl.id} did not end well, so its entries have to be read from its WARC files, but none"

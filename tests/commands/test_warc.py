@@ -20,6 +20,7 @@ from scrapy_dedupe.crawls import CrawlIndex, open_index
 from scrapy_dedupe.crawls.rebuilding import rebuild
 from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.stores.base import Counts, Original
 from scrapy_dedupe.warc import records
 from scrapy_dedupe.warc.capture import Capture
 from scrapy_dedupe.warc.files import WarcWriter
@@ -225,6 +226,32 @@ def test_skip_damaged_copies_what_is_whole_and_enters_it(
     assert call("commit", "third", "--store", store_url).code == 0
     assert call("check", "third", "--store", store_url).code == 0
     assert call("warc", "salvage", "--skip-damaged", "--store", store_url).code == 0
+
+
+def test_a_crawl_whose_files_are_on_another_machine_is_left_as_it_is(
+    call: Callable[..., Any], store_url: str, folder: Path, index: CrawlIndex
+) -> None:
+    finished(folder, "first")
+    index.start("third")
+    index.add_file("third", str(folder / "third.warc.gz"))
+    entry = Original("cd" * 32, "third", "20260801120000123", "https://example.com/", 1234)
+    index.add("third", [entry], Counts(1, 0, 0, 0))
+    index.mark_incomplete("third", True)
+    before = crawl_named(index, "third")
+    assert call("warc", "salvage", "--store", store_url).out == "There are no unfinished WARC files.\n"
+    assert crawl_named(index, "third") == before
+    assert [original.digest for original in index.records("third")] == ["cd" * 32]
+
+
+def test_commit_enters_a_file_that_the_index_does_not_name(
+    call: Callable[..., Any], store_url: str, folder: Path, index: CrawlIndex
+) -> None:
+    """The index did not answer while the crawl was running, nor when its file was salvaged."""
+    finished(folder, "third")
+    index.start("third")
+    called = call("commit", "third", "--store", store_url)
+    assert (called.code, crawl_named(index, "third").counts.total_urls) == (0, 3)
+    assert call("check", "third", "--store", store_url).code == 0
 
 
 def test_skip_damaged_as_json(call: Callable[..., Any], store_url: str, folder: Path) -> None:

@@ -31,7 +31,7 @@ NAMES = {
     "index_note file": "add_file",
     "index_note incomplete": "mark_incomplete",
     "index_note complete": "mark_incomplete",
-    "index_commit_begin": "commit",
+    "index_commit_end": "commit",
 }
 CHANGES = {"os.rename", "os.remove", "os.link", "os.truncate"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

@@ -27,7 +27,7 @@ ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
 }
-KILLS = int(os.environ.get("DEDUPE_TEST_KILLS", "40"))
+KILLS = int(os.environ.get("DEDUPE_TEST_KILLS", "20"))
 SEED = int(os.environ.get("DEDUPE_TEST_SEED", "1"))
 PAGE = "<p>Every bed has a number, and every herb a place." * 60
 

@@ -12,10 +12,17 @@ from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted, number_text
 from scrapy_dedupe.crawls.payloads import FIELD
-from scrapy_dedupe.crawls.rebuilding import crawl_of, rebuild, refuse_running, salvage_watched
+from scrapy_dedupe.crawls.rebuilding import (
+    crawl_of,
+    files_of,
+    missing_files,
+    rebuild,
+    refuse_running,
+    salvage_watched,
+)
 from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreError
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, final_path, warc_files
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, final_path
 from scrapy_dedupe.warc.salvage import is_held
 
 from .files import files_at, open_index_if_any, running_crawls
@@ -53,7 +60,7 @@ class MendedFile:
     ``state`` is ``mended`` (``file`` is its name now), ``copied`` (``file`` is the new file with all whole records,
     ``kept_as`` the name that the damaged one has now), ``removed`` (it did not even hold a whole warcinfo), ``running``
     (a crawl writes it, or another file of the same crawl) or ``failed`` (it is as it was; ``reason`` says why).
-    ``crawl`` is what its warcinfo names.
+    ``crawl`` is what its warcinfo names, or else the crawl that has a file of this name in the index.
 
     ``skipped_bytes`` are those of the ``damages``. At least ``skipped_records`` records are not whole because of them:
     how many began in a stretch that cannot be read, nobody can tell.
@@ -254,10 +261,12 @@ class _Salvage:
         incomplete = [
             info for info in self._index.crawls() if info.incomplete and self._is_uncommitted(info.id)
         ]
-        for folder in folders if incomplete else ():
-            own = {crawl_of(path) for path in warc_files(folder)}
+        for folder in folders:
             for info in incomplete:
-                if info.id not in own and not any(Path(name).parent == folder for name in info.files):
+                found = files_of(self._index, info.id, folder)
+                is_here = any(isinstance(file, Path) and file.parent == folder for file in found)
+                # The files may be on another machine, where the crawl may be running: commit says what is missing.
+                if not is_here or missing_files(self._index, info.id, found):
                     continue
                 try:
                     refuse_running(self._index, info.id, folder)
