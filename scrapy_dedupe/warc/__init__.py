@@ -1,4 +1,4 @@
-"""WARC files: what travelled (capture), how it is written (records, files), mended (salvage) and read.
+"""WARC files: captured exchanges (capture), writing them (records, files), salvage and reading.
 
-Plain Python that needs no crawl: nothing here imports Scrapy or another room of the package.
+Plain Python that needs no crawl: no module here imports Scrapy or another subpackage.
 """

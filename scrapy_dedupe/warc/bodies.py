@@ -1,12 +1,12 @@
-"""The payload of a record, in pieces: bodies of any size pass through memory that does not grow with them.
+"""Payloads of records, read in pieces, so that memory use does not depend on the size of a body.
 
-`payload_pieces` gives exactly the bytes of `StoredRecord.payload`: the block without its HTTP head and without
-chunked transfer coding (RFC 9112, section 7.1). `decoded_pieces` undoes the content codings as well (RFC 9110,
+`payload_pieces` yields exactly the bytes of `StoredRecord.payload`: the block without its HTTP head and without
+chunked transfer coding (RFC 9112, section 7.1). `decoded_pieces` also undoes the content codings (RFC 9110,
 section 8.4.1). `payload_digest` hashes one record, `hashed_records` a whole file while it is read.
 
-A body that is not in chunks from its beginning to its end, or to where it was cut, is kept as it is, whatever its HTTP
-head says. So nothing of it can be given before its end was seen: a body in chunks that is too long to be held is read
-twice.
+The chunk framing is removed only if the body is chunked from its first byte to its last, or to the point where it was
+truncated; any other body is kept as it is, even if its HTTP head says "chunked". This is known only at the end of the
+body, so a chunked body that is too long to be held in memory is read twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
 MAX_DECODED_BYTES = 16 << 30
-"""A body that is larger when it is decoded is none that anybody meant to send."""
+"""Larger decoded bodies are refused: they are decompression bombs."""
 
 _PIECE = 1 << 20
 _LINE_END = b"\r\n"
@@ -69,19 +69,19 @@ def payload_pieces(record: StoredRecord) -> Iterator[bytes]:
 
 
 def body_pieces(record: StoredRecord) -> Iterator[bytes]:
-    """Yield the block behind its HTTP head as it is stored, chunks included, in pieces of at most 1 MiB.
+    """Yield the block after its HTTP head as it is stored, chunks included, in pieces of at most 1 MiB.
 
     Raises DamagedInput if a long block cannot be read again.
     """
     frame = record.frame
     is_held = len(frame.kept) == frame.block_length
-    return _behind(iter((frame.kept,)) if is_held else open_block(record.path, frame), _head_bytes(record))
+    return _after(iter((frame.kept,)) if is_held else open_block(record.path, frame), _head_bytes(record))
 
 
 def decoded_pieces(record: StoredRecord) -> Iterator[bytes]:
     """Yield the entity body without its content codings, in pieces of bounded size.
 
-    Raises codings.Undecodable where the body turns out not to be whole, which may be after some pieces.
+    Raises codings.Undecodable if the body turns out to be damaged, possibly after some pieces.
     """
     codings = codings_of(record.http_headers)
     return decoded_stream(lambda: payload_pieces(record), codings, MAX_DECODED_BYTES)
@@ -113,10 +113,10 @@ def hashed_records(
 ) -> Iterator[tuple[StoredRecord, tuple[BodyDigest, ...]]]:
     """Yield the records of a file as `reading.read_records` does, each with the digests of its stored payload.
 
-    *wanted* tells the algorithms for a record, none if it need not be hashed. It is given a record of a long block
-    before the rest of it is read, that is without its length. Long blocks are hashed in passing and not read a second
-    time, unless they are in chunks. Raises as `read_records` does, and DamagedInput if one in chunks cannot be read
-    again.
+    *wanted* returns the algorithms for a record, none if it need not be hashed. For a record with a long block it is
+    called before the rest of the block is read, when the length of the record is not yet known. Long blocks are hashed
+    while they are read and not read a second time, unless they are chunked. Raises as `read_records` does, and
+    DamagedInput if a chunked block cannot be read again.
     """
     passing: tuple[Frame, _Hashes] | None = None
 
@@ -157,7 +157,7 @@ class _Hashes:
 
 
 def _held_body(record: StoredRecord, *, decoded: bool = False) -> memoryview | None:
-    """The payload if it stands as it is in what is held of the block."""
+    """The payload, if the held part of the block contains it unmodified; else None."""
     frame, http = record.frame, record.http
     if len(frame.kept) != frame.block_length or record.type == "revisit":
         return None
@@ -169,13 +169,13 @@ def _held_body(record: StoredRecord, *, decoded: bool = False) -> memoryview | N
 
 
 def usual_body(frame: Frame) -> memoryview | None:
-    """The payload of an HTTP response that is whole in its member, in the usual form and not in chunks, uncopied.
+    """The payload of an HTTP response that is whole in its member, in the usual form and not chunked, uncopied.
 
-    Of any other record it is None, and `payload_digest` finds out what its payload is.
+    None for any other record; use `payload_digest` for those.
     """
     member, begin = frame.member, frame.block_position
     end = begin + frame.block_length
-    # "HTTP/1.1 200 " with a blank line: a status line without a phrase has it as well.
+    # "HTTP/1.1 200 " with a trailing space: status lines without a reason phrase have it as well.
     if not (
         member.startswith(_HTTP_STARTS, begin)
         and member[begin + 9 : begin + 12].isdigit()
@@ -186,15 +186,15 @@ def usual_body(frame: Frame) -> memoryview | None:
     if head_end < 0:
         return None
     head = member[begin:head_end]
-    # More line feeds than lines: some line ends are bare ones.
+    # More LFs than CRLFs: some line ends are bare LFs.
     if head.count(b"\n") != head.count(b"\r\n") or b"chunked" in head.lower():
         return None
     return memoryview(member)[head_end + 4 : end]
 
 
 def hasher_of(algorithm: str, data: bytes | memoryview = b"") -> hashlib._Hash:
-    """A digest of hashlib, begun with *data*."""
-    # The constructors of hashlib are much faster than its function `new`, which would be felt with small bodies.
+    """A hash object of hashlib, started with *data*."""
+    # The constructors of hashlib are much faster than hashlib.new, which matters for small bodies.
     make = _CONSTRUCTORS.get(algorithm)
     return make(data, usedforsecurity=False) if make else hashlib.new(algorithm, data, usedforsecurity=False)
 
@@ -208,9 +208,9 @@ def _is_same(begun: Frame, read: Frame) -> bool:
 
 
 def dechunked(body: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
-    """Yield what `reading.without_chunks` returns for a body, in pieces of bounded size.
+    """Yield the bytes that `reading.without_chunks` returns for a body, in pieces of bounded size.
 
-    *body* opens the body at its beginning; it is called a second time if that looks like a chunk.
+    *body* opens the body at its beginning; it is called a second time if the body begins like a chunk.
     """
     stream = _Window(body())
     if stream.chunk_size() is None or _survey(_Window(body())) is None:
@@ -223,10 +223,10 @@ def dechunked(body: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
 
 
 def why_no_original(record: StoredRecord) -> str | None:
-    """Why no record may refer to the payload of this one, whatever a crawl or an option asks for; None if one may.
+    """Why no record may refer to the payload of this record, regardless of options; None if records may.
 
-    The answer is a key of `afterwards.eligibility.REASONS`. The method of the request and an empty payload
-    (`has_payload`) are not looked at. Raises DamagedInput if a long block cannot be read again.
+    The result is a key of `afterwards.eligibility.REASONS`. The request method and an empty payload
+    (`has_payload`) are not checked. Raises DamagedInput if a long block cannot be read again.
     """
     if not record.is_whole:
         return "truncated" if record.is_truncated else "partial"
@@ -238,7 +238,7 @@ def why_no_original(record: StoredRecord) -> str | None:
 
 
 def has_whole_page(status: int | None) -> bool:
-    """Whether an answer of this status has all that its URL stands for: not 1xx, 206 or 304, nor an unknown one."""
+    """Whether a response of this status has the complete content of its URL: not 1xx, 206, 304 or an unknown status."""
     return status is not None and status >= 200 and status not in (206, 304)
 
 
@@ -253,10 +253,10 @@ def has_payload(record: StoredRecord) -> bool:
 
 
 def has_more_than_payload(record: StoredRecord) -> bool:
-    """Whether more was taken from a body than the framing of whole chunks.
+    """Whether removing the chunk framing discards more than the framing of whole chunks.
 
-    That are extensions of their sizes, fields behind the last one, or the framing of chunks that were cut, which may be
-    a page that only looks so. Such a record must not stand for another one, nor another one for it.
+    This is the case for chunk extensions, trailer fields, and truncated chunks, which may be a page that only looks
+    chunked. Such a record must not be the original of a revisit, nor become a revisit.
 
     Raises DamagedInput if a long block cannot be read again.
     """
@@ -266,7 +266,7 @@ def has_more_than_payload(record: StoredRecord) -> bool:
 
 
 def _survey(stream: _Window) -> bool | None:
-    """None if a body is not in chunks; else whether they say something besides it, or were cut behind the first."""
+    """None if a body is not chunked; else whether it has extensions or trailers, or is truncated after a chunk."""
     has_extensions = has_chunk = False
     while (found := stream.chunk_size()) is not None:
         has_extensions = has_extensions or found.has_extension
@@ -286,7 +286,7 @@ def _survey(stream: _Window) -> bool | None:
 
 
 class _Chunk(NamedTuple):
-    """What the line before a chunk says."""
+    """The parsed line before a chunk."""
 
     size: int
     line_length: int
@@ -294,7 +294,7 @@ class _Chunk(NamedTuple):
 
 
 class _Window:
-    """The bytes of a stream that are at hand."""
+    """A stream with lookahead."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._more = pieces
@@ -302,17 +302,17 @@ class _Window:
         self._index = 0
 
     def chunk_size(self) -> _Chunk | None:
-        """The chunk that begins here, which is not taken; None if none does."""
+        """The chunk that begins here, without taking it; None if there is none."""
         for wanted in (64, MAX_CHUNK_LINE):
-            is_at_hand = self._hold(wanted)
+            is_held = self._hold(wanted)
             if match := CHUNK_SIZE.match(self._held, self._index):
                 return _Chunk(int(match[1], 16), match.end() - match.start(), match[2] is not None)
-            if not is_at_hand:
+            if not is_held:
                 break
         return None
 
     def drop_line_end(self) -> bool:
-        """Take the line end that comes next; False if there is none."""
+        """Take the next CRLF; False if there is none."""
         self._hold(len(_LINE_END))
         if not self._held.startswith(_LINE_END, self._index):
             return False
@@ -320,11 +320,11 @@ class _Window:
         return True
 
     def drop(self, count: int) -> None:
-        """Take bytes that are at hand."""
+        """Drop *count* bytes that are held."""
         self._index += count
 
     def at_most(self, count: int) -> bytes | None:
-        """All that is left, if it is not more than *count* bytes."""
+        """All remaining bytes, if there are at most *count*; else None."""
         return None if self._hold(count + 1) else self._held[self._index :]
 
     def pieces(self, count: int) -> Iterator[bytes]:
@@ -341,7 +341,7 @@ class _Window:
             yield piece
 
     def _hold(self, count: int) -> bool:
-        """Have *count* bytes at hand, or all that are left."""
+        """Read until *count* bytes, or all that remain, are held; return whether there are *count*."""
         missing = count - (len(self._held) - self._index)
         if missing <= 0:
             return True
@@ -353,7 +353,7 @@ class _Window:
         return missing <= 0
 
 
-def _behind(pieces: Iterator[bytes], skipped: int) -> Iterator[bytes]:
+def _after(pieces: Iterator[bytes], skipped: int) -> Iterator[bytes]:
     for piece in pieces:
         if skipped < len(piece):
             yield from _cut(piece[skipped:] if skipped else piece)

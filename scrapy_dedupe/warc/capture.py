@@ -1,17 +1,16 @@
-"""What travelled between the crawler and a server, as plain values, and how it reads as HTTP/1.1.
+"""An exchange between the crawler and a server, as plain values, and its HTTP/1.1 representation.
 
-A `Capture` is taken at once and never changes. Its HTTP heads are reconstructed, since Scrapy does not
-keep them: the status line carries the standard phrase, every header value is kept as bytes and in
-order. What belonged to the connection and not to the message (RFC 9110, section 7.6.1) is left out, and
-so are Trailer, whose fields went with the chunks, and the proxy's password. The body has no transfer
-coding any more, so Content-Length is made true for the body as stored; the content coding stays. HEAD,
-204 and 304 have no body by definition: their Content-Length describes another response and is kept.
+A `Capture` is immutable. Its HTTP heads are reconstructed, since Scrapy does not keep them: the status line has the
+standard phrase, and every header value is kept as bytes and in order. Connection headers (RFC 9110, section 7.6.1),
+Trailer, whose fields are lost with the chunks, and the proxy password are left out. The body has no transfer
+coding, so Content-Length is set to the length of the body as stored; the content coding is kept. Responses to HEAD,
+and responses with status 204 or 304, never have a body: their Content-Length describes another response and is kept.
 
-A head says HTTP/1.1, or HTTP/1.0 if the server answered with that; HTTP/2 has no such line. The target of
-a request line is the path and query of the URL, also where a proxy got the whole URL.
+A head has the version HTTP/1.1, or HTTP/1.0 if the server answered with that; HTTP/2 has no such line. The target of
+a request line is the path and query of the URL, also if a proxy got the whole URL.
 
-Nothing in a URL, a method or a header can end its line: CR and LF in a header value become spaces
-(what RFC 9112, section 5.2, says of folded lines), elsewhere they are percent-encoded.
+No URL, method or header can break its line: CR and LF in a header value become spaces, as RFC 9112, section 5.2,
+requires for folded lines; elsewhere they are percent-encoded.
 
 Digests have one text form: ``sha256`` in lower case hex, ``sha1`` in upper case Base32.
 """
@@ -37,13 +36,13 @@ TRUNCATIONS = frozenset({"length", "time", "disconnect", "unspecified"})
 
 _SAFE_URI = re.compile(r"[!#-;=?-~]+")  # printable ASCII without space, double quote, < and >
 _SAFE_URI_CHARACTERS = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"<>')
-_LINE_CHARACTERS = re.compile(r"[!-~]+")  # what can stand in a request line
+_LINE_CHARACTERS = re.compile(r"[!-~]+")  # allowed in a request line
 _URI_PARTS = re.compile(r"([^:/?]*)://([^/?]*)(.*)", re.DOTALL)
 _METHOD_CHARACTERS = "!#$%&'*+-.^_`|~"
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 _UNSAFE_NAME = re.compile(rb"[\r\n:]|\A[ \t]")
 
-# The empty name stands for what is no header; see `_header_name`.
+# The empty name marks a field that is not a header; see `_header_name`.
 _CONNECTION_HEADERS = frozenset(
     {
         b"",
@@ -61,16 +60,16 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 _DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64, "blake3": 32}
-# What an object, its tuples and its header objects cost beside the bytes in them.
+# Size of an object with its tuples and header objects, without the bytes in them.
 _OVERHEAD_BYTES = 1024
 _HEADER_OVERHEAD_BYTES = 130
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """Why a response is not what the server sent: a browser rendered it, or a download handler decoded its body.
+    """Why a body differs from what the server sent: a browser rendered it, or a download handler decoded it.
 
-    `sign` is how that is known, for a message. `is_html`: the body is HTML, whatever Content-Type says.
+    `sign` is the evidence, for messages. `is_html`: the body is HTML, whatever Content-Type says.
     """
 
     sign: str
@@ -79,11 +78,11 @@ class Rendering:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One exchange: a request and its response, the body as it was received without transfer coding.
+    """One exchange: a request and its response; the body is stored without transfer coding.
 
-    `date` is aware and is cut to milliseconds; `protocol` is what Scrapy calls it (``HTTP/1.1``, ``h2``),
-    or several names with commas; `truncated` is a reason of WARC-Truncated or None; `rendering` is None unless the
-    body is not what the server sent. Raises ValueError.
+    `date` is aware and cut to milliseconds. `protocol` is Scrapy's name for it (``HTTP/1.1``, ``h2``), or several
+    names separated by commas. `truncated` is a WARC-Truncated reason or None. `rendering` is None unless the body
+    differs from what the server sent. Raises ValueError.
     """
 
     url: str
@@ -112,11 +111,11 @@ class Capture:
         object.__setattr__(self, "target_uri", target_uri(self.url))
         if self.truncated is not None and self.truncated not in TRUNCATIONS:
             allowed = ", ".join(sorted(TRUNCATIONS))
-            raise ValueError(f"{self.truncated!r} is no reason for a truncation; use one of {allowed}.")
+            raise ValueError(f"{self.truncated!r} is not a WARC-Truncated reason; use one of {allowed}.")
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory this holds."""
+        """Approximate memory use of this object."""
         size = _OVERHEAD_BYTES + len(self.url) + len(self.body) + len(self.request_body)
         for headers in (self.request_headers, self.response_headers):
             for name, value in headers:
@@ -125,12 +124,12 @@ class Capture:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the body is all that the URL stands for: neither cut nor a range (206) of it."""
+        """Whether the body is the whole content of the URL: neither truncated nor a range of it (206)."""
         return self.truncated is None and self.status != HTTPStatus.PARTIAL_CONTENT
 
     @property
     def has_body_by_definition(self) -> bool:
-        """Whether Content-Length speaks of this body: not for HEAD, 1xx, 204 and 304."""
+        """Whether Content-Length describes this body: not for HEAD, 1xx, 204 and 304."""
         return not (self.method.upper() == "HEAD" or self.status in (204, 304) or 100 <= self.status < 200)
 
     @property
@@ -152,7 +151,7 @@ class Capture:
         """Return the request line and the headers, with the blank line."""
         uri = self.target_uri
         if self.url != uri:
-            # What is no URI can have been sent nevertheless (Scrapy's verbatim_url), if it has no space.
+            # Scrapy's verbatim_url may have sent a string that is not a valid URI, as long as it has no space.
             url = self.url.partition("#")[0]
             uri = url if _LINE_CHARACTERS.fullmatch(url) else uri
         parts = _URI_PARTS.fullmatch(uri)
@@ -169,7 +168,7 @@ class Capture:
             bool(self.request_body)
             or b"content-length" in names
             or method in ("POST", "PUT")
-            # Scrapy's HTTP/2 tells the length of every body, an empty one included.
+            # Scrapy's HTTP/2 handler sends Content-Length for every body, even an empty one.
             or self.protocol == "h2"
         )
         length = len(self.request_body) if has_length else None
@@ -204,11 +203,11 @@ def digest_text(data: bytes, algorithm: str, more: bytes = b"") -> str:
         digest = hashlib.sha1(data, usedforsecurity=False)
         digest.update(more)
         return base64.b32encode(digest.digest()).decode("ascii")
-    raise ValueError(f"{algorithm!r} is no digest that we write; use sha256 or sha1.")
+    raise ValueError(f"{algorithm!r} is not a supported digest; use sha256 or sha1.")
 
 
 class Digest(NamedTuple):
-    """A digest that was read: label in lower case without hyphen, value in our text form."""
+    """A parsed digest: label in lower case without hyphen, value in the text form of this module."""
 
     label: str
     value: str
@@ -218,9 +217,9 @@ class Digest(NamedTuple):
 
 
 def parse_digest(text: str) -> Digest:
-    """Return the digest in *text*, whichever label, case or base it has. Raises ValueError.
+    """Return the digest in *text*, in any case and base. Raises ValueError.
 
-    Without a label the length tells: 64 hex digits are SHA-256, 40 hex digits and 32 Base32 ones SHA-1.
+    Without a label the length decides: 64 hex digits are SHA-256; 40 hex digits and 32 Base32 digits are SHA-1.
 
     >>> str(parse_digest("SHA-1:da39a3ee5e6b4b0d3255bfef95601890afd80709"))
     'sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
@@ -239,14 +238,14 @@ def parse_digest(text: str) -> Digest:
         else:
             raise ValueError("unknown label or length")
     except ValueError as error:
-        raise ValueError(f"{text!r} is no digest of a known form: {error}.") from None
+        raise ValueError(f"{text!r} is not a digest in a known form: {error}.") from None
     return Digest(label, base64.b32encode(raw).decode("ascii") if label == "sha1" else raw.hex())
 
 
-# A crawl meets few names, methods, hosts and statuses, each of them thousands of times.
+# A crawl has few distinct names, methods, hosts and statuses, each of them thousands of times.
 @lru_cache(256)
 def _header_name(name: bytes) -> tuple[bytes, bytes]:
-    """Return *name* for comparison, and as a line begins with it. The first is empty if it names no header."""
+    """Return *name* for comparison, empty if it is not a header, and the beginning of its line."""
     lower = name.strip().lower()
     if lower.startswith(b":"):  # Scrapy's HTTP/2 can keep the pseudo header :status among the headers.
         lower = b""

@@ -1,27 +1,31 @@
 r"""CDXJ: the index of an archive, one line for every record that can be replayed.
 
-A line is ``KEY TIMESTAMP JSON``: the key of the URL (`url_keys`), WARC-Date in digits, and an object
-of texts in this order, those that are not known left out::
+A line is ``KEY TIMESTAMP JSON``: the key of the URL (`url_keys`), WARC-Date in digits, and an object of strings in
+this order, without the unknown ones::
 
     url mime status digest length offset filename method requestBody
 
-Records of the types response, revisit and resource have a line, other than resources of warc-fields. `mime`
-is the media type without parameters, ``warc/revisit`` for a revisit; `status` that of the HTTP head, `digest`
-WARC-Payload-Digest with its label, in the one form of `capture.parse_digest`. A truncated response has none,
-nor has one with a body and without that field: whoever imports the line would take the body for one that
-others may refer to. A revisit without it has none either, since what counts is the original's. Of the rest it
-is the SHA-1 of what follows the HTTP head, as cdxj-indexer gives it. `method` and `requestBody` stand in
-captures of other methods than GET.
+Records of the types response, revisit and resource have a line, except resources of type warc-fields. `mime` is the
+media type without parameters, ``warc/revisit`` for a revisit; `status` is the HTTP status; `digest` is
+WARC-Payload-Digest with its label, in the form of `capture.parse_digest`. `method` and `requestBody` are set for
+captures of methods other than GET.
 
-Lines are sorted by the bytes of key and timestamp; captures of one date stay in the order of the files. The
-digits go down to milliseconds where the date does: wabac.js takes the first capture at or after
-WARC-Refers-To-Date as the original, and knows one capture of a URL for each timestamp. Sorting takes a
-bounded amount of memory, whatever the number of lines: runs of `RUN_BYTES` go to temporary files, which are
-merged.
+These records have no `digest`:
 
-ZipNum is such an index in gzip members of `BLOCK_LINES` lines, and beside it a file with a line for every
-member: key and timestamp of its first line, and JSON with offset, length and SHA-256 of the member; before
-them stands ``!meta 0 {"format": "cdxj-gzip-1.0", "filename": NAME}``.
+- a truncated response, and a response with a body but without WARC-Payload-Digest: a program that imports the line
+  would take its body for a payload that other records may refer to;
+- a revisit without WARC-Payload-Digest, since the digest would be that of the original.
+
+Any other record without WARC-Payload-Digest gets the SHA-1 of the block after its HTTP head, as in cdxj-indexer.
+
+Lines are sorted by the bytes of key and timestamp; captures with the same date stay in the order of the files. The
+timestamp has milliseconds if the date has them: wabac.js takes the first capture at or after WARC-Refers-To-Date as
+the original, and keeps one capture per URL and timestamp. Sorting takes a bounded amount of memory for any number of
+lines: runs of `RUN_BYTES` are written to temporary files, which are merged.
+
+A ZipNum index holds these lines in gzip members of `BLOCK_LINES` lines. A second file, the .idx file, has one line for
+every member: key and timestamp of its first line, and JSON with offset, length and SHA-256 of the member. It begins
+with ``!meta 0 {"format": "cdxj-gzip-1.0", "filename": NAME}``.
 """
 
 from __future__ import annotations
@@ -55,13 +59,13 @@ RUN_BYTES = 16 << 20
 INDEXED_TYPES = frozenset({"response", "revisit", "resource"})
 
 _MEDIA_TYPE_END = re.compile(r"[;\s]")
-_LINE_OVERHEAD_BYTES = 60  # of a bytes object in a list
+_LINE_OVERHEAD_BYTES = 60  # memory of a bytes object in a list, without its bytes
 _FAN_IN = 64  # files that are merged at once
 _GZIP_LEVEL = 6
 
 
 class CdxLine(NamedTuple):
-    """What the index says of a record; `prefix` is its key and timestamp."""
+    """The index line of a record; `prefix` is its key and timestamp."""
 
     prefix: str
     fields: dict[str, str]
@@ -71,10 +75,10 @@ class CdxLine(NamedTuple):
 
 
 class Indexer:
-    """Makes the lines of the records of one file, which are given in their order.
+    """Makes the index lines for the records of one file, which must be added in their order.
 
-    The request of an exchange stands before or after its principal record, so a line comes out once the
-    next record is known; `finish` gives the last one.
+    The request of an exchange precedes or follows its principal record, so a line is returned only after the next
+    record is added; `finish` returns the last line.
     """
 
     def __init__(self, filename: str) -> None:
@@ -104,15 +108,15 @@ class Indexer:
 def cdx_line(record: StoredRecord, filename: str, request: StoredRecord | None = None) -> CdxLine:
     """Return the line of a response, revisit or resource, with the request of its exchange if it is known.
 
-    Raises DamagedInput if the record has no URL or date or cannot be reached by its offset, SettingError
-    without the package surt.
+    Raises DamagedInput if the record has no URL or date or cannot be reached by its offset, SettingError if the
+    package surt is missing.
     """
     where = f"{record.path}, offset {record.offset}"
     if not record.target_uri or not record.date:
         raise DamagedInput(f"{where}: the {record.type} record has no WARC-Target-URI or no WARC-Date.")
     if not record.length:
         raise DamagedInput(
-            f"{where}: the record shares a gzip member with others, so that no index can point at it. "
+            f"{where}: the record shares a gzip member with others, so no index can point to it. "
             "Compress every record of the file on its own."
         )
     try:
@@ -136,7 +140,7 @@ def cdx_line(record: StoredRecord, filename: str, request: StoredRecord | None =
 
 
 def rekeyed(lines: Iterable[bytes]) -> Iterator[CdxLine]:
-    """Yield the same lines under the keys that wabac.js looks for."""
+    """Yield the same lines with the keys that wabac.js looks up."""
     for line in lines:
         prefix, _, text = line.partition(b" {")
         fields = json.loads(b"{" + text)
@@ -147,10 +151,10 @@ def rekeyed(lines: Iterable[bytes]) -> Iterator[CdxLine]:
 
 
 class LineSorter:
-    r"""Sorts any number of lines in bounded memory. Temporary files are in *folder*, without a name.
+    r"""Sorts any number of lines in bounded memory. Temporary files are created in *folder* and have no name.
 
-    A line goes into a run as ``KEY TIMESTAMP \0 NUMBER \0 JSON``: NUL is less than all that a key may
-    contain, and the number is the line's place in the order of the records.
+    In a run, a line is ``KEY TIMESTAMP \0 NUMBER \0 JSON``: NUL sorts before any character of a key, and the number
+    is the position of the line in the order of the records.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -159,14 +163,14 @@ class LineSorter:
         self._folder = folder
         self._held: list[bytes] = []
         self._held_bytes = 0
-        # One list a level: the runs of a level were each merged from `_FAN_IN` runs of the one below.
+        # One list per level: each run of a level was merged from `_FAN_IN` runs of the level below.
         self._levels: list[list[_TemporaryFileWrapper[bytes] | IO[bytes]]] = []
 
     def add(self, line: CdxLine) -> None:
         """Add a line. Raises OSError if a temporary file cannot be written."""
         stored = f"{line.prefix}\0{self.lines:016d}\0{json.dumps(line.fields)}\n".encode()
         self.lines += 1
-        self.size_bytes += len(stored) - 17  # a space stands for both NULs and the number
+        self.size_bytes += len(stored) - 17  # both NULs and the number become one space
         self._held.append(stored)
         self._held_bytes += len(stored) + _LINE_OVERHEAD_BYTES
         if self._held_bytes >= RUN_BYTES:
@@ -175,7 +179,7 @@ class LineSorter:
             self._held, self._held_bytes = [], 0
 
     def sorted_lines(self) -> Iterator[bytes]:
-        """Yield the lines in order, each with its line end; from the first one again at every call."""
+        """Yield the lines in order, each with its line end; each call starts again at the first line."""
         self._held.sort()
         runs = [run for level in self._levels for run in level]
         for run in runs:
@@ -185,7 +189,7 @@ class LineSorter:
             yield prefix + b" " + fields
 
     def close(self) -> None:
-        """Forget the lines and delete the temporary files."""
+        """Discard the lines and delete the temporary files."""
         for level in self._levels:
             for run in level:
                 run.close()
@@ -214,7 +218,7 @@ class LineSorter:
 
 
 def zipnum_blocks(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the gzip members of a ZipNum index, and with each its line of the file beside."""
+    """Yield the gzip members of a ZipNum index, each with its line for the .idx file."""
     offset = 0
     block: list[bytes] = []
     for line in lines:
@@ -230,7 +234,7 @@ def zipnum_blocks(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def idx_head(filename: str) -> bytes:
-    """Return the first line of the file beside; *filename* is that of the file with the members."""
+    """Return the first line of the .idx file; *filename* is the name of the file with the gzip members."""
     return f"!meta 0 {json.dumps({'format': 'cdxj-gzip-1.0', 'filename': filename})}\n".encode()
 
 
@@ -242,7 +246,7 @@ def _idx_line(first: bytes, offset: int, member: bytes) -> bytes:
 
 
 def _is_indexed(record: StoredRecord) -> bool:
-    # A resource of warc-fields says something about the crawl, it is nothing to replay.
+    # A warc-fields resource describes the crawl and cannot be replayed.
     is_about_the_crawl = record.type == "resource" and record.get("Content-Type") == "application/warc-fields"
     return record.type in INDEXED_TYPES and not is_about_the_crawl
 
@@ -266,7 +270,7 @@ def _lookup(url: str, request: StoredRecord | None) -> Lookup:
     method = request.http.first_line.partition(b" ")[0].decode("latin-1")
     if len(request.frame.kept) == request.frame.block_length:
         body = request.payload()
-    else:  # an upload of many megabytes: the text of a body is cut long before
+    else:  # a request of many megabytes: the held part is longer than the text that the index keeps
         body = request.frame.kept[request.http.length :]
     return lookup(url, method, _header(request, b"Content-Type") or "", body)
 

@@ -1,12 +1,12 @@
-r"""CDXJ as other programs write it, read line by line.
+r"""CDXJ files of other programs, read line by line.
 
-A line is ``KEY TIMESTAMP JSON``; `cdxj` has the form that is written here. The object's values are texts, or numbers
-where they count; those that are not known are left out, null, empty or ``-``. The key is not looked at, since every
-program has its own; an empty line says nothing, nor does one that begins with ``!``, the head of a ZipNum index.
+A line is ``KEY TIMESTAMP JSON``; `cdxj` describes the form that this package writes. The values of the JSON object are
+strings, or numbers for counts; unknown values are missing, null, empty or ``-``. The key is ignored, since every
+program has its own form; empty lines and lines that begin with ``!``, the head of a ZipNum index, are skipped.
 
-A line that does not parse, or without which a capture cannot be found again, is a `CdxFault`: it takes nothing else
-with it. Lines are bytes and end with ``\n`` or ``\r\n``; UTF-8; a byte order mark before the first one is passed over.
-A file of them is plain or in any number of gzip members, which its first bytes tell and not its name.
+A line that does not parse, or lacks a value that is needed to find the capture, becomes a `CdxFault`; other lines are
+not affected. Lines are UTF-8 and end with ``\n`` or ``\r\n``; a byte order mark before the first one is skipped. A file
+is plain text or any number of gzip members; its first bytes decide, not its name.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _DATE = re.compile(
     r"(?!0000)\d{4}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:[01]\d|2[0-3])[0-5]\d[0-5]\d(?:\d{3})?",
     re.ASCII,
 )
-_LARGEST = 2**40 - 2  # of a file, in bytes: what the place of a record can say
+_LARGEST = 2**40 - 2  # file size in bytes: the limit of a record's location in the index
 _LARGEST_DIGITS = 13
 _PIECE_BYTES = 1 << 16
 _UNPACKED_BYTES = 1 << 20
-_parse = json.JSONDecoder().raw_decode  # json.loads takes half as long again
+_parse = json.JSONDecoder().raw_decode  # json.loads takes 50 % longer
 _OLD_CDX = re.compile(rb" ?CDX [A-Za-z] ")
 
 
@@ -75,18 +75,18 @@ class CdxCapture:
 
 @dataclass(frozen=True, slots=True)
 class CdxFault:
-    """A line that is left out; ``line`` counts from 1, ``reason`` goes on with "the line …"."""
+    """A line that is skipped; ``line`` counts from 1, ``reason`` completes "the line …"."""
 
     line: int
     reason: str
 
 
 class _Fault(Exception):
-    """Why a line is left out."""
+    """Why a line is skipped."""
 
 
 def read_cdxj(lines: Iterable[bytes]) -> Iterator[CdxCapture | CdxFault]:
-    """Yield what each line says, with or without its line end."""
+    """Yield the capture or fault of each line; line ends are optional."""
     for number, line in enumerate(lines, 1):
         if number == 1 and line.startswith(_BOM):
             line = line[len(_BOM) :]
@@ -102,16 +102,17 @@ def read_cdxj(lines: Iterable[bytes]) -> Iterator[CdxCapture | CdxFault]:
 
 
 def cdxj_lines(file: ReadableFile) -> Iterator[bytes]:
-    """Yield the lines of a file, plain or gzip, without their ends; of one that is too long, the beginning.
+    """Yield the lines of a file, plain or gzip, without their ends; of a line that is too long, the beginning.
 
-    Raises ArchiveError if it cannot be read, DamagedInput if it does not unpack to its end, or is a CDX of columns.
+    Raises ArchiveError if the file cannot be read, DamagedInput if it does not unpack to its end or is a CDX with
+    columns.
     """
     where = shown(str(file))
     is_first = True
     for line in lines_of(unpacked(_pieces(file), where)):
         if is_first and _OLD_CDX.match(line):
             raise DamagedInput(
-                f"{where} is a CDX with columns, which is not read here. Make a CDXJ of the WARC files, with"
+                f"{where} is a CDX with columns, which is not supported. Make a CDXJ of the WARC files, with"
                 " cdxj-indexer."
             )
         is_first = False
@@ -121,9 +122,9 @@ def cdxj_lines(file: ReadableFile) -> Iterator[bytes]:
 def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
     r"""Yield the lines in *pieces* without ``\n``, in bounded memory.
 
-    Of a line that is longer than `MAX_LINE_BYTES`, its first bytes come out, one more than are allowed.
+    A line longer than `MAX_LINE_BYTES` is cut to one byte more than that.
     """
-    begun = bytearray()  # of the line that goes on in the next piece
+    begun = bytearray()  # the line that continues in the next piece
     for piece in pieces:
         first, *others = piece.split(b"\n")
         begun += first[: MAX_LINE_BYTES + 1 - len(begun)]
@@ -139,7 +140,7 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
 def unpacked(pieces: Iterable[bytes], where: str, stored_bytes: int | None = None) -> Iterator[bytes]:
     """Yield the bytes of *pieces*, unpacked if they are gzip members; *where* names the file in errors.
 
-    Raises DamagedInput if they do not unpack to their end, or to far more than *stored_bytes*, by default
+    Raises DamagedInput if they do not unpack to their end, or unpack to far more than *stored_bytes*, by default
     their own number.
     """
     pieces = _regrouped(pieces)
@@ -150,14 +151,14 @@ def unpacked(pieces: Iterable[bytes], where: str, stored_bytes: int | None = Non
         return
     member = zlib.decompressobj(31)
     taken = given = 0
-    is_between = False  # members
+    is_between = False  # between two members
     for piece in itertools.chain([first], pieces):
         taken += len(piece)
         limit = swollen_limit(taken if stored_bytes is None else stored_bytes)
         data = piece
         while data:
             if is_between:
-                # Tapes and some compressors fill up with NUL.
+                # Tapes and some compressors pad with NUL bytes.
                 data = data.lstrip(b"\0")
                 if not data:
                     break
@@ -171,19 +172,19 @@ def unpacked(pieces: Iterable[bytes], where: str, stored_bytes: int | None = Non
             given += len(out)
             if given > limit:
                 raise DamagedInput(
-                    f"{where} swells to more than {limit} bytes and is refused. Store it, or pack it with less"
-                    " repetition."
+                    f"{where} unpacks to more than {limit} bytes and is refused. Store it uncompressed, or pack it"
+                    " with less repetition."
                 )
             if out:
                 yield out
             is_between = member.eof
             data = member.unused_data if member.eof else member.unconsumed_tail
     if not is_between:
-        raise DamagedInput(f"{where} is cut: it ends inside a gzip member, at byte {taken}.")
+        raise DamagedInput(f"{where} is truncated: it ends inside a gzip member, at byte {taken}.")
 
 
 def _regrouped(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces that are not too large to be copied for each member in them."""
+    """The same bytes in small pieces: the rest of a piece is copied for each member in it."""
     for piece in pieces:
         for start in range(0, len(piece), _PIECE_BYTES):
             yield piece[start : start + _PIECE_BYTES]
@@ -215,9 +216,9 @@ def _capture(line: bytes) -> CdxCapture:
     get = fields.get
     url = get("url")
     if not isinstance(url, str) or url in ("", "<>"):
-        raise _Fault("has no URL" if url in (None, "", "<>") else f"has a URL that is no text: {_cut(url)}")
+        raise _Fault("has no URL" if url in (None, "", "<>") else f"has a URL that is not a string: {_cut(url)}")
     if url.startswith("<") and url.endswith(">"):
-        url = url[1:-1]  # GNU Wget writes WARC-Target-URI so, and some indexers copy it
+        url = url[1:-1]  # GNU Wget writes WARC-Target-URI this way, and some indexers copy it
     return CdxCapture(
         _text(url, "URL"),
         _date(date),
@@ -233,12 +234,12 @@ def _capture(line: bytes) -> CdxCapture:
 
 def _date(digits: str) -> str:
     if not _DATE.fullmatch(digits):
-        raise _Fault(f"has the date {_cut(digits)}, where 14 or 17 digits are expected")
+        raise _Fault(f"has the date {_cut(digits)}, but 14 or 17 digits are expected")
     if digits[6:8] > "28":
         try:
             datetime(int(digits[:4]), int(digits[4:6]), int(digits[6:8]))
         except ValueError:
-            raise _Fault(f"has the date {_cut(digits)}, a day that no month has") from None
+            raise _Fault(f"has the date {_cut(digits)}, which does not exist") from None
     return digits
 
 
@@ -261,7 +262,7 @@ def _length(value: object) -> int:
 
 def _number(value: object, what: str) -> int | None:
     if isinstance(value, str):
-        # The length comes first: int() takes long for a number of many digits.
+        # Check the length first: int() is slow for numbers of many digits.
         if len(value) <= _LARGEST_DIGITS and value.isascii() and value.isdigit() and int(value) <= _LARGEST:
             return int(value)
         if value in ("", "-"):
@@ -270,7 +271,7 @@ def _number(value: object, what: str) -> int | None:
         return None
     elif type(value) is int and 0 <= value <= _LARGEST:
         return value
-    raise _Fault(f"has the {what} {_cut(value)}, which is no number of bytes")
+    raise _Fault(f"has the {what} {_cut(value)}, which is not a number of bytes")
 
 
 def _filename(value: object) -> str | None:
@@ -284,7 +285,7 @@ def _optional(value: object, what: str) -> str | None:
     if value is None or value in ("", "-"):
         return None
     if not isinstance(value, str):
-        raise _Fault(f"has a {what} that is no text: {_cut(value)}")
+        raise _Fault(f"has a {what} that is not a string: {_cut(value)}")
     return _text(value, what)
 
 
@@ -293,11 +294,11 @@ def _text(value: str, what: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            # JSON can spell half of a character, which no file or store can.
-            raise _Fault(f"has a {what} that is no text: {_cut(value)}") from None
+            # JSON can encode a lone surrogate, which no file or store can hold.
+            raise _Fault(f"has a {what} that is not valid text: {_cut(value)}") from None
     return value
 
 
 def _cut(value: object) -> str:
-    # A value can be nested as deep as Python goes.
+    # A value can be nested so deeply that plain repr fails.
     return reprlib.repr(value)

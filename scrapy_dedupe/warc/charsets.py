@@ -1,8 +1,8 @@
 """Which names of encodings are charsets of pages.
 
-A page may declare any name, and Python knows codecs under many that are no charsets: Punycode takes a time that grows
-with the square of the length, escapes make text of what is none, UTF-7 hides markup and gives halves of surrogate pairs.
-So charsets are told by what they are, not by what they are not; another package may register codecs as well.
+A page may declare any name, and Python has many codecs that are not charsets: Punycode takes quadratic time, escape
+codecs turn any bytes into text, UTF-7 hides markup and yields lone surrogates. Other packages may register more codecs.
+Therefore this is a list of allowed charsets, not of forbidden ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from w3lib.encoding import html_body_declared_encoding, http_content_type_encodi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# By the names that Python's codecs call themselves: more than the Encoding standard has, and all of them linear.
+# The names that Python's codecs report: more than in the Encoding standard, all of them decode in linear time.
 _CHARSET: Final = re.compile(
     r"ascii|utf-8(-sig)?|utf-(16|32)(-[bl]e)?|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|kz1048|ptcp154|tis-620|hp-roman8"
     r"|palmos|big5(hkscs)?|gb(2312|k|18030)|hz|iso2022_(jp|kr)\w*|euc_\w+|shift_jis\w*|johab"
@@ -34,7 +34,7 @@ class DecodedPage:
 
 
 def is_charset(name: str) -> bool:
-    """Whether *name* is that of a charset.
+    """Whether *name* is the name of a charset.
 
     >>> is_charset("Latin1"), is_charset("gb2312"), is_charset("punycode"), is_charset("no-such-thing")
     (True, True, False, False)
@@ -47,7 +47,7 @@ def is_charset(name: str) -> bool:
 
 
 def declared_encodings(content_type: str | None, body: bytes) -> Iterator[str]:
-    """Yield what encodings HTTP and then the page itself declare, charsets or not."""
+    """Yield the encodings that HTTP and then the page itself declare, charsets or not."""
     for declared in (http_content_type_encoding(content_type), html_body_declared_encoding(body)):
         if declared is not None:
             yield declared

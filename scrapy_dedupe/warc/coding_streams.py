@@ -1,6 +1,6 @@
-"""Content codings of HTTP undone as a stream: a body of any size, in memory that does not grow with it.
+"""HTTP content codings undone as a stream: memory use does not depend on the size of the body.
 
-What `codings` says of bodies holds here too, but that one is not whole shows only on the way.
+The rules of `codings` apply here too, but a damaged body is noticed only after some pieces were yielded.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def decoded_stream(
 ) -> Iterator[bytes]:
     """Undo *codings* as `decoded_body` does, in pieces of about 1 MiB. Raises Undecodable, maybe after some pieces.
 
-    *open_body* gives the body in pieces, from its beginning each time it is called: what ``deflate`` stands for is
-    known only after all of it was read. A body without a byte has nothing to decode.
+    *open_body* yields the body in pieces, from its beginning at each call: the meaning of ``deflate`` is known only
+    after the whole body was read. An empty body has nothing to decode.
     """
     if len(codings) > MOST_CODINGS:
         raise Undecodable(
-            f"it has {len(codings)} content codings, of which {MOST_CODINGS} are undone at most"
+            f"it has {len(codings)} content codings, and at most {MOST_CODINGS} are decoded"
         )
     if not codings or next(open_body(), None) is None:
         yield from open_body()
@@ -80,12 +80,12 @@ def _limited(stream: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
     for piece in stream:
         size += len(piece)
         if max_bytes and size > max_bytes:
-            raise Undecodable(f"it has more than {max_bytes} bytes when it is decoded")
+            raise Undecodable(f"it has more than {max_bytes} bytes when decoded")
         yield piece
 
 
 def _steps(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    # What an inflater does not take is copied each time, so it gets little at once.
+    # An inflater copies the input that it does not consume, so feed it small steps.
     for piece in pieces:
         for begin in range(0, len(piece), size):
             yield piece[begin : begin + size]
@@ -126,7 +126,7 @@ def _inflating(pieces: Iterator[bytes], kind: int) -> Iterator[bytes]:
                 if piece := inflater.decompress(data, _PIECE):
                     yield piece
                 data = inflater.unconsumed_tail
-        # Bits that were taken but not yet worked on: raw data has no checksum behind them.
+        # Output for input that was already taken: raw data has no checksum at its end.
         while not inflater.eof and (piece := inflater.decompress(b"", _PIECE)):
             yield piece
     except zlib_ng.error as error:  # type: ignore[misc]
