@@ -17,7 +17,7 @@ from scrapy_dedupe.errors import SettingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from scrapy_dedupe.stores.base import Capture, ContentStore
+    from scrapy_dedupe.stores.base import ContentStore, SeenText
 
 BATCH = 32
 
@@ -157,7 +157,7 @@ def knows_template_guard() -> bool:
     return True
 
 
-def claim_texts(content: ContentStore, captures: Sequence[Capture], *, as_a_crawl: bool) -> None:
+def claim_texts(content: ContentStore, captures: Sequence[SeenText], *, as_a_crawl: bool) -> None:
     """Claim texts at once, or as a crawl does: pending first, and confirmed when the pages went through."""
     # The one place that calls a store below the Deduplicator.
     content.claim_texts(captures, pending=as_a_crawl)

@@ -31,7 +31,7 @@ from content_shared import (
 
 from scrapy_dedupe.content import Deduplicator, Document
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Capture
+from scrapy_dedupe.stores.base import SeenText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -205,9 +205,9 @@ def exact(options: Options) -> None:
     )
 
 
-def random_captures(first: int, count: int) -> list[Capture]:
+def random_captures(first: int, count: int) -> list[SeenText]:
     return [
-        Capture(
+        SeenText(
             os.urandom(16),
             f"https://www.site-{number % 211}.example/articles/{number % 17}/a-page-{number}.html",
             "bench",
@@ -217,7 +217,7 @@ def random_captures(first: int, count: int) -> list[Capture]:
     ]
 
 
-def claim_all(url: str, captures: list[Capture], *, as_a_crawl: bool = False) -> Timing:
+def claim_all(url: str, captures: list[SeenText], *, as_a_crawl: bool = False) -> Timing:
     store = open_store(url)
     content = store.content
     try:

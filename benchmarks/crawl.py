@@ -33,7 +33,7 @@ VARIANTS = {
     "content": {"DEDUPE_URL_ENABLED": False, "DEDUPE_WARC_ENABLED": False},
     "archive": {"DEDUPE_URL_ENABLED": False, "DEDUPE_CONTENT_ENABLED": False},
     "all three": {},
-    "no report": {"EXTENSIONS": {"scrapy_dedupe.reporting.ReportExtension": None}},
+    "no report": {"EXTENSIONS": {"scrapy_dedupe.extensions.ReportExtension": None}},
     "all logged": {"DEDUPE_DUPLICATES_LOG": "duplicates.jsonl"},
 }
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from .errors import ArchiveError, SettingError, folder_fault, nearest_there
-from .middleware_order import check_places
-from .project_settings import is_crawl
-from .settings import read_settings
+from .settings.placement import check_places
+from .settings.project import is_crawl
+from .settings.specs import read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ class Addon:
             raise
         # Each layer is loaded only if it is used: together they take half a second.
         if ours.replay.files:
-            from .replaying import ReplayMiddleware
+            from .downloadermiddlewares import ReplayMiddleware
 
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ReplayMiddleware, REPLAY_PRIORITY
@@ -91,11 +91,11 @@ class Addon:
         if not self._is_crawl:
             return
         if ours.passages.enabled:
-            from .passage_indexing import PassageExtension
+            from .extensions import PassageExtension
 
             settings.setdefault_in_component_priority_dict("EXTENSIONS", PassageExtension, EXTENSION_PRIORITY)
         if ours.report.duplicates_log is not None:
-            from .duplicates_log import DuplicatesLogExtension
+            from .extensions import DuplicatesLogExtension
 
             settings.setdefault_in_component_priority_dict(
                 "EXTENSIONS", DuplicatesLogExtension, EXTENSION_PRIORITY
@@ -103,23 +103,25 @@ class Addon:
         # What is answered from an archive is in one already.
         is_archived = ours.warc.enabled and not (ours.replay.files and ours.replay.missing == "fail")
         if ours.content.enabled or is_archived or ours.report.page is not None:
-            from .reporting import ReportExtension
+            from .extensions import ReportExtension
 
             settings.setdefault_in_component_priority_dict("EXTENSIONS", ReportExtension, EXTENSION_PRIORITY)
         # Behind the others: what they count at the end is to be seen too.
         if ours.metrics.port or ours.metrics.file is not None:
-            from .metrics import MetricsExtension
+            from .extensions import MetricsExtension
 
             settings.setdefault_in_component_priority_dict("EXTENSIONS", MetricsExtension, EXTENSION_PRIORITY)
         if is_archived:
+            from .downloadermiddlewares import ProvenanceMiddleware
             from .pipelines import WarcPipeline
-            from .provenance import ProvenanceMiddleware, ProvenanceSpiderMiddleware
 
             settings.setdefault_in_component_priority_dict("ITEM_PIPELINES", WarcPipeline, PIPELINE_PRIORITY)
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ProvenanceMiddleware, PROVENANCE_PRIORITY
             )
             if ours.warc.item_field is not None:
+                from .spidermiddlewares import ProvenanceSpiderMiddleware
+
                 settings.setdefault_in_component_priority_dict(
                     "SPIDER_MIDDLEWARES", ProvenanceSpiderMiddleware, ITEM_FIELD_PRIORITY
                 )

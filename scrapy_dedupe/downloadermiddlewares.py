@@ -20,7 +20,8 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import TextResponse
@@ -30,15 +31,16 @@ from .content import Judge, JudgeOptions, NearOptions, Verdict
 from .content.canonical import kind_of
 from .content.content_type import mime_of
 from .content.judge import Judgement
-from .desk import ERROR, STORE_AWAY, Desk
 from .errors import SettingError, StoreError
-from .middleware_order import check_order
-from .onlookers import JudgedPage
-from .page_limits import PageLimits
-from .page_reasons import declared_type, reason_to_skip
-from .session import Session
+from .live.content.judge_queue import ERROR, STORE_AWAY, JudgeQueue
+from .live.content.page_limits import PageLimits
+from .live.content.pending_texts import PendingTexts
+from .live.content.skip_reasons import declared_type, reason_to_skip
+from .live.events import JudgedPage
+from .live.recordings import META_KEY as WARC_META_KEY
+from .live.session import Session
+from .settings.placement import check_order
 from .signals import content_judged
-from .text_watch import TextWatch
 
 if TYPE_CHECKING:
     from typing import Self
@@ -47,7 +49,16 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from .settings import ContentSettings
+    from .live.archive.replay import NotInArchive, ReplayMiddleware
+    from .settings.specs import ContentSettings
+
+__all__ = [
+    "ContentDedupeMiddleware",
+    "DuplicateContent",
+    "NotInArchive",
+    "ProvenanceMiddleware",
+    "ReplayMiddleware",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +95,8 @@ class ContentDedupeMiddleware:
         self._latencies = {step: session.live.latency(step) for step in _STEPS}
         self._judge = session.at_start(lambda: Judge(store.content, judge_options(settings), self._measure))
         self._guard = session.guard(settings.store_url)
-        self._desk = Desk(session, self._judge, self._guard)
-        self._watch = TextWatch(crawler, session, self._judge, self._guard, store.probe)
+        self._desk = JudgeQueue(session, self._judge, self._guard)
+        self._watch = PendingTexts(crawler, session, self._judge, self._guard, store.probe)
         self._actions = {
             "unchanged": settings.action_unchanged,
             "exact": settings.action_exact,
@@ -261,3 +272,31 @@ def judge_options(settings: ContentSettings) -> JudgeOptions:
         template_guard=settings.template_guard,
         remember_for_s=settings.ttl_s,
     )
+
+
+class ProvenanceMiddleware:
+    """The downloader middleware that sets ``meta["warc"]``; it stands between the content layer and the spider (540)."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._session = Session.of(crawler)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> ProvenanceMiddleware:
+        return cls(crawler)
+
+    def process_request(self, request: Request, spider: Spider | None = None) -> None:
+        # What a spider copied from the meta of another response is not about this one.
+        request.meta.pop(WARC_META_KEY, None)
+
+    async def process_response(
+        self, request: Request, response: Response, spider: Spider | None = None
+    ) -> Response:
+        await self._session.recordings.tell(request)
+        return response
+
+
+def __getattr__(name: str) -> Any:
+    # Imported only by crawls with DEDUPE_REPLAY.
+    if name not in ("NotInArchive", "ReplayMiddleware"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(".live.archive.replay", __package__), name)

@@ -24,10 +24,10 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import referer_str
 
 from .errors import DedupeError
-from .local_urls import LocalUrls
-from .page_watch import PageWatch
-from .session import Session
-from .shared_urls import SharedUrls
+from .live.page_progress import PageProgress
+from .live.session import Session
+from .live.urls.local import LocalUrls
+from .live.urls.shared import SharedUrls
 from .urls.journal import MAX_FINGERPRINT_BYTES
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class BloomDupeFilter(BaseDupeFilter):
             else SharedUrls(session, fingerprinter, queue_is_shared=queue_is_shared)
         )
         self._latency, self._is_timed = session.live.latency("url"), session.live.is_watched
-        self._pages = PageWatch(crawler)
+        self._pages = PageProgress(crawler)
         self._is_open = self._is_refused = self._is_closed = False
         self._told_drop = self._told_growth = self._has_begun = False
         connect = crawler.signals.connect

@@ -22,18 +22,19 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.python import global_object_name
 
-from .archive_end import SOFTWARE, ArchiveEnd
 from .crawls.index import CrawlIndex, plain_name
 from .crawls.packing import container_name
 from .crawls.payloads import FIELD
 from .crawls.rebuilding import files_of, mend_others, settle
 from .crawls.recorder import Recorded, Recorder
 from .crawls.rules import RevisitRules
-from .downloads import max_bytes, rendering_of, truncation_of
 from .errors import ArchiveError, CrawlStateError, SettingError
+from .live.archive import SOFTWARE
+from .live.archive.end import ArchiveEnd
+from .live.archive.uploads import Uploads
+from .live.downloads import max_bytes, rendering_of, truncation_of
+from .live.session import Session
 from .reports.texts import without_user
-from .session import Session
-from .uploads import Uploads
 from .warc.capture import Capture
 from .warc.files import WarcWriter, prove_writable
 from .warc.storage import Storage

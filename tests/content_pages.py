@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.stores.base import Capture, SeenText, Signature
+from scrapy_dedupe.stores.base import SeenText, Signature, TextMatch
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import ContentStore, NearAnswer
@@ -30,11 +30,11 @@ A, B, C = "http://a/", "http://b/", "http://c/"
 ROWS = bytes(range(128))
 
 
-def page(name: object, url: str = A, crawl: str = "c1", ms: int = 1, **decided: Any) -> Capture:
-    return Capture(digest(name), url, crawl, ms, **decided)
+def page(name: object, url: str = A, crawl: str = "c1", ms: int = 1, **decided: Any) -> SeenText:
+    return SeenText(digest(name), url, crawl, ms, **decided)
 
 
-def copy_of(capture: Capture, original: object, kind: str = "exact", similarity: float = 1.0) -> Capture:
+def copy_of(capture: SeenText, original: object, kind: str = "exact", similarity: float = 1.0) -> SeenText:
     return replace(capture, kind=kind, original=digest(original), similarity=similarity)
 
 
@@ -42,16 +42,16 @@ def changed(rows: bytes, places: int) -> bytes:
     return bytes(255 - value if place < places else value for place, value in enumerate(rows))
 
 
-def signature(capture: Capture, *names: object, rows: bytes = ROWS, **others: Any) -> Signature:
+def signature(capture: SeenText, *names: object, rows: bytes = ROWS, **others: Any) -> Signature:
     others.setdefault("min_equal_rare", others.setdefault("min_equal", 109))
     return Signature(capture, bands(*names), rows, **others)
 
 
-def seen(capture: Capture, had_this_url: bool = False, **others: Any) -> SeenText:
-    return SeenText(capture.digest, capture.url, capture.crawl, capture.seen_ms, had_this_url, **others)
+def seen(capture: SeenText, had_this_url: bool = False, **others: Any) -> TextMatch:
+    return TextMatch(capture.digest, capture.url, capture.crawl, capture.seen_ms, had_this_url, **others)
 
 
-def claim(content: ContentStore, capture: Capture, *, pending: bool = True) -> SeenText | None:
+def claim(content: ContentStore, capture: SeenText, *, pending: bool = True) -> TextMatch | None:
     (answer,) = content.claim_texts([capture], pending=pending)
     return answer
 
@@ -61,7 +61,7 @@ def near(content: ContentStore, it: Signature) -> NearAnswer:
     return answer
 
 
-def keep(content: ContentStore, capture: Capture, *names: object, **others: Any) -> None:
+def keep(content: ContentStore, capture: SeenText, *names: object, **others: Any) -> None:
     """Claim a new text that nothing is near to, and let its page go through."""
     assert claim(content, capture, pending=False) is None
     assert near(content, signature(capture, *names, **others)).seen is None

@@ -11,7 +11,8 @@ from scrapy.core.engine import ExecutionEngine
 from scrapy.crawler import CrawlerProcess, CrawlerRunner
 from scrapy.utils.defer import deferred_f_from_coro_f, maybe_deferred_to_future
 
-from scrapy_dedupe import shared_urls, text_watch
+from scrapy_dedupe.live.content import pending_texts
+from scrapy_dedupe.live.urls import shared
 
 try:
     from scrapy.crawler import AsyncCrawlerProcess, AsyncCrawlerRunner
@@ -29,8 +30,8 @@ reactorless = False
 # Scrapy looks every five seconds whether a crawl is over; tests need not wait that long.
 ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 0.1
 # How long a crawl waits for a copy's first page and for a server is no matter of how busy this machine is.
-text_watch._LONGEST_WAIT_S = 60.0  # type: ignore[misc]
-shared_urls._LONGEST_WAIT_S = 60.0
+pending_texts._LONGEST_WAIT_S = 60.0  # type: ignore[misc]
+shared._LONGEST_WAIT_S = 60.0
 
 
 def crawl_test(function: Callable[..., Awaitable[None]]) -> Callable[..., Any]:

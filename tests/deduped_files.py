@@ -8,7 +8,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.revisits import Target, as_revisit, record_bytes, revisit_id, with_concurrent
+from scrapy_dedupe.offline.record_ids import revisit_id
+from scrapy_dedupe.offline.revisits import RevisitTarget, as_revisit, record_bytes, with_concurrent
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_records
 
@@ -123,7 +124,7 @@ def _record(
 
 def dedupe(first: Path, folder: Path) -> Path:
     """Write the files of *first* to *folder*, later copies as revisits of the first capture of their payload."""
-    seen: dict[bytes, Target] = {}
+    seen: dict[bytes, RevisitTarget] = {}
     renamed: dict[bytes, bytes] = {}
     for path in sorted(first.rglob("*.warc*")):
         for record in read_records(path):
@@ -151,9 +152,9 @@ def dedupe(first: Path, folder: Path) -> Path:
     return folder
 
 
-def _target(head: object, payload: bytes) -> Target:
+def _target(head: object, payload: bytes) -> RevisitTarget:
     get = head.get  # type: ignore[attr-defined]
-    return Target(
+    return RevisitTarget(
         get(b"WARC-Record-ID"),
         get(b"WARC-Target-URI"),
         get(b"WARC-Date"),

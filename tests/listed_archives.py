@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from webserver import Page
 
-from scrapy_dedupe.afterwards.manifest import ManifestLine
+from scrapy_dedupe.offline.manifest import ManifestLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

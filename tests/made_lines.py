@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from scrapy_dedupe.afterwards.manifest import ManifestLine
+from scrapy_dedupe.offline.manifest import ManifestLine
 
 texts = st.one_of(
     st.text(max_size=12),

@@ -20,16 +20,16 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
 from scrapy_dedupe import Addon
-from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware
+from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware, ProvenanceMiddleware
 from scrapy_dedupe.dupefilters import BloomDupeFilter
-from scrapy_dedupe.middleware_order import misplaced, order_faults
-from scrapy_dedupe.passage_indexing import PassageExtension
+from scrapy_dedupe.extensions import PassageExtension
+from scrapy_dedupe.live.archive.replay import ReplayMiddleware
+from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.pipelines import WarcPipeline
-from scrapy_dedupe.provenance import ProvenanceMiddleware, ProvenanceSpiderMiddleware
-from scrapy_dedupe.replaying import ReplayMiddleware
-from scrapy_dedupe.session import Session
-from scrapy_dedupe.setting_names import unknown_names
-from scrapy_dedupe.settings import faults_of
+from scrapy_dedupe.settings.names import unknown_names
+from scrapy_dedupe.settings.placement import misplaced, order_faults
+from scrapy_dedupe.settings.specs import faults_of
+from scrapy_dedupe.spidermiddlewares import ProvenanceSpiderMiddleware
 from scrapy_dedupe.warc.files import WarcWriter
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import scrapy
-from afterwards.planted import Planting
 from archives import check, files_of, records_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from offline.planted import Planting
 from webserver import Page, WebServer
 
 from scrapy_dedupe.commands.console import main

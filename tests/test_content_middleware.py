@@ -526,7 +526,7 @@ async def test_a_copy_of_a_page_that_fails_is_not_dropped(web: WebServer, alone:
 async def test_a_callback_that_waits_for_a_copy_of_its_own_page_gets_it(
     web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scrapy_dedupe.text_watch._LONGEST_WAIT_S", 0.3)
+    monkeypatch.setattr("scrapy_dedupe.live.content.pending_texts._LONGEST_WAIT_S", 0.3)
 
     class Waiting(Listed):
         async def parse(self, response: Any, **kwargs: Any) -> None:
@@ -704,8 +704,8 @@ async def test_a_fault_in_looking_after_pages_keeps_no_copy_waiting(
     def fail(crawler: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("scrapy_dedupe.text_watch.requests_in_hand", fail)
-    monkeypatch.setattr("scrapy_dedupe.text_watch._LONGEST_WAIT_S", 0.3)
+    monkeypatch.setattr("scrapy_dedupe.live.content.pending_texts.requests_in_hand", fail)
+    monkeypatch.setattr("scrapy_dedupe.live.content.pending_texts._LONGEST_WAIT_S", 0.3)
     paths = [f"/{number}" for number in range(4)]
     for path in paths:
         web.page(path, LONG)

@@ -11,9 +11,11 @@ import pytest
 from crawling import LinkSpider, crawl, crawl_test
 
 import scrapy_dedupe
-from scrapy_dedupe import downloadermiddlewares, errors, page_reasons, recordings, signals
+from scrapy_dedupe import downloadermiddlewares, errors, signals
 from scrapy_dedupe.commands.verbs import VERBS
-from scrapy_dedupe.settings import SPECS, Spec
+from scrapy_dedupe.live import recordings
+from scrapy_dedupe.live.content import skip_reasons
+from scrapy_dedupe.settings.specs import SPECS, Spec
 
 if TYPE_CHECKING:
     from webserver import WebServer
@@ -101,7 +103,7 @@ async def test_every_stat_of_a_crawl_is_documented(web: WebServer, settings: dic
 def test_every_meta_key_is_documented() -> None:
     keys = {
         downloadermiddlewares.META_KEY,
-        page_reasons.SKIP_META_KEY,
+        skip_reasons.SKIP_META_KEY,
         downloadermiddlewares.ACTION_META_KEY,
         recordings.META_KEY,
     }

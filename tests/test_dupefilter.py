@@ -16,7 +16,7 @@ from webserver import Page
 
 from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.errors import StoreError
-from scrapy_dedupe.session import Session
+from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.urls.folder import FilterFolder, LastStop
 from scrapy_dedupe.urls.shared_head import VERSION as SHARED_VERSION
 
@@ -348,7 +348,7 @@ async def test_a_file_of_neither_form_in_its_place_stops_the_crawl_at_the_start(
     with refusal():
         await crawl(LinkSpider, job, addon=False, urls=web.url())
     assert web.paths == []
-    errors = [r.getMessage() for r in caplog.records if r.name == "scrapy_dedupe.session"]
+    errors = [r.getMessage() for r in caplog.records if r.name == "scrapy_dedupe.live.session"]
     assert len(errors) == 1
     assert f"The crawl does not start. {seen} is not a file of Scrapy's dupefilter" in errors[0]
     assert "move it away to begin without it" in errors[0]

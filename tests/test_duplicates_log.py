@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webserver import Page
 
-from scrapy_dedupe.appended_lines import AppendedLines
-from scrapy_dedupe.duplicates_log import FIELDS, MAX_URL_CHARS
 from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.files.appended_lines import AppendedLines
+from scrapy_dedupe.live.observers.duplicates_log import FIELDS, MAX_URL_CHARS
 from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:

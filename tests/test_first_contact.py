@@ -21,8 +21,8 @@ import scrapy_dedupe
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.errors import CrawlStateError, SettingError, StoreUnavailable
-from scrapy_dedupe.middleware_order import PLACES, misplaced, named_components
-from scrapy_dedupe.settings import faults_of
+from scrapy_dedupe.settings.placement import PLACES, misplaced, named_components
+from scrapy_dedupe.settings.specs import faults_of
 from scrapy_dedupe.stores import open_store, parse_store_url
 
 if TYPE_CHECKING:

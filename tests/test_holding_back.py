@@ -11,7 +11,7 @@ import scrapy
 from crawling import LinkSpider, crawl, crawl_test
 from scrapy.core.engine import ExecutionEngine
 
-from scrapy_dedupe.session import Session
+from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.warc.files import WarcWriter
 
 if TYPE_CHECKING:

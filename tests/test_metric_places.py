@@ -11,11 +11,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 from scrapes import LAYERS, samples
 
-from scrapy_dedupe import whole_file
 from scrapy_dedupe.errors import DedupeError
-from scrapy_dedupe.live_figures import LiveFigures
-from scrapy_dedupe.metric_families import Reading, read_crawl
-from scrapy_dedupe.metric_places import Board, File
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.live.figures import LiveFigures
+from scrapy_dedupe.live.observers.metric_families import Reading, read_crawl
+from scrapy_dedupe.live.observers.metric_outputs import Board, MetricsFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +116,7 @@ def test_the_text_is_open_metrics_too() -> None:
 
 def test_the_file_is_written_again_and_again(tmp_path: Path) -> None:
     file = tmp_path / "x.prom"
-    place = File(file, 0.01)
+    place = MetricsFile(file, 0.01)
     source = Counting("a", {("dedupe_url_seen", ""): 3.0})
     place.board.add(source)
     place.open()
@@ -133,7 +133,7 @@ def test_the_file_is_written_again_and_again(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "x.prom"
-    place = File(file, 3600.0)
+    place = MetricsFile(file, 3600.0)
     source = Counting("a", {("dedupe_url_seen", ""): 3.0})
     place.board.add(source)
     place.open()

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from scrapes import samples, scraped
 from servers import free_port
 
-from scrapy_dedupe import metric_server
-from scrapy_dedupe.metric_server import MOST_CLIENTS, MetricServer
+from scrapy_dedupe.live.observers import metric_server
+from scrapy_dedupe.live.observers.metric_server import MOST_CLIENTS, MetricServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

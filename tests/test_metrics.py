@@ -23,10 +23,10 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.test import get_crawler
 from servers import free_port
 
-from scrapy_dedupe import metric_places
 from scrapy_dedupe.content.latency import BOUNDS_S
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.session import Session
+from scrapy_dedupe.live.observers import metric_outputs
+from scrapy_dedupe.live.session import Session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,7 +158,7 @@ async def test_a_collector_that_keeps_nothing_changes_no_figure(
     assert found["dedup_exact_hits_total",] == 1
     assert found["dedupe_url_filtered_total",] == 2
     assert found["dedupe_warc_records_total", "revisit"] == 1
-    lines = [record.getMessage() for record in caplog.records if record.name == "scrapy_dedupe.session"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "scrapy_dedupe.live.session"]
     (requests,) = [line for line in lines if line.startswith("  Requests")]
     assert requests == "  Requests  2 filtered, since they had been made before"
     (pages,) = [line for line in lines if line.startswith("  Pages")]
@@ -339,9 +339,9 @@ def test_a_start_that_others_break_gives_the_port_back(
         get_crawler(LinkSpider, settings)
     place = ("port", "127.0.0.1", port)
     deadline = time.monotonic() + 240
-    while metric_places.is_open(place) and time.monotonic() < deadline:
+    while metric_outputs.is_open(place) and time.monotonic() < deadline:
         gc.collect()
-    assert not metric_places.is_open(place)
+    assert not metric_outputs.is_open(place)
     with socket.create_server(("127.0.0.1", port)):
         pass
 
@@ -378,12 +378,12 @@ async def test_a_component_that_fails_while_the_spider_is_opened_leaves_nothing_
 
 def test_prometheus_client_is_loaded_only_if_it_is_asked_for(tmp_path: Path) -> None:
     script = (
-        "import sys, scrapy, scrapy_dedupe.metrics\n"
+        "import sys, scrapy, scrapy_dedupe.live.observers.metrics\n"
         "from scrapy.settings import Settings\n"
         "from scrapy_dedupe import Addon\n"
         "settings = Settings()\n"
         "Addon().update_settings(settings)\n"
-        "assert scrapy_dedupe.metrics.MetricsExtension not in settings['EXTENSIONS']\n"
+        "assert scrapy_dedupe.extensions.MetricsExtension not in settings['EXTENSIONS']\n"
         "print('prometheus_client' in sys.modules)\n"
     )
     run = subprocess.run(
@@ -400,7 +400,7 @@ async def test_without_the_extra_the_start_is_refused(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "scrapy_dedupe.metric_places", None)
+    monkeypatch.setitem(sys.modules, "scrapy_dedupe.live.observers.metric_outputs", None)
     with pytest.raises(Exception):  # noqa: B017
         await crawl(LinkSpider, settings, urls=web.url())
     assert 'pip install "scrapy-dedupe[prometheus]"' in caplog.text

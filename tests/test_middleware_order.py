@@ -11,7 +11,7 @@ from crawling import LinkSpider, crawl, crawl_test
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.settings import Settings
 
-from scrapy_dedupe.middleware_order import LISTS, PLACES, misplaced, order_faults
+from scrapy_dedupe.settings.placement import LISTS, PLACES, misplaced, order_faults
 
 if TYPE_CHECKING:
     from webserver import WebServer

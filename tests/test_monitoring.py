@@ -13,14 +13,14 @@ from crawling import LinkSpider, crawl, crawl_test
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from scrapy_dedupe.content.latency import Latency
-from scrapy_dedupe.live_figures import LiveFigures
-from scrapy_dedupe.metric_families import FAMILIES, read_crawl
-from scrapy_dedupe.metric_places import Board
+from scrapy_dedupe.live.figures import LiveFigures
+from scrapy_dedupe.live.observers.metric_families import FAMILIES, read_crawl
+from scrapy_dedupe.live.observers.metric_outputs import Board
 
 if TYPE_CHECKING:
     from webserver import WebServer
 
-    from scrapy_dedupe.metric_families import Reading
+    from scrapy_dedupe.live.observers.metric_families import Reading
 
 DOCS = Path(__file__).parent.parent / "docs"
 REFERENCE = (DOCS / "reference" / "metrics.rst").read_text(encoding="utf-8")

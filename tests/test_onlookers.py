@@ -10,14 +10,14 @@ from crawling import LinkSpider, crawl, crawl_test
 from scrapy import Request
 from webserver import Page
 
-from scrapy_dedupe.session import Session
+from scrapy_dedupe.live.session import Session
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from webserver import WebServer
 
     from scrapy_dedupe.crawls.recorder import Recorded
-    from scrapy_dedupe.onlookers import JudgedPage, Onlooker
+    from scrapy_dedupe.live.events import JudgedPage, Observer
     from scrapy_dedupe.warc.capture import Capture
 
 
@@ -26,7 +26,7 @@ def text(name: str) -> str:
     return f"<title>{name}</title><p>" + " ".join(f"{words.getrandbits(40):x}" for _ in range(300))
 
 
-def watched(*onlookers: Onlooker, spider: type[LinkSpider] = LinkSpider) -> type[LinkSpider]:
+def watched(*onlookers: Observer, spider: type[LinkSpider] = LinkSpider) -> type[LinkSpider]:
     """A spider like *spider*, at whose crawl *onlookers* look."""
 
     class Watched(spider):  # type: ignore[misc, valid-type]

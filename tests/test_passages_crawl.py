@@ -23,17 +23,17 @@ from scrapy.settings import Settings
 from w3lib.encoding import resolve_encoding
 from webserver import Page
 
-from scrapy_dedupe import passage_indexing
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.content.canonical import read
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
-from scrapy_dedupe.page_reasons import has_charset, kind_of_page
-from scrapy_dedupe.passage_indexing import PassageExtension
+from scrapy_dedupe.extensions import PassageExtension
+from scrapy_dedupe.live.content.skip_reasons import has_charset, kind_of_page
+from scrapy_dedupe.live.content.stored_pages import PageReader
+from scrapy_dedupe.live.observers import passages
+from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.lock import WriterLock
 from scrapy_dedupe.passages.writer import IndexWriter
-from scrapy_dedupe.session import Session
-from scrapy_dedupe.stored_pages import PageReader
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def names(index: PassageIndex, web: WebServer) -> list[str]:
 
 def writing_each_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each page be written by itself, and be tried again at once."""
-    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)
-    monkeypatch.setattr(passage_indexing, "_RETRY_S", 0.0)
+    monkeypatch.setattr(passages, "_FLUSH_BYTES", 1)
+    monkeypatch.setattr(passages, "_RETRY_S", 0.0)
 
 
 @crawl_test
@@ -258,7 +258,7 @@ async def test_an_index_that_another_process_writes_all_the_time_costs_no_page(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     writing_each_page(monkeypatch)
-    monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.1)
+    monkeypatch.setattr(passages, "_LAST_WAIT_S", 0.1)
     site(web)
     spider, items = collecting()
     with WriterLock(tmp_path / "passages", "passages compact"):
@@ -299,9 +299,9 @@ async def test_an_index_that_is_free_again_gets_the_pages_that_waited(
 async def test_no_more_than_so_much_text_waits_for_an_index_that_cannot_be_written(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passage_indexing, "_FLUSH_BYTES", 1)
-    monkeypatch.setattr(passage_indexing, "_MOST_BYTES", 3_000)
-    monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.0)
+    monkeypatch.setattr(passages, "_FLUSH_BYTES", 1)
+    monkeypatch.setattr(passages, "_MOST_BYTES", 3_000)
+    monkeypatch.setattr(passages, "_LAST_WAIT_S", 0.0)
     for number in range(10):
         web.page(f"/{number}", html(f"Page {number}", words(number, 100), links=f"/{number + 1}"))
     lock = WriterLock(tmp_path / "passages", "passages compact")
@@ -327,8 +327,8 @@ async def test_a_lock_that_is_held_for_long_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     writing_each_page(monkeypatch)
-    monkeypatch.setattr(passage_indexing, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.0)
+    monkeypatch.setattr(passages, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(passages, "_LAST_WAIT_S", 0.0)
     site(web)
     with WriterLock(tmp_path / "passages", "passages compact"):
         crawler = await crawl(LinkSpider, {**settings, **ALONE}, urls=web.url())
@@ -570,8 +570,8 @@ async def test_what_the_index_writes_of_itself_is_not_lost(
 ) -> None:
     monkeypatch.setattr("scrapy_dedupe.passages.index.BATCH_DOCUMENTS", 2)
     monkeypatch.setattr("scrapy_dedupe.passages.index.MOST_DOCUMENTS", 2)
-    monkeypatch.setattr(passage_indexing, "_LAST_WAIT_S", 0.0)
-    monkeypatch.setattr(passage_indexing, "_FLUSH_S", 3600.0)
+    monkeypatch.setattr(passages, "_LAST_WAIT_S", 0.0)
+    monkeypatch.setattr(passages, "_FLUSH_S", 3600.0)
     for number in range(5):
         web.page(f"/{number}", html(f"Page {number}", words(number), links=f"/{number + 1}"))
     lock = WriterLock(tmp_path / "passages", "passages compact")

@@ -23,7 +23,7 @@ from webserver import Page, WebServer
 
 from scrapy_dedupe import Addon
 from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware
-from scrapy_dedupe.replaying import NotInArchive, ReplayMiddleware
+from scrapy_dedupe.live.archive.replay import NotInArchive, ReplayMiddleware
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -522,7 +522,7 @@ async def test_without_the_setting_the_middleware_is_not_there(
     web: WebServer, settings: dict[str, Any]
 ) -> None:
     two_pages(web)
-    middlewares = {"scrapy_dedupe.replaying.ReplayMiddleware": 950}
+    middlewares = {"scrapy_dedupe.downloadermiddlewares.ReplayMiddleware": 950}
     stats, items = await run(LinkSpider, {**settings, "DOWNLOADER_MIDDLEWARES": middlewares}, urls=web.url())
     assert len(items) == 3
     assert not [key for key in stats if key.startswith("dedupe/replay")]

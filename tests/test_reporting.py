@@ -18,10 +18,10 @@ import pytest
 from crawling import LinkSpider, crawl, crawl_test
 from webserver import Page
 
-from scrapy_dedupe import reporting
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.reports.kept import unpack
+from scrapy_dedupe.live.observers import report
+from scrapy_dedupe.reports.serialization import unpack
 from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ async def test_without_the_addon_the_extension_is_set_by_hand(
     settings.update(
         DEDUPE_CRAWL_ID="c1",
         DOWNLOADER_MIDDLEWARES={"scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": 543},
-        EXTENSIONS={"scrapy_dedupe.reporting.ReportExtension": 500},
+        EXTENSIONS={"scrapy_dedupe.extensions.ReportExtension": 500},
     )
     await crawl(LinkSpider, settings, addon=False, urls=site.url())
     seen = kept(settings, "c1")
@@ -152,9 +152,9 @@ async def test_a_job_that_goes_on_adds_to_what_it_kept(
 
 
 KILLED = """
-import scrapy_dedupe.reporting
-scrapy_dedupe.reporting._TICK_S = 0.05
-scrapy_dedupe.reporting._TICKS_A_SAVE = 1
+import scrapy_dedupe.live.observers.report
+scrapy_dedupe.live.observers.report._TICK_S = 0.05
+scrapy_dedupe.live.observers.report._TICKS_A_SAVE = 1
 from faults.killed_crawl import main
 main()
 """
@@ -216,7 +216,7 @@ async def test_what_cannot_be_read_is_left_as_it_is(
 
 
 def test_a_crawl_is_kept_early_and_then_each_minute() -> None:
-    due = [reporting._TICK_S * tick for tick in range(1, 40) if reporting._is_due(tick)]
+    due = [report._TICK_S * tick for tick in range(1, 40) if report._is_due(tick)]
     assert due == [5, 10, 20, 40, 60, 120, 180]
 
 
@@ -228,7 +228,7 @@ async def test_a_store_that_is_lost_costs_the_report_alone(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(reporting, "_TICK_S", 0.05)
+    monkeypatch.setattr(report, "_TICK_S", 0.05)
     settings.update(DEDUPE_CONTENT_STORE_URL=redis_server.url, DEDUPE_WARC_ENABLED=False)
 
     class Stopping(LinkSpider):
@@ -350,7 +350,7 @@ async def test_the_page_is_written_after_the_commit(
     *_, report, more = [
         record.getMessage().split(maxsplit=1)
         for record in caplog.records
-        if record.name == "scrapy_dedupe.session"
+        if record.name == "scrapy_dedupe.live.session"
     ]
     assert report == ["Report", f"{tmp_path / 'out' / 'links.html'}"]
     assert more == ["More", f"scrapy dedupe report c1 --store {settings['DEDUPE_STORE_URL']}"]
@@ -373,7 +373,7 @@ async def test_the_page_says_that_not_all_was_seen(
     def fail(self: Any, url: str) -> None:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(reporting.Observations, "filtered", fail)
+    monkeypatch.setattr(report.Observations, "filtered", fail)
     settings.update(DEDUPE_REPORT=str(tmp_path / "report.html"), DEDUPE_CRAWL_ID="c1")
     crawler = await crawl(LinkSpider, settings, urls=site.url())
     assert crawler.stats.get_value("dedupe/errors/report") == 1

@@ -54,16 +54,16 @@ CLASSES = """
 DUPEFILTER_CLASS = "scrapy_dedupe.dupefilters.BloomDupeFilter"
 DOWNLOADER_MIDDLEWARES = {
     "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": 543,
-    "scrapy_dedupe.provenance.ProvenanceMiddleware": 540,
+    "scrapy_dedupe.downloadermiddlewares.ProvenanceMiddleware": 540,
 }
-SPIDER_MIDDLEWARES = {"scrapy_dedupe.provenance.ProvenanceSpiderMiddleware": 950}
+SPIDER_MIDDLEWARES = {"scrapy_dedupe.spidermiddlewares.ProvenanceSpiderMiddleware": 950}
 DEDUPE_WARC_ITEM_FIELD = "record"
 ITEM_PIPELINES = {"scrapy_dedupe.pipelines.WarcPipeline": 900}
 EXTENSIONS = {
-    "scrapy_dedupe.passage_indexing.PassageExtension": 500,
-    "scrapy_dedupe.reporting.ReportExtension": 500,
-    "scrapy_dedupe.duplicates_log.DuplicatesLogExtension": 500,
-    "scrapy_dedupe.metrics.MetricsExtension": 500,
+    "scrapy_dedupe.extensions.PassageExtension": 500,
+    "scrapy_dedupe.extensions.ReportExtension": 500,
+    "scrapy_dedupe.extensions.DuplicatesLogExtension": 500,
+    "scrapy_dedupe.extensions.MetricsExtension": 500,
 }
 # All that the shell sets itself.
 KEEP_ALIVE = True

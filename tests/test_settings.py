@@ -7,8 +7,8 @@ import pytest
 from scrapy.settings import Settings as ScrapySettings
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.setting_names import warn_of_unknown
-from scrapy_dedupe.settings import SPECS, read_settings
+from scrapy_dedupe.settings.names import warn_of_unknown
+from scrapy_dedupe.settings.specs import SPECS, read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from webserver import Page
 
 from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.errors import StoreError
-from scrapy_dedupe.session import Session
-from scrapy_dedupe.shared_urls import SharedUrls
-from scrapy_dedupe.urls import standin
+from scrapy_dedupe.live.session import Session
+from scrapy_dedupe.live.urls.shared import SharedUrls
+from scrapy_dedupe.urls import fallback
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ async def test_a_first_start_that_is_refused_later_leaves_scrapys_queue(
 async def test_what_the_server_is_never_told_is_counted(
     job: dict[str, Any], redis_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standin, "_MOST_OWED", 2)
+    monkeypatch.setattr(fallback, "_MOST_OWED", 2)
     job["DEDUPE_URL_STORE_URL"] = redis_server.url
     urls, _ = started(job)
     assert "not_shared" not in urls.figures()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from scrapy_dedupe.summary import summary_lines
+from scrapy_dedupe.live.summary import summary_lines
 
 HEADING = "What was not asked, read or stored twice:"
 

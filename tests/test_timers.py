@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import scrapy
 from crawling import crawl, crawl_test
 
-from scrapy_dedupe.session import Session
+from scrapy_dedupe.live.session import Session
 
 if TYPE_CHECKING:
     import pytest

@@ -10,8 +10,8 @@ import pytest
 from crawling import LinkSpider, crawl, crawl_test
 from webserver import Page
 
-from scrapy_dedupe import whole_file
 from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.files import whole_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ from .figures import counted, number_text, size_text
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.afterwards.arc_files import Converted
+    from scrapy_dedupe.offline.arc_files import Converted
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = "Convert ARC files to WARC 1.1, and prove that every capture is there with its payload."
 
@@ -53,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace files that are in FOLDER already")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Converted:
+def run(place: CommandStores, opts: argparse.Namespace) -> Converted:
     from scrapy_dedupe import __version__
-    from scrapy_dedupe.afterwards.arc_conversion import ConversionOptions
-    from scrapy_dedupe.afterwards.arc_files import convert_files
+    from scrapy_dedupe.offline.arc_conversion import ConversionOptions
+    from scrapy_dedupe.offline.arc_files import convert_files
 
     from .bars import Bars
 

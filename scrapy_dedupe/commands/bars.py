@@ -15,7 +15,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from scrapy_dedupe.tasks.watching import counted, part
+from scrapy_dedupe.tasks.progress import counted, part
 
 if TYPE_CHECKING:
     import argparse
@@ -49,7 +49,7 @@ class Bars:
             # A terminal that shows the result line by line has no place for a bar.
             and not (str(getattr(opts, "output", None)) == "-" and sys.stdout.isatty())
         )
-        self._parts: list[_Part] = []
+        self._parts: list[_BarPart] = []
         self._lock = threading.RLock()
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -60,7 +60,7 @@ class Bars:
         if not self.is_shown:
             return
         with self._lock:
-            self._parts.append(_Part(title, total, unit, len(self._parts)))
+            self._parts.append(_BarPart(title, total, unit, len(self._parts)))
             # Parts of parts may be many and short; they are drawn if they are still there at the next time.
             if len(self._parts) == 1:
                 self._start()
@@ -163,7 +163,7 @@ class Bars:
             self.draw()
 
 
-class _Part:
+class _BarPart:
     """A part of the work, and its bar as soon as it has been drawn."""
 
     def __init__(self, title: str, total: int, unit: str, place: int) -> None:

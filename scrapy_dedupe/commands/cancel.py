@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.crawls import CrawlIndex
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = "Cancel a crawl: the index forgets its records. Its files stay. Repeating it does no harm."
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Canceled:
+def run(place: CommandStores, opts: argparse.Namespace) -> Canceled:
     from scrapy_dedupe.crawls.rebuilding import refuse_running
 
     with Bars(opts) as bars, bars.kinds("cancel") as on_done, place.open_index() as index:

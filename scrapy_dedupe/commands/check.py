@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.crawls.findings import KINDS, Finding, Thoroughness
+from scrapy_dedupe.crawls.findings import KINDS, IndexFinding, Thoroughness
 from scrapy_dedupe.errors import ArchiveError, UsageError
 
 from .bars import Bars
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.crawls.checking import Check, Checker
     from scrapy_dedupe.crawls.repairing import Repair
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Check the crawl index against the files: every entry names its record, every revisit has an original, the counts are"
@@ -34,14 +34,14 @@ _ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckResult:
     """What was found, or is left after a repair. ``records`` were read from ``files`` in so many ``seconds``.
 
     ``sample`` is how many entries of each crawl were compared, drawn with ``seed``; None: all. ``passed_over`` are
     crawls that run. ``notes`` say what could not be checked. ``repairs`` say what was done, or why nothing was.
     """
 
-    findings: list[Finding]
+    findings: list[IndexFinding]
     notes: list[str]
     repairs: list[Repair]
     crawls: list[str]
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Checked:
+def run(place: CommandStores, opts: argparse.Namespace) -> CheckResult:
     from scrapy_dedupe.crawls.checking import Checker
     from scrapy_dedupe.crawls.rules import RevisitRules
 
@@ -118,7 +118,7 @@ def run(place: Place, opts: argparse.Namespace) -> Checked:
             repairs: list[Repair] = []
             if opts.repair:
                 result = _repair(checker, result, repairs, opts)
-    return Checked(
+    return CheckResult(
         findings=result.findings,
         notes=result.notes,
         repairs=repairs,
@@ -132,7 +132,7 @@ def run(place: Place, opts: argparse.Namespace) -> Checked:
     )
 
 
-def _open_index(place: Place, *, is_made: bool) -> CrawlIndex:
+def _open_index(place: CommandStores, *, is_made: bool) -> CrawlIndex:
     """The index. A repair makes one where it was lost."""
     return (
         open_index(place.index_url, timeout_s=place.timeout_s, create=True) if is_made else place.open_index()
@@ -153,7 +153,7 @@ def _repair(checker: Checker, result: Check, repairs: list[Repair], opts: argpar
     return result
 
 
-def text(result: Checked) -> str:
+def text(result: CheckResult) -> str:
     lines = []
     for kind, title in KINDS.items():
         found = [finding for finding in result.findings if finding.kind == kind]
@@ -170,7 +170,7 @@ def text(result: Checked) -> str:
     return "\n".join(lines)
 
 
-def _summary(result: Checked) -> str:
+def _summary(result: CheckResult) -> str:
     crawls = "1 crawl" if len(result.crawls) == 1 else f"{number_text(len(result.crawls))} crawls"
     speed = f", {number_text(round(result.records / result.seconds))}/s" if result.seconds else ""
     if result.sample is not None:
@@ -184,7 +184,7 @@ def _summary(result: Checked) -> str:
     return f"Checked {read}{speed}: {verdict}"
 
 
-def caveat(result: Checked) -> str | None:
+def caveat(result: CheckResult) -> str | None:
     count = len(result.findings)
     if not count:
         return None

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.crawls import CrawlIndex
     from scrapy_dedupe.stores.base import CrawlInfo
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = "Commit a crawl: from then on other crawls may refer to its records. Repeating it does no harm."
 
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Committed:
+def run(place: CommandStores, opts: argparse.Namespace) -> Committed:
     from scrapy_dedupe.crawls.rebuilding import is_lacking
 
     with place.open_index() as index, Bars(opts) as bars:
@@ -96,9 +96,11 @@ def _has_wacz(index: CrawlIndex, crawl: str) -> bool:
     return bool(index.containers(crawl))
 
 
-def pack_one(index: CrawlIndex, crawl: str, place: Place, folder: Path | None, watch: Watch) -> str | None:
+def pack_one(
+    index: CrawlIndex, crawl: str, place: CommandStores, folder: Path | None, watch: Progress
+) -> str | None:
     """Pack a crawl as WACZ; its path, or None for a crawl without WARC files."""
-    from scrapy_dedupe.wacz_packing import pack_by_settings
+    from scrapy_dedupe.live.archive.wacz import pack_by_settings
 
     try:
         done = pack_by_settings(
@@ -111,7 +113,9 @@ def pack_one(index: CrawlIndex, crawl: str, place: Place, folder: Path | None, w
     return None if done is None else str(done.wacz.path)
 
 
-def _found_again(index: CrawlIndex, crawl: str, place: Place, folder: Path | None) -> CrawlInfo | None:
+def _found_again(
+    index: CrawlIndex, crawl: str, place: CommandStores, folder: Path | None
+) -> CrawlInfo | None:
     """A crawl that the index has lost, because it was emptied, but whose files are there."""
     from scrapy_dedupe.crawls.payloads import payload_of_files
 
@@ -124,7 +128,7 @@ def _found_again(index: CrawlIndex, crawl: str, place: Place, folder: Path | Non
 
 
 def settle_one(
-    index: CrawlIndex, crawl: CrawlInfo, place: Place, folder: Path | None, watch: Watch
+    index: CrawlIndex, crawl: CrawlInfo, place: CommandStores, folder: Path | None, watch: Progress
 ) -> list[str]:
     """Enter what the index does not know because the crawl was killed, or the store was away meanwhile.
 

@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.eligibility import Eligibility
-from scrapy_dedupe.afterwards.manifest import ALGORITHMS
 from scrapy_dedupe.errors import SettingError, UsageError
+from scrapy_dedupe.offline.eligibility import Eligibility
+from scrapy_dedupe.offline.manifest import ALGORITHMS
 
 from .bars import Bars
 from .figures import counted, number_text, size_text
 from .import_ import ImportBar
-from .left_files import left_files
 from .revisit_options import add_revisit_arguments
+from .skipped_files import left_files
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from scrapy_dedupe.afterwards.savings import Saving
-    from scrapy_dedupe.afterwards.step_reports import Deduped, StepOptions
-    from scrapy_dedupe.crawls.importing import Imported
+    from scrapy_dedupe.crawls.importing import ImportResult
+    from scrapy_dedupe.offline.savings import Saving
+    from scrapy_dedupe.offline.step_reports import Deduped, StepOptions
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Deduplicate WARC files in one go: find records with the same payload, compare them byte by byte, write the files"
@@ -50,13 +50,13 @@ class DedupeReport:
     """
 
     deduped: Deduped
-    index: Indexed | None
+    index: ImportedOutput | None
     left_below: int = 0
     left_open: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class ImportedOutput:
     """What the import of the resulting files did to the index of ``store``."""
 
     store: str
@@ -109,11 +109,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> DedupeReport:
+def run(place: CommandStores, opts: argparse.Namespace) -> DedupeReport:
     # Every call of the command line loads this module, so what takes long to load waits until it is used.
-    from scrapy_dedupe.afterwards.inputs import find_inputs, left_below, left_open, refuse_own_folder
-    from scrapy_dedupe.afterwards.steps import run_steps
     from scrapy_dedupe.crawls.index import checked_crawl_id
+    from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, refuse_own_folder
+    from scrapy_dedupe.offline.steps import run_steps
     from scrapy_dedupe.tasks.faults import Faults
 
     options = _options(opts)
@@ -133,7 +133,9 @@ def run(place: Place, opts: argparse.Namespace) -> DedupeReport:
     return DedupeReport(deduped, _entered(place, opts, url, deduped.paths), below, are_open)
 
 
-def _entered(place: Place, opts: argparse.Namespace, url: str, paths: Sequence[str]) -> Indexed:
+def _entered(
+    place: CommandStores, opts: argparse.Namespace, url: str, paths: Sequence[str]
+) -> ImportedOutput:
     from scrapy_dedupe.crawls import open_index
     from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
 
@@ -150,7 +152,7 @@ def stopped(opts: argparse.Namespace) -> str:
 
 
 def _options(opts: argparse.Namespace) -> StepOptions:
-    from scrapy_dedupe.afterwards.step_reports import StepOptions
+    from scrapy_dedupe.offline.step_reports import StepOptions
     from scrapy_dedupe.tasks.jobs import job_count
 
     if opts.in_place and opts.output is not None:
@@ -191,8 +193,8 @@ def _statuses(words: Sequence[str] | None) -> frozenset[int] | None:
     return frozenset(map(int, words))
 
 
-def _indexed(store: str, done: Imported) -> Indexed:
-    return Indexed(
+def _indexed(store: str, done: ImportResult) -> ImportedOutput:
+    return ImportedOutput(
         store=store,
         imported=len(done.imported) + len(done.known),
         originals=done.originals,
@@ -262,7 +264,7 @@ def _table(done: Deduped) -> list[str]:
 
 def _left(done: Deduped) -> list[str]:
     """The copies that stay as they are, by reason, the most frequent one first."""
-    from scrapy_dedupe.afterwards.plan import LEFT
+    from scrapy_dedupe.offline.plan import LEFT
 
     if not done.left:
         return []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.crawls.importing import ImportOptions, Stopped, import_sources
+from scrapy_dedupe.crawls.importing import ImportOptions, ImportStopped, import_sources
 from scrapy_dedupe.crawls.index import PAYLOAD_MODES, checked_crawl_id
 from scrapy_dedupe.crawls.sources import places_of
 from scrapy_dedupe.errors import UsageError
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from scrapy_dedupe.crawls.importing import Imported
+    from scrapy_dedupe.crawls.importing import ImportResult
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Import WACZ, WARC and CDXJ files, or those that a multi-WACZ JSON names, into the crawl index: from then on crawls"
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> ImportReport:
+def run(place: CommandStores, opts: argparse.Namespace) -> ImportReport:
     if opts.crawl_id is not None:
         checked_crawl_id(opts.crawl_id)
     if opts.force and not opts.remove:
@@ -140,7 +140,7 @@ def run(place: Place, opts: argparse.Namespace) -> ImportReport:
                 done = import_sources(index, opts.sources, options, watch)
                 watch.end()
             return _report(place.shown(url), done)
-        except Stopped as stopped:
+        except ImportStopped as stopped:
             print(f"{opts.prog} import: {stopped}", file=sys.stderr, flush=True)
     # As a program ends that does not handle the signal.
     signal.signal(signals[0], signal.SIG_DFL)
@@ -148,7 +148,7 @@ def run(place: Place, opts: argparse.Namespace) -> ImportReport:
     raise AssertionError("The signal did not end this process.")
 
 
-def _report(store: str, done: Imported) -> ImportReport:
+def _report(store: str, done: ImportResult) -> ImportReport:
     return ImportReport(
         store=store,
         imported=done.imported,
@@ -200,7 +200,7 @@ class ImportBar:
 
     def check(self) -> None:
         if self._signals:
-            raise Stopped(
+            raise ImportStopped(
                 "stopped. What is imported is in the index; import, without SOURCE, goes on with the rest."
             )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.crawls import CrawlIndex
     from scrapy_dedupe.crawls.dependencies import Dependencies
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Purge crawls: the index forgets them, and other crawls do not refer to them any more. Refused while a kept crawl"
@@ -45,7 +45,7 @@ class PurgedCrawl:
 
 
 @dataclass(frozen=True, slots=True)
-class Purged:
+class PurgedCrawls:
     """What was purged, or would be with ``dry_run``.
 
     ``before`` is the time that ``--older-than`` says, ISO 8601 in UTC; ``undated`` are crawls that were kept because it
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Purged:
+def run(place: CommandStores, opts: argparse.Namespace) -> PurgedCrawls:
     from scrapy_dedupe.crawls.dependencies import Dependencies
     from scrapy_dedupe.crawls.purging import check_purge, end_unfinished, purge_crawls
 
@@ -110,7 +110,7 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
         else:
             wanted = [crawl for crawl in dict.fromkeys(opts.ids) if crawl not in ended]
         check_purge(dependencies, wanted, force=opts.force)
-        result = Purged(
+        result = PurgedCrawls(
             store=place.shown(place.index_url),
             before=None if before is None else f"{before:%Y-%m-%dT%H:%M:%SZ}",
             manifest=opts.missing_from,
@@ -192,7 +192,7 @@ def _is_in(file: str, container: str) -> bool:
     return file.startswith(f"{container}/")
 
 
-def text(result: Purged) -> str:
+def text(result: PurgedCrawls) -> str:
     lines = []
     if result.ended:
         lines.append(f"A purge that was cut off is ended: {', '.join(result.ended)}.")

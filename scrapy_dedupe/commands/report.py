@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe import whole_file
-from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.errors import ArchiveError, StoreUnavailable, UsageError
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.reports.figures import Report
+from scrapy_dedupe.stores import open_store
 
 from .bars import Bars
 from .figures import counted, number_text
@@ -17,7 +19,9 @@ from .figures import counted, number_text
 if TYPE_CHECKING:
     import argparse
 
-    from .place import Place
+    from scrapy_dedupe.stores.base import Store
+
+    from .stores import CommandStores
 
 HELP = (
     "Report what crawls saw and saved: as a page with -o, else as a table. Without an id: the newest crawls that the"
@@ -50,18 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> MadeReport:
+def run(place: CommandStores, opts: argparse.Namespace) -> MadeReport:
+    from scrapy_dedupe.reports.reported_crawls import reported_crawls
     from scrapy_dedupe.reports.sums import report_of
-
-    from .reported_crawls import reported_crawls
 
     output: Path | None = opts.output
     is_printed = str(output) in _STANDARD_OUTPUT
     if is_printed and opts.json:
         raise UsageError("With -o - standard output takes the page; --json needs a file, or no -o.")
     file = None if output is None or is_printed else _checked(output)
-    with Bars(opts) as bars:
-        found = reported_crawls(place, opts.ids, DEFAULT_CRAWLS, bars)
+    with Bars(opts) as bars, ExitStack() as stack:
+        stores = _opened(place, stack)
+        found = reported_crawls(stores, place.settings.wacz.folder, opts.ids, DEFAULT_CRAWLS, bars)
     report = report_of(found.crawls, graph=found.graph, notes=found.notes)
     if output is not None:
         from scrapy_dedupe.reports.page import page
@@ -73,6 +77,24 @@ def run(place: Place, opts: argparse.Namespace) -> MadeReport:
             _write(file, whole)
     values = {field.name: getattr(report, field.name) for field in fields(report)}
     return MadeReport(**values, output=None if output is None else str(output), unreadable=found.unreadable)
+
+
+def _opened(place: CommandStores, stack: ExitStack) -> list[Store]:
+    """The stores of the index and of the texts, that of the index first; one may be missing."""
+    stores: list[Store] = []
+    first: StoreUnavailable | None = None
+    for url in dict.fromkeys((place.index_url, place.content_url)):
+        try:
+            store = open_store(url, timeout_s=place.timeout_s, create=False)
+        except StoreUnavailable as error:
+            # A crawl without an archive has made no index, and one without the content layer no texts.
+            first = first or error
+            continue
+        stores.append(stack.enter_context(closing(store)))
+    if not stores:
+        assert first is not None
+        raise first
+    return stores
 
 
 def _checked(path: Path) -> Path:

@@ -12,9 +12,9 @@ from .figures import counted, number_text, size_text
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.afterwards.restoring import Restored
+    from scrapy_dedupe.offline.restoring import Restored
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Undo warcrefs and dedupe: revisits become responses again, from their originals, and what refers to them gets its"
@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace files that are in FOLDER already")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Restored:
-    from scrapy_dedupe.afterwards.restoring import RestoreOptions, restore
+def run(place: CommandStores, opts: argparse.Namespace) -> Restored:
+    from scrapy_dedupe.offline.restoring import RestoreOptions, restore
 
     from .bars import Bars
 

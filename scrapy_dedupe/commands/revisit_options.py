@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.eligibility import DEFAULT_MIN_SIZE
+from scrapy_dedupe.offline.eligibility import DEFAULT_MIN_SIZE
 
 if TYPE_CHECKING:
     import argparse

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(KeyboardInterrupt):
+class SignalReceived(KeyboardInterrupt):
     """A signal asked for an end. What handles errors lets it pass, and what has something open closes it."""
 
 
@@ -37,7 +37,7 @@ def stoppable() -> Iterator[list[int]]:
         signals.append(number)
         for other in heard:
             signal.signal(other, signal.SIG_DFL)
-        raise Stopped
+        raise SignalReceived
 
     for number in heard:
         signal.signal(number, stop)

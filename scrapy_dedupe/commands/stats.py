@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.stores.base import CrawlInfo
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = "Show what was found again over all committed crawls, and what that saved."
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--per-crawl", action="store_true", help="show each crawl as well")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Stats:
+def run(place: CommandStores, opts: argparse.Namespace) -> Stats:
     with place.open_index() as index:
         infos = index.crawls()
         counts = index.counts

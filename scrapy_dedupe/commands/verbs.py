@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from scrapy_dedupe.errors import DedupeError, UsageError
 
-from .place import Place
-from .signals import Stopped, end_by, stoppable
+from .signals import SignalReceived, end_by, stoppable
+from .stores import CommandStores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ class Verb(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments of this verb alone."""
 
-    def run(self, place: Place, opts: argparse.Namespace) -> Any:
+    def run(self, place: CommandStores, opts: argparse.Namespace) -> Any:
         """Do it. Gives a dataclass or a list of them."""
 
     def text(self, result: Any) -> str:
@@ -181,7 +181,7 @@ def run_verb(opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]
     with stoppable() as signals:
         try:
             return _run(words, name, opts, load_settings)
-        except Stopped:
+        except SignalReceived:
             pass
         except Exception as error:  # noqa: BLE001 - told in one sentence
             # What was interrupted may tell that in its own way, as DuckDB and a pool of processes do.
@@ -197,7 +197,7 @@ def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callabl
     verb = verb_named(words)
     _refuse_store(opts)
     try:
-        result = verb.run(Place(opts.store, load_settings), opts)
+        result = verb.run(CommandStores(opts.store, load_settings), opts)
         shown = _json(result) if opts.json else verb.text(result)
         if shown:
             print(shown if opts.json else _encodable(_printable(shown)), flush=True)

@@ -14,9 +14,9 @@ from .figures import counted, number_text, size_text
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.afterwards.verifying import Verification
+    from scrapy_dedupe.offline.verifying import Verification
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Read an archive before and after its deduplication, and prove that every record is accounted for and every revisit"
@@ -66,9 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Verification:
-    from scrapy_dedupe.afterwards.pairing import originals_of, pairs_of
-    from scrapy_dedupe.afterwards.verifying import verify
+def run(place: CommandStores, opts: argparse.Namespace) -> Verification:
+    from scrapy_dedupe.offline.pairing import originals_of, pairs_of
+    from scrapy_dedupe.offline.verifying import verify
     from scrapy_dedupe.tasks.jobs import job_count
 
     job_count(opts.jobs)
@@ -100,7 +100,7 @@ def run(place: Place, opts: argparse.Namespace) -> Verification:
 
 
 def text(result: Verification) -> str:
-    from scrapy_dedupe.afterwards.findings import KINDS
+    from scrapy_dedupe.offline.findings import KINDS
 
     lines = []
     for kind, title in KINDS.items():

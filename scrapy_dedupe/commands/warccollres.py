@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from scrapy_dedupe.afterwards.manifest import ManifestLine
+    from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.tasks.faults import Fault
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Compare the records of each digest byte by byte, and number those that differ (7th column: extension)."
@@ -85,13 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> CollisionReport:
-    from scrapy_dedupe.afterwards.collisions import CollisionCounts, resolve_collisions
-    from scrapy_dedupe.afterwards.manifest import LineWriter, read_all
-    from scrapy_dedupe.afterwards.numbering import number
-    from scrapy_dedupe.afterwards.ordering import by_cluster
-    from scrapy_dedupe.afterwards.places import Places
-    from scrapy_dedupe.afterwards.work_folder import work_folder
+def run(place: CommandStores, opts: argparse.Namespace) -> CollisionReport:
+    from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
+    from scrapy_dedupe.offline.manifest import LineWriter, read_all
+    from scrapy_dedupe.offline.numbering import number
+    from scrapy_dedupe.offline.ordering import by_cluster
+    from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.offline.work_folder import work_folder
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import job_count
 

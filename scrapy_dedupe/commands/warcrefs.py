@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.eligibility import DEFAULT_STATUSES, Eligibility
 from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.offline.eligibility import DEFAULT_STATUSES, Eligibility
 
 from . import verify
 from .bars import Bars
@@ -16,9 +16,9 @@ from .revisit_options import add_revisit_arguments
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.afterwards.rewriting import Rewritten
+    from scrapy_dedupe.offline.rewriting import Rewritten
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Write the files of a manifest again into a folder, with a revisit in the place of every copy; then read both back"
@@ -71,10 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace files that are in FOLDER already")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Rewritten:
-    from scrapy_dedupe.afterwards.manifest import read_all
-    from scrapy_dedupe.afterwards.places import Places
-    from scrapy_dedupe.afterwards.rewriting import RewriteOptions, rewrite
+def run(place: CommandStores, opts: argparse.Namespace) -> Rewritten:
+    from scrapy_dedupe.offline.manifest import read_all
+    from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.offline.rewriting import RewriteOptions, rewrite
     from scrapy_dedupe.tasks.faults import Faults
 
     if opts.in_place and opts.output is not None:
@@ -125,7 +125,7 @@ def statuses_of(words: list[str] | None) -> frozenset[int] | None:
 
 
 def text(result: Rewritten) -> str:
-    from scrapy_dedupe.afterwards.plan import LEFT
+    from scrapy_dedupe.offline.plan import LEFT
 
     lines = [str(fault) for fault in result.faults[:_SHOWN]]
     if result.faults_count > _SHOWN:

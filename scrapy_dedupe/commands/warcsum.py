@@ -6,19 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.manifest import ALGORITHMS, FORMATS
 from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.offline.manifest import ALGORITHMS, FORMATS
 
 from .bars import Bars
 from .figures import counted, number_text, size_text
-from .left_files import left_files
+from .skipped_files import left_files
 
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.afterwards.summing import Sums
+    from scrapy_dedupe.offline.summing import Sums
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Write a manifest of WARC and ARC files: one line for each response, with its file, offset, length, URI, date and"
@@ -81,11 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Sums:
+def run(place: CommandStores, opts: argparse.Namespace) -> Sums:
     # Every call of the command line loads this module, so what takes long to load waits until it is used.
-    from scrapy_dedupe.afterwards.digests import DigestOptions
-    from scrapy_dedupe.afterwards.inputs import find_inputs, left_below, left_open, relative_to
-    from scrapy_dedupe.afterwards.summing import SumOptions, sum_files
+    from scrapy_dedupe.offline.digests import DigestOptions
+    from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, relative_to
+    from scrapy_dedupe.offline.summing import SumOptions, sum_files
     from scrapy_dedupe.tasks.faults import Faults
 
     if opts.append and opts.force:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.manifest import FORMATS
+from scrapy_dedupe.offline.manifest import FORMATS
 
 from .bars import Bars
 from .figures import counted, number_text, size_text
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from scrapy_dedupe.afterwards.manifest import ManifestLine
+    from scrapy_dedupe.offline.manifest import ManifestLine
 
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Choose the original of each cluster of equal payloads, the earliest capture, and number its copies: columns 8 to 10"
@@ -76,11 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-def run(place: Place, opts: argparse.Namespace) -> Numbered:
-    from scrapy_dedupe.afterwards.manifest import LineWriter, read_all
-    from scrapy_dedupe.afterwards.numbering import number
-    from scrapy_dedupe.afterwards.ordering import by_cluster, by_place
-    from scrapy_dedupe.afterwards.work_folder import work_folder
+def run(place: CommandStores, opts: argparse.Namespace) -> Numbered:
+    from scrapy_dedupe.offline.manifest import LineWriter, read_all
+    from scrapy_dedupe.offline.numbering import number
+    from scrapy_dedupe.offline.ordering import by_cluster, by_place
+    from scrapy_dedupe.offline.work_folder import work_folder
     from scrapy_dedupe.tasks.faults import Faults
 
     refuse_json_beside_lines(opts)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.afterwards.splitting import FORMATS, Part
+from scrapy_dedupe.offline.splitting import FORMATS, Part
 
 from .bars import Bars
 from .figures import counted, size_text
 from .manifest_output import add_output_arguments, fault_dicts, faults_caveat, faults_text
 
 if TYPE_CHECKING:
-    from .place import Place
+    from .stores import CommandStores
 
 HELP = (
     "Cut a manifest into parts, PREFIX.1, PREFIX.2 and so on, without splitting a cluster: all lines of one digest are in"
@@ -66,10 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-def run(place: Place, opts: argparse.Namespace) -> Split:
-    from scrapy_dedupe.afterwards.manifest import read_all
-    from scrapy_dedupe.afterwards.splitting import split_by_count, split_by_size
+def run(place: CommandStores, opts: argparse.Namespace) -> Split:
     from scrapy_dedupe.errors import UsageError
+    from scrapy_dedupe.offline.manifest import read_all
+    from scrapy_dedupe.offline.splitting import split_by_count, split_by_size
     from scrapy_dedupe.tasks.faults import Faults
 
     prefix = opts.output

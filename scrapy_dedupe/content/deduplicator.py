@@ -13,7 +13,7 @@ from scrapy_dedupe.stores import open_store
 
 from .canonical import kind_of
 from .content_type import mime_of
-from .judge import Judge, Page, Reading
+from .judge import Judge, Page, PageReading
 from .options import JudgeOptions, NearOptions
 
 if TYPE_CHECKING:
@@ -153,12 +153,12 @@ class Deduplicator:
         if self._is_closed:
             raise ValueError("The Deduplicator is closed.")
 
-    def _read(self, document: Document) -> Reading:
+    def _read(self, document: Document) -> PageReading:
         kind = kind_of(document.content_type)
         if kind is None:
-            return Reading(reason=NO_TEXT_TYPE)
+            return PageReading(reason=NO_TEXT_TYPE)
         if _is_longer(document.html, self._max_bytes):
-            return Reading(reason=TOO_LARGE)
+            return PageReading(reason=TOO_LARGE)
         mime = mime_of(document.content_type)
         return self._judge.read(Page(document.url, document.html, self._crawl, kind, mime))
 

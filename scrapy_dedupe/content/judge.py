@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.stores.base import Capture, NearAnswer, Signature
+from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature
 
 from . import quarrycore, signature
 from .banding import Banding
@@ -39,7 +39,7 @@ from .verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from scrapy_dedupe.stores.base import ContentStore, SeenText
+    from scrapy_dedupe.stores.base import ContentStore, TextMatch
 
     from .signature import Hashes
 
@@ -65,7 +65,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PageReading:
     """A page as far as it can be read without a store. Without ``capture`` it is not judged, for ``reason``.
 
     ``imported`` are the keys that its text has if it was imported.
@@ -73,7 +73,7 @@ class Reading:
 
     text: str = ""
     mime: str = ""
-    capture: Capture | None = None
+    capture: SeenText | None = None
     reason: str | None = None
     imported: tuple[bytes, ...] = ()
 
@@ -87,7 +87,7 @@ class Judgement:
     """
 
     verdict: Verdict
-    capture: Capture | None = None
+    capture: SeenText | None = None
     is_template: bool = False
     is_bare: bool = False
 
@@ -117,7 +117,7 @@ class Judge:
         )
         store.remember_for(self._options.remember_for_s)
 
-    def read(self, page: Page) -> Reading:
+    def read(self, page: Page) -> PageReading:
         """What is compared of *page*; the store is not asked."""
         start = time.perf_counter()
         try:
@@ -125,15 +125,15 @@ class Judge:
             is_to_be_looked_up = self._has_imported and page.kind in quarrycore.KINDS
             imported = quarrycore.keys_of_page(page.text) if is_to_be_looked_up else ()
         except HostileMarkup:
-            return Reading(reason=MARKUP)
+            return PageReading(reason=MARKUP)
         if not canonical.text or canonical.is_shell or canonical.text.isspace():
-            return Reading(reason=NO_TEXT)
+            return PageReading(reason=NO_TEXT)
         seen_ms = time.time_ns() // 1_000_000 if page.seen_ms is None else page.seen_ms
-        capture = Capture(self.digest(canonical.text), page.url, page.crawl, seen_ms)
+        capture = SeenText(self.digest(canonical.text), page.url, page.crawl, seen_ms)
         self._took("canonical", start)
-        return Reading(canonical.text, page.mime, capture, imported=imported)
+        return PageReading(canonical.text, page.mime, capture, imported=imported)
 
-    def decide(self, readings: Sequence[Reading], *, pending: bool = True) -> list[Judgement]:
+    def decide(self, readings: Sequence[PageReading], *, pending: bool = True) -> list[Judgement]:
         """The verdict on each of *readings*, in their order; texts that are new are remembered.
 
         They are pending until :meth:`settle` says that their pages went through; with ``pending=False`` at once. Two
@@ -150,15 +150,15 @@ class Judge:
             judgements += judged
         return judgements
 
-    def find(self, readings: Sequence[Reading]) -> list[Judgement]:
+    def find(self, readings: Sequence[PageReading]) -> list[Judgement]:
         """As :meth:`decide`, without remembering anything."""
         return self._decide(readings, None)
 
     def settle(
         self,
-        passed: Sequence[Capture],
-        failed: Sequence[Capture] = (),
-        dropped: Sequence[Capture] = (),
+        passed: Sequence[SeenText],
+        failed: Sequence[SeenText] = (),
+        dropped: Sequence[SeenText] = (),
     ) -> None:
         """Pages that went through are remembered from now on; those that failed, or were dropped, are forgotten."""
         self._store.settle(passed, failed, dropped)
@@ -172,7 +172,7 @@ class Judge:
         """The key of a canonical text in the exact layer: 16 bytes."""
         return text_digest(self._namespace, canonical_text)
 
-    def template_share(self, reading: Reading, url: str) -> float:
+    def template_share(self, reading: PageReading, url: str) -> float:
         """Which share of a text's shingles its host is known to put on many pages. Nothing is learnt from it."""
         layer = self._layers.get(reading.mime) or self._layers[ALL_TYPES]
         if self._guard is None or not layer.options.is_on or not reading.text:
@@ -180,7 +180,7 @@ class Judge:
         hashes = signature.shingle_hashes(reading.text, layer.options.shingle_size)
         return float(self._guard.template(f"{layer.namespace} {_host(url)}", hashes).mean())
 
-    def _decide(self, readings: Sequence[Reading], pending: bool | None) -> list[Judgement]:
+    def _decide(self, readings: Sequence[PageReading], pending: bool | None) -> list[Judgement]:
         judgements = [Judgement(Verdict("unknown", reason=reading.reason)) for reading in readings]
         known = [
             (place, reading, reading.capture) for place, reading in enumerate(readings) if reading.capture
@@ -214,8 +214,8 @@ class Judge:
     def _judge_imported(
         self,
         judgements: list[Judgement],
-        known: Sequence[tuple[int, Reading, Capture]],
-        answers: Sequence[SeenText | None],
+        known: Sequence[tuple[int, PageReading, SeenText]],
+        answers: Sequence[TextMatch | None],
     ) -> None:
         """Look the new texts up among those that were imported. Until now they were handled as any other."""
         asked = [
@@ -254,7 +254,7 @@ class Judge:
             if self._guard is not None and is_claim and not (seen is not None and seen.had_this_url):
                 self._guard.count(candidate.host, candidate.hashes)
 
-    def _candidate(self, place: int, reading: Reading, capture: Capture) -> _Candidate | None:
+    def _candidate(self, place: int, reading: PageReading, capture: SeenText) -> _Candidate | None:
         layer = self._layers.get(reading.mime) or self._layers[ALL_TYPES]
         options = layer.options
         if not options.is_on or len(reading.text) < options.min_chars:
@@ -296,7 +296,7 @@ class Judge:
             is_bare,
         )
 
-    def _open_layers(self, stored: Mapping[str, str]) -> dict[str, _Layer]:
+    def _open_layers(self, stored: Mapping[str, str]) -> dict[str, _NearLayer]:
         layers = {}
         for mime, options in self._options.near.items():
             suffix = "" if mime == ALL_TYPES else f"[{mime}]"
@@ -313,7 +313,7 @@ class Judge:
                         names["signature"]: signature.VERSION,
                     }
                 )
-            layers[mime] = _Layer(
+            layers[mime] = _NearLayer(
                 options=options,
                 banding=banding,
                 namespace=self._layer_namespace(options),
@@ -336,7 +336,7 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _NearLayer:
     """The near layer for one content type."""
 
     options: NearOptions
@@ -350,10 +350,10 @@ class _Candidate:
     """A new text for the near layer. Without a signature it is all template, and not compared."""
 
     place: int
-    layer: _Layer
+    layer: _NearLayer
     host: str
     hashes: Hashes
-    capture: Capture
+    capture: SeenText
     signature: Signature | None
     is_bare: bool
 
@@ -363,7 +363,7 @@ def text_digest(namespace: str, canonical_text: str) -> bytes:
     return sha256(f"{namespace}\0{canonical_text}".encode()).digest()[:DIGEST_BYTES]
 
 
-def _with_different_urls(readings: Sequence[Reading]) -> Iterator[Sequence[Reading]]:
+def _with_different_urls(readings: Sequence[PageReading]) -> Iterator[Sequence[PageReading]]:
     """Yield *readings* in parts in which no URL repeats: settling a page changes what the store answers about its URL."""
     start, urls = 0, set[str]()
     for place, reading in enumerate(readings):
@@ -392,8 +392,8 @@ def _banding(options: NearOptions, stored: str | None) -> Banding:
     return options.banding if options.is_on else Banding(1, options.num_perm)
 
 
-def _judgement(kind: str, capture: Capture, seen: SeenText, similarity: float) -> Judgement:
-    noted = Capture(
+def _judgement(kind: str, capture: SeenText, seen: TextMatch, similarity: float) -> Judgement:
+    noted = SeenText(
         capture.digest, capture.url, capture.crawl, capture.seen_ms, kind, seen.digest, similarity
     )
     return Judgement(Verdict.of(kind, seen, similarity), noted)

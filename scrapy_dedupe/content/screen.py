@@ -16,7 +16,7 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
-from .glance import Glance
+from .tag_counts import TagCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -134,7 +134,7 @@ _SIBLINGS: Final = {
 def objection(html: bytes) -> str | None:
     """Why a page is refused, None if it is not. *html* is UTF-8."""
     budget_ns = max(_BUDGET_NS, _BUDGET_NS_PER_BYTE * len(html))
-    glance = Glance(html)
+    glance = TagCounts(html)
     if glance.is_light and glance.steps <= budget_ns // 2 // _STEP_NS:
         return None
     work = Work(html.decode(), budget_ns, _MOST_TAGS_READ if glance.is_light else len(html))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scrapy_dedupe.stores.base import SeenText
+    from scrapy_dedupe.stores.base import TextMatch
 
 KINDS: Final = ("unique", "unchanged", "exact", "near", "unknown")
 
@@ -42,7 +42,7 @@ class Verdict:
     pending: bool = False
 
     @classmethod
-    def of(cls, kind: str, seen: SeenText, similarity: float) -> Verdict:
+    def of(cls, kind: str, seen: TextMatch, similarity: float) -> Verdict:
         """A verdict about a text whose original is *seen*."""
         return cls(
             kind=kind,

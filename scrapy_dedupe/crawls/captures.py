@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DedupeError
-from scrapy_dedupe.tasks.watching import UNWATCHED, Reached
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached
 from scrapy_dedupe.warc.capture import target_uri
 from scrapy_dedupe.warc.files import warc_files
 from scrapy_dedupe.warc.reading import read_record, read_records
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from scrapy_dedupe.stores.base import Original
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -52,7 +52,7 @@ class CrawlArchive:
         self.paths: list[ReadableFile] = list(found.values())
         self._captures: CaptureTable | None = None
 
-    def exchanges(self, urls: Collection[str], watch: Watch = UNWATCHED) -> Iterator[StoredRecord]:
+    def exchanges(self, urls: Collection[str], watch: Progress = NO_PROGRESS) -> Iterator[StoredRecord]:
         """The ``response`` and ``revisit`` records of *urls*, in the order in which they were written."""
         wanted = {target_uri(url) for url in urls if url.startswith(("http://", "https://"))}
         if not wanted:

@@ -14,26 +14,26 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
-from scrapy_dedupe.tasks.watching import UNWATCHED, counted, part
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 
-from .backing import Unmet, missing_needs
-from .comparing import Comparison
+from .comparing import CrawlComparison
 from .container_faults import container_fault
 from .crawl_files import CrawlFiles, Recognition, find_crawl_files, strays_by_crawl
 from .dependencies import Dependencies
-from .findings import Finding
+from .findings import IndexFinding
 from .index import REPAIR_SUFFIX, did_you_mean
-from .ledger import Ledger
 from .places import WACZ_SUFFIX, size_of, sizes_of
 from .rebuilding import refuse_running
 from .recounting import Recount
+from .sorted_entries import SortedEntries
+from .unresolved import UnresolvedRevisits, missing_needs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from scrapy_dedupe.stores.base import Counts, CrawlInfo
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
 
     from .findings import Thoroughness
     from .index import CrawlIndex
@@ -65,7 +65,7 @@ class CheckedCrawl:
 class Check:
     """What a check found. ``records`` were read in so many ``seconds``; ``passed_over`` are running crawls."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[IndexFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     crawls: list[CheckedCrawl] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
@@ -88,13 +88,13 @@ class Checker:
         folders: Sequence[Path],
         wacz_folder: Path | None,
         thoroughness: Thoroughness,
-        watch: Watch | None = None,
+        watch: Progress | None = None,
     ) -> None:
         self.index = index
         self.rules = rules
         self.folders = folders
         self.wacz_folder = wacz_folder
-        self.watch = watch or UNWATCHED
+        self.watch = watch or NO_PROGRESS
         self._thoroughness = thoroughness
 
     def check(self, crawls: Sequence[str] = ()) -> Check:
@@ -114,7 +114,7 @@ class Checker:
                     f"The crawl {crawl} is unknown, in the index and in {self._places()}. The verb crawls lists those that"
                     f" the index knows; --warc-dir names another folder.{did_you_mean(crawl, known)}"
                 )
-        run = _Run(self, result, Dependencies(self.index, self.wacz_folder), strays, self._thoroughness)
+        run = _CheckRun(self, result, Dependencies(self.index, self.wacz_folder), strays, self._thoroughness)
         try:
             chosen = [info for info in known.values() if not crawls or info.id in crawls]
             with part(self.watch, "check", len(chosen), "crawls"):
@@ -127,7 +127,7 @@ class Checker:
             run.close()
         if unreadable:
             text = f"{_values_text(unreadable)} of the list of crawls cannot be read."
-            result.findings.append(Finding("unreadable", None, text))
+            result.findings.append(IndexFinding("unreadable", None, text))
         with part(self.watch, "merged index", 0):
             self._check_whole(result)
         result.seconds = time.monotonic() - began
@@ -138,23 +138,23 @@ class Checker:
         if faults:
             places = "1 place" if faults == 1 else f"{faults} places"
             text = f"The merged index differs in {places} from what the committed crawls hold."
-            result.findings.append(Finding("merged", None, text))
+            result.findings.append(IndexFinding("merged", None, text))
         for source in self.index.unfinished_sources():
             text = (
                 f"The import of {source.place} into the crawl {source.crawl} is under way, or was cut off. Import it"
                 " again to end it."
             )
-            result.findings.append(Finding("unfinished", source.crawl, text))
+            result.findings.append(IndexFinding("unfinished", source.crawl, text))
         purged = self.index.unfinished_purge()
         if purged:
             text = f"The removal of {', '.join(purged)} was cut off. Purge them again, or use --repair."
-            result.findings.append(Finding("unfinished", None, text))
+            result.findings.append(IndexFinding("unfinished", None, text))
 
     def _places(self) -> str:
         return ", ".join(str(folder) for folder in self.folders) or "no folder"
 
 
-class _Run:
+class _CheckRun:
     """One check."""
 
     def __init__(
@@ -177,8 +177,8 @@ class _Run:
             for name in info.files
         }
         self._thoroughness = thoroughness
-        self._ledger = Ledger()
-        self._unmet = Unmet(self._index, self._ledger, checker.folders)
+        self._ledger = SortedEntries()
+        self._unmet = UnresolvedRevisits(self._index, self._ledger, checker.folders)
 
     def close(self) -> None:
         self._ledger.close()
@@ -208,7 +208,7 @@ class _Run:
         checked.has_all_files = self._has_all_files(checked, info)
         self._check_emptiness(checked, info)
         self._check_files(checked)
-        comparison = Comparison(
+        comparison = CrawlComparison(
             crawl,
             self._ledger,
             self._result.findings.append,
@@ -280,7 +280,7 @@ class _Run:
             # A crawl can end well that got no page.
             self._result.notes.append(text)
 
-    def _compare(self, checked: CheckedCrawl, info: CrawlInfo, comparison: Comparison) -> None:
+    def _compare(self, checked: CheckedCrawl, info: CrawlInfo, comparison: CrawlComparison) -> None:
         rules = None if checked.is_foreign else self._checker.rules
         recount = Recount(self._index, checked.id, self._ledger, rules)
         with part(self._watch, checked.id, sizes_of(checked.files.present.values())):
@@ -384,7 +384,7 @@ class _Run:
     def _add(
         self, kind: str, crawl: str, text: str, file: str | None = None, offset: int | None = None
     ) -> None:
-        self._result.findings.append(Finding(kind, crawl, text, file, offset))
+        self._result.findings.append(IndexFinding(kind, crawl, text, file, offset))
 
 
 def _why_not_counted(checked: CheckedCrawl, info: CrawlInfo) -> str | None:

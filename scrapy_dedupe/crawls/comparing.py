@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
-from scrapy_dedupe.tasks.watching import Reached, counted
+from scrapy_dedupe.tasks.progress import Reached, counted
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_body
 from scrapy_dedupe.warc.dates import date_digits
@@ -18,26 +18,26 @@ from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.reading import read_record, read_records
 
 from .exchanges import exchanges
-from .findings import Finding
+from .findings import IndexFinding
 from .rebuilding import principals
 from .values import known_digest, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
-    from .ledger import Entry, Ledger
+    from .sorted_entries import Entry, SortedEntries
 
 _MAX_BLANK_LINES = 8
 _STREAMED_BYTES = 64 << 20
 _MAX_DECODED_BYTES = 1 << 30
 
 
-class Comparison:
+class CrawlComparison:
     """The records of one crawl's files beside its entries.
 
     ``on_record`` is given every principal record with the method of its request, and whether an entry names it. With
@@ -47,12 +47,12 @@ class Comparison:
     def __init__(
         self,
         crawl: str,
-        ledger: Ledger,
-        on_finding: Callable[[Finding], None],
+        ledger: SortedEntries,
+        on_finding: Callable[[IndexFinding], None],
         *,
         is_imported: bool,
         has_payloads: bool,
-        watch: Watch,
+        watch: Progress,
     ) -> None:
         self.records = 0
         self._crawl = crawl
@@ -153,7 +153,7 @@ class Comparison:
         self._add("entry", text, entry.file, entry.offset)
 
     def _add(self, kind: str, text: str, file: str, offset: int | None = None) -> None:
-        self._on_finding(Finding(kind, self._crawl, text, file, offset))
+        self._on_finding(IndexFinding(kind, self._crawl, text, file, offset))
 
 
 class _Queue:

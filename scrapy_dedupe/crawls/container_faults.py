@@ -7,18 +7,18 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import DedupeError
-from scrapy_dedupe.tasks.watching import part
+from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.warc.remote import place_file
 
 if TYPE_CHECKING:
     from typing import IO
 
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
 
 _PIECE: Final = 1 << 20
 
 
-def container_fault(place: str, size: int | None, digest: str | None, watch: Watch) -> str | None:
+def container_fault(place: str, size: int | None, digest: str | None, watch: Progress) -> str | None:
     """What is wrong with the container at a path or URL, as the end of a sentence; None if nothing is.
 
     ``size`` is in bytes, ``digest`` a SHA-256 in bare hex; what is None is not compared.
@@ -39,7 +39,7 @@ def container_fault(place: str, size: int | None, digest: str | None, watch: Wat
     return None
 
 
-def _sha256(stream: IO[bytes], watch: Watch) -> str:
+def _sha256(stream: IO[bytes], watch: Progress) -> str:
     digest = hashlib.sha256()
     while piece := stream.read(_PIECE):
         digest.update(piece)

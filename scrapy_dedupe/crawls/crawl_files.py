@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import CrawlInfo
     from scrapy_dedupe.warc.sources import ReadableFile
 
-    from .ledger import Entry, Ledger
+    from .sorted_entries import Entry, SortedEntries
 
 _TRIED_ENTRIES = 10
 
@@ -65,7 +65,7 @@ class Recognition:
     def __init__(
         self,
         info: CrawlInfo,
-        ledger: Ledger,
+        ledger: SortedEntries,
         containers: Sequence[Mapping[str, object]],
         owners: Mapping[str, str],
     ) -> None:

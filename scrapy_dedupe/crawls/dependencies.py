@@ -56,7 +56,7 @@ class Needed:
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class CrawlContainer:
     """A WACZ file of a crawl. ``place`` and ``is_present`` as those of :class:`Needed`."""
 
     filename: str
@@ -77,7 +77,7 @@ class Dependencies:
         self._index = index
         self._wacz_folder = wacz_folder
         self._importing = {source.crawl for source in index.unfinished_sources()}
-        self._containers: dict[str, list[Container | None]] = {}
+        self._containers: dict[str, list[CrawlContainer | None]] = {}
         self._holding: dict[str, holders.Containers] = {}
         # Of a canceled crawl the index has forgotten what it needed.
         self._needs = {
@@ -140,7 +140,7 @@ class Dependencies:
             return "was made by another program, which did not note what its revisits refer to"
         return None
 
-    def containers(self, crawl: str) -> list[Container]:
+    def containers(self, crawl: str) -> list[CrawlContainer]:
         """The containers of a crawl, without entries that cannot be read."""
         return [container for container in self._all_containers(crawl) if container is not None]
 
@@ -171,7 +171,7 @@ class Dependencies:
         files = info.files if info is not None else ()
         return next((file for file in files if _file_name(file) == need.file), None)
 
-    def _all_containers(self, crawl: str) -> list[Container | None]:
+    def _all_containers(self, crawl: str) -> list[CrawlContainer | None]:
         if crawl not in self._containers:
             info = self.crawls.get(crawl)
             files = info.files if info is not None else ()
@@ -180,7 +180,7 @@ class Dependencies:
             self._containers[crawl] = [self._container(entry, files) for entry in known]
         return self._containers[crawl]
 
-    def _container(self, entry: Mapping[str, object], files: Collection[str]) -> Container | None:
+    def _container(self, entry: Mapping[str, object], files: Collection[str]) -> CrawlContainer | None:
         name, digest, size = (entry.get(field) for field in ("filename", "hash", "size"))
         if not isinstance(name, str) or not name:
             return None
@@ -190,7 +190,7 @@ class Dependencies:
         if not is_there and folder is not None and (folder / Path(name).name).is_file():
             is_there = [str((folder / Path(name).name).absolute())]
         place = next(iter([*is_there, *places]), None)
-        return Container(
+        return CrawlContainer(
             name,
             digest if isinstance(digest, str) else None,
             size if isinstance(size, int) else None,

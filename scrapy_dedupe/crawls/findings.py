@@ -32,7 +32,7 @@ REBUILT_KINDS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class IndexFinding:
     """Something that is not as it should be. ``kind`` is one of :data:`KINDS`.
 
     ``crawl``, ``file`` and ``offset`` (in bytes) say where, as far as it is at one place.

@@ -51,15 +51,15 @@ _LOST = (
 )
 
 
-class Stopped(Exception):
+class ImportStopped(Exception):
     """What a watch raises when the user wants the import to stop."""
 
 
-class Watch(Protocol):
+class ImportObserver(Protocol):
     """Who looks on."""
 
     def check(self) -> None:
-        """Called often, at moments when the import may be left; raises :class:`Stopped` if it is to be."""
+        """Called often, at moments when the import may be left; raises :class:`ImportStopped` if it is to be."""
 
     def show(self, done: float, total: int) -> None:
         """So many sources of *total* are done; *done* has fractions."""
@@ -87,7 +87,7 @@ class ImportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """What an import did.
 
     ``imported`` and ``known`` are names of sources. ``skipped`` counts lines and records that were passed over, and
@@ -114,7 +114,9 @@ class Imported:
     not_removed: str | None = None
 
 
-def import_sources(index: CrawlIndex, words: Sequence[str], options: ImportOptions, watch: Watch) -> Imported:
+def import_sources(
+    index: CrawlIndex, words: Sequence[str], options: ImportOptions, watch: ImportObserver
+) -> ImportResult:
     """Import what paths, patterns, folders and URLs stand for, and all else that is in the queue.
 
     Raises :class:`~scrapy_dedupe.errors.UsageError` for a word without a file, before anything is done;
@@ -144,7 +146,7 @@ class _Import:
 
     index: CrawlIndex
     options: ImportOptions
-    watch: Watch
+    watch: ImportObserver
     imported: list[str] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     failed: list[FailedSource] = field(default_factory=list)
@@ -261,7 +263,7 @@ class _Import:
                 alive=alive,
                 on_fault=on_fault,
             )
-        except Stopped:
+        except ImportStopped:
             with suppress(TakenOver):
                 # The next import need not wait for the lease.
                 self.index.renew_lease(source, 0.001)
@@ -330,12 +332,12 @@ class _Import:
         share = 1.0 - sum(self.index.queue_length()) / total
         self.index.note_imports(replace(self.index.import_notes, progress=max(0.0, share)))
 
-    def finish(self, found: FoundSources) -> Imported:
+    def finish(self, found: FoundSources) -> ImportResult:
         """Note the end, and remove what is to be removed; the result."""
         if self.refused and not self.imported and not self.known and len(self.refused) == len(self.failed):
             raise StoreRefused(str(self.refused[0]))
         missing, removed, not_removed = self._removal(found)
-        return Imported(
+        return ImportResult(
             imported=tuple(self.imported),
             known=tuple(self.known),
             failed=tuple(self.failed),

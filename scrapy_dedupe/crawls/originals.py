@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.warc.capture import Capture, Headers
 
-    from .guarded import GuardedIndex
+    from .guarded_index import GuardedIndex
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.tasks.watching import UNWATCHED, part
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
@@ -30,10 +30,10 @@ from .rebuilding import files_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
-    from scrapy_dedupe.warc.wacz import PackedWacz, Page
+    from scrapy_dedupe.warc.wacz import PackedWacz, WaczPage
 
     from .index import CrawlIndex
 
@@ -70,11 +70,11 @@ def pack_crawl(
     crawl: str,
     warc_folder: Path,
     folder: Path,
-    page_of: Callable[[StoredRecord], Page | None],
+    page_of: Callable[[StoredRecord], WaczPage | None],
     *,
     software: str,
     has_text: bool = False,
-    watch: Watch = UNWATCHED,
+    watch: Progress = NO_PROGRESS,
 ) -> PackedCrawl | None:
     """Pack a crawl into *folder* and note the WACZ in the index; None if it has no WARC files.
 

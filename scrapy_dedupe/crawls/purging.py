@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from scrapy_dedupe.stores.index_model import OnDone
-    from scrapy_dedupe.warc.manifests import Listed
+    from scrapy_dedupe.warc.manifests import ListedFile
 
     from .index import CrawlIndex
 
@@ -89,7 +89,7 @@ def listed_lines(lines: Sequence[str]) -> str:
     return "\n".join(shown)
 
 
-def missing_crawls(index: CrawlIndex, listed: Iterable[Listed]) -> list[str]:
+def missing_crawls(index: CrawlIndex, listed: Iterable[ListedFile]) -> list[str]:
     """The committed crawls that a manifest does not name, in the order of their start.
 
     An entry names the crawl of its crawl id, and every crawl that has the container: by hash where both have one, else

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
-from scrapy_dedupe.tasks.watching import UNWATCHED, Reached, part
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached, part
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.references import is_unmodified
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
-from .ledger import Ledger
 from .originals import validators_of
 from .places import WACZ_SUFFIX, readable, size_of, sizes_of
 from .rules import may_be_original
+from .sorted_entries import SortedEntries
 from .values import EMPTY_PAYLOADS, known_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -51,7 +51,7 @@ def settle(
     crawl: str,
     folder: Path,
     rules: RevisitRules,
-    watch: Watch = UNWATCHED,
+    watch: Progress = NO_PROGRESS,
     *,
     is_new: bool = False,
 ) -> list[Salvaged]:
@@ -87,7 +87,7 @@ def is_lacking(index: CrawlIndex, crawl: str, folder: Path) -> bool:
 
 def salvage_watched(
     path: Path,
-    watch: Watch,
+    watch: Progress,
     *,
     dry_run: bool = False,
     skip_damaged: bool = False,
@@ -136,7 +136,7 @@ def refuse_running(index: CrawlIndex, crawl: str, folder: Path) -> None:
 
 
 def rebuild(
-    index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules, watch: Watch = UNWATCHED
+    index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules, watch: Progress = NO_PROGRESS
 ) -> Counts:
     """Enter the records of all finished files of an uncommitted crawl again; its new counts.
 
@@ -150,7 +150,7 @@ def rebuild(
     files = {str(file): file for file in files_of(index, crawl, folder)}
     # What is not there now may come back, and then still needs what its revisits refer to.
     needs = index.needs(crawl) if missing_files(index, crawl, files.values()) else []
-    with closing(Ledger()) as ledger:
+    with closing(SortedEntries()) as ledger:
         # The spider may have had settings of its own, so what the index has counts, as far as it has it.
         ledger.take(index.records(crawl))
         index.reset(crawl)
@@ -169,7 +169,7 @@ def enter_files(
     *,
     in_place_of: str | None = None,
     is_known: Callable[[str, int, str], bool] = lambda file, offset, digest: False,
-    watch: Watch = UNWATCHED,
+    watch: Progress = NO_PROGRESS,
 ) -> Counts:
     """Enter the records of *files*, each under its name, in an uncommitted crawl; what they add to its counts.
 

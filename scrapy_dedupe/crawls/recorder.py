@@ -24,7 +24,7 @@ from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.dates import date_digits, date_from_digits
 from scrapy_dedupe.warc.payload_modes import DECODED
 
-from .guarded import GuardedIndex
+from .guarded_index import GuardedIndex
 from .originals import Originals, validators_of
 from .rebuilding import rebuild
 from .rules import RevisitRules
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.files import WarcWriter
     from scrapy_dedupe.warc.records import Record
 
-    from .guarded import Guard
+    from .guarded_index import StoreGuard
     from .index import CrawlIndex
 
 
@@ -78,7 +78,7 @@ class Recorder:
         writer: WarcWriter,
         index: CrawlIndex,
         crawl: str,
-        guard: Guard,
+        guard: StoreGuard,
         *,
         rules: RevisitRules | None = None,
         digest: str = "sha256",

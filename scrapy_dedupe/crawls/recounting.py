@@ -16,7 +16,7 @@ from scrapy_dedupe.warc.references import reference_of
 
 from .comparing import digits_of
 from .exchanges import counted_record
-from .findings import Finding
+from .findings import IndexFinding
 from .rules import may_be_original
 from .values import EMPTY_PAYLOADS, known_digest, plain_url
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.references import Reference
 
     from .index import CrawlIndex
-    from .ledger import Ledger
     from .rules import RevisitRules
+    from .sorted_entries import SortedEntries
 
 _BATCH = 500
 
 
-class Revisit(NamedTuple):
+class CountedRevisit(NamedTuple):
     """A revisit: where it is, and what it refers to. ``original_uri`` and ``date``, in digits, are as the index has them."""
 
     file: str
@@ -54,18 +54,20 @@ class Recount:
     whose original is not in the index, ``lacking`` the records that should be in it.
     """
 
-    def __init__(self, index: CrawlIndex, crawl: str, ledger: Ledger, rules: RevisitRules | None) -> None:
+    def __init__(
+        self, index: CrawlIndex, crawl: str, ledger: SortedEntries, rules: RevisitRules | None
+    ) -> None:
         self.is_exact = True
         self.needed: set[str] = set()
-        self.unmet: list[Revisit] = []
-        self.lacking: list[Finding] = []
+        self.unmet: list[CountedRevisit] = []
+        self.lacking: list[IndexFinding] = []
         self._index = index
         self._crawl = crawl
         self._ledger = ledger
         self._rules = rules
         self._total = self._dupes = self._conserved = 0
-        self._revisits: list[Revisit] = []
-        self._candidates: dict[str, Finding] = {}
+        self._revisits: list[CountedRevisit] = []
+        self._candidates: dict[str, IndexFinding] = {}
 
     @property
     def counts(self) -> Counts:
@@ -101,7 +103,7 @@ class Recount:
             f"{name}, offset {record.offset}: the index lacks this record of {record.target_uri}, which has a payload that"
             " no entry of the crawl has."
         )
-        self._candidates[digest] = Finding("record", self._crawl, text, name, record.offset)
+        self._candidates[digest] = IndexFinding("record", self._crawl, text, name, record.offset)
         if len(self._candidates) >= _BATCH:
             self._look_up_candidates()
 
@@ -119,7 +121,7 @@ class Recount:
             # It says that the page is the one that a client had, and no more.
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
-        revisit = Revisit(
+        revisit = CountedRevisit(
             name,
             record.offset,
             record.target_uri or "",

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DedupeError, StoreUnavailable
-from scrapy_dedupe.tasks.watching import counted, part
+from scrapy_dedupe.tasks.progress import counted, part
 from scrapy_dedupe.warc.salvage import salvage
 
 from .checking import crawl_sizes
 from .findings import REBUILT_KINDS
+from .imported_files import enter_imported_files
 from .index import REPAIR_SUFFIX
-from .ledger import Ledger
 from .payloads import payload_of_files
 from .purging import end_unfinished
 from .rebuilding import enter_files, settle
-from .reentering import enter_imported_files
+from .sorted_entries import SortedEntries
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import CrawlInfo
@@ -216,7 +216,7 @@ def _build(
     is_whole = not (checked.files.gone or checked.files.unreachable)
     # Until this is taken back, what was built is known to be a part.
     index.mark_incomplete(new, True)
-    with closing(Ledger()) as ledger:
+    with closing(SortedEntries()) as ledger:
         ledger.take(index.records(crawl))
         if checked.is_foreign:
             counts = enter_imported_files(

@@ -22,7 +22,7 @@ from scrapy_dedupe.warc.payload_modes import payload_mode
 from scrapy_dedupe.warc.remote import is_url, open_in_order, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .entering import Entering
+from .import_entries import SourceEntries
 from .index import PAYLOAD_MODES
 from .places import size_of
 from .sources import first_record, kind_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import Requirement
 
-    from .entering import Entered
+    from .import_entries import EnteredSource
     from .index import CrawlIndex
 
 _BATCH = 1_000
@@ -72,7 +72,7 @@ def enter_source(
     *,
     alive: Alive,
     on_fault: Callable[[str], None],
-) -> Entered | None:
+) -> EnteredSource | None:
     """Enter a source that was claimed, from its first byte to its end; None for a container that its crawl has already.
 
     That is the same file under another name.
@@ -108,7 +108,7 @@ def _enter_container(
     options: EntryOptions,
     alive: Alive,
     on_fault: Callable[[str], None],
-) -> Entered | None:
+) -> EnteredSource | None:
     wacz = StoredWacz(file)
     size = _checked_size(source, wacz.size_bytes)
     is_local = isinstance(file, Path)
@@ -127,7 +127,7 @@ def _enter_container(
             lines.count(wacz.index_lines(), keep=not is_local)
         place = index.begin_source(source, payload)
         needs = required(index, about.requires, source.crawl)
-        with Entering(
+        with SourceEntries(
             index, source, place, is_last=options.is_last, alive=alive, on_fault=on_fault
         ) as entering:
             if wacz.has_index:
@@ -146,7 +146,7 @@ def _enter_records(
     options: EntryOptions,
     alive: Alive,
     on_fault: Callable[[str], None],
-) -> Entered:
+) -> EnteredSource:
     first, size = first_record(file), size_of(file)
     info = first.info() if first is not None and first.type == "warcinfo" else {}
     own = info.get("dedupe-payload")
@@ -157,7 +157,7 @@ def _enter_records(
         or options.else_payload()
     )
     index.begin_source(source, payload)
-    with Entering(index, source, 0, is_last=options.is_last, alive=alive, on_fault=on_fault) as entering:
+    with SourceEntries(index, source, 0, is_last=options.is_last, alive=alive, on_fault=on_fault) as entering:
         entering.take_records(file, lambda offset: alive(offset / size))
         return entering.finish(size)
 
@@ -169,11 +169,13 @@ def _enter_lines(
     options: EntryOptions,
     alive: Alive,
     on_fault: Callable[[str], None],
-) -> Entered:
+) -> EnteredSource:
     with _Lines(alive) as lines:
         lines.count(cdxj_lines(file), keep=not isinstance(file, Path))
         index.begin_source(source, options.payload or options.else_payload())
-        with Entering(index, source, 0, is_last=options.is_last, alive=alive, on_fault=on_fault) as entering:
+        with SourceEntries(
+            index, source, 0, is_last=options.is_last, alive=alive, on_fault=on_fault
+        ) as entering:
             size = entering.take_lines(lines.again(lambda: cdxj_lines(file)), files_beside(source.place))
             entered = entering.finish(size)
             # Nobody asks a server for each.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, SettingError, UsageError
 from scrapy_dedupe.stores.base import Source
 from scrapy_dedupe.warc.containers import ZIP_MAGIC
-from scrapy_dedupe.warc.manifests import Listed, read_manifest
+from scrapy_dedupe.warc.manifests import ListedFile, read_manifest
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, shown
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
@@ -63,7 +63,7 @@ class FoundSources:
 
     sources: tuple[Source, ...] = ()
     failed: tuple[FailedSource, ...] = ()
-    listed: tuple[Listed, ...] = ()
+    listed: tuple[ListedFile, ...] = ()
     has_manifest: bool = False
     doubts: tuple[str, ...] = ()
 
@@ -82,7 +82,7 @@ def find_sources(
     word without a file.
     """
     places = [place for word in words for place in places_of(word)]
-    search = _Search(crawl, allow_outside)
+    search = _SourceSearch(crawl, allow_outside)
     for place in places:
         check()
         search.take(place, check)
@@ -165,13 +165,13 @@ def unreadable(file: ReadableFile, error: OSError) -> ArchiveError:
     )
 
 
-class _Search:
+class _SourceSearch:
     """Collects sources."""
 
     def __init__(self, crawl: str | None, allow_outside: bool) -> None:
         self.sources: dict[str, Source] = {}
         self.failed: list[FailedSource] = []
-        self.listed: list[Listed] = []
+        self.listed: list[ListedFile] = []
         self.doubts: list[str] = []
         self.has_manifest = False
         self._crawl = crawl
@@ -184,7 +184,7 @@ class _Search:
             file = place_file(place)
             if kind_of(file) != "manifest":
                 source = source_at(place, crawl=self._crawl)
-                self.listed.append(Listed(source.name, place, source.hash, source.size, source.crawl))
+                self.listed.append(ListedFile(source.name, place, source.hash, source.size, source.crawl))
                 self._add(source)
                 return
         except DedupeError as error:
@@ -207,7 +207,7 @@ class _Search:
         except DedupeError as error:
             on_fault(str(error))
 
-    def _take_listed(self, listed: Listed) -> None:
+    def _take_listed(self, listed: ListedFile) -> None:
         # Also what fails: its crawl is not missing.
         crawl = listed.crawl
         try:
@@ -239,7 +239,7 @@ class _Search:
             self.doubts.append(sentence)
 
 
-def source_at(place: str, *, listed: Listed | None = None, crawl: str | None = None) -> Source:
+def source_at(place: str, *, listed: ListedFile | None = None, crawl: str | None = None) -> Source:
     """The source at a path or URL, as ``listed`` in a manifest or not; ``crawl`` is that of the caller.
 
     Raises :class:`~scrapy_dedupe.errors.DedupeError` if it cannot be read, or its crawl id is not allowed.

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .index import PassageIndex
 from .tokens import TOKENISERS, Tokeniser
-from .values import Document, Hit, Passage, Place
+from .values import Hit, IndexedDocument, Passage, Place
 
-__all__ = ["TOKENISERS", "Document", "Hit", "Passage", "PassageIndex", "Place", "Tokeniser"]
+__all__ = ["TOKENISERS", "Hit", "IndexedDocument", "Passage", "PassageIndex", "Place", "Tokeniser"]

@@ -42,7 +42,7 @@ _powers: dict[int, Hashes] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class AlignedRuns:
     """Runs that two texts share: the first token in the one, the first token in the other, and how many tokens."""
 
     a_starts: Positions
@@ -53,7 +53,7 @@ class Runs:
         return len(self.lengths)
 
     @classmethod
-    def joined(cls, parts: Sequence[Runs]) -> Runs:
+    def joined(cls, parts: Sequence[AlignedRuns]) -> AlignedRuns:
         """Those of all parts, at least one."""
         return cls(
             np.concatenate([part.a_starts for part in parts]),
@@ -61,9 +61,9 @@ class Runs:
             np.concatenate([part.lengths for part in parts]),
         )
 
-    def picked(self, which: NDArray[Any] | slice) -> Runs:
+    def picked(self, which: NDArray[Any] | slice) -> AlignedRuns:
         """Those that a mask, a slice or an array of numbers picks."""
-        return Runs(self.a_starts[which], self.b_starts[which], self.lengths[which])
+        return AlignedRuns(self.a_starts[which], self.b_starts[which], self.lengths[which])
 
 
 class Windows:
@@ -79,7 +79,7 @@ class Windows:
             for begin in range(0, max(1, len(hashes) - size + 1), _PIECE)
         ]
 
-    def runs_in(self, other: Hashes, groups: Positions | None = None) -> Runs:
+    def runs_in(self, other: Hashes, groups: Positions | None = None) -> AlignedRuns:
         """The maximal runs of at least *size* tokens that *other* has as well; of many places of a run, some.
 
         *other* may be several texts with a token between them that equals nothing; *groups* tells which text each token
@@ -118,16 +118,16 @@ class PartWindows:
         del places, is_used
         self._windows = Windows(joined, size)
 
-    def runs_in(self, other: Hashes, groups: Positions | None = None) -> Runs:
+    def runs_in(self, other: Hashes, groups: Positions | None = None) -> AlignedRuns:
         """The runs that *other* has as well, by their places in the whole text."""
         runs = self._windows.runs_in(other, groups)
         if not len(runs):
             return runs
         parts = self._firsts.searchsorted(runs.a_starts, "right") - 1
-        return Runs(runs.a_starts + self._shifts[parts], runs.b_starts, runs.lengths)
+        return AlignedRuns(runs.a_starts + self._shifts[parts], runs.b_starts, runs.lengths)
 
 
-def thinned(runs: Runs) -> Runs:
+def thinned(runs: AlignedRuns) -> AlignedRuns:
     """All runs, unless tokens are on average in very many of them: then those that cover the same in both texts.
 
     In the order of the first text.
@@ -155,7 +155,7 @@ def _cover(starts: Positions, lengths: Positions) -> Positions:
     return order[chosen]
 
 
-def outermost(runs: Runs) -> Runs:
+def outermost(runs: AlignedRuns) -> AlignedRuns:
     """Those that do not lie, in both texts, within the span of one of the longest.
 
     What repeats within itself agrees with itself shifted: of all these runs the longest says all.
@@ -182,7 +182,7 @@ def outermost(runs: Runs) -> Runs:
 
 def _runs(
     a: Hashes, a_sums: Hashes, b: Hashes, b_sums: Hashes, seeds: tuple[Positions, Positions], min_tokens: int
-) -> Runs:
+) -> AlignedRuns:
     """The maximal equal runs of at least *min_tokens* tokens that go through *seeds*, each once.
 
     Seeds are pairs of places that may agree; those that do not are passed over. In the order of the first text.
@@ -193,7 +193,7 @@ def _runs(
         a_at, b_at = a_at[equal], b_at[equal]
     empty = np.empty(0, np.int64)
     if not len(a_at):
-        return Runs(empty, empty, empty)
+        return AlignedRuns(empty, empty, empty)
     # By diagonal, along it: of seeds in a row only the first can be the first of a run.
     step = len(a) + len(b) + 2
     code = np.sort((b_at - a_at + len(a)) * step + a_at)
@@ -213,7 +213,7 @@ def _runs(
     starts, diagonal, lengths = starts[long], diagonal[long], lengths[long]
     b_starts = starts + diagonal - len(a)
     order = np.lexsort((b_starts, starts))
-    return Runs(starts[order], b_starts[order], lengths[order])
+    return AlignedRuns(starts[order], b_starts[order], lengths[order])
 
 
 def _reach(

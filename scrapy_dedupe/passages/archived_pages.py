@@ -18,9 +18,9 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.references import CaptureTable, Reference, reference_of
 from scrapy_dedupe.warc.remote import shown
 
-from .forms import PAGE
-from .intake import RawDocument
+from .file_types import PAGE
 from .preparation import checked_name
+from .text_reading import RawDocument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
-    from .intake import Skipped
+    from .text_reading import Skipped
 
 _SPOOL_BYTES: Final = 4 << 20
 

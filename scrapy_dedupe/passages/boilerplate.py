@@ -17,7 +17,7 @@ from scrapy_dedupe.errors import SettingError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .snapshot import Snapshot
+    from .snapshot import IndexSnapshot
 
 SHARE = 0.2
 LEAST = 10
@@ -28,7 +28,7 @@ _MOST_CELLS = 4_000_000
 class Boilerplate:
     """Tells it for the documents of *snapshot*. Raises SettingError if *share* is not between 0 and 1."""
 
-    def __init__(self, snapshot: Snapshot, share: float = SHARE, least: int = LEAST) -> None:
+    def __init__(self, snapshot: IndexSnapshot, share: float = SHARE, least: int = LEAST) -> None:
         if not 0 <= share <= 1:
             raise SettingError(
                 f"A key cannot be boilerplate from a share of {share:g} of a host's documents on."

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
-from scrapy_dedupe.tasks.watching import UNWATCHED, counted, part
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 
 from .catalogue import orphans, read_deleted, read_manifest, refuse_other_files
 from .folder_files import lacking
 from .preparation import prepare
+from .segment_checking import check_segment
 from .segments import Segment
-from .snapshot import Snapshot, no_index, refuse_unknown_parameters
+from .snapshot import IndexSnapshot, no_index, refuse_unknown_parameters
 from .spots import SPOT_BITS
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
 
     from .catalogue import Manifest
     from .segment_layout import SegmentEntry
@@ -53,7 +54,7 @@ _MOST_CHARACTERS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class IndexCheck:
     """What was looked at in an index, and what is wrong with it.
 
     *segments*, *documents* (without the deleted ones), *texts* and *posts* are how many there are as far as the
@@ -69,7 +70,7 @@ class Checked:
     orphans: tuple[str, ...] = ()
 
 
-def check(folder: Path, full: bool = False, watch: Watch = UNWATCHED) -> Checked:
+def check(folder: Path, full: bool = False, watch: Progress = NO_PROGRESS) -> IndexCheck:
     """Look at all of the index in *folder*; with *full*, at its posts too, as long as nothing else is wrong.
 
     Raises StoreRefused if there is no index, or one of another version, or if its manifest is damaged; StoreUnavailable
@@ -95,7 +96,7 @@ def check(folder: Path, full: bool = False, watch: Watch = UNWATCHED) -> Checked
 class _Opened:
     """What could be opened of an index, what is wrong with the rest, and why it is no snapshot if it is none."""
 
-    snapshot: Snapshot | None
+    snapshot: IndexSnapshot | None
     segments: list[tuple[SegmentEntry, Segment, int]]  # and how many of its documents are deleted
     problems: list[str]
     reason: str = ""
@@ -104,7 +105,7 @@ class _Opened:
 def _opened(folder: Path, manifest: Manifest, files: ExitStack) -> _Opened | None:
     """Open all files; None if some are gone or others since a writer has changed the index."""
     try:
-        snapshot = files.enter_context(Snapshot(folder, manifest))
+        snapshot = files.enter_context(IndexSnapshot(folder, manifest))
     except (StoreRefused, FileNotFoundError) as error:
         is_gone, reason = isinstance(error, FileNotFoundError), _sentence(folder, error)
     else:
@@ -144,7 +145,7 @@ def _sentence(folder: Path, error: StoreRefused | FileNotFoundError) -> str:
     return str(lacking(folder, error))
 
 
-def _checked(folder: Path, manifest: Manifest, opened: _Opened, full: bool, watch: Watch) -> Checked:
+def _checked(folder: Path, manifest: Manifest, opened: _Opened, full: bool, watch: Progress) -> IndexCheck:
     problems: list[str] = []
     _add(problems, opened.problems)
     documents = texts = posts = 0
@@ -154,7 +155,7 @@ def _checked(folder: Path, manifest: Manifest, opened: _Opened, full: bool, watc
             posts += segment.post_count
             documents += segment.document_count - deleted
             try:
-                _add(problems, segment.check(watch))
+                _add(problems, check_segment(segment, watch))
                 if full and not problems:
                     _add(problems, _wrong_posts(segment, entry, manifest, watch))
             except StoreRefused as error:
@@ -162,7 +163,7 @@ def _checked(folder: Path, manifest: Manifest, opened: _Opened, full: bool, watc
             watch.advance(entry.posts_size + entry.blobs_size)
     if not problems:
         _add(problems, [opened.reason] if opened.snapshot is None else _wrong_documents(opened.snapshot))
-    return Checked(
+    return IndexCheck(
         tuple(problems), len(manifest.segments), documents, texts, posts, tuple(orphans(folder, manifest))
     )
 
@@ -174,7 +175,7 @@ def _add(problems: list[str], found: Iterator[str] | list[str]) -> None:
         problems.append(problem)
 
 
-def _wrong_documents(snapshot: Snapshot) -> Iterator[str]:
+def _wrong_documents(snapshot: IndexSnapshot) -> Iterator[str]:
     """What is wrong with the documents, seen over all segments."""
     hashes = np.fromiter(
         (_hash(document.doc_id) for document in snapshot.iter_documents()),
@@ -197,7 +198,7 @@ def _hash(doc_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(doc_id.encode(), digest_size=8).digest(), "little")
 
 
-def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest, watch: Watch) -> Iterator[str]:
+def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest, watch: Progress) -> Iterator[str]:
     """In which texts of a segment the posts are not those that their blots give."""
     counts = np.zeros(segment.text_count, np.int64)
     sums = np.zeros(segment.text_count, np.uint64)

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.tasks.watching import Unwatched
+from scrapy_dedupe.tasks.progress import NoProgress
 
 from .blots import blotter_of
 from .boilerplate import SHARE
-from .material import BlotMaterial, TokenMaterial
 from .ranking import Ranking, Run
 from .repeats import Repeats
 from .seeds import SeedSearch, taboo_keys
+from .sequences import BlotMaterial, TokenMaterial
 from .tokens import tokeniser_named
 from .values import Passage, Place
-from .wordings import Wording
+from .word_comparison import Wording
 from .work_folder import work_folder
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
 
-    from .snapshot import Snapshot
+    from .snapshot import IndexSnapshot
 
     Numbers = NDArray[np.int64]
 
@@ -50,7 +50,7 @@ _MOST_PLACES: Final = 1 << 16
 
 
 def extract(
-    snapshot: Snapshot,
+    snapshot: IndexSnapshot,
     *,
     min_docs: int = 2,
     max_docs: int | None = None,
@@ -62,7 +62,7 @@ def extract(
     nested: bool = False,
     skip_copies: bool = False,
     work: Path | None = None,
-    watch: Watch | None = None,
+    watch: Progress | None = None,
 ) -> Iterator[Passage]:
     """The passages of at least *min_tokens* tokens in *min_docs* to *max_docs* documents, at most *top* of them.
 
@@ -78,12 +78,12 @@ def extract(
     least_tokens = _checked(snapshot, min_docs, max_docs, min_tokens, sigma, top)
     return _extract(
         snapshot, min_docs, max_docs, least_tokens, sigma, top, taboo, boilerplate_share, nested, skip_copies, work,
-        Unwatched() if watch is None else watch,
+        NoProgress() if watch is None else watch,
     )  # fmt: skip
 
 
 def _checked(
-    snapshot: Snapshot,
+    snapshot: IndexSnapshot,
     min_docs: int,
     max_docs: int | None,
     min_tokens: int | None,
@@ -110,7 +110,7 @@ def _checked(
 
 
 def _extract(
-    snapshot: Snapshot,
+    snapshot: IndexSnapshot,
     min_docs: int,
     max_docs: int | None,
     min_tokens: int,
@@ -121,7 +121,7 @@ def _extract(
     nested: bool,
     skip_copies: bool,
     work: Path | None,
-    watch: Watch,
+    watch: Progress,
 ) -> Iterator[Passage]:
     with work_folder(snapshot.folder, work) as folder:
         weights = snapshot.document_counts
@@ -175,7 +175,7 @@ class _Teller:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        snapshot: IndexSnapshot,
         material: TokenMaterial | BlotMaterial,
         min_docs: int,
         min_tokens: int,

@@ -26,16 +26,16 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.tasks.jobs import job_count, run_in_order
-from scrapy_dedupe.tasks.watching import UNWATCHED
+from scrapy_dedupe.tasks.progress import NO_PROGRESS
 
 from . import checking, inspection, queries
 from .catalogue import MANIFEST, manifest_stamp
 from .index_parameters import parameters_of
 from .lock import WriterLock
 from .preparation import checked_host, checked_name, checked_text, prepare
-from .snapshot import Snapshot, no_index
+from .snapshot import IndexSnapshot, no_index
 from .tiers import LARGEST
-from .writer import Added, IndexWriter
+from .writer import AddedDocuments, IndexWriter
 
 if TYPE_CHECKING:
     import os
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, TypeVar
 
-    from .checking import Checked
+    from .checking import IndexCheck
     from .inspection import Inspected
     from .preparation import Prepared
-    from .values import Document, Hit, Passage
+    from .values import Hit, IndexedDocument, Passage
 
     Named = tuple[str, str | None, str]
     Item = TypeVar("Item")
@@ -100,8 +100,8 @@ class PassageIndex:
         self.jobs = job_count(jobs)
         self.lock_timeout_s = lock_timeout_s
         self.command = command
-        self.watch = UNWATCHED
-        self.added = Added()
+        self.watch = NO_PROGRESS
+        self.added = AddedDocuments()
         self.merge_error: StoreError | OSError | None = None
         self.parameters = parameters_of(self.path, tokeniser, blotter, store_text, create=create)
         self._create = create and not (self.path / MANIFEST).exists()
@@ -113,7 +113,7 @@ class PassageIndex:
         self._batch_characters = 0
         self._pending: list[Prepared] = []
         self._writer: IndexWriter | None = None
-        self._snapshot: Snapshot | None = None
+        self._snapshot: IndexSnapshot | None = None
         self._stamp: tuple[object, ...] = ()
 
     # Adding and deleting
@@ -267,7 +267,7 @@ class PassageIndex:
             return snapshot.text(number)
 
     @property
-    def documents(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[IndexedDocument]:
         """All documents, in the order in which they were added."""
         with self._open():
             return self._while_open(self.snapshot().iter_documents())
@@ -281,7 +281,7 @@ class PassageIndex:
         with self._open():
             return self.snapshot().document_number(doc_id) is not None
 
-    def check(self, *, full: bool = False) -> Checked:
+    def check(self, *, full: bool = False) -> IndexCheck:
         """Look for damage; with *full* also make all posts again and compare them."""
         self.flush()
         return checking.check(self.path, full=full)
@@ -291,7 +291,7 @@ class PassageIndex:
         with self._open():
             return inspection.inspect(self.snapshot(), **options)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> IndexSnapshot:
         """The index with all that was added, in `writing` at once as it was before; it stays so until `close`."""
         with self._open():
             self.flush()
@@ -302,7 +302,7 @@ class PassageIndex:
             self._create = False
             if self._snapshot is None or stamp != self._stamp:
                 # Whoever was given the one before may still read in it.
-                self._snapshot, self._stamp = Snapshot.open(self.path), stamp
+                self._snapshot, self._stamp = IndexSnapshot.open(self.path), stamp
             return self._snapshot
 
     # The end
@@ -385,7 +385,7 @@ class PassageIndex:
         self._batch_characters = 0
         self._pending = []
 
-    def _stored(self, added: Added) -> None:
+    def _stored(self, added: AddedDocuments) -> None:
         self.added += added
         self._pending = []
 

@@ -17,7 +17,7 @@ from .boilerplate import SHARE, Boilerplate, is_first
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .snapshot import Snapshot
+    from .snapshot import IndexSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Inspected:
     segments: list[InspectedSegment]
 
 
-def inspect(snapshot: Snapshot, boilerplate_share: float = SHARE) -> Inspected:
+def inspect(snapshot: IndexSnapshot, boilerplate_share: float = SHARE) -> Inspected:
     """Walk through an index. Raises SettingError for a share that is none, StoreRefused if it is damaged."""
     keys = _Keys(snapshot, boilerplate_share)
     living = snapshot.is_alive
@@ -125,7 +125,7 @@ def inspect(snapshot: Snapshot, boilerplate_share: float = SHARE) -> Inspected:
     )
 
 
-def inspected_documents(snapshot: Snapshot) -> Iterator[InspectedDocument]:
+def inspected_documents(snapshot: IndexSnapshot) -> Iterator[InspectedDocument]:
     """All documents, in the order in which they were added."""
     tokens, characters = snapshot.token_counts, snapshot.char_counts
     texts = snapshot.text_numbers[snapshot.is_alive_document].tolist()
@@ -136,7 +136,7 @@ def inspected_documents(snapshot: Snapshot) -> Iterator[InspectedDocument]:
 class _Keys:
     """Sums over all posts."""
 
-    def __init__(self, snapshot: Snapshot, boilerplate_share: float) -> None:
+    def __init__(self, snapshot: IndexSnapshot, boilerplate_share: float) -> None:
         boilerplate = Boilerplate(snapshot, boilerplate_share)
         self.posts = self.count = self.boilerplate = self.boilerplate_posts = 0
         total = squares = 0

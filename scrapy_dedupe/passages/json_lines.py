@@ -17,16 +17,16 @@ import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from .forms import PLAIN
-from .intake import RawDocument
+from .file_types import PLAIN
 from .preparation import checked_name
+from .text_reading import RawDocument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.tasks.faults import Faults
 
-    from .intake import Skipped
+    from .text_reading import Skipped
 
 _BOM: Final = b"\xef\xbb\xbf"
 _PIECE: Final = 1 << 20

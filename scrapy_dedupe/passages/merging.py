@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scrapy_dedupe.tasks.watching import UNWATCHED, part
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 
 from .segment_layout import DIGEST_SIZE, SegmentEntry
 from .segment_writing import SegmentWriter
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
 
     from .values import Parameters, Posts
 
@@ -42,7 +42,7 @@ def merge(
     folder: Path,
     name: str,
     parameters: Parameters,
-    watch: Watch = UNWATCHED,
+    watch: Progress = NO_PROGRESS,
 ) -> SegmentEntry:
     """Write the documents and texts of *segments* that are alive as the segment *name*, in their order.
 
@@ -100,7 +100,7 @@ def _number_texts(segments: Sequence[Segment], texts_alive: Sequence[NDArray[np.
     )
 
 
-def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter, watch: Watch) -> None:
+def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter, watch: Progress) -> None:
     for start, stop in _runs(kept):
         blobs, sizes, raw_sizes, checksums = segment.stored_texts(start, stop)
         counts = np.stack(
@@ -170,7 +170,7 @@ def _merge_posts(
     numbers: _Numbers,
     parameters: Parameters,
     writer: SegmentWriter,
-    watch: Watch,
+    watch: Progress,
 ) -> None:
     # Posts come from one copy of a text alone.
     sources = [

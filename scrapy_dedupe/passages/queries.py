@@ -23,11 +23,11 @@ from scrapy_dedupe.errors import SettingError
 
 from .blots import blotter_of, keys
 from .boilerplate import SHARE
+from .boilerplate_posts import templates_of
 from .occurrences import Occurrences
 from .preparation import digest_of
-from .shared import AskedText, Share, shares_in_outline, shares_in_texts
-from .stretches import tokens_before
-from .templates import templates_of
+from .shared_passages import AskedText, SharedPassage, shares_in_outline, shares_in_texts
+from .text_ranges import tokens_before
 from .tokens import tokeniser_named
 from .values import Hit, Passage, Place
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .blots import Blotter
-    from .snapshot import Snapshot
+    from .snapshot import IndexSnapshot
     from .tokens import Tokeniser
     from .values import Outline, Parameters
 
@@ -51,7 +51,7 @@ _MOST_AT_ONCE = 640
 _MOST_CHARACTERS = 16_000_000
 _MOST_TOKENS = 4_000_000
 _MOST_KEYS = 1 << 17
-_first_documents: WeakKeyDictionary[Snapshot, NDArray[np.int64]] = WeakKeyDictionary()
+_first_documents: WeakKeyDictionary[IndexSnapshot, NDArray[np.int64]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Unblotted:
 
 
 def like(
-    snapshot: Snapshot,
+    snapshot: IndexSnapshot,
     text: str,
     top: int = 10,
     *,
@@ -115,7 +115,7 @@ class _Found:
 
     covered: int
     text: int
-    shares: list[Share]
+    shares: list[SharedPassage]
     documents: list[int]
 
 
@@ -123,7 +123,7 @@ class _Search:
     """What the index holds of a text's blots."""
 
     def __init__(
-        self, snapshot: Snapshot, asked: AskedText, boilerplate_share: float | None, host: str | None
+        self, snapshot: IndexSnapshot, asked: AskedText, boilerplate_share: float | None, host: str | None
     ) -> None:
         self._snapshot = snapshot
         self._asked = asked
@@ -169,7 +169,7 @@ class _Search:
         # Of the documents found so far: how good they are, the best first.
         ranks: list[tuple[int, int]] = []
         documents: dict[int, list[int]] = {}
-        shares: dict[int, list[Share]] = {}
+        shares: dict[int, list[SharedPassage]] = {}
         begin, size, read = 0, max(top, _FEW), 0
         while begin < len(candidates):
             if len(ranks) >= top and (
@@ -253,7 +253,7 @@ class _Search:
             self._hidden[host] = self._asked.hidden_by(np.flatnonzero(is_template[self._key_of_blot]))
         return self._hidden[host]
 
-    def _shares(self, texts: list[int]) -> Iterator[tuple[int, list[Share]]]:
+    def _shares(self, texts: list[int]) -> Iterator[tuple[int, list[SharedPassage]]]:
         hidden = {text: self._hidden_on(int(self._snapshot.text_host[text])) for text in texts}
         if self._snapshot.parameters.has_texts:
             alike: dict[bytes, list[int]] = {}
@@ -288,7 +288,7 @@ class _Search:
     def _told(self, found: list[_Found], top: int) -> Iterator[Hit]:
         ranked = [(-one.covered, number, one) for one in found for number in one.documents]
         ranked.sort(key=itemgetter(0, 1))
-        shares: dict[int, list[Share]] = {}
+        shares: dict[int, list[SharedPassage]] = {}
         for _, number, one in ranked[:top]:
             if one.text not in shares:
                 shares[one.text] = self._counted(one.text, one.shares)
@@ -296,7 +296,7 @@ class _Search:
             score = one.covered / len(self._asked.tokens.hashes)
             yield Hit(name, score, tuple(share.passage_in(name) for share in shares[one.text]))
 
-    def _counted(self, text: int, shares: list[Share]) -> list[Share]:
+    def _counted(self, text: int, shares: list[SharedPassage]) -> list[SharedPassage]:
         """With the numbers that their tokens have in the text."""
         anchors = {anchor for share in shares for anchor in share.anchors}
         before = {0: 0}
@@ -316,7 +316,7 @@ def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[
     return [BlotRow(*row) for row in zip(*(column.tolist() for column in rows), strict=True)]
 
 
-def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
+def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[Unblotted]:
     """Where each blot stands: all its places in all documents that it is kept of, in the order of adding.
 
     A blot that is kept of no text is left out; winnowing keeps two in nine, so that does not say that its tokens stand
@@ -366,7 +366,7 @@ def unblot(snapshot: Snapshot, blots: Sequence[int]) -> list[Unblotted]:
     ]
 
 
-def _first_documents_of(snapshot: Snapshot) -> NDArray[np.int64]:
+def _first_documents_of(snapshot: IndexSnapshot) -> NDArray[np.int64]:
     """For each text the first document that has it, numbered in the order of adding."""
     if snapshot not in _first_documents:
         firsts = np.full(snapshot.text_count, -1, np.int64)

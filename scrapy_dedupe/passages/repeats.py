@@ -77,7 +77,7 @@ class Material(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class RepeatedRuns:
     """Runs that were found: the length of each in values, in how many documents it stands, and its first place.
 
     The places of a run are so many as *counts* tells of *places*, from *starts* on, in no order.
@@ -135,7 +135,7 @@ class Repeats:
         self._most = _FAR if max_docs is None else max_docs
         self._stops = _stops_of(material.sequence)
 
-    def __iter__(self) -> Iterator[Runs]:
+    def __iter__(self) -> Iterator[RepeatedRuns]:
         for hashes, positions in self._material.buckets():
             members = self._promising(self._grouped(hashes, positions))
             del hashes, positions
@@ -224,7 +224,7 @@ class Repeats:
         is_first[heads] = True
         return np.add.reduceat(np.where(is_first, self._material.weights[texts], 0), heads)
 
-    def _chains(self, members: _Members) -> tuple[Runs | None, _Members]:
+    def _chains(self, members: _Members) -> tuple[RepeatedRuns | None, _Members]:
         """The runs that one member of each class begins, and the classes of those that leave it together."""
         sizes = members.sizes
         classes = np.repeat(np.arange(len(sizes)), sizes)
@@ -247,7 +247,7 @@ class Repeats:
         reaches: Numbers,
         nexts: Values,
         order: Numbers,
-    ) -> Runs | None:
+    ) -> RepeatedRuns | None:
         gaps = np.full(len(members), _FAR)
         is_same = (classes[1:] == classes[:-1]) & (members.texts[1:] == members.texts[:-1])
         gaps[1:][is_same] = np.diff(members.positions)[is_same]
@@ -284,7 +284,7 @@ class Repeats:
         np.maximum.at(written, of_class, ends - bases + 1)
         behind = np.cumsum(written)
         is_written = np.arange(len(order)) - starts[classes] < written[classes]
-        return Runs(
+        return RepeatedRuns(
             reaches[ends],
             documents[is_told],
             firsts[is_told],

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
 
-    from .snapshot import Snapshot
+    from .snapshot import IndexSnapshot
     from .tokens import Tokeniser
     from .values import Posts
 
@@ -100,7 +100,7 @@ class SeedSearch:
     """
 
     def __init__(
-        self, snapshot: Snapshot, weights: Numbers, path: Path, boilerplate_share: float | None
+        self, snapshot: IndexSnapshot, weights: Numbers, path: Path, boilerplate_share: float | None
     ) -> None:
         self._snapshot = snapshot
         self._weights = weights
@@ -111,7 +111,7 @@ class SeedSearch:
         self._has_seed = np.zeros(snapshot.text_count, np.bool_)
         self._count, self._sum, self._squares = 0, 0, 0
 
-    def seeds(self, least: int, sigma: float | None, taboo: Keys, watch: Watch) -> Seeds:
+    def seeds(self, least: int, sigma: float | None, taboo: Keys, watch: Progress) -> Seeds:
         """The keys in at least *least* documents that are not *taboo*."""
         tabooed = KeySet(taboo, self._bits)
         with self._path.open("wb") as file:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.tasks.watching import UNWATCHED, counted, part
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 
 from .segment_layout import DIGEST_SIZE, name_head
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
 
     from .segments import Segment
 
@@ -26,7 +26,7 @@ _POSTS = 1 << 19  # read at a time
 _MOST_TEXTS = 20  # told of by name
 
 
-def check_segment(segment: Segment, watch: Watch = UNWATCHED) -> Iterator[str]:
+def check_segment(segment: Segment, watch: Progress = NO_PROGRESS) -> Iterator[str]:
     """Yield a sentence for everything that is wrong in *segment*.
 
     Checksums first; if one is wrong, what it covers is not looked at further. Then order, ranges and counts of posts,
@@ -50,7 +50,7 @@ def check_segment(segment: Segment, watch: Watch = UNWATCHED) -> Iterator[str]:
         yield from _check_blobs(segment, watch)
 
 
-def _check_posts(segment: Segment, watch: Watch) -> Iterator[str]:
+def _check_posts(segment: Segment, watch: Progress) -> Iterator[str]:
     counts = np.zeros(segment.text_count, np.int64)
     seen = None if segment.has_texts else np.zeros(segment.post_count, np.bool_)
     total = 0
@@ -86,14 +86,14 @@ def _check_posts(segment: Segment, watch: Watch) -> Iterator[str]:
         yield f"{segment.path}: {np.count_nonzero(~seen)} blots have no post."
 
 
-def _check_texts(segment: Segment, watch: Watch) -> Iterator[str]:
+def _check_texts(segment: Segment, watch: Progress) -> Iterator[str]:
     texts = segment.texts_of_digests(segment.digests)
     lost = np.flatnonzero(texts != np.arange(segment.text_count))
     if len(lost):
         yield f"{segment.path}: {len(lost)} texts are not found by their digests, the first is text {lost[0]}."
 
 
-def _check_documents(segment: Segment, watch: Watch) -> Iterator[str]:
+def _check_documents(segment: Segment, watch: Progress) -> Iterator[str]:
     _ = segment.document_texts, segment.document_hosts, segment.hosts  # their ranges are looked at
     used = np.unique(segment.document_texts[segment.document_texts < 0])
     if len(used) != len(segment.foreign):
@@ -109,7 +109,7 @@ def _check_documents(segment: Segment, watch: Watch) -> Iterator[str]:
         yield f"{segment.path}: the order of its names is wrong."
 
 
-def _check_blobs(segment: Segment, watch: Watch) -> Iterator[str]:
+def _check_blobs(segment: Segment, watch: Progress) -> Iterator[str]:
     found = 0
     for text in counted(range(segment.text_count), watch):
         try:

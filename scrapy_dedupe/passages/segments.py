@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.tasks.watching import UNWATCHED
 
 from .outlines import decode_outline
 from .segment_blobs import Blobs
-from .segment_checking import check_segment
 from .segment_files import PostsFile
 from .segment_layout import DIGEST_SIZE, GROUP_BITS, Section, SegmentEntry
 from .segment_names import Digests, Names
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    from scrapy_dedupe.tasks.watching import Watch
 
     from .segment_blocks import CheckedBlocks
 
@@ -263,10 +259,6 @@ class Segment:
         return self._names.documents_named(doc_ids)
 
     # The whole
-
-    def check(self, watch: Watch = UNWATCHED) -> Iterator[str]:
-        """Read all of the segment, and yield a sentence for everything that is wrong."""
-        return check_segment(self, watch)
 
     def damage(self) -> Iterator[str]:
         """Compare everything but the blobs with its checksum, and yield what is damaged."""

@@ -30,7 +30,7 @@ from .folder_files import damaged, lacking
 from .segment_layout import DIGEST_SIZE, blobs_name
 from .segments import Segment, key_bounds
 from .tokens import tokeniser_named
-from .values import Document, Posts
+from .values import IndexedDocument, Posts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ _TRIES = 50  # each of them needs another manifest, so that files are gone again
 _LEAST_POSTS = 1_024  # a segment tells only to within some posts where a key begins
 
 
-class Snapshot:
+class IndexSnapshot:
     """The index in *folder* as *manifest* tells it; `open` reads that first.
 
     Raises StoreRefused if a file is damaged or the index was made in a way that is not known here, FileNotFoundError if
@@ -203,7 +203,7 @@ class Snapshot:
         """The host of a document, told by its number over all segments; "" if it has none."""
         return self.host_names[self._document_hosts[number]]
 
-    def iter_documents(self) -> Iterator[Document]:
+    def iter_documents(self) -> Iterator[IndexedDocument]:
         """All documents, in the order in which they were added."""
         return map(self._document, np.flatnonzero(self.is_alive_document).tolist())
 
@@ -374,8 +374,8 @@ class Snapshot:
         segment = bisect.bisect_right(self._bases, text) - 1
         return self.segments[segment], text - self._bases[segment]
 
-    def _document(self, number: int) -> Document:
-        return Document(self.doc_id(number), self.host_of_document(number))
+    def _document(self, number: int) -> IndexedDocument:
+        return IndexedDocument(self.doc_id(number), self.host_of_document(number))
 
     def _documents_by_text(self, text: int) -> NDArray[np.int64]:
         documents, bounds = self._names

@@ -33,10 +33,10 @@ from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 from .archived_pages import PageRules, Pages
 from .catalogue import MANIFEST, read_manifest
-from .forms import ARCHIVE, BINARY, LINES, OPEN, START_BYTES, form_of, has_nul
-from .intake import RawDocument
+from .file_types import ARCHIVE, BINARY, LINES, OPEN, START_BYTES, form_of, has_nul
 from .json_lines import LineFields, documents_in
 from .preparation import checked_name
+from .text_reading import RawDocument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.warc.sources import ReadableFile
 
-    from .intake import Skipped
+    from .text_reading import Skipped
 
 STANDARD_INPUT: Final = "-"
 _WILDCARDS: Final = frozenset("*?[")
@@ -66,7 +66,7 @@ class SourceOptions:
     without: Path | None = None
 
 
-class Sources:
+class DocumentSources:
     """What *words* stand for. Raises UsageError for a word that names nothing, before anything is read."""
 
     def __init__(

@@ -71,7 +71,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class IndexedDocument:
     """A name under which a text was added, and the host whose page it is ("" if none)."""
 
     doc_id: str

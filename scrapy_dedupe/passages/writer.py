@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scrapy_dedupe.errors import StoreError, StoreUnavailable
-from scrapy_dedupe.tasks.watching import UNWATCHED
+from scrapy_dedupe.tasks.progress import NO_PROGRESS
 
 from . import catalogue
 from .catalogue import Manifest, segment_name
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedDocuments:
     """What was added to an index.
 
     *documents* were taken, *replaced* times one of them in place of an older text or host, also of one that was given
@@ -59,12 +59,14 @@ class Added:
     posts: int = 0
     copies: int = 0
 
-    def __add__(self, other: Added) -> Added:
-        return Added(*(getattr(self, name) + getattr(other, name) for name in Added.__slots__))
+    def __add__(self, other: AddedDocuments) -> AddedDocuments:
+        return AddedDocuments(
+            *(getattr(self, name) + getattr(other, name) for name in AddedDocuments.__slots__)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _NewDocument:
     """A document to be added: its host, and the digest of its text."""
 
     host: str
@@ -86,7 +88,7 @@ class IndexWriter:
         self.manifest = catalogue.begin(folder, parameters)
         self._pid = os.getpid()
         self.is_at_once = at_once
-        self.watch = UNWATCHED
+        self.watch = NO_PROGRESS
         self._committed = self.manifest
         self._is_doubtful = False
         self._has_leftovers = False
@@ -112,7 +114,7 @@ class IndexWriter:
                 " it says. See to the disk, and open the index again."
             )
 
-    def add(self, batches: Sequence[Prepared], then: Callable[[Added], object]) -> None:
+    def add(self, batches: Sequence[Prepared], then: Callable[[AddedDocuments], object]) -> None:
         """Add documents, as one new segment. Raises StoreUnavailable if that cannot be written.
 
         *then* is called as soon as the index has them, which may be before an error is raised.
@@ -127,7 +129,7 @@ class IndexWriter:
             else:
                 replaced.setdefault(segment.name, []).append(number)
         if not named:
-            then(Added(documents=overtaken, replaced=overtaken, unchanged=given - overtaken))
+            then(AddedDocuments(documents=overtaken, replaced=overtaken, unchanged=given - overtaken))
             return
         entry, added = self._written(batches, named)
         added = replace(
@@ -259,17 +261,19 @@ class IndexWriter:
                     found[asked[place]] = segment, number
         return found
 
-    def _is_as(self, segment: Segment, number: int, named: _Named) -> bool:
+    def _is_as(self, segment: Segment, number: int, named: _NewDocument) -> bool:
         """Whether a document of a segment has the same text and host as one that is to be added."""
         text = int(segment.document_texts[number])
         digest = segment.foreign[-1 - text] if text < 0 else segment.digests[text].tobytes()
         return digest == named.digest and segment.hosts[segment.document_hosts[number]] == named.host
 
-    def _written(self, batches: Sequence[Prepared], named: dict[str, _Named]) -> tuple[SegmentEntry, Added]:
+    def _written(
+        self, batches: Sequence[Prepared], named: dict[str, _NewDocument]
+    ) -> tuple[SegmentEntry, AddedDocuments]:
         """Write a segment of these documents, with those of their texts that the index does not hold."""
         wanted = dict.fromkeys((each.digest for each in named.values()), -1)
         held = self._held(list(wanted))
-        added = Added()
+        added = AddedDocuments()
         with SegmentWriter(self.folder, self._new_name(), self.parameters) as writer:
             for batch in batches:
                 chosen: list[int] = []
@@ -396,12 +400,12 @@ class IndexWriter:
         return name
 
 
-def _last_of_each_name(batches: Sequence[Prepared]) -> tuple[dict[str, _Named], int, int]:
+def _last_of_each_name(batches: Sequence[Prepared]) -> tuple[dict[str, _NewDocument], int, int]:
     """The documents by their names, in the order in which they were given; how many were given; how many were overtaken.
 
     Of several under one name the last one counts, at its own place unless it is as the one before.
     """
-    named: dict[str, _Named] = {}
+    named: dict[str, _NewDocument] = {}
     given = overtaken = 0
     for batch in batches:
         digests = _digests(batch)
@@ -413,7 +417,7 @@ def _last_of_each_name(batches: Sequence[Prepared]) -> tuple[dict[str, _Named], 
                     continue
                 del named[doc_id]
                 overtaken += 1
-            named[doc_id] = _Named(host, digests[text])
+            named[doc_id] = _NewDocument(host, digests[text])
     return named, given, overtaken
 
 
@@ -422,7 +426,7 @@ def _digests(batch: Prepared) -> list[bytes]:
     return [data[start : start + DIGEST_SIZE] for start in range(0, len(data), DIGEST_SIZE)]
 
 
-def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: NDArray[np.int64]) -> Added:
+def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: NDArray[np.int64]) -> AddedDocuments:
     """Add some texts of a batch with their posts."""
     first = writer.text_count
     sizes = np.diff(batch.blob_bounds)
@@ -446,4 +450,4 @@ def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: NDArray[np.int64]
     )
     writer.add_posts(keys, of_posts, spots if len(spots) else None)
     tokens, characters, posts = (int(column.sum()) for column in counts)
-    return Added(texts=len(chosen), tokens=tokens, characters=characters, posts=posts)
+    return AddedDocuments(texts=len(chosen), tokens=tokens, characters=characters, posts=posts)

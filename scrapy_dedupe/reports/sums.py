@@ -213,7 +213,7 @@ def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
         notes.append(
             f"Nothing is known of the course of {_named(bare)}: imported, made by another program or an earlier"
             " version, or nothing was kept, as by classes that are set by hand without"
-            " scrapy_dedupe.reporting.ReportExtension. Only the counts of the index are shown, and the timeline, hosts,"
+            " scrapy_dedupe.extensions.ReportExtension. Only the counts of the index are shown, and the timeline, hosts,"
             " groups and patterns are without them."
         )
     if cut := [crawl.id for crawl in crawls if _is_cut(crawl)]:

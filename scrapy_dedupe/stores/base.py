@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     OnForgotten: TypeAlias = Callable[[str, int], None]
 
 __all__ = [
-    "Capture",
     "ContentStore",
     "Counts",
     "CrawlInfo",
@@ -46,13 +45,14 @@ __all__ = [
     "Signature",
     "Source",
     "Store",
+    "TextMatch",
     "UrlCapture",
     "Waiting",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class SeenText:
     """A page as it was read: its text, URL, crawl and time, and what was decided about it.
 
     ``digest`` is the 16-byte key of the text, ``seen_ms`` the time in milliseconds since the epoch (UTC).
@@ -84,7 +84,7 @@ class Signature:
     share of them has to be equal.
     """
 
-    capture: Capture
+    capture: SeenText
     bands: Sequence[bytes]
     rows: bytes
     min_equal: int
@@ -94,7 +94,7 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenText:
+class TextMatch:
     """A text that the store already held.
 
     ``seen_ms`` is the time of that first capture, in milliseconds since the epoch (UTC). ``had_this_url``
@@ -119,7 +119,7 @@ class NearAnswer:
     ``is_template``: there was one whose whole text is near, but not the part that is no template.
     """
 
-    seen: SeenText | None = None
+    seen: TextMatch | None = None
     is_template: bool = False
 
 
@@ -142,7 +142,7 @@ class ContentStore(Protocol):
     def remember_for(self, seconds: float | None) -> None:
         """Take texts whose first capture is older as new. None: never."""
 
-    def claim_texts(self, captures: Sequence[Capture], *, pending: bool = True) -> list[SeenText | None]:
+    def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
         """Test and insert each text in one atomic step: None if it is new, else the capture that came first.
 
         A text that is pending at the same URL is new. All captures take one round trip, or one transaction.
@@ -157,7 +157,7 @@ class ContentStore(Protocol):
         Otherwise the text goes into each of its buckets (the last one in a bucket stays there).
         """
 
-    def find_texts(self, captures: Sequence[Capture]) -> list[SeenText | None]:
+    def find_texts(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
         """As :meth:`claim_texts`, without writing anything."""
 
     def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
@@ -165,9 +165,9 @@ class ContentStore(Protocol):
 
     def settle(
         self,
-        passed: Sequence[Capture],
-        failed: Sequence[Capture] = (),
-        dropped: Sequence[Capture] = (),
+        passed: Sequence[SeenText],
+        failed: Sequence[SeenText] = (),
+        dropped: Sequence[SeenText] = (),
     ) -> None:
         """Confirm the texts of pages that went through; forget those of pages that failed.
 
@@ -176,7 +176,7 @@ class ContentStore(Protocol):
         A page that went through while the first one with its text is pending becomes the first one. Safe to repeat.
         """
 
-    def captures(self, url: str) -> list[tuple[Capture, SeenText | None]]:
+    def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
         """What is known of a URL, oldest first: each text that it had, and the original if that is another page."""
 
     def forget(self, url: str) -> int:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from .base import Capture, OnForgotten, SeenText, Signature
+    from .base import OnForgotten, SeenText, Signature, TextMatch
 
 PREFIX = "dedupe:{content}:v2:"
 
@@ -79,10 +79,10 @@ class RedisContent:
     def remember_for(self, seconds: float | None) -> None:
         self._lifetime = b"0" if seconds is None else b"%d" % round(seconds * 1000)
 
-    def claim_texts(self, captures: Sequence[Capture], *, pending: bool = True) -> list[SeenText | None]:
+    def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
         return self._texts(b"claim" if pending else b"sure", captures)
 
-    def find_texts(self, captures: Sequence[Capture]) -> list[SeenText | None]:
+    def find_texts(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
         return self._texts(b"find", captures)
 
     def claim_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
@@ -93,9 +93,9 @@ class RedisContent:
 
     def settle(
         self,
-        passed: Sequence[Capture],
-        failed: Sequence[Capture] = (),
-        dropped: Sequence[Capture] = (),
+        passed: Sequence[SeenText],
+        failed: Sequence[SeenText] = (),
+        dropped: Sequence[SeenText] = (),
     ) -> None:
         outcomes = ((b"+", passed), (b"-", failed), (b"=", dropped))
         pages = [(outcome, capture) for outcome, captures in outcomes for capture in captures]
@@ -111,7 +111,7 @@ class RedisContent:
                 )  # fmt: skip
             self._scripts.run(_SETTLE, self._crawls, self._prefix, self._lifetime, *arguments)
 
-    def captures(self, url: str) -> list[tuple[Capture, SeenText | None]]:
+    def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
         with redis_faults(self._url):
             return self._survey.captures(url, int(self._lifetime))
 
@@ -155,7 +155,7 @@ class RedisContent:
     def _key(self, kind: bytes, name: bytes = b"") -> bytes:
         return self._prefix + kind + name
 
-    def _texts(self, operation: bytes, captures: Sequence[Capture]) -> list[SeenText | None]:
+    def _texts(self, operation: bytes, captures: Sequence[SeenText]) -> list[TextMatch | None]:
         if not captures:
             return []
         arguments: list[bytes] = []

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from .base import Capture, SeenText
+from .base import SeenText, TextMatch
 from .content_values import raw, url_key
 from .scripting import Script
 
@@ -54,17 +54,17 @@ class RedisSurvey:
         self._prefix = prefix
         self._scripts = scripts
 
-    def captures(self, url: str, lifetime_ms: int) -> list[tuple[Capture, SeenText | None]]:
+    def captures(self, url: str, lifetime_ms: int) -> list[tuple[SeenText, TextMatch | None]]:
         """As :meth:`~.base.ContentStore.captures`, with 0 for texts that are remembered for ever."""
         its_url = raw(url)
         known = {
-            text.digest: Capture(text.digest, url, self._crawl(text.place).decode(), text.seen_ms)
+            text.digest: SeenText(text.digest, url, self._crawl(text.place).decode(), text.seen_ms)
             for text in self._texts()
             if text.url == its_url
         }
         for digest, value in self._notes(self._key(b"c", url_key(url))):
             kind, ms, place, similarity, original = value.split(b" ", 4)
-            capture = Capture(
+            capture = SeenText(
                 digest,
                 url,
                 self._crawl(place).decode(),
@@ -167,7 +167,7 @@ class RedisSurvey:
     def _crawl(self, place: bytes) -> bytes:
         return cast("bytes", self._client.lindex(cast("str", self._key(b"n")), int(place)))
 
-    def _original(self, capture: Capture, lifetime_ms: int) -> SeenText | None:
+    def _original(self, capture: SeenText, lifetime_ms: int) -> TextMatch | None:
         digest = capture.original or capture.digest
         value = self._values([self._key(b"t", digest)])[0]
         if value is None:
@@ -201,10 +201,10 @@ class RedisSurvey:
 
 def seen_text(
     digest: bytes, first: bytes, crawl: bytes, had_this_url: object, similarity: float = 1.0
-) -> SeenText:
+) -> TextMatch:
     """A text whose first capture is kept as *first*."""
     state, seen_ms, _, url = first.split(b" ", 3)
-    return SeenText(
+    return TextMatch(
         digest=digest,
         url=url.decode("utf-8", "surrogatepass"),
         crawl=crawl.decode(),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from struct import unpack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .base import Capture, NearAnswer, SeenText
+from .base import NearAnswer, SeenText, TextMatch
 from .content_values import near_candidates, refuse_other_parameters, url_key
 from .faults import sqlite_faults
 from .sqlite_content_tables import first_captures, joined_url, kept_text, noted_row, split_url
@@ -58,13 +58,13 @@ class SqliteContent:
     def remember_for(self, seconds: float | None) -> None:
         self._lifetime_ms = None if seconds is None else round(seconds * 1000)
 
-    def claim_texts(self, captures: Sequence[Capture], *, pending: bool = True) -> list[SeenText | None]:
+    def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
         if not captures:
             return []
         with self._writing():
             return self._claim(captures, pending)
 
-    def find_texts(self, captures: Sequence[Capture]) -> list[SeenText | None]:
+    def find_texts(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
         with self._reading():
             first = self._first([capture.digest for capture in captures])
             return [self._answer(capture.digest, first.get(capture.digest), capture) for capture in captures]
@@ -81,27 +81,27 @@ class SqliteContent:
 
     def settle(
         self,
-        passed: Sequence[Capture],
-        failed: Sequence[Capture] = (),
-        dropped: Sequence[Capture] = (),
+        passed: Sequence[SeenText],
+        failed: Sequence[SeenText] = (),
+        dropped: Sequence[SeenText] = (),
     ) -> None:
         if passed or failed or dropped:
             with self._writing():
                 self._settle(passed, (*failed, *dropped), dropped)
 
-    def captures(self, url: str) -> list[tuple[Capture, SeenText | None]]:
+    def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
         with self._reading():
             known = {}
             for digest, crawl, seen_ms in self._connection.execute(
                 "SELECT digest, crawl, seen_ms FROM content_first WHERE scheme = ? AND rest = ?",
                 split_url(url),
             ).fetchall():
-                known[digest] = Capture(digest, url, self._crawl_id(crawl), seen_ms)
+                known[digest] = SeenText(digest, url, self._crawl_id(crawl), seen_ms)
             for digest, crawl, seen_ms, *decided in self._connection.execute(
                 "SELECT digest, crawl, seen_ms, kind, original, similarity FROM content_captures WHERE url_key = ?",
                 (url_key(url),),
             ).fetchall():
-                noted = Capture(digest, url, self._crawl_id(crawl), seen_ms, *decided)
+                noted = SeenText(digest, url, self._crawl_id(crawl), seen_ms, *decided)
                 if noted.kind == "near" or noted.original is not None or digest not in known:
                     known[digest] = noted
             return [
@@ -266,8 +266,8 @@ class SqliteContent:
         return {row[0]: row[1:] for row in rows}
 
     def _answer(
-        self, digest: bytes, first: _First | None, capture: Capture, similarity: float = 1.0
-    ) -> SeenText | None:
+        self, digest: bytes, first: _First | None, capture: SeenText, similarity: float = 1.0
+    ) -> TextMatch | None:
         """The first capture of the text *digest*, unless it is forgotten, or is this page itself in hand."""
         if first is None or self._is_forgotten(first[3], capture):
             return None
@@ -275,32 +275,32 @@ class SqliteContent:
             return None
         return self._seen(digest, first, capture, similarity)
 
-    def _seen(self, digest: bytes, first: _First, capture: Capture, similarity: float) -> SeenText:
+    def _seen(self, digest: bytes, first: _First, capture: SeenText, similarity: float) -> TextMatch:
         scheme, rest, crawl, seen_ms, pending = first
         had_this_url = (scheme, rest) == split_url(capture.url) or self._had(digest, capture)
         url = joined_url(scheme, rest)
-        return SeenText(digest, url, self._crawl_id(crawl), seen_ms, had_this_url, similarity, bool(pending))
+        return TextMatch(digest, url, self._crawl_id(crawl), seen_ms, had_this_url, similarity, bool(pending))
 
-    def _had(self, digest: bytes, capture: Capture) -> bool:
+    def _had(self, digest: bytes, capture: SeenText) -> bool:
         row = self._connection.execute(
             "SELECT seen_ms FROM content_captures WHERE url_key = ? AND digest = ?",
             (url_key(capture.url), digest),
         ).fetchone()
         return row is not None and not self._is_forgotten(row[0], capture)
 
-    def _is_forgotten(self, seen_ms: int, capture: Capture) -> bool:
+    def _is_forgotten(self, seen_ms: int, capture: SeenText) -> bool:
         return self._lifetime_ms is not None and seen_ms + self._lifetime_ms <= capture.seen_ms
 
-    def _original(self, capture: Capture) -> SeenText | None:
+    def _original(self, capture: SeenText) -> TextMatch | None:
         digest = capture.original or capture.digest
         first = self._first([digest]).get(digest)
         return None if first is None else self._seen(digest, first, capture, 1.0)
 
-    def _claim(self, captures: Sequence[Capture], pending: bool) -> list[SeenText | None]:
+    def _claim(self, captures: Sequence[SeenText], pending: bool) -> list[TextMatch | None]:
         first = self._first([capture.digest for capture in captures])
-        claimed: dict[bytes, Capture] = {}
+        claimed: dict[bytes, SeenText] = {}
         replaced: list[tuple[bytes]] = []
-        answers: list[SeenText | None] = []
+        answers: list[TextMatch | None] = []
         for capture in captures:
             digest = capture.digest
             known = first.get(digest)
@@ -317,7 +317,7 @@ class SqliteContent:
         self._insert("content_pending" if pending else "content_texts", {key: first[key] for key in claimed})
         return answers
 
-    def _row(self, capture: Capture, pending: bool) -> _First:
+    def _row(self, capture: SeenText, pending: bool) -> _First:
         return (*split_url(capture.url), self._crawl_number(capture.crawl), capture.seen_ms, int(pending))
 
     def _insert(self, table: str, first: dict[bytes, _First]) -> None:
@@ -328,7 +328,7 @@ class SqliteContent:
         )
 
     def _settle(
-        self, passed: Sequence[Capture], failed: Sequence[Capture], dropped: Sequence[Capture]
+        self, passed: Sequence[SeenText], failed: Sequence[SeenText], dropped: Sequence[SeenText]
     ) -> None:
         first = self._first([capture.digest for capture in (*passed, *failed)])
         were_pending = {digest for digest, row in first.items() if row[4]}

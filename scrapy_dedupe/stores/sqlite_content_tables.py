@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from .content_values import raw, url_key
 
 if TYPE_CHECKING:
-    from .base import Capture
+    from .base import SeenText
 
 _TEXTS = """
 CREATE TABLE IF NOT EXISTS content_texts (
@@ -120,7 +120,7 @@ def first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list[
     return " AND ".join(conditions), values
 
 
-def noted_row(capture: Capture, crawl: int) -> tuple[Any, ...]:
+def noted_row(capture: SeenText, crawl: int) -> tuple[Any, ...]:
     """A row of ``content_captures``."""
     original = None if capture.original == capture.digest else capture.original
     decided = (capture.kind, original, capture.similarity)

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 @dataclass(slots=True)
-class _Page:
+class _DonePage:
     url: str
     depth: int
     fingerprints: list[bytes]
@@ -38,7 +38,7 @@ class DoneWatch(Generic[R]):
     """
 
     def __init__(self) -> None:
-        self._pages: dict[R, _Page] = {}
+        self._pages: dict[R, _DonePage] = {}
         self._by_url: dict[str, list[R]] = {}
         self._missing: set[R] = set()
 
@@ -48,7 +48,7 @@ class DoneWatch(Generic[R]):
     def received(self, request: R, url: str, depth: int, fingerprints: list[bytes]) -> None:
         """The response to ``request`` came from ``url``, and its callback is about to run."""
         self._drop(request)
-        self._pages[request] = _Page(url, depth, fingerprints)
+        self._pages[request] = _DonePage(url, depth, fingerprints)
         self._by_url.setdefault(url, []).append(request)
 
     def found(
@@ -94,7 +94,7 @@ class DoneWatch(Generic[R]):
         self._missing.clear()
         return fingerprints
 
-    def _at_work(self, requests: Iterable[R], active: Collection[R] | None) -> list[_Page]:
+    def _at_work(self, requests: Iterable[R], active: Collection[R] | None) -> list[_DonePage]:
         return [
             self._pages[request]
             for request in requests

@@ -41,7 +41,7 @@ from scrapy_dedupe.urls.exact import ExactSet
 from scrapy_dedupe.urls.forgotten import Forgotten
 from scrapy_dedupe.urls.journal import DONE, Journal, Kind, sync_folder
 from scrapy_dedupe.urls.scrapy_file import SCRAPY_NAME, read_requests_seen, unread_from
-from scrapy_dedupe.urls.snapshot import Snapshot
+from scrapy_dedupe.urls.snapshot import FilterSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -235,9 +235,9 @@ class FilterFolder:
             for journal in self._journals:
                 journal.sync()
             bloom = filter_.bloom if isinstance(filter_, ConfirmedBloomFilter) else filter_
-            Snapshot(bloom, self.fingerprinter, self._done.size_bytes, self._seen.size_bytes, count).write(
-                self.snapshot
-            )
+            FilterSnapshot(
+                bloom, self.fingerprinter, self._done.size_bytes, self._seen.size_bytes, count
+            ).write(self.snapshot)
         except (OSError, StoreError) as exc:
             raise StoreUnavailable(
                 f"The URL filter could not be saved to {self.snapshot}: {exc}. The next run counts this one as cut "
@@ -287,7 +287,7 @@ class FilterFolder:
         return self._open_cut(capacity, error_rate)
 
     def _open_clean(self, capacity: int, error_rate: float) -> Opened:
-        snapshot = Snapshot.read(self.snapshot, self.fingerprinter)
+        snapshot = FilterSnapshot.read(self.snapshot, self.fingerprinter)
         bloom, notes = snapshot.filter, []
         # First, since what lies behind these sizes never came to count.
         cut = self._done.open(snapshot.done_bytes)
@@ -350,7 +350,7 @@ class FilterFolder:
         self._read_forgotten()
         return Opened(self._confirming(bloom, None), LastStop.CUT, 0, cut, forgotten=self._forgotten)
 
-    def _made_anew(self, snapshot: Snapshot, capacity: int, error_rate: float) -> GrowingBloomFilter:
+    def _made_anew(self, snapshot: FilterSnapshot, capacity: int, error_rate: float) -> GrowingBloomFilter:
         """The filter with another error rate, from the journal of seen requests, if that has all of them."""
         stored = snapshot.filter
         bloom = GrowingBloomFilter(max(capacity, stored.capacity), error_rate)

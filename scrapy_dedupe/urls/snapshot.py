@@ -44,7 +44,7 @@ _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class FilterSnapshot:
     """A filter and what lay beside it at that stop. Sizes in bytes; ``exact`` is None without an exact set."""
 
     filter: GrowingBloomFilter
@@ -69,7 +69,7 @@ class Snapshot:
         sync_folder(path.parent)
 
     @classmethod
-    def read(cls, path: Path, fingerprinter: str) -> Snapshot:
+    def read(cls, path: Path, fingerprinter: str) -> FilterSnapshot:
         """The snapshot at ``path``.
 
         Raises :class:`~scrapy_dedupe.errors.StoreRefused` when it is damaged, of another format version, or of
@@ -79,7 +79,7 @@ class Snapshot:
             return cls._read(_Checked(file, path), path, fingerprinter)
 
     @classmethod
-    def _read(cls, file: _Checked, path: Path, fingerprinter: str) -> Snapshot:
+    def _read(cls, file: _Checked, path: Path, fingerprinter: str) -> FilterSnapshot:
         magic, version, head_size = _START.unpack(file.read(_START.size))
         if magic != _MAGIC:
             raise StoreRefused(_damaged(path))

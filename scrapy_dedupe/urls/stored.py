@@ -36,7 +36,7 @@ from scrapy_dedupe.urls.folder import (
 from scrapy_dedupe.urls.forgotten import Forgotten
 from scrapy_dedupe.urls.journal import DONE, MAX_FINGERPRINT_BYTES, Journal, read_records
 from scrapy_dedupe.urls.scrapy_file import read_requests_seen, unread_from
-from scrapy_dedupe.urls.snapshot import Snapshot
+from scrapy_dedupe.urls.snapshot import FilterSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -71,7 +71,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedFingerprints:
     """How many fingerprints were new, how many count as seen again that were forgotten, how many were known.
 
     ``taken_over`` are those of Scrapy's own file, which a filter that is made takes over; ``damaged`` is that file and
@@ -109,7 +109,7 @@ class StoredFilter:
         self._seen = _Journal.of(folder, SEEN_NAME, SEEN)
         self._forgotten_log = _Journal.of(folder, FORGOTTEN_NAME, FORGOTTEN)
         self._forgotten = Forgotten()
-        self._snapshot: Snapshot | None = None
+        self._snapshot: FilterSnapshot | None = None
         self._filter: LocalFilter | None = None
         self._exact: ExactSet | None = None
 
@@ -218,7 +218,7 @@ class StoredFilter:
             log.sync()
         return count
 
-    def add_many(self, fingerprints: Iterable[bytes]) -> Added:
+    def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         """Record fingerprints of 1 to 65,535 bytes; those that were forgotten count as seen again.
 
         The memory that is needed is that of the filter. What ``fingerprints`` raises goes through, and leaves
@@ -248,7 +248,7 @@ class StoredFilter:
                 journal.lock()
         if folder.snapshot.exists():
             self.last_stop = LastStop.CLEAN
-            self._snapshot = Snapshot.read(folder.snapshot, self.fingerprinter)
+            self._snapshot = FilterSnapshot.read(folder.snapshot, self.fingerprinter)
             self._seen.look(self._snapshot.seen_bytes)
         elif self._done.has_head():
             self.last_stop = LastStop.CUT
@@ -264,7 +264,7 @@ class StoredFilter:
             exact.close()
         if self.folder.snapshot.exists():
             self.last_stop = LastStop.CLEAN
-            self._snapshot = Snapshot.read(self.folder.snapshot, self.fingerprinter)
+            self._snapshot = FilterSnapshot.read(self.folder.snapshot, self.fingerprinter)
             self._seen.look(self._snapshot.seen_bytes)
         self._read_forgotten()
 
@@ -337,9 +337,9 @@ class StoredFilter:
             self._seen.clear()
         return self._seen
 
-    def _add_many(self, fingerprints: Iterable[bytes]) -> Added:
+    def _add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         list_ = self._list_to_write()
-        theirs = Added()
+        theirs = AddedFingerprints()
         if self.last_stop is LastStop.NONE:
             theirs = self._take_over(list_)
         added = self._record(list_, fingerprints)
@@ -348,18 +348,18 @@ class StoredFilter:
             self._write_snapshot()
         if self._forgotten.has_taken:
             self._rewrite_forgotten()
-        return Added(added.new, added.again, added.known, theirs.new, theirs.damaged)
+        return AddedFingerprints(added.new, added.again, added.known, theirs.new, theirs.damaged)
 
-    def _take_over(self, list_: _Journal) -> Added:
+    def _take_over(self, list_: _Journal) -> AddedFingerprints:
         theirs = self.folder.scrapy_file
         if theirs is None or not theirs.exists():
-            return Added()
+            return AddedFingerprints()
         with theirs.open("rb") as file:
             added = self._record(list_, read_requests_seen(file))
             end = unread_from(file)
         return added if end is None else replace(added, damaged=(theirs, end))
 
-    def _record(self, list_: _Journal, fingerprints: Iterable[bytes]) -> Added:
+    def _record(self, list_: _Journal, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         filter_ = self.filter
         total = new = again = 0
         for part in _parts(fingerprints):
@@ -380,7 +380,7 @@ class StoredFilter:
                 filter_.exact.write_pending()
             total += len(part)
             new += len(found)
-        return Added(new, again, total - new - again)
+        return AddedFingerprints(new, again, total - new - again)
 
     def _not_taken(self, list_: _Journal, error: StoreUnavailable) -> NoReturn:
         left = "has what was added so far" if self.last_stop is LastStop.CUT else "is as it was"
@@ -398,7 +398,7 @@ class StoredFilter:
             count = exact.count if is_stored else None
         # The journal of done requests of a new job is empty, and gets its head from the run that begins.
         done_bytes = 0 if old is None else old.done_bytes
-        self._snapshot = Snapshot(bloom, self.fingerprinter, done_bytes, self._seen.size_bytes, count)
+        self._snapshot = FilterSnapshot(bloom, self.fingerprinter, done_bytes, self._seen.size_bytes, count)
         self._snapshot.write(self.folder.snapshot)
         self._seen.look(self._snapshot.seen_bytes)
         self._filter = None

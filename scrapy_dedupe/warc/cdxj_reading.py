@@ -216,7 +216,9 @@ def _capture(line: bytes) -> CdxCapture:
     get = fields.get
     url = get("url")
     if not isinstance(url, str) or url in ("", "<>"):
-        raise _Fault("has no URL" if url in (None, "", "<>") else f"has a URL that is not a string: {_cut(url)}")
+        raise _Fault(
+            "has no URL" if url in (None, "", "<>") else f"has a URL that is not a string: {_cut(url)}"
+        )
     if url.startswith("<") and url.endswith(">"):
         url = url[1:-1]  # GNU Wget writes WARC-Target-URI this way, and some indexers copy it
     return CdxCapture(

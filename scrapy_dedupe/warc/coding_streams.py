@@ -39,9 +39,7 @@ def decoded_stream(
     after the whole body was read. An empty body has nothing to decode.
     """
     if len(codings) > MOST_CODINGS:
-        raise Undecodable(
-            f"it has {len(codings)} content codings, and at most {MOST_CODINGS} are decoded"
-        )
+        raise Undecodable(f"it has {len(codings)} content codings, and at most {MOST_CODINGS} are decoded")
     if not codings or next(open_body(), None) is None:
         yield from open_body()
         return

@@ -22,7 +22,7 @@ from scrapy_dedupe.warc.zip_members import ZIP_MAGIC, ZipDirectory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from scrapy_dedupe.warc.manifests import Listed
+    from scrapy_dedupe.warc.manifests import ListedFile
     from scrapy_dedupe.warc.sources import ReadableFile
 
 WACZ_SUFFIX = ".wacz"
@@ -124,7 +124,7 @@ def _raise(fault: str) -> None:
     raise DamagedInput(fault)
 
 
-def _named(manifest: ReadableFile, listed: Listed) -> ReadableFile:
+def _named(manifest: ReadableFile, listed: ListedFile) -> ReadableFile:
     file = place_file(listed.place)
     if not isinstance(manifest, Path):
         return file

@@ -60,7 +60,7 @@ _SHA256 = re.compile(r"(?:sha-?256:)?([0-9a-f]{64})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedFile:
     """A file that a manifest names: ``place`` is an absolute path or a URL, ``hash`` a SHA-256 in bare hex."""
 
     name: str
@@ -90,7 +90,7 @@ def is_manifest(place: str) -> bool:
 
 def read_manifest(
     place: str, *, allow_outside: bool = False, with_names: bool = True, on_fault: Callable[[str], None]
-) -> Iterator[Listed]:
+) -> Iterator[ListedFile]:
     """Yield what the multi-WACZ JSON at a path or URL names, in its order, with that of others which it names.
 
     The same file, named again, comes once, and two files of one name are refused; without *with_names* the
@@ -115,9 +115,9 @@ class _Reading:
         self._on_fault = on_fault
         self._open: list[str] = []  # manifests that are being read, each named by the one before
         self._read: set[str] = set()
-        self._known: dict[str, Listed] = {}  # by name, or by place where names do not count
+        self._known: dict[str, ListedFile] = {}  # by name, or by place where names do not count
 
-    def listed(self, place: str, resources: list[object]) -> Iterator[Listed]:
+    def listed(self, place: str, resources: list[object]) -> Iterator[ListedFile]:
         key = _key(place)
         self._open.append(key)
         self._read.add(key)
@@ -134,7 +134,7 @@ class _Reading:
                 self._on_fault(f"{shown(place)} names {refused}")
         self._open.pop()
 
-    def _entry(self, manifest: str, number: int, resource: object) -> Listed:
+    def _entry(self, manifest: str, number: int, resource: object) -> ListedFile:
         if not isinstance(resource, dict):
             raise _Refused(f"{_cut(resource)} as its resource {number}, which is no object.")
         name = resource.get("name")
@@ -149,7 +149,7 @@ class _Reading:
         crawl = resource.get("crawlId")
         if crawl is not None and (not isinstance(crawl, str) or not _is_text(crawl)):
             raise _Refused(f"{_cut(path)} with the crawlId {_cut(crawl)}, which is no text.")
-        return Listed(name, place, _hash(path, resource), _size(path, resource), crawl or None)
+        return ListedFile(name, place, _hash(path, resource), _size(path, resource), crawl or None)
 
     def _place(self, manifest: str, path: object) -> str:
         if not isinstance(path, str) or "\0" in path or not _is_text(path):
@@ -166,7 +166,7 @@ class _Reading:
             )
         return place
 
-    def _inner(self, entry: Listed) -> list[object] | None:
+    def _inner(self, entry: ListedFile) -> list[object] | None:
         """The resources of a manifest inside of another; None for one that was read."""
         what, key = _cut(shown(entry.place)), _key(entry.place)
         if key in self._open:
@@ -185,7 +185,7 @@ class _Reading:
             self._read.add(key)
             raise _Refused(f"{what}, which is left out: {error}") from error
 
-    def _is_new(self, entry: Listed) -> bool:
+    def _is_new(self, entry: ListedFile) -> bool:
         known = self._known.setdefault(entry.name if self._with_names else _key(entry.place), entry)
         if known is entry:
             return True

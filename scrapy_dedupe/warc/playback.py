@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.warc.capture import Headers
     from scrapy_dedupe.warc.framing import Damage
-    from scrapy_dedupe.warc.playback_index import Place
+    from scrapy_dedupe.warc.playback_index import CapturePlace
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -189,7 +189,7 @@ class Playback:
         self.unresolved += unresolved
         return None
 
-    def _record(self, place: Place) -> StoredRecord:
+    def _record(self, place: CapturePlace) -> StoredRecord:
         return read_record(self._files[place.file], place.offset, block_position=place.block_position)
 
     def _original(self, revisit: StoredRecord) -> tuple[StoredRecord, str | None] | None:

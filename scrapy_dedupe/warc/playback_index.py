@@ -97,7 +97,7 @@ _NEAREST_FIRST = "ORDER BY is_partial, abs(date_ms - ?), number"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CapturePlace:
     """Where a capture is: the number of its file, the offset, and the place in a shared gzip member."""
 
     file: int
@@ -112,13 +112,13 @@ class Place:
     digest: str | None
 
 
-class PlaybackIndex(Captures[str, Place]):
+class PlaybackIndex(Captures[str, CapturePlace]):
     """Filled with `add`, finished with `finish`, then asked. For the thread that made it.
 
     *read* gives the record at a place.
     """
 
-    def __init__(self, read: Callable[[Place], StoredRecord]) -> None:
+    def __init__(self, read: Callable[[CapturePlace], StoredRecord]) -> None:
         self._read = read
         # No name: a temporary database that nobody else sees.
         self._database = sqlite3.connect("", isolation_level=None)
@@ -160,7 +160,9 @@ class PlaybackIndex(Captures[str, Place]):
         """Delete the index."""
         self._database.close()
 
-    def captures(self, method: str, body: bytes, url: str, cookies: bytes, *, canonical: bool) -> list[Place]:
+    def captures(
+        self, method: str, body: bytes, url: str, cookies: bytes, *, canonical: bool
+    ) -> list[CapturePlace]:
         """The captures of a request, whole ones before others, then the newest first.
 
         *canonical*: those of other URLs with the same canonical form instead of those of the URL itself.
@@ -177,32 +179,32 @@ class PlaybackIndex(Captures[str, Place]):
         newest_first = list(places)
         wanted = cookie_key([cookies])
 
-        def is_second(place: Place) -> bool:
+        def is_second(place: CapturePlace) -> bool:
             return place.crawl != newest_first[0].crawl or place.cookies != wanted
 
         return sorted(newest_first, key=lambda place: (place.is_partial, is_second(place)))
 
     # As revisits refer to captures
 
-    def with_id(self, record_id: str) -> Iterator[Place]:
+    def with_id(self, record_id: str) -> Iterator[CapturePlace]:
         return self._places(f"id = ? AND {_ORIGINAL}", (record_id,))
 
-    def in_second(self, uri: str, second: int) -> Iterator[Place]:
+    def in_second(self, uri: str, second: int) -> Iterator[CapturePlace]:
         first = second * 1_000
         where = f"uri = ? AND date_ms BETWEEN ? AND ? AND {_WITH_PAYLOAD} ORDER BY is_partial, number"
         return self._places(where, (uri_key(uri), first, first + 999))
 
-    def with_digest(self, digest: str, uri: str | None, date_ms: int) -> Iterator[Place]:
+    def with_digest(self, digest: str, uri: str | None, date_ms: int) -> Iterator[CapturePlace]:
         if uri is None:
             return self._places(f"digest = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST} LIMIT 1", (digest, date_ms))
         where = f"digest = ? AND uri = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST} LIMIT 1"
         return self._places(where, (digest, uri_key(uri), date_ms))
 
-    def of_uri(self, uri: str, date_ms: int) -> Iterator[Place]:
+    def of_uri(self, uri: str, date_ms: int) -> Iterator[CapturePlace]:
         where = f"uri = ? AND status = 200 AND NOT is_partial AND {_WITH_PAYLOAD} {_NEAREST_FIRST} LIMIT 1"
         return self._places(where, (uri_key(uri), date_ms))
 
-    def has_payload(self, capture: Place, digest: str) -> bool:
+    def has_payload(self, capture: CapturePlace, digest: str) -> bool:
         return has_payload(self._read(capture), digest)
 
     def crawl_name(self, crawl: int) -> str | None:
@@ -215,9 +217,9 @@ class PlaybackIndex(Captures[str, Place]):
             self._names.append(name)
         self._crawl = self._crawls[name, file]
 
-    def _places(self, condition: str, values: tuple[object, ...]) -> Iterator[Place]:
+    def _places(self, condition: str, values: tuple[object, ...]) -> Iterator[CapturePlace]:
         statement = f"SELECT {_COLUMNS} FROM captures WHERE {condition}"  # noqa: S608 - no value is in it
-        return (Place(*row) for row in self._database.execute(statement, values))
+        return (CapturePlace(*row) for row in self._database.execute(statement, values))
 
     def _add_capture(self, file: int, record: StoredRecord, kind: str) -> None:
         uri = record.target_uri or ""

@@ -63,7 +63,7 @@ _WARC_NAME = re.compile(r"[^/\\\x00-\x1f]+\.warc(\.gz)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class WaczPage:
     """A page of the list that replay programs show. `date` is the WARC-Date of its record."""
 
     url: str
@@ -108,7 +108,7 @@ def pack(
     files: Sequence[Path],
     target: Path,
     *,
-    page_of: Callable[[StoredRecord], Page | None],
+    page_of: Callable[[StoredRecord], WaczPage | None],
     requires: Sequence[Requirement] = (),
     crawl: str,
     software: str,
@@ -230,11 +230,11 @@ def _what_fails(target: Path) -> Iterator[None]:
 
 
 def _entries(
-    file: Path, page_of: Callable[[StoredRecord], Page | None], on_read: Callable[[int], None]
-) -> Iterator[tuple[list[CdxLine], Page | None]]:
+    file: Path, page_of: Callable[[StoredRecord], WaczPage | None], on_read: Callable[[int], None]
+) -> Iterator[tuple[list[CdxLine], WaczPage | None]]:
     """Yield the index lines and pages of a WARC file. Raises ArchiveError if not all of it can be read."""
     indexer = Indexer(file.name)
-    page: Page | None = None
+    page: WaczPage | None = None
     exchange: str | None = None
     offset = 0
     try:
@@ -336,7 +336,7 @@ class _PageList:
         self._has_text = has_text
         self._file = tempfile.TemporaryFile(dir=folder, prefix=".pages-")  # noqa: SIM115 - see close()
 
-    def add(self, page: Page) -> None:
+    def add(self, page: WaczPage) -> None:
         values = {"url": page.url, "title": page.title, "ts": page.date, "text": page.text}
         known = {name: value for name, value in values.items() if value is not None}
         self._has_text = self._has_text or page.text is not None

@@ -14,7 +14,7 @@ from doctored_projects import ADDON
 
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Capture, Counts, Original
+from scrapy_dedupe.stores.base import Counts, Original, SeenText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,8 +54,8 @@ def store_url(tmp_path: Path) -> str:
         store.index.add(crawl, [entry], counts)
     store.index.commit("first", {"finish_reason": "finished"})
     texts = [
-        Capture(bytes(16), "https://example.com/", "first", 0),
-        Capture(bytes([1]) * 16, "https://example.com/b", "first", 0),
+        SeenText(bytes(16), "https://example.com/", "first", 0),
+        SeenText(bytes([1]) * 16, "https://example.com/b", "first", 0),
     ]
     store.content.claim_texts(texts, pending=False)
     store.close()

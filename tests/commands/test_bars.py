@@ -25,7 +25,7 @@ from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Capture
+from scrapy_dedupe.stores.base import SeenText
 from scrapy_dedupe.urls.folder import FilterFolder
 from scrapy_dedupe.urls.stored import StoredFilter
 from scrapy_dedupe.warc import records
@@ -102,7 +102,7 @@ def content_store(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path / 'texts.sqlite'}"
     with closing(open_store(url)) as store:
         captures = [
-            Capture(bytes([number]) * 16, f"https://example.com/{number}", "first", 0)
+            SeenText(bytes([number]) * 16, f"https://example.com/{number}", "first", 0)
             for number in range(TEXTS)
         ]
         store.content.claim_texts(captures, pending=False)

@@ -215,7 +215,7 @@ def test_the_verbs_of_archives_load_their_engines_when_they_are_run() -> None:
     )
     engines = ("summing", "collisions", "rewriting", "verifying", "restoring", "arc_files", "steps")
     loaded = set(done.stdout.split())
-    assert loaded.isdisjoint(f"scrapy_dedupe.afterwards.{engine}" for engine in engines)
+    assert loaded.isdisjoint(f"scrapy_dedupe.offline.{engine}" for engine in engines)
 
 
 def test_ids_of_others_do_not_steer_the_terminal(call: Callable[..., Any], store_url: str) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from scrapy_dedupe.content import Deduplicator, Document
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Capture
+from scrapy_dedupe.stores.base import SeenText
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapy_dedupe.stores.base import SeenText
+    from scrapy_dedupe.stores.base import TextMatch
 
 HOUR_MS = 3_600_000
 LONG = "<p>" + " ".join(f"Sentence number {number} of a text that is long enough." for number in range(40))
@@ -30,35 +30,37 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
     return f"sqlite:///{tmp_path / 'texts.sqlite'}"
 
 
-def text_at(url: str, crawl: str, age_hours: float) -> Capture:
+def text_at(url: str, crawl: str, age_hours: float) -> SeenText:
     name = url.rpartition("/")[2].encode()
-    return Capture(name * 16, url, crawl, time.time_ns() // 1_000_000 - round(age_hours * HOUR_MS))
+    return SeenText(name * 16, url, crawl, time.time_ns() // 1_000_000 - round(age_hours * HOUR_MS))
 
 
 TEXTS = ((A, "first", 100), (B, "first", 30), (C, "second", 30), (D, "second", 1))
 
 
 @pytest.fixture
-def texts(store_url: str) -> list[Capture]:
+def texts(store_url: str) -> list[SeenText]:
     """Four texts; that of B was seen at A too. D has not gone through."""
     captures = [text_at(*text) for text in TEXTS]
     store = open_store(store_url)
     try:
         store.content.claim_texts(captures[:3], pending=False)
         store.content.claim_texts(captures[3:])
-        again = Capture(captures[1].digest, A, "second", captures[1].seen_ms + 1, "exact", captures[1].digest)
+        again = SeenText(
+            captures[1].digest, A, "second", captures[1].seen_ms + 1, "exact", captures[1].digest
+        )
         store.content.settle([again])
     finally:
         store.close()
     return captures
 
 
-def left(store_url: str, texts: list[Capture]) -> list[str]:
+def left(store_url: str, texts: list[SeenText]) -> list[str]:
     store = open_store(store_url)
     try:
         # Asked from elsewhere, so that a pending text counts as well.
-        found: list[SeenText | None] = store.content.find_texts(
-            [Capture(text.digest, "http://other/", "other", text.seen_ms) for text in texts]
+        found: list[TextMatch | None] = store.content.find_texts(
+            [SeenText(text.digest, "http://other/", "other", text.seen_ms) for text in texts]
         )
     finally:
         store.close()
@@ -73,7 +75,7 @@ class Terminal(io.StringIO):
 # stats
 
 
-def test_stats_read_well(call: Callable[..., Any], store_url: str, texts: list[Capture]) -> None:
+def test_stats_read_well(call: Callable[..., Any], store_url: str, texts: list[SeenText]) -> None:
     called = call("content", "stats", "--store", store_url)
     assert (called.code, called.err) == (0, "")
     lines = called.out.splitlines()
@@ -136,7 +138,7 @@ def test_stats_as_json(call: Callable[..., Any], store_url: str) -> None:
     ids=" ".join,
 )
 def test_what_is_meant_is_counted_and_forgotten(
-    call: Callable[..., Any], store_url: str, texts: list[Capture], words: tuple[str, ...], stay: list[str]
+    call: Callable[..., Any], store_url: str, texts: list[SeenText], words: tuple[str, ...], stay: list[str]
 ) -> None:
     purge = ("content", "purge", "--store", store_url, "--json")
     dry = call(*purge, *words, "--dry-run")
@@ -155,7 +157,7 @@ def test_what_is_meant_is_counted_and_forgotten(
 def test_it_asks_before_it_forgets(
     call: Callable[..., Any],
     store_url: str,
-    texts: list[Capture],
+    texts: list[SeenText],
     monkeypatch: pytest.MonkeyPatch,
     answer: str,
     is_done: bool,
@@ -171,7 +173,7 @@ def test_it_asks_before_it_forgets(
 
 
 def test_where_nobody_can_be_asked_it_forgets_nothing(
-    call: Callable[..., Any], store_url: str, texts: list[Capture], monkeypatch: pytest.MonkeyPatch
+    call: Callable[..., Any], store_url: str, texts: list[SeenText], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     called = call("content", "purge", "--store", store_url, "--url", A)
@@ -194,7 +196,7 @@ def test_where_nobody_can_be_asked_it_forgets_nothing(
     ],
 )
 def test_what_is_not_meant_is_not_forgotten(
-    call: Callable[..., Any], store_url: str, texts: list[Capture], words: tuple[str, ...], sentence: str
+    call: Callable[..., Any], store_url: str, texts: list[SeenText], words: tuple[str, ...], sentence: str
 ) -> None:
     called = call("content", "purge", "--store", store_url, "--yes", *words)
     assert (called.code, called.out) == (2, "")
@@ -237,7 +239,7 @@ def test_texts_are_counted_beyond_one_batch(store_url: str) -> None:
     store = open_store(store_url)
     try:
         store.content.claim_texts(
-            [Capture(number.to_bytes(16, "big"), A, f"{number % 2}", number) for number in range(2_500)],
+            [SeenText(number.to_bytes(16, "big"), A, f"{number % 2}", number) for number in range(2_500)],
             pending=False,
         )
         assert store.content.count() == 2_500

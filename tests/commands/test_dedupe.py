@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from afterwards.outputs import assert_deduplicated
-from afterwards.planted import SITE, Copy, Planting, text
+from offline.outputs import assert_deduplicated
+from offline.planted import SITE, Copy, Planting, text
 
 from scrapy_dedupe.crawls import open_index
 

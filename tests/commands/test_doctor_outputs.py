@@ -126,9 +126,9 @@ def test_classes_that_are_set_by_hand_without_the_one_that_keeps_what_is_reporte
     project: Callable[..., Any],
 ) -> None:
     pipeline = 'ITEM_PIPELINES = {"scrapy_dedupe.pipelines.WarcPipeline": 300}\n'
-    words = "scrapy_dedupe.reporting.ReportExtension is not among the EXTENSIONS"
+    words = "scrapy_dedupe.extensions.ReportExtension is not among the EXTENSIONS"
     assert words in of(project(pipeline), "note")
-    extension = 'EXTENSIONS = {"scrapy_dedupe.reporting.ReportExtension": 500}\n'
+    extension = 'EXTENSIONS = {"scrapy_dedupe.extensions.ReportExtension": 500}\n'
     assert words not in str(project(pipeline + extension))
     assert words not in str(project())
 

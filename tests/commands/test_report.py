@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scrapy_dedupe.commands import report as verb
-from scrapy_dedupe.commands import reported_crawls
-from scrapy_dedupe.reports.kept import pack
+from scrapy_dedupe.reports import reported_crawls
 from scrapy_dedupe.reports.observations import Observations
+from scrapy_dedupe.reports.serialization import pack
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import Counts, Need
 

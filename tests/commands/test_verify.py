@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from afterwards.archive_pairs import archive, deduplicated
+from offline.archive_pairs import archive, deduplicated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

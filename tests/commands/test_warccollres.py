@@ -16,8 +16,8 @@ import pytest
 from listed_archives import WEAK, ListedFile, in_ranges
 from webserver import WebServer
 
-from scrapy_dedupe.afterwards import collisions
-from scrapy_dedupe.afterwards.manifest import LineWriter, ManifestLine, read_lines
+from scrapy_dedupe.offline import collisions
+from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

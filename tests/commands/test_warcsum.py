@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from afterwards.planted import SITE, Planting, text
+from offline.planted import SITE, Planting, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

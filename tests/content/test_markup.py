@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.content import markup
 from scrapy_dedupe.content.canonical import canonical, read
-from scrapy_dedupe.content.glance import Glance
 from scrapy_dedupe.content.markup import HostileMarkup, parse
 from scrapy_dedupe.content.screen import Work, objection
+from scrapy_dedupe.content.tag_counts import TagCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,14 +126,14 @@ def test_small_pages_are_always_read() -> None:
 
 def test_a_glance_clears_pages_whose_tags_pair_off() -> None:
     page = HONEST["sections"].encode()
-    assert Glance(page).is_light
-    assert Glance(page).steps < 20 * page.count(b"<")
+    assert TagCounts(page).is_light
+    assert TagCounts(page).steps < 20 * page.count(b"<")
 
 
 @pytest.mark.parametrize("hidden", ["<!--</b>-->", "</b >", "<b></b>"])
 def test_copies_of_formatting_elements_are_bounded_wherever_end_tags_stand(hidden: str) -> None:
     page = hidden * 9_000 + numbered("<b id={}>", 9_000) + "<p>x</p>" * 9_000
-    assert not Glance(page.encode()).is_light
+    assert not TagCounts(page.encode()).is_light
     assert objection(page.encode()) is not None
 
 
@@ -259,7 +259,7 @@ markups = st.lists(
 @given(html=markups | st.text())
 def test_the_screen_reads_anything(html: str) -> None:
     source = html.encode("utf-8", "replace")
-    Glance(source)
+    TagCounts(source)
     assert Work(source.decode(), 10**9, len(source) + 1).spent_ns >= 0
     assert objection(source) is None
 

@@ -12,7 +12,7 @@ from scrapy_dedupe.content import Judge, Page
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.content.quarrycore import PARAMETERS, is_hash, key_of, keys_of_page
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Capture
+from scrapy_dedupe.stores.base import SeenText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def content(tmp_path: Path) -> Iterator[ContentStore]:
 
 def take_over(content: ContentStore, text: str, url: str) -> None:
     content.check_parameters(PARAMETERS)
-    content.claim_texts([Capture(key_of(quarrycore_hash(text)), url, "quarrycore", 1_000)], pending=False)
+    content.claim_texts([SeenText(key_of(quarrycore_hash(text)), url, "quarrycore", 1_000)], pending=False)
 
 
 def decide(judge: Judge, *pages: Page) -> list[Judgement]:
@@ -169,7 +169,7 @@ class Counting:
         self.content = content
         self.looked_up = 0
 
-    def find_texts(self, captures: list[Capture]) -> object:
+    def find_texts(self, captures: list[SeenText]) -> object:
         self.looked_up += 1
         return self.content.find_texts(captures)
 

@@ -23,15 +23,15 @@ from import_files import WARC_NAME, line, record, response_record, warcinfo
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
 from scrapy_dedupe.crawls.comparing import digits_of
-from scrapy_dedupe.crawls.entering import Entering
 from scrapy_dedupe.crawls.findings import Thoroughness
+from scrapy_dedupe.crawls.import_entries import SourceEntries
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
-from scrapy_dedupe.crawls.ledger import Ledger
 from scrapy_dedupe.crawls.packing import drop_warc_files, pack_crawl
 from scrapy_dedupe.crawls.rebuilding import principals
 from scrapy_dedupe.crawls.recorder import Recorder
 from scrapy_dedupe.crawls.repairing import repair
 from scrapy_dedupe.crawls.rules import RevisitRules
+from scrapy_dedupe.crawls.sorted_entries import SortedEntries
 from scrapy_dedupe.errors import CrawlStateError, StoreUnavailable
 from scrapy_dedupe.stores.base import Counts, Original, Source, Waiting
 from scrapy_dedupe.stores.index_values import packed_digest
@@ -643,7 +643,7 @@ def test_an_imported_crawl_is_checked_and_repaired_by_the_rules_of_the_import(
         claimed = archive.index.claim_source()
         assert claimed is not None
         place = archive.index.begin_source(claimed, "stored")
-        with Entering(
+        with SourceEntries(
             archive.index, claimed, place, is_last=True, alive=lambda *share: None, on_fault=pytest.fail
         ) as entering:
             entering.take_records(path)
@@ -1101,7 +1101,7 @@ def test_dates_are_read_as_the_index_keeps_them(date: datetime, places: int) -> 
     )
 )
 def test_a_ledger_gives_the_entries_of_each_file_in_order(rows: list[tuple[str | None, int, bytes]]) -> None:
-    with closing(Ledger()) as ledger:
+    with closing(SortedEntries()) as ledger:
         ledger.take(
             Original(raw.hex(), "one", "20260801120000", "http://example.org/", 1, file=file, offset=offset)
             for file, offset, raw in rows

@@ -36,7 +36,7 @@ from import_files import (
 from recorded_crawls import record_crawl
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.crawls.importing import Imported, ImportOptions, Stopped, import_sources
+from scrapy_dedupe.crawls.importing import ImportOptions, ImportResult, ImportStopped, import_sources
 from scrapy_dedupe.crawls.index import checked_crawl_id
 from scrapy_dedupe.crawls.source_entry import files_beside
 from scrapy_dedupe.crawls.sources import crawl_id_of_name, find_sources
@@ -63,7 +63,7 @@ class Watcher:
     def check(self) -> None:
         self.checks += 1
         if self._stop_after is not None and self.checks > self._stop_after:
-            raise Stopped("stopped.")
+            raise ImportStopped("stopped.")
 
     def show(self, done: float, total: int) -> None:
         self.shown.append((done, total))
@@ -92,7 +92,7 @@ def own(tmp_path: Path) -> Iterator[CrawlIndex]:
         yield own
 
 
-def run(index: CrawlIndex, *words: object, watch: Watcher | None = None, **options: Any) -> Imported:
+def run(index: CrawlIndex, *words: object, watch: Watcher | None = None, **options: Any) -> ImportResult:
     return import_sources(index, [str(word) for word in words], ImportOptions(**options), watch or Watcher())
 
 
@@ -100,7 +100,7 @@ def info_of(index: CrawlIndex, crawl: str) -> CrawlInfo:
     return next(info for info in index.crawls() if info.id == crawl)
 
 
-def reason(result: Imported) -> str:
+def reason(result: ImportResult) -> str:
     (failed,) = result.failed
     return failed.reason
 
@@ -907,13 +907,13 @@ def test_an_import_that_is_stopped_at_any_moment_is_continued_and_counts_once(
         run(plain, tmp_path, watch=counting)
         expected = {info.id: info.counts for info in plain.crawls()}
     assert counting.checks > 12
-    with pytest.raises(Stopped):
+    with pytest.raises(ImportStopped):
         run(index, tmp_path, watch=Watcher(6))
     stops = 1
     for after in range(3, counting.checks):
         try:
             result = run(index, watch=Watcher(after), lease_s=5.0)
-        except Stopped:
+        except ImportStopped:
             stops += 1
         else:
             break
@@ -968,7 +968,7 @@ def test_a_source_that_is_gone_when_an_import_is_continued_is_told_and_forgotten
     tmp_path: Path, index: CrawlIndex
 ) -> None:
     path = write_wacz(tmp_path / "a.wacz", map(line, range(2_500)))
-    with pytest.raises(Stopped):
+    with pytest.raises(ImportStopped):
         run(index, path, watch=Watcher(7))
     assert index.unfinished_sources() != []
     path.unlink()
@@ -981,7 +981,7 @@ def test_a_source_that_is_gone_when_an_import_is_continued_is_told_and_forgotten
 def test_two_imports_share_the_queue(tmp_path: Path, index: CrawlIndex, index_url: str) -> None:
     for number in range(8):
         write_wacz(tmp_path / f"{number}.wacz", map(line, range(number * 700, number * 700 + 700)))
-    results: list[Imported] = []
+    results: list[ImportResult] = []
 
     def work() -> None:
         with open_index(index_url, timeout_s=240) as mine:
@@ -1151,7 +1151,7 @@ def test_a_source_that_waits_in_the_queue_for_another_crawl_is_told(
     tmp_path: Path, index: CrawlIndex
 ) -> None:
     path = write_wacz(tmp_path / "a.wacz", [line(1)])
-    with pytest.raises(Stopped):
+    with pytest.raises(ImportStopped):
         run(index, path, crawl="first", watch=Watcher(1))
     result = run(index, path, crawl="second", lease_s=1.0)
     assert result.imported == ("a.wacz",)

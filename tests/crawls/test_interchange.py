@@ -16,7 +16,7 @@ from import_files import write_manifest
 from recorded_crawls import OpenGuard, record_crawl
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.crawls.importing import Imported, ImportOptions, import_sources
+from scrapy_dedupe.crawls.importing import ImportOptions, ImportResult, import_sources
 from scrapy_dedupe.crawls.packing import requirements
 from scrapy_dedupe.crawls.recorder import Recorder
 from scrapy_dedupe.warc.files import WarcWriter
@@ -86,7 +86,7 @@ def containers(tmp_path: Path, own: CrawlIndex) -> dict[str, Path]:
     }
 
 
-def run(index: CrawlIndex, *words: object, **options: Any) -> Imported:
+def run(index: CrawlIndex, *words: object, **options: Any) -> ImportResult:
     return import_sources(index, [str(word) for word in words], ImportOptions(**options), Quiet())
 
 

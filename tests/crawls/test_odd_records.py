@@ -16,15 +16,15 @@ import pytest
 from import_files import id_of, line, record, request_record, warcinfo
 from recorded_crawls import OpenGuard
 
-from scrapy_dedupe.afterwards.eligibility import Eligibility
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
-from scrapy_dedupe.crawls.findings import Finding, Thoroughness
+from scrapy_dedupe.crawls.findings import IndexFinding, Thoroughness
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
 from scrapy_dedupe.crawls.rebuilding import settle
 from scrapy_dedupe.crawls.recorder import Recorder
 from scrapy_dedupe.crawls.repairing import repair
 from scrapy_dedupe.crawls.rules import RevisitRules
+from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.warc.capture import Capture
 from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_records
@@ -183,7 +183,7 @@ def assert_sound(index: CrawlIndex, folder: Path) -> None:
     check = checker.check()
     assert (check.findings, check.notes) == ([], [])
     (info,) = index.crawls()
-    check.findings.append(Finding("counts", info.id, "Somebody wants them anew."))
+    check.findings.append(IndexFinding("counts", info.id, "Somebody wants them anew."))
     assert all(done.is_done for done in repair(checker, check))
     check = checker.check()
     assert (check.findings, check.notes) == ([], [])

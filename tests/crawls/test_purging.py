@@ -16,7 +16,7 @@ from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.stores.base import Counts, ImportNotes, Need
 from scrapy_dedupe.stores.sqlite_index_base import SqliteIndexBase
-from scrapy_dedupe.warc.manifests import Listed
+from scrapy_dedupe.warc.manifests import ListedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,9 +212,9 @@ def test_a_purge_takes_back_what_the_last_import_said_of_missing_crawls(
     assert (notes.progress, notes.finished) == (1.0, "2026-08-01T12:00:00Z")
 
 
-def entry(name: str, **more: str) -> Listed:
+def entry(name: str, **more: str) -> ListedFile:
     """An entry of a manifest."""
-    return Listed(name, f"/elsewhere/{name}", **more)  # type: ignore[arg-type]
+    return ListedFile(name, f"/elsewhere/{name}", **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml  # comes with the package wacz
 from scrapy.settings import default_settings
 
-from scrapy_dedupe.settings import SPECS
+from scrapy_dedupe.settings.specs import SPECS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -139,7 +139,7 @@ WORLDS: dict[str, World] = {
         scripts="import glob, shutil\n"
         "shutil.copy(glob.glob('kept/*')[0], 'warcs/site-20261128093000123-00000-host.warc.gz')\n",
     ),
-    "docs/usage/afterwards.rst": World(
+    "docs/usage/offline.rst": World(
         PROJECT,
         machines=("host1", "host2"),
         archives=("one", "two"),

@@ -126,16 +126,6 @@ def serve() -> None:
     import scrapy.pipelines  # noqa: F401
     from crawling import LinkSpider  # noqa: F401
 
-    import scrapy_dedupe.addon
-    import scrapy_dedupe.commands.console
-    import scrapy_dedupe.crawls.repairing
-    import scrapy_dedupe.downloadermiddlewares
-    import scrapy_dedupe.dupefilters
-    import scrapy_dedupe.pipelines
-    import scrapy_dedupe.stores.redis
-    import scrapy_dedupe.stores.sqlite
-    import scrapy_dedupe.wacz_packing  # noqa: F401
-
     # A kill loses nothing that was written, synced or not.
     os.fsync = lambda fd: None
     with tempfile.TemporaryDirectory() as own:

@@ -13,9 +13,9 @@ from crawling import LinkSpider, collecting, crawl, crawl_test
 from faults_site import chain
 from servers import RedisServer, free_port
 
-from scrapy_dedupe import breaker
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.reports.kept import unpack
+from scrapy_dedupe.live import breaker
+from scrapy_dedupe.reports.serialization import unpack
 from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:

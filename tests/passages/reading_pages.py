@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from scrapy_dedupe.crawls.exchanges import exchanges
+from scrapy_dedupe.live.content.stored_pages import decoded_page
 from scrapy_dedupe.passages.archived_pages import PageRules
-from scrapy_dedupe.passages.intake import Reading
-from scrapy_dedupe.stored_pages import decoded_page
+from scrapy_dedupe.passages.text_reading import ReadingOptions
 
 
 class TooMuch(Exception):
@@ -26,5 +26,5 @@ def kind_of(content_type: str) -> str | None:
 RULES = PageRules(kind_of, exchanges)
 
 
-def reading(max_bytes: int = 1_000_000) -> Reading:
-    return Reading(canonical, (TooMuch,), max_bytes, decoded_page)
+def reading(max_bytes: int = 1_000_000) -> ReadingOptions:
+    return ReadingOptions(canonical, (TooMuch,), max_bytes, decoded_page)

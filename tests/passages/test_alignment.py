@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages.alignment import PartWindows, Runs, Windows, _runs, _sums, outermost, thinned
+from scrapy_dedupe.passages.alignment import (
+    AlignedRuns,
+    PartWindows,
+    Windows,
+    _runs,
+    _sums,
+    outermost,
+    thinned,
+)
 from scrapy_dedupe.passages.occurrences import Occurrences
 
 FEW_WORDS = st.lists(st.integers(0, 3), max_size=30)
@@ -18,11 +26,13 @@ def hashes(numbers: list[int]) -> np.ndarray:
     return np.array(numbers, np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
 
-def triples(runs: Runs) -> Triples:
+def triples(runs: AlignedRuns) -> Triples:
     return list(zip(runs.a_starts.tolist(), runs.b_starts.tolist(), runs.lengths.tolist(), strict=True))
 
 
-def shared_runs(a: np.ndarray, b: np.ndarray, seeds: tuple[np.ndarray, np.ndarray], least: int) -> Runs:
+def shared_runs(
+    a: np.ndarray, b: np.ndarray, seeds: tuple[np.ndarray, np.ndarray], least: int
+) -> AlignedRuns:
     return _runs(a, _sums(a), b, _sums(b), seeds, least)
 
 
@@ -138,7 +148,7 @@ def test_a_line_without_end_is_told_as_often_as_covers_it() -> None:
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(1, 30)), min_size=1, max_size=200)
 )
 def test_thinned_runs_cover_in_both_texts_what_all_do(rows: list[tuple[int, int, int]]) -> None:
-    every = Runs(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+    every = AlignedRuns(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
     left = triples(thinned(every))
     assert set(left) <= set(rows)
     for side in (0, 1):

@@ -14,7 +14,7 @@ from scrapy_dedupe.passages.catalogue import MANIFEST, begin, read_manifest, wri
 from scrapy_dedupe.passages.checking import check
 from scrapy_dedupe.passages.preparation import prepare
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
-from scrapy_dedupe.passages.snapshot import Snapshot
+from scrapy_dedupe.passages.snapshot import IndexSnapshot
 from scrapy_dedupe.passages.values import Parameters
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def test_an_index_made_in_an_unknown_way_is_refused_as_one_of_another_version(
     tmp_path: Path, parameters: Parameters, named: str
 ) -> None:
     write_index(tmp_path, parameters, [])
-    for open_ in (check, Snapshot.open):
+    for open_ in (check, IndexSnapshot.open):
         with pytest.raises(StoreRefused, match="Use the version that made it") as raised:
             open_(tmp_path)
         assert named in str(raised.value)
@@ -208,7 +208,7 @@ def test_an_index_that_is_written_without_end_is_given_up(
         check(tmp_path)
     assert writer.turns < 200
     with pytest.raises(StoreRefused, match="lacks the file"):
-        Snapshot.open(tmp_path)
+        IndexSnapshot.open(tmp_path)
     assert writer.turns < 300
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from afterwards.calling import call
+from offline.calling import call
 from passages.planted import assert_is_right, assert_place_is_right, garden, tokens_of
 
 from scrapy_dedupe.errors import StoreError, StoreRefused

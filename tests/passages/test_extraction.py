@@ -497,7 +497,7 @@ def test_a_full_disk_is_told_apart_from_an_index_that_cannot_be_read(
     with pytest.raises(StoreUnavailable, match=r"cannot be kept in .*work: No space left"):
         list(index.extract(work=work))
     assert not list(work.iterdir())
-    monkeypatch.setattr("scrapy_dedupe.passages.snapshot.Snapshot.texts", gone)
+    monkeypatch.setattr("scrapy_dedupe.passages.snapshot.IndexSnapshot.texts", gone)
     with pytest.raises(StoreUnavailable, match=r"The index .*index cannot be read"):
         list(index.extract(work=work))
     assert not list(work.iterdir())
@@ -521,8 +521,8 @@ def test_no_file_is_left_open_when_the_disk_is_full(
             assert self._fd >= 0
             return items
 
-    monkeypatch.setattr("scrapy_dedupe.passages.material.Items", Noted)
-    monkeypatch.setattr("scrapy_dedupe.passages.material.PrefixSums", full)
+    monkeypatch.setattr("scrapy_dedupe.passages.sequences.Items", Noted)
+    monkeypatch.setattr("scrapy_dedupe.passages.sequences.PrefixSums", full)
     with pytest.raises(StoreUnavailable, match="No space left"):
         list(index.extract())
     assert {items._fd for items in opened} == {-1}

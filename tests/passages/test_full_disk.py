@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from afterwards.calling import PROGRAM, Called, call, done
+from offline.calling import PROGRAM, Called, call, done
 
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.passages import PassageIndex

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable
-from scrapy_dedupe.passages import Document, PassageIndex, preparation
+from scrapy_dedupe.passages import IndexedDocument, PassageIndex, preparation
 from scrapy_dedupe.passages.catalogue import read_manifest
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_an_index_is_there_the_next_time(tmp_path: Path) -> None:
         assert list(found(index, COPIED)) == ["a"]
         index.add("b", f"{words(2)} {COPIED}")
         assert list(found(index, COPIED)) == ["a", "b"]
-        assert list(index.documents) == [Document("a", ""), Document("b", "")]
+        assert list(index.documents) == [IndexedDocument("a", ""), IndexedDocument("b", "")]
         assert len(index) == 2
         assert "b" in index
         assert "c" not in index
@@ -131,7 +131,7 @@ def test_another_host_is_another_document(tmp_path: Path) -> None:
         index.add("a", COPIED)
         index.flush()
         index.add("a", COPIED, host="a.example")
-        assert list(index.documents) == [Document("a", "a.example")]
+        assert list(index.documents) == [IndexedDocument("a", "a.example")]
         assert index.added.texts == 1
 
 

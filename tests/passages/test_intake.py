@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from passages.reading_pages import reading
 
 from scrapy_dedupe.passages.blots import blotter_of, key_bits
-from scrapy_dedupe.passages.forms import PAGE, PLAIN
-from scrapy_dedupe.passages.intake import RawDocument, Skipped, decoded, take, texts_of
+from scrapy_dedupe.passages.file_types import PAGE, PLAIN
+from scrapy_dedupe.passages.text_reading import RawDocument, Skipped, decoded, take, texts_of
 from scrapy_dedupe.passages.values import Parameters
 
 if TYPE_CHECKING:
-    from scrapy_dedupe.passages.intake import Reading, Taken, Text
+    from scrapy_dedupe.passages.text_reading import ReadingOptions, Taken, Text
 
 
 def document(data: bytes | str, kind: str = PLAIN, **fields: object) -> RawDocument:
@@ -31,7 +31,7 @@ def page(body: bytes, content_type: str | None = "text/html", coding: str = "") 
     )
 
 
-def read_all(batch: list[RawDocument], how: Reading) -> tuple[list[Text], Skipped]:
+def read_all(batch: list[RawDocument], how: ReadingOptions) -> tuple[list[Text], Skipped]:
     skipped = Skipped()
     return list(texts_of(batch, how, skipped)), skipped
 

@@ -15,6 +15,7 @@ from passages.segment_cases import Case, Name, Text, cases, parameters, posts_of
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages import merging
 from scrapy_dedupe.passages.merging import merge
+from scrapy_dedupe.passages.segment_checking import check_segment
 from scrapy_dedupe.passages.segment_layout import Section
 from scrapy_dedupe.passages.segments import Segment
 
@@ -118,7 +119,7 @@ def test_a_merged_segment_is_byte_for_byte_the_one_written_at_once(
         assert (folder / "merged.posts").read_bytes() == (folder / "once.posts").read_bytes()
         assert (folder / "merged.blobs").read_bytes() == (folder / "once.blobs").read_bytes()
         assert segment.entry.posts_checksum == entry.posts_checksum
-        assert list(segment.check()) == []
+        assert list(check_segment(segment)) == []
         segment.close()
 
 
@@ -147,7 +148,7 @@ def test_a_name_finds_the_copy_of_its_text_that_is_alive(tmp_path: Path) -> None
 def test_nothing_merges_to_an_empty_segment(tmp_path: Path) -> None:
     segment = merged(tmp_path, [], has_texts=True)
     assert (segment.post_count, segment.text_count, segment.document_count) == (0, 0, 0)
-    assert list(segment.check()) == []
+    assert list(check_segment(segment)) == []
 
 
 def test_a_living_document_of_a_dead_text_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_a_damaged_blob_is_still_told_as_damaged_after_a_merge(tmp_path: Path) -
     segment = Segment(tmp_path, entry, parameters(has_texts=True))
     none = np.zeros(0, bool)
     new = merge([segment], [none], [np.ones(3, bool)], tmp_path, "merged", parameters(has_texts=True))
-    (problem,) = Segment(tmp_path, new, parameters(has_texts=True)).check()
+    (problem,) = check_segment(Segment(tmp_path, new, parameters(has_texts=True)))
     assert "merged.blobs cannot be used: the blob of text 0 at byte 64 is damaged" in problem
 
 

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from afterwards.calling import call, done
+from offline.calling import call, done
 from passages.planted import (
     Garden,
     assert_is_right,

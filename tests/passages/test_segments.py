@@ -31,6 +31,7 @@ from passages.segment_cases import (
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages.outlines import encode_outline
 from scrapy_dedupe.passages.packing import PackedArray, pack
+from scrapy_dedupe.passages.segment_checking import check_segment
 from scrapy_dedupe.passages.segment_layout import Section
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
 from scrapy_dedupe.passages.segments import Segment, key_bounds
@@ -172,7 +173,7 @@ def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> Non
             text_number = int(texts[number])
             assert (text_number if text_number >= 0 else foreign[-1 - text_number]) == document.text
         assert segment.document_number("not there") is None
-        assert list(segment.check()) == []
+        assert list(check_segment(segment)) == []
         segment.close()
 
 
@@ -351,7 +352,7 @@ def test_a_damaged_text_is_named_when_it_is_read_and_by_the_check(tmp_path: Path
     ):
         segment.blob(0)
     assert segment.blob(1) == b"that is"
-    (problem,) = segment.check()
+    (problem,) = check_segment(segment)
     assert "the blob of text 0 at byte 64 is damaged" in problem
 
 
@@ -364,7 +365,7 @@ def test_the_check_names_the_section_that_is_damaged(tmp_path: Path, section: Se
     data[offset + size // 2] ^= 1
     path.write_bytes(data)
     segment = Segment(tmp_path, entry, parameters(has_texts=True))
-    assert list(segment.check()) == [f"{path}: its section '{section.title}' is damaged."]
+    assert list(check_segment(segment)) == [f"{path}: its section '{section.title}' is damaged."]
     with pytest.raises(StoreRefused, match=f"its section '{section.title}' is damaged"):
         segment.refuse_damage()
 
@@ -552,7 +553,7 @@ def test_a_changed_byte_is_found_and_breaks_no_reader(
             segment = Segment(Path(folder), entry, parameters(has_texts=has_texts))
         except StoreRefused:
             return
-        assert list(segment.check())
+        assert list(check_segment(segment))
         read_everything(segment)
         segment.close()
 

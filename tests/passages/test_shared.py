@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages import shared
+from scrapy_dedupe.passages import shared_passages
 from scrapy_dedupe.passages.blots import blotter_of
-from scrapy_dedupe.passages.shared import AskedText, Share, shares_in_texts
+from scrapy_dedupe.passages.shared_passages import AskedText, SharedPassage, shares_in_texts
 from scrapy_dedupe.passages.tokens import tokeniser_named
 from scrapy_dedupe.passages.values import Place
 
@@ -51,7 +51,7 @@ def test_of_a_long_text_no_less_is_found_around_shared_blots_than_in_all_of_it(
     texts = [words_of(other) for other in others]
     whole = shares_in_texts(made, texts, hidden)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared, "_SHORT", -1)
+        patch.setattr(shared_passages, "_SHORT", -1)
         made = asked_with(words_of(asked), blotter, least)
         assert shares_in_texts(made, texts, hidden) == whole
 
@@ -90,6 +90,6 @@ def test_what_a_long_text_takes_beside_itself_is_bounded() -> None:
 def test_tokens_in_several_shares_count_once() -> None:
     asked = asked_with(words_of(list(range(100))))
     spans = [(5, 20), (10, 15), (18, 30), (50, 60), (60, 70)]
-    shares = [Share(Place("", start, end, 0, 0), None, ()) for start, end in spans]
+    shares = [SharedPassage(Place("", start, end, 0, 0), None, ()) for start, end in spans]
     assert asked.tokens_covered(shares) == 25 + 20
     assert asked.tokens_covered([]) == 0

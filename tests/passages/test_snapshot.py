@@ -34,8 +34,8 @@ from scrapy_dedupe.passages.catalogue import (
 )
 from scrapy_dedupe.passages.merging import merge
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
-from scrapy_dedupe.passages.snapshot import Snapshot
-from scrapy_dedupe.passages.values import Document
+from scrapy_dedupe.passages.snapshot import IndexSnapshot
+from scrapy_dedupe.passages.values import IndexedDocument
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,10 +110,10 @@ class Model:
         return names
 
 
-def assert_same(snapshot: Snapshot, model: Model) -> None:
+def assert_same(snapshot: IndexSnapshot, model: Model) -> None:
     names = model.names
     assert list(snapshot.iter_documents()) == [
-        Document(name, host) for name, (host, _) in model.documents.items()
+        IndexedDocument(name, host) for name, (host, _) in model.documents.items()
     ]
     assert snapshot.document_count == len(model.documents)
     numbers = {text: snapshot.text_of_digest(digest_of(text)) for text in model.stored}
@@ -146,7 +146,7 @@ def assert_same(snapshot: Snapshot, model: Model) -> None:
     assert_same_posts(snapshot, model, {text: numbers[text] for text in names})
 
 
-def assert_same_posts(snapshot: Snapshot, model: Model, alive: dict[str, int]) -> None:
+def assert_same_posts(snapshot: IndexSnapshot, model: Model, alive: dict[str, int]) -> None:
     expected = []
     for text, number in alive.items():
         for ordinal, key in enumerate(stored_keys(text, model.parameters)):
@@ -192,7 +192,7 @@ def test_a_snapshot_is_what_was_added_and_not_deleted(
     model = Model(tmp_path_factory.mktemp("index"), parameters)
     for change in changes:
         model.delete(change) if isinstance(change, str) else model.add(change)
-        with Snapshot.open(model.folder) as snapshot:
+        with IndexSnapshot.open(model.folder) as snapshot:
             assert_same(snapshot, model)
 
 
@@ -207,7 +207,7 @@ def test_a_scan_gives_pieces_of_about_the_size_that_was_asked_for(tmp_path: Path
             writer.add_document(name, "", 0)
             entries.append(writer.close())
     write_index(tmp_path, WITH_TEXTS, entries)
-    with Snapshot.open(tmp_path) as snapshot:
+    with IndexSnapshot.open(tmp_path) as snapshot:
         pieces = list(snapshot.scan(2_000))
     sizes = [len(posts.keys) for posts in pieces]
     assert sum(sizes) == 3 * 16_384
@@ -219,7 +219,7 @@ def test_a_scan_gives_pieces_of_about_the_size_that_was_asked_for(tmp_path: Path
 
 def test_an_index_without_segments_is_empty(tmp_path: Path) -> None:
     begin(tmp_path, WITH_TEXTS)
-    with Snapshot.open(tmp_path) as snapshot:
+    with IndexSnapshot.open(tmp_path) as snapshot:
         assert snapshot.parameters == WITH_TEXTS
         assert snapshot.text_count == snapshot.document_count == 0
         assert snapshot.host_names == []
@@ -231,7 +231,7 @@ def test_an_index_without_segments_is_empty(tmp_path: Path) -> None:
 def test_where_there_is_no_index_it_is_said_how_to_make_one(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(StoreRefused, match=r"There is no passage index in .* Make one with"):
-            Snapshot.open(folder)
+            IndexSnapshot.open(folder)
 
 
 def test_a_text_lives_on_in_the_segment_of_another_name(tmp_path: Path) -> None:
@@ -239,20 +239,20 @@ def test_a_text_lives_on_in_the_segment_of_another_name(tmp_path: Path) -> None:
     model.add({"a": ("h", "abc")})
     model.add({"b": ("g", "abc")})
     model.delete("a")
-    with Snapshot.open(tmp_path) as snapshot:
-        assert list(snapshot.iter_documents()) == [Document("b", "g")]
+    with IndexSnapshot.open(tmp_path) as snapshot:
+        assert list(snapshot.iter_documents()) == [IndexedDocument("b", "g")]
         assert list(map(snapshot.doc_id, snapshot.document_numbers_of(0))) == ["b"]
         assert snapshot.is_alive_document.tolist() == [False, True]
         assert snapshot.is_alive.tolist() == [True]
         assert snapshot.deleted(0).tolist() == [0]
         assert len(snapshot.find(np.unique(np.array(keys_of("abc"), np.uint64)))[0]) == 3
     model.delete("b")
-    with Snapshot.open(tmp_path) as snapshot:
+    with IndexSnapshot.open(tmp_path) as snapshot:
         assert not snapshot.is_alive.any()
         assert list(snapshot.scan()) == []
     model.add({"c": ("", "abc")})
-    with Snapshot.open(tmp_path) as snapshot:
-        assert list(snapshot.iter_documents()) == [Document("c", "")]
+    with IndexSnapshot.open(tmp_path) as snapshot:
+        assert list(snapshot.iter_documents()) == [IndexedDocument("c", "")]
         assert list(map(snapshot.doc_id, snapshot.document_numbers_of(0))) == ["c"]
 
 
@@ -260,9 +260,9 @@ def test_a_text_that_no_segment_holds_is_damage_only_if_a_document_has_it(tmp_pa
     entry = write_segment(tmp_path, "s", WITH_TEXTS, ["abc"], [("a", "", "abc"), ("b", "", "lost")])
     write_index(tmp_path, WITH_TEXTS, [entry])
     with pytest.raises(StoreRefused, match="holds no text for document 1 of the segment s"):
-        Snapshot.open(tmp_path)
+        IndexSnapshot.open(tmp_path)
     write_index(tmp_path, WITH_TEXTS, [entry], {"s": write_deleted(tmp_path, "s", 2, np.array([1]))}, 2)
-    with Snapshot.open(tmp_path) as snapshot:
+    with IndexSnapshot.open(tmp_path) as snapshot:
         assert snapshot.text_numbers.tolist() == [0, -1]
         assert [document.doc_id for document in snapshot.iter_documents()] == ["a"]
 
@@ -271,13 +271,13 @@ def test_an_index_without_texts_says_so(tmp_path: Path) -> None:
     write_index(
         tmp_path, WITHOUT_TEXTS, [write_segment(tmp_path, "s", WITHOUT_TEXTS, ["ab"], [("a", "", "ab")])]
     )
-    with Snapshot.open(tmp_path) as snapshot, pytest.raises(StoreRefused, match="keeps no texts"):
+    with IndexSnapshot.open(tmp_path) as snapshot, pytest.raises(StoreRefused, match="keeps no texts"):
         snapshot.text(0)
 
 
 def test_there_are_no_texts_beyond_the_last(tmp_path: Path) -> None:
     write_index(tmp_path, WITH_TEXTS, [write_segment(tmp_path, "s", WITH_TEXTS, ["ab"], [("a", "", "ab")])])
-    with Snapshot.open(tmp_path) as snapshot:
+    with IndexSnapshot.open(tmp_path) as snapshot:
         assert snapshot.texts([0, 0]) == ["ab", "ab"]
         for number in (-1, 1):
             with pytest.raises(IndexError, match=f"no text {number}"):
@@ -287,7 +287,7 @@ def test_there_are_no_texts_beyond_the_last(tmp_path: Path) -> None:
 def test_a_snapshot_stays_as_it_is(tmp_path: Path) -> None:
     model = Model(tmp_path, WITH_TEXTS)
     model.add({"a": ("h", "abc"), "b": ("h", "bcdee")})
-    with Snapshot.open(tmp_path) as snapshot:
+    with IndexSnapshot.open(tmp_path) as snapshot:
         before = list(snapshot.scan())
         model.delete("a")
         entry = merge(
@@ -304,7 +304,7 @@ def test_a_snapshot_stays_as_it_is(tmp_path: Path) -> None:
         assert [posts.keys.tolist() for posts in before] == [posts.keys.tolist() for posts in after]
         assert snapshot.text(0) == "abc"
         assert len(list(snapshot.iter_documents())) == 2
-    with Snapshot.open(tmp_path) as snapshot:
+    with IndexSnapshot.open(tmp_path) as snapshot:
         assert [document.doc_id for document in snapshot.iter_documents()] == ["b"]
 
 
@@ -320,7 +320,7 @@ def test_readers_never_see_half_a_change(tmp_path: Path) -> None:
     def read(seen: set[int]) -> None:
         try:
             while not is_done.is_set():
-                with Snapshot.open(tmp_path) as snapshot:
+                with IndexSnapshot.open(tmp_path) as snapshot:
                     names = [document.doc_id for document in snapshot.iter_documents()]
                     assert names == [str(number) for number in range(len(names))]
                     assert len(snapshot.find(wanted)[1]) == len(names)
@@ -352,7 +352,7 @@ def test_readers_never_see_half_a_change(tmp_path: Path) -> None:
             segments = (*manifest.segments, entry)
             manifest = write_index(tmp_path, parameters, segments, generation=generation)
             if len(segments) == 4:
-                with Snapshot.open(tmp_path) as snapshot:
+                with IndexSnapshot.open(tmp_path) as snapshot:
                     merged = merge(
                         snapshot.segments,
                         [np.ones(segment.document_count, np.bool_) for segment in snapshot.segments],
@@ -388,7 +388,7 @@ def test_a_file_that_is_gone_although_it_is_named_is_damage(tmp_path: Path) -> N
             elif spoil != "missing":
                 path.write_bytes({"cut": data[:-1], "longer": data + b"\0", "empty": b""}[spoil])
             with pytest.raises(StoreRefused) as refusal:
-                Snapshot.open(tmp_path)
+                IndexSnapshot.open(tmp_path)
             assert name in str(refusal.value)
             assert "damaged" in str(refusal.value)
             if spoil == "folder":
@@ -396,4 +396,4 @@ def test_a_file_that_is_gone_although_it_is_named_is_damage(tmp_path: Path) -> N
             elif spoil != "missing":
                 path.unlink()
             path.write_bytes(data)
-        Snapshot.open(tmp_path).close()
+        IndexSnapshot.open(tmp_path).close()

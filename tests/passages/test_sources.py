@@ -16,9 +16,9 @@ from passages.reading_pages import RULES
 
 from scrapy_dedupe.errors import DamagedInput, UsageError
 from scrapy_dedupe.passages import json_lines
-from scrapy_dedupe.passages.intake import RawDocument, Skipped
 from scrapy_dedupe.passages.json_lines import LineFields
-from scrapy_dedupe.passages.sources import SourceOptions, Sources
+from scrapy_dedupe.passages.sources import DocumentSources, SourceOptions
+from scrapy_dedupe.passages.text_reading import RawDocument, Skipped
 from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Found:
     ) -> None:
         self.faults = Faults(keep_going=keep_going)
         self.skipped = Skipped()
-        sources = Sources(
+        sources = DocumentSources(
             [str(word) for word in words],
             SourceOptions(RULES, fields or LineFields(), max_bytes, **options),
             faults=self.faults,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages import queries, stretches
+from scrapy_dedupe.passages import queries, text_ranges
 from scrapy_dedupe.passages.index import PassageIndex
 from scrapy_dedupe.passages.queries import like
 from scrapy_dedupe.passages.token_counts import token_count
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def short_texts_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small texts are read by stretches, and with so little around spots that they have to be widened."""
-    monkeypatch.setattr(stretches, "_SHORT", 0)
-    monkeypatch.setattr(stretches, "_CHARACTERS_A_TOKEN", 2)
+    monkeypatch.setattr(text_ranges, "_SHORT", 0)
+    monkeypatch.setattr(text_ranges, "_CHARACTERS_A_TOKEN", 2)
 
 
 def by_whole_texts(index: PassageIndex, asked: str, **how: object) -> list[Hit]:
@@ -84,7 +84,7 @@ def test_stretches_tell_what_whole_texts_tell(
 
 def test_little_of_a_long_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    tokens_of_all = stretches.tokens_of_all
+    tokens_of_all = text_ranges.tokens_of_all
 
     def counting(texts, tokeniser):  # type: ignore[no-untyped-def]
         read.append(sum(map(len, texts)))
@@ -92,8 +92,8 @@ def test_little_of_a_long_text_is_read(tmp_path: Path, monkeypatch: pytest.Monke
 
     shared = " ".join(f"s{number}" for number in range(40))
     text = long_text(1, [shared], 30_000)
-    monkeypatch.setattr(stretches, "_CHARACTERS_A_TOKEN", 16)
-    monkeypatch.setattr(stretches, "tokens_of_all", counting)
+    monkeypatch.setattr(text_ranges, "_CHARACTERS_A_TOKEN", 16)
+    monkeypatch.setattr(text_ranges, "tokens_of_all", counting)
     with PassageIndex(tmp_path / "i") as index:
         index.add("a", text)
         (hit,) = index.like(shared)

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.reports.kept import pack, unpack
 from scrapy_dedupe.reports.observations import KINDS, Observations
+from scrapy_dedupe.reports.serialization import pack, unpack
 
 T = 1_793_000_000.0
 

@@ -33,7 +33,7 @@ from scrapy_dedupe.reports.figures import (
 )
 from scrapy_dedupe.reports.page import CARDS_SHOWN, page, summary
 from scrapy_dedupe.reports.wording import percent
-from scrapy_dedupe.settings import SPECS
+from scrapy_dedupe.settings.specs import SPECS
 
 HOSTILE = [
     '"><script>alert(1)</script>',

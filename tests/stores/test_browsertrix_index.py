@@ -21,7 +21,7 @@ from recorded_crawls import OpenGuard
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
 from scrapy_dedupe.crawls.findings import Thoroughness
-from scrapy_dedupe.crawls.importing import Imported, ImportOptions, import_sources
+from scrapy_dedupe.crawls.importing import ImportOptions, ImportResult, import_sources
 from scrapy_dedupe.crawls.packing import requirements
 from scrapy_dedupe.crawls.purging import purge_crawls
 from scrapy_dedupe.crawls.recorder import Recorder
@@ -143,7 +143,7 @@ class Quiet:
         pass
 
 
-def run_import(index: CrawlIndex, *words: object, **options: Any) -> Imported:
+def run_import(index: CrawlIndex, *words: object, **options: Any) -> ImportResult:
     return import_sources(index, [str(word) for word in words], ImportOptions(**options), Quiet())
 
 

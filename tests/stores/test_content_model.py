@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from scrapy_dedupe.content import JudgeOptions
 from scrapy_dedupe.content.judge import Judge, Judgement, Page
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Capture, NearAnswer, SeenText, Signature
+from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature, TextMatch
 from scrapy_dedupe.stores.content_values import near_candidates
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ class Model:
     """A content store as it is meant: plain dictionaries."""
 
     lifetime: int | None = None
-    texts: dict[bytes, tuple[Capture, bool]] = field(default_factory=dict)
-    notes: dict[tuple[str, bytes], Capture] = field(default_factory=dict)
+    texts: dict[bytes, tuple[SeenText, bool]] = field(default_factory=dict)
+    notes: dict[tuple[str, bytes], SeenText] = field(default_factory=dict)
     kept: dict[bytes, bytes] = field(default_factory=dict)
     buckets: dict[bytes, bytes] = field(default_factory=dict)
 
     def is_over(self, then: int, now: int) -> bool:
         return self.lifetime is not None and then + self.lifetime <= now
 
-    def look(self, name: bytes, capture: Capture, similarity: float = 1.0) -> SeenText | None:
+    def look(self, name: bytes, capture: SeenText, similarity: float = 1.0) -> TextMatch | None:
         if name not in self.texts:
             return None
         first, pending = self.texts[name]
@@ -58,7 +58,7 @@ class Model:
         )
         return seen(first, had, similarity=similarity, pending=pending)
 
-    def claim_texts(self, captures: list[Capture], *, pending: bool = True) -> list[SeenText | None]:
+    def claim_texts(self, captures: list[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
         answers = []
         for capture in captures:
             answers.append(self.look(capture.digest, capture))
@@ -66,7 +66,7 @@ class Model:
                 self.texts[capture.digest] = (capture, pending)
         return answers
 
-    def find_texts(self, captures: list[Capture]) -> list[SeenText | None]:
+    def find_texts(self, captures: list[SeenText]) -> list[TextMatch | None]:
         return [self.look(capture.digest, capture) for capture in captures]
 
     def claim_near(self, signatures: list[Signature]) -> list[NearAnswer]:
@@ -89,7 +89,7 @@ class Model:
                 return NearAnswer(found)
         return NearAnswer(None, is_template)
 
-    def settle(self, passed: list[Capture], failed: list[Capture]) -> None:
+    def settle(self, passed: list[SeenText], failed: list[SeenText]) -> None:
         for capture in passed:
             first, pending = self.texts.get(capture.digest, (None, True))
             if pending:
@@ -113,11 +113,11 @@ class Model:
         self.notes = {place: note for place, note in self.notes.items() if place[0] != url}
         return len(names)
 
-    def captures(self, url: str) -> list[Capture]:
+    def captures(self, url: str) -> list[SeenText]:
         known = {}
         for name, (first, _) in self.texts.items():
             if first.url == url:
-                known[name] = Capture(name, url, first.crawl, first.seen_ms)
+                known[name] = SeenText(name, url, first.crawl, first.seen_ms)
         for (its_url, name), note in self.notes.items():
             if its_url == url and (note.kind == "near" or name not in known):
                 known[name] = replace(note, original=None if note.original == name else note.original)
@@ -170,7 +170,7 @@ def test_both_stores_answer_like_a_plain_model(
     for store in stores:
         store.content.remember_for(None if lifetime is None else 1000 * lifetime)
     model = Model(None if lifetime is None else 1_000_000 * lifetime)
-    in_hand: list[Capture] = []
+    in_hand: list[SeenText] = []
     for moment, (step, value) in enumerate(steps):
         arguments: list[Any]
         if step in {"settle", "fail"}:
@@ -267,7 +267,7 @@ def _told(judgements: list[Judgement]) -> list[object]:
     return [(judged.verdict, judged.capture) for judged in judgements]
 
 
-def _drawn_signature(capture: Capture, chance: random.Random) -> Signature:
+def _drawn_signature(capture: SeenText, chance: random.Random) -> Signature:
     rows = changed(ROWS, chance.choice([0, 10, 30, 60]))
     rare_rows = chance.choice([b"", changed(ROWS, chance.choice([0, 30]))])
     its_bands = [band((place, chance.randrange(3))) for place in range(4)]

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Capture, NearAnswer, Signature
+from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature
 from scrapy_dedupe.stores.content_values import equal_bytes
 from scrapy_dedupe.stores.sqlite_content_tables import joined_url, split_url
 
@@ -175,7 +175,7 @@ def test_a_failed_page_leaves_neither_text_nor_signature(content: ContentStore) 
         pytest.param(page(2, A), id="another text"),
     ],
 )
-def test_a_failure_removes_nothing_of_others(content: ContentStore, failed: Capture) -> None:
+def test_a_failure_removes_nothing_of_others(content: ContentStore, failed: SeenText) -> None:
     claim(content, page(1, A))
     near(content, signature(page(1, A), "x"))
     content.settle([], [failed])

@@ -17,7 +17,7 @@ from exchange_servers import certificate
 from scrapy.settings import Settings
 
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
-from scrapy_dedupe.settings import read_settings
+from scrapy_dedupe.settings.specs import read_settings
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.location import TLS_OPTIONS
 from scrapy_dedupe.stores.redis import connect

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
-from scrapy_dedupe.urls.snapshot import Snapshot
+from scrapy_dedupe.urls.snapshot import FilterSnapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def test_the_bytes_of_a_snapshot(tmp_path: Path) -> None:
         % (geometry.hashes, geometry.slice_bits)
     )
     body = b"sd-bloom\x02\x00\x00\x00" + struct.pack("<I", len(head)) + head + bits
-    Snapshot(seen, MAKER, 17, 29).write(tmp_path / "urls.bloom")
+    FilterSnapshot(seen, MAKER, 17, 29).write(tmp_path / "urls.bloom")
     assert (tmp_path / "urls.bloom").read_bytes() == body + hashlib.sha256(body).digest()
     assert [path.name for path in tmp_path.iterdir()] == ["urls.bloom"]
 
@@ -50,8 +50,8 @@ def test_a_snapshot_gives_back_what_was_written(
     path = tmp_path_factory.mktemp("snapshot") / "urls.bloom"
     seen = GrowingBloomFilter(capacity, rate)
     seen.add_many(items)
-    Snapshot(seen, MAKER, 1, 2, exact).write(path)
-    found = Snapshot.read(path, MAKER)
+    FilterSnapshot(seen, MAKER, 1, 2, exact).write(path)
+    found = FilterSnapshot.read(path, MAKER)
     assert (found.done_bytes, found.seen_bytes, found.exact, len(found.filter)) == (1, 2, exact, len(seen))
     assert found.filter.dump_layers() == seen.dump_layers()
     assert found.filter.add_many(items) == [False] * len(items)

@@ -7,8 +7,8 @@ import pytest
 
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.stores.redis import connect
+from scrapy_dedupe.urls.fallback import SteadySharedFilter
 from scrapy_dedupe.urls.shared import SharedBloomFilter
-from scrapy_dedupe.urls.standin import SteadySharedFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable

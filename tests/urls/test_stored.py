@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.urls import stored as module
 from scrapy_dedupe.urls.folder import FilterFolder, LastStop
-from scrapy_dedupe.urls.snapshot import Snapshot
-from scrapy_dedupe.urls.stored import Added, StoredFilter
+from scrapy_dedupe.urls.snapshot import FilterSnapshot
+from scrapy_dedupe.urls.stored import AddedFingerprints, StoredFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -197,7 +197,7 @@ def test_what_is_added_counts_as_seen_and_the_stop_stays_what_it_was(job: Path, 
         with stored_at(job) as stored:
             assert list(stored.fingerprints()) == [b"a", b"f", b"x", b"y"]
             assert stored.figures().forgotten == 0
-    assert added == Added(0, 0, 5)
+    assert added == AddedFingerprints(0, 0, 5)
     assert answers(job, [b"a", b"f", b"x", b"y", b"z"]) == {b"a", b"f", b"x", b"y"}
     assert (job / "dedupe" / "urls" / "urls.bloom").exists() is clean
 
@@ -205,9 +205,9 @@ def test_what_is_added_counts_as_seen_and_the_stop_stays_what_it_was(job: Path, 
 def test_added_fingerprints_are_counted(job: Path) -> None:
     run(job, [b"a", b"f"], failed=[b"f"])
     with stored_at(job) as stored:
-        assert stored.add_many([b"a", b"x", b"x", b"f", b"f"]) == Added(new=1, again=1, known=3)
+        assert stored.add_many([b"a", b"x", b"x", b"f", b"f"]) == AddedFingerprints(new=1, again=1, known=3)
         assert stored.forget([b"x"]) == 1
-        assert stored.add_many([b"x"]) == Added(again=1)
+        assert stored.add_many([b"x"]) == AddedFingerprints(again=1)
 
 
 def test_what_a_kill_took_out_of_the_filter_and_a_tool_adds_again_is_not_forgotten(job: Path) -> None:
@@ -218,20 +218,20 @@ def test_what_a_kill_took_out_of_the_filter_and_a_tool_adds_again_is_not_forgott
     with stored_at(job) as stored:
         assert stored.last_stop is LastStop.CUT
         assert [stored.state(item) for item in (b"a", b"b")] == ["new", "new"]
-        assert stored.add_many([b"a"]) == Added(new=1)
+        assert stored.add_many([b"a"]) == AddedFingerprints(new=1)
         assert stored.state(b"a") == "seen"
         assert stored.forget([b"a"]) == 1
         assert stored.state(b"a") == "forgotten"
-        assert stored.add_many([b"a"]) == Added(again=1)
+        assert stored.add_many([b"a"]) == AddedFingerprints(again=1)
     assert answers(job, [b"a", b"b"]) == {b"a"}
 
 
 def test_a_job_without_a_filter_gets_one_as_after_a_clean_stop(job: Path) -> None:
     with stored_at(job / "new", create=True) as stored:
         assert stored.last_stop is LastStop.NONE
-        assert stored.add_many([b"a", b"b", b"a"]) == Added(2, 0, 1)
+        assert stored.add_many([b"a", b"b", b"a"]) == AddedFingerprints(2, 0, 1)
         assert stored.last_stop is LastStop.CLEAN
-        assert stored.add_many([b"c"]) == Added(1)
+        assert stored.add_many([b"c"]) == AddedFingerprints(1)
     opened = next_run(job / "new")
     assert opened.last_stop is LastStop.CLEAN
     assert opened.filter.add_many([b"a", b"b", b"c", b"d"]) == [False, False, False, True]
@@ -242,7 +242,7 @@ def test_a_job_without_a_filter_gets_one_as_after_a_clean_stop(job: Path) -> Non
 def test_a_filter_that_is_made_takes_scrapys_own_file_over(job: Path) -> None:
     (job / "requests.seen").write_bytes(b"6161\n" + b"\x00\x01b")
     with stored_at(job, create=True) as stored:
-        assert stored.add_many([b"b", b"c"]) == Added(new=1, known=1, taken_over=2)
+        assert stored.add_many([b"b", b"c"]) == AddedFingerprints(new=1, known=1, taken_over=2)
     assert answers(job, [b"aa", b"b", b"c"]) == {b"aa", b"b", b"c"}
 
 
@@ -261,7 +261,7 @@ def test_an_import_that_ends_in_an_error_leaves_a_clean_stop_as_it_was(job: Path
         assert stored.lacking() == 0
     assert answers(job, [b"a", b"1"]) == {b"a"}
     with stored_at(job) as stored:
-        assert stored.add_many([b"b"]) == Added(1)
+        assert stored.add_many([b"b"]) == AddedFingerprints(1)
         assert list(stored.fingerprints()) == [b"a", b"b"]
 
 
@@ -279,7 +279,7 @@ def test_after_an_import_that_ends_in_an_error_the_next_one_lists_what_it_adds(
         with pytest.raises(ZeroDivisionError):
             stored.add_many(broken())
         assert [stored.state(item) for item in (b"a", b"b", b"f")] == ["seen", "new", "forgotten"]
-        assert stored.add_many([b"b", b"f"]) == Added(new=1, again=1)
+        assert stored.add_many([b"b", b"f"]) == AddedFingerprints(new=1, again=1)
         assert list(stored.fingerprints()) == [b"a", b"f", b"b"]
     with stored_at(job) as stored:
         assert (stored.listed(), stored.lacking()) == (3, 0)
@@ -312,10 +312,10 @@ def test_an_exact_set_answers_and_grows_with_the_filter(job: Path) -> None:
         stored.filter.bloom.add(b"false positive")  # type: ignore[union-attr]
         assert b"false positive" not in stored
     with stored_at(job) as stored:
-        assert stored.add_many([b"b", b"c"]) == Added(1, 0, 1)
+        assert stored.add_many([b"b", b"c"]) == AddedFingerprints(1, 0, 1)
         assert stored.is_exact
         assert stored.figures().exact == stored.figures().listed == 3
-        assert stored.add_many([b"d"]) == Added(1)
+        assert stored.add_many([b"d"]) == AddedFingerprints(1)
     opened = next_run(job, confirm=True)
     assert opened.notes == ()
     assert exact_in(job) == 4
@@ -361,7 +361,7 @@ def test_an_exact_set_that_does_not_fit_is_left_to_the_next_run(job: Path) -> No
     with stored_at(job) as stored:
         assert not stored.is_exact
         assert stored.figures().exact is None
-        assert stored.add_many([b"d"]) == Added(1)
+        assert stored.add_many([b"d"]) == AddedFingerprints(1)
     opened = next_run(job, confirm=True)
     assert "was made anew" in opened.notes[0]
     assert "lacks" not in opened.notes[0]
@@ -552,10 +552,10 @@ def test_tools_and_runs_in_any_order_agree_with_a_plain_model(
 def test_a_snapshot_keeps_what_it_said_of_the_other_files(job: Path) -> None:
     run(job, [b"a", b"b"], [b"a"])
     path = job / "dedupe" / "urls" / "urls.bloom"
-    before = Snapshot.read(path, MAKER)
+    before = FilterSnapshot.read(path, MAKER)
     with stored_at(job) as stored:
         stored.add_many([b"c"])
-    after = Snapshot.read(path, MAKER)
+    after = FilterSnapshot.read(path, MAKER)
     assert after.done_bytes == before.done_bytes
     assert after.seen_bytes == (job / "dedupe" / "urls" / "urls.seen").stat().st_size > before.seen_bytes
     assert (after.filter.capacity, after.filter.error_rate) == (100, 1e-6)

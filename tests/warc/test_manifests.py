@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
 from scrapy_dedupe.warc import manifests
-from scrapy_dedupe.warc.manifests import Listed, read_manifest
+from scrapy_dedupe.warc.manifests import ListedFile, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def manifest(path: Path, *resources: object) -> Path:
     return path
 
 
-def read(place: object, **options: Any) -> tuple[list[Listed], list[str]]:
+def read(place: object, **options: Any) -> tuple[list[ListedFile], list[str]]:
     faults: list[str] = []
     return list(read_manifest(str(place), on_fault=faults.append, **options)), faults
 
@@ -49,10 +49,10 @@ def test_each_resource_is_told_with_what_the_manifest_says_of_it(tmp_path):
     )
     assert read(path) == (
         [
-            Listed("a.wacz", str(tmp_path / "sub" / "a.wacz"), HEX, 5, "one"),
-            Listed("b.wacz", str(tmp_path / "b.wacz"), HEX, 6),
-            Listed("c.wacz", str(tmp_path / "c.wacz"), HEX),
-            Listed("d.wacz", "https://example.org/x/y?sig=1"),
+            ListedFile("a.wacz", str(tmp_path / "sub" / "a.wacz"), HEX, 5, "one"),
+            ListedFile("b.wacz", str(tmp_path / "b.wacz"), HEX, 6),
+            ListedFile("c.wacz", str(tmp_path / "c.wacz"), HEX),
+            ListedFile("d.wacz", "https://example.org/x/y?sig=1"),
         ],
         [],
     )
@@ -217,7 +217,7 @@ def test_one_name_is_one_file(tmp_path):
         {"path": "3/b.wacz", "name": "a.wacz"},
     )
     listed, faults = read(path)
-    assert listed == [Listed("a.wacz", str(tmp_path / "1" / "a.wacz"), HEX)]
+    assert listed == [ListedFile("a.wacz", str(tmp_path / "1" / "a.wacz"), HEX)]
     assert [("with another hash" in fault, "a name of its own" in fault) for fault in faults] == [
         (False, True),
         (True, True),

@@ -22,7 +22,7 @@ from scrapy_dedupe.warc import records, wacz, wacz_file
 from scrapy_dedupe.warc.capture import Capture, target_uri
 from scrapy_dedupe.warc.files import WarcWriter, lock
 from scrapy_dedupe.warc.reading import read_record
-from scrapy_dedupe.warc.wacz import Page, Requirement, WaczResource, pack, write_multi_wacz
+from scrapy_dedupe.warc.wacz import Requirement, WaczPage, WaczResource, pack, write_multi_wacz
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,10 +58,10 @@ def crawl(folder: Path, urls: Iterable[str], *, prefix: str = "test", file_size:
     return [folder / file.file for file in writer.files]
 
 
-def page_of(record: StoredRecord) -> Page | None:
+def page_of(record: StoredRecord) -> WaczPage | None:
     assert record.target_uri
     assert record.date
-    return Page(record.target_uri, record.date, f"Title of {record.target_uri}")
+    return WaczPage(record.target_uri, record.date, f"Title of {record.target_uri}")
 
 
 def packed(files: list[Path], target: Path, **changes: Any) -> wacz.PackedWacz:
@@ -197,7 +197,7 @@ def test_any_urls_and_pages_come_back(tmp_path_factory: pytest.TempPathFactory, 
         patch.setattr(wacz, "PLAIN_LINES", limit)
         target = folder / "any.wacz"
         result = packed(
-            files, target, page_of=lambda record: Page("http://x/", record.date or "", text=next(texts))
+            files, target, page_of=lambda record: WaczPage("http://x/", record.date or "", text=next(texts))
         )
     members = check(target, folder / "unpacked")
     _, *pages = members["pages/pages.jsonl"].decode().splitlines()
@@ -212,14 +212,14 @@ def test_pages_have_an_id_and_what_is_known_of_them(tmp_path: Path):
     )
     answers = iter(
         [
-            Page("http://example.org/a", "2026-11-28T00:00:00.000Z", "A", "text of a"),
+            WaczPage("http://example.org/a", "2026-11-28T00:00:00.000Z", "A", "text of a"),
             None,
-            Page("http://example.org/c", "2026-11-28T00:00:01.000Z"),
+            WaczPage("http://example.org/c", "2026-11-28T00:00:01.000Z"),
         ]
     )
     asked = []
 
-    def answer(record: StoredRecord) -> Page | None:
+    def answer(record: StoredRecord) -> WaczPage | None:
         asked.append((record.type, record.target_uri))
         return next(answers)
 

@@ -16,16 +16,16 @@ from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.crawls.captures import CrawlArchive
 from scrapy_dedupe.crawls.places import sizes_of
 from scrapy_dedupe.errors import DamagedInput, StoreError
-from scrapy_dedupe.stored_pages import PageReader
-from scrapy_dedupe.tasks.watching import part
+from scrapy_dedupe.live.content.stored_pages import PageReader
+from scrapy_dedupe.tasks.progress import part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.crawls import CrawlIndex
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.reading import StoredRecord
 
 
@@ -52,7 +52,7 @@ class Archive:
     ``notes`` are sentences about files that could not be read in full.
     """
 
-    def __init__(self, place: Place, folder: Path | None, watch: Watch) -> None:
+    def __init__(self, place: CommandStores, folder: Path | None, watch: Progress) -> None:
         self._place = place
         self._watch = watch
         self._folder = folder or place.settings.warc.folder

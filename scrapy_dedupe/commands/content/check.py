@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.content.judge import Reading
+from scrapy_dedupe.content.judge import PageReading
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.stored_pages import PageReader
+from scrapy_dedupe.live.content.stored_pages import PageReader
 
 from .archive import Archive, ArchivedText, Wanted
-from .looking import judge_options, looking_judge
+from .read_only import judge_options, read_only_judge
 from .reasons import (
     WAS_IMPORTED,
-    Difference,
+    TextDifference,
     add_archive_arguments,
     difference,
     difference_lines,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.content import Judge
     from scrapy_dedupe.content.judge import Judgement
 
@@ -56,7 +56,7 @@ class CheckedPage:
     template: bool
     template_share: float
     why: list[str]
-    diff: Difference | None
+    diff: TextDifference | None
     notes: list[str]
 
 
@@ -76,13 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_archive_arguments(parser)
 
 
-def run(place: Place, opts: argparse.Namespace) -> CheckedPage:
+def run(place: CommandStores, opts: argparse.Namespace) -> CheckedPage:
     content_type = opts.content_type or mimetypes.guess_type(opts.file)[0] or "text/html"
     url = opts.url or Path("stdin" if opts.file == _STDIN else opts.file).absolute().as_uri()
     body = _body(opts.file)
     store = place.open_content()
     try:
-        judge = looking_judge(place, store.content)
+        judge = read_only_judge(place, store.content)
         reading = _reading(place, judge, url, content_type, body)
         (judged,) = judge.find([reading])
         share = judge.template_share(reading, url)
@@ -117,16 +117,16 @@ def _body(file: str) -> bytes:
         raise ArchiveError(f"The file {file} cannot be read: {error.strerror}.") from error
 
 
-def _reading(place: Place, judge: Judge, url: str, content_type: str, body: bytes) -> Reading:
+def _reading(place: CommandStores, judge: Judge, url: str, content_type: str, body: bytes) -> PageReading:
     if len(body) > place.settings.content.max_bytes:
-        return Reading(reason="size")
+        return PageReading(reason="size")
     headers = [(b"Content-Type", content_type.encode("latin-1", "replace"))]
     page = PageReader(place.scrapy_settings).page(url, headers, body, crawl="check")
-    return Reading(reason=page) if isinstance(page, str) else judge.read(page)
+    return PageReading(reason=page) if isinstance(page, str) else judge.read(page)
 
 
 def _why(
-    place: Place, judged: Judgement, reading: Reading, share: float, parameters: dict[str, str]
+    place: CommandStores, judged: Judgement, reading: PageReading, share: float, parameters: dict[str, str]
 ) -> Iterator[str]:
     verdict, capture = judged.verdict, judged.capture
     if verdict.kind == "unknown":
@@ -151,8 +151,8 @@ def _why(
 
 
 def _diff(
-    archive: Archive, judged: Judgement, reading: Reading, opts: argparse.Namespace
-) -> Difference | None:
+    archive: Archive, judged: Judgement, reading: PageReading, opts: argparse.Namespace
+) -> TextDifference | None:
     verdict, capture = judged.verdict, judged.capture
     if verdict.kind != "near" or capture is None or capture.original is None:
         return None

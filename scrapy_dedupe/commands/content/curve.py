@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = "Show which share of the near copies is found, by similarity, and the bands that follow from the settings."
 
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> list[Curve]:
+def run(place: CommandStores, opts: argparse.Namespace) -> list[Curve]:
     values = {name: getattr(opts, name) for name in _OPTIONS}
     if None in values.values():
         content = place.settings.content

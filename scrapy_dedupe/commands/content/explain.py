@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 from scrapy import Request
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.content.judge import Reading
+from scrapy_dedupe.content.judge import PageReading
 from scrapy_dedupe.content.quarrycore import PARAMETERS
 from scrapy_dedupe.errors import StoreRefused
 
 from .archive import Archive, ArchivedText, Wanted
-from .looking import judge_options, looking_judge
+from .read_only import judge_options, read_only_judge
 from .reasons import (
     WAS_IMPORTED,
-    Difference,
-    Original,
+    OriginalText,
+    TextDifference,
     add_archive_arguments,
     difference,
     difference_lines,
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.content import Judge, JudgeOptions
-    from scrapy_dedupe.stores.base import Capture, ContentStore, SeenText
+    from scrapy_dedupe.stores.base import ContentStore, SeenText, TextMatch
 
-    Known = list[tuple[Capture, SeenText | None]]
+    Known = list[tuple[SeenText, TextMatch | None]]
 
 HELP = (
     "Show every text that a URL had, the oldest first: whether it was new, or of what it was a copy and why; with the"
@@ -59,10 +59,10 @@ class ExplainedText:
     seen: str
     crawl: str
     digest: str
-    original: Original | None
+    original: OriginalText | None
     similarity: float | None
     why: list[str]
-    diff: Difference | None
+    diff: TextDifference | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_archive_arguments(parser)
 
 
-def run(place: Place, opts: argparse.Namespace) -> Explained:
+def run(place: CommandStores, opts: argparse.Namespace) -> Explained:
     options = judge_options(place)
     store = place.open_content()
     try:
@@ -90,7 +90,7 @@ def run(place: Place, opts: argparse.Namespace) -> Explained:
             archived = archive.find(_wanted(known))
         notes = archive.notes
         try:
-            judge = looking_judge(place, store.content)
+            judge = read_only_judge(place, store.content)
         except StoreRefused as error:
             judge = None
             notes.append(f"What a template kept out cannot be told: {error}")
@@ -122,11 +122,11 @@ def _wanted(known: Known) -> Iterator[Wanted]:
                 yield _text_of(original)
 
 
-def _text_of(capture: Capture | SeenText) -> Wanted:
+def _text_of(capture: SeenText | TextMatch) -> Wanted:
     return Wanted(capture.digest, capture.url, capture.crawl)
 
 
-def _name(capture: Capture | SeenText) -> str:
+def _name(capture: SeenText | TextMatch) -> str:
     return f"{capture.url}  {time_text(capture.seen_ms)}"
 
 
@@ -138,7 +138,7 @@ class _Explainer:
     archived: Mapping[Wanted, ArchivedText | str]
     full: bool
 
-    def text(self, capture: Capture, original: SeenText | None) -> ExplainedText:
+    def text(self, capture: SeenText, original: TextMatch | None) -> ExplainedText:
         diff = None
         if capture.kind == "unique":
             why = [_NEW_OR_IMPORTED if PARAMETERS.items() <= self.parameters.items() else _NEW]
@@ -163,19 +163,19 @@ class _Explainer:
             digest=capture.digest.hex(),
             original=None
             if original is None
-            else Original(original.url, original.crawl, time_text(original.seen_ms)),
+            else OriginalText(original.url, original.crawl, time_text(original.seen_ms)),
             similarity=capture.similarity,
             why=why,
             diff=diff,
         )
 
-    def _why_near(self, capture: Capture, own: ArchivedText | str) -> Iterator[str]:
+    def _why_near(self, capture: SeenText, own: ArchivedText | str) -> Iterator[str]:
         mime = own.mime if isinstance(own, ArchivedText) else None
         assert capture.similarity is not None
         yield why_near(capture.similarity, self.options, self.parameters, mime)
         if self.judge is None or not isinstance(own, ArchivedText):
             return
-        share = self.judge.template_share(Reading(own.text, own.mime), capture.url)
+        share = self.judge.template_share(PageReading(own.text, own.mime), capture.url)
         if share:
             yield (
                 f"{share:.0%} of the text is what its host puts on many of its pages; what is left without it had to"

@@ -16,13 +16,13 @@ from scrapy_dedupe.content.quarrycore import PARAMETERS, is_hash, key_of
 from scrapy_dedupe.crawls.index import checked_crawl_id
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Capture
+from scrapy_dedupe.stores.base import SeenText
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
     "Take over the texts that QuarryCore has seen, from its table hash_dedup. Crawls that begin afterwards call a page"
@@ -38,7 +38,7 @@ _END_S: Final = 253_402_300_800
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedTexts:
     """``new`` rows are known from now on, ``known`` ones were before. ``skipped`` rows were damaged."""
 
     file: str
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Imported:
+def run(place: CommandStores, opts: argparse.Namespace) -> ImportedTexts:
     crawl = checked_crawl_id(opts.crawl_id)
     new = known = skipped = 0
     # Whatever is wrong with the file is found before a store is made.
@@ -82,7 +82,7 @@ def run(place: Place, opts: argparse.Namespace) -> Imported:
             bars.end()
         finally:
             store.close()
-    return Imported(str(opts.file), place.shown(place.content_url), crawl, new, known, skipped)
+    return ImportedTexts(str(opts.file), place.shown(place.content_url), crawl, new, known, skipped)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -143,7 +143,7 @@ def _unreadable(path: Path, error: sqlite3.Error, so_far: str) -> DamagedInput |
     )
 
 
-def _capture(row: tuple[Any, ...], crawl: str) -> Capture | None:
+def _capture(row: tuple[Any, ...], crawl: str) -> SeenText | None:
     """What a row says; None if it is damaged."""
     try:
         hash_, url = (value.decode() if isinstance(value, bytes) else None for value in row[:2])
@@ -154,16 +154,16 @@ def _capture(row: tuple[Any, ...], crawl: str) -> Capture | None:
         return None
     if hash_ is None or not is_hash(hash_) or not url:
         return None
-    return Capture(key_of(hash_), url, crawl, round(time_s * 1000))
+    return SeenText(key_of(hash_), url, crawl, round(time_s * 1000))
 
 
-def text(result: Imported) -> str:
+def text(result: ImportedTexts) -> str:
     new = "1 text is" if result.new == 1 else f"{number_text(result.new)} texts are"
     known = "1 was" if result.known == 1 else f"{number_text(result.known)} were"
     return f"{new} new to {result.store}, {known} known. New ones are noted under the crawl {result.crawl}."
 
 
-def caveat(result: Imported) -> str | None:
+def caveat(result: ImportedTexts) -> str | None:
     if not result.skipped:
         return None
     rows = "1 row" if result.skipped == 1 else f"{number_text(result.skipped)} rows"

@@ -18,7 +18,7 @@ from .forgotten_reports import forget_reports
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.stores.base import ContentStore
 
 HELP = (
@@ -28,7 +28,7 @@ HELP = (
 
 
 @dataclass(frozen=True, slots=True)
-class Purged:
+class PurgedTexts:
     """``texts`` were meant, ``forgotten`` of them are gone: none if the answer was no, or with ``dry_run``.
 
     ``before`` is the time that ``--older-than`` says, as ISO 8601 in UTC.
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Purged:
+def run(place: CommandStores, opts: argparse.Namespace) -> PurgedTexts:
     is_by_age_or_crawl = opts.older_than is not None or opts.crawl is not None
     if is_by_age_or_crawl + bool(opts.url) + opts.all != 1:
         raise UsageError(
@@ -91,7 +91,7 @@ def run(place: Place, opts: argparse.Namespace) -> Purged:
             store.content.flush()
     finally:
         store.close()
-    return Purged(
+    return PurgedTexts(
         store=place.shown(place.content_url),
         before=None if before is None else f"{before:%Y-%m-%dT%H:%M:%SZ}",
         crawl=crawl,
@@ -141,7 +141,7 @@ def _is_wanted(texts: int, store: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def text(result: Purged) -> str:
+def text(result: PurgedTexts) -> str:
     if result.dry_run:
         return f"{_texts(result.texts)} would be forgotten."
     if result.texts and not result.forgotten:

@@ -31,7 +31,7 @@ _NOT_JUDGED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
+class OriginalText:
     """What a text is a copy of: its first capture, and when that was, as ISO 8601 in UTC."""
 
     url: str
@@ -40,7 +40,7 @@ class Original:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TextDifference:
     """A unified diff of the canonical texts, without its last ``left_out`` lines; or why there is none."""
 
     lines: list[str]
@@ -87,20 +87,20 @@ def why_not_judged(reason: str | None) -> str:
 
 def difference(
     old: tuple[str, ArchivedText | str], new: tuple[str, ArchivedText | str], *, full: bool
-) -> Difference:
+) -> TextDifference:
     """The diff of two texts, each with its name; for one that is not there, the sentence that says so."""
     (old_name, old_text), (new_name, new_text) = old, new
     if isinstance(old_text, str) or isinstance(new_text, str):
         missing = dict.fromkeys(item for item in (old_text, new_text) if isinstance(item, str))
-        return Difference([], missing=" ".join(missing))
+        return TextDifference([], missing=" ".join(missing))
     lines = unified_diff(old_text.text, new_text.text, old_name, new_name)
     if not lines:
-        return Difference([], missing="The two texts differ in white space alone.")
+        return TextDifference([], missing="The two texts differ in white space alone.")
     kept = lines if full else lines[:_SHORT_DIFF]
-    return Difference(kept, len(lines) - len(kept))
+    return TextDifference(kept, len(lines) - len(kept))
 
 
-def difference_lines(found: Difference) -> Iterator[str]:
+def difference_lines(found: TextDifference) -> Iterator[str]:
     if found.missing is not None:
         yield found.missing
     yield from found.lines

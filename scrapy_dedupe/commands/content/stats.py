@@ -12,7 +12,7 @@ from scrapy_dedupe.stores import parse_store_url
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = "Show how many texts are remembered, how they are compared, and how large the store is."
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add nothing: this verb has no arguments of its own."""
 
 
-def run(place: Place, opts: argparse.Namespace) -> ContentStats:
+def run(place: CommandStores, opts: argparse.Namespace) -> ContentStats:
     canonicalizer = version(place.settings.content.canonicalizer)
     store = place.open_content()
     try:

@@ -10,7 +10,7 @@ from scrapy_dedupe.commands.figures import counted, counts_dict, size_text
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = "List the crawls: which are committed, and which wait for a decision. With a verb: what they need of each other."
 VERBS = ("show", "graph")
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add nothing: this verb has no arguments of its own."""
 
 
-def run(place: Place, opts: argparse.Namespace) -> list[Crawl]:
+def run(place: CommandStores, opts: argparse.Namespace) -> list[Crawl]:
     from scrapy_dedupe.crawls.dependencies import Dependencies
 
     with place.open_index() as index:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.crawls.dependencies import Dependencies
 
 HELP = "Show which crawls need which, as a graph for Graphviz or as JSON. What is missing is dashed."
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Graph:
+def run(place: CommandStores, opts: argparse.Namespace) -> Graph:
     from scrapy_dedupe.crawls.dependencies import Dependencies
 
     with place.open_index() as index:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = "Show one crawl: its files, what it needs of other crawls, what needs it, and what of that is there."
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class CrawlFile:
     """A WARC file of the crawl. Of one at a URL, that it was moved there is taken as proof."""
 
     name: str
@@ -72,7 +72,7 @@ class CrawlShown:
     started: str | None
     committed: str | None
     counts: dict[str, int]
-    files: list[File]
+    files: list[CrawlFile]
     containers: list[Box]
     needs: list[NeedShown]
     needs_unknown: str | None
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
 
 
-def run(place: Place, opts: argparse.Namespace) -> CrawlShown:
+def run(place: CommandStores, opts: argparse.Namespace) -> CrawlShown:
     from scrapy_dedupe.crawls.dependencies import Dependencies
     from scrapy_dedupe.crawls.index import did_you_mean
     from scrapy_dedupe.crawls.places import is_present
@@ -110,7 +110,7 @@ def run(place: Place, opts: argparse.Namespace) -> CrawlShown:
             started=info.started,
             committed=info.committed,
             counts=counts_dict(info.counts),
-            files=[File(name, is_present(name)) for name in info.files],
+            files=[CrawlFile(name, is_present(name)) for name in info.files],
             containers=[
                 Box(box.filename, box.hash, box.size, box.place, box.is_present)
                 for box in dependencies.containers(info.id)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
-    from .patient import Patient
+    from .context import DoctorContext
 
 HELP = "Look at settings, versions, stores, disks and layers, try each of them, and say what to do about what is wrong."
 
@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spider", metavar="NAME", help="look at the settings of this spider")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Examination:
+def run(place: CommandStores, opts: argparse.Namespace) -> Examination:
     # They load most of the package, which other verbs need not wait for.
-    from . import components, disks, left_over, outputs, probes, setting_faults, spiders, stores, versions
-    from .patient import Patient, data_folder_kept_away
+    from . import components, disks, outputs, probes, setting_faults, spiders, stores, unfinished, versions
+    from .context import DoctorContext, data_folder_kept_away
 
     sections = {
         "settings": setting_faults.check,
@@ -57,14 +57,14 @@ def run(place: Place, opts: argparse.Namespace) -> Examination:
         # What a full disk does to all that comes behind is told once.
         "disks": disks.check,
         "stores": stores.check,
-        "left over": left_over.check,
+        "left over": unfinished.check,
         "probes": probes.check,
         "outputs": outputs.check,
     }
     findings: list[Finding] = []
     is_disk_full = False
     with data_folder_kept_away():
-        patient = Patient(place, opts.spider)
+        patient = DoctorContext(place, opts.spider)
         for section, check in sections.items():
             for said in _checked(check, patient):
                 if is_disk_full and said.is_of_full_disk and section != "disks":
@@ -77,7 +77,7 @@ def run(place: Place, opts: argparse.Namespace) -> Examination:
     return Examination(__version__, opts.spider, levels, findings)
 
 
-def _checked(check: Callable[[Patient], Iterator[Said]], patient: Patient) -> Iterator[Said]:
+def _checked(check: Callable[[DoctorContext], Iterator[Said]], patient: DoctorContext) -> Iterator[Said]:
     try:
         yield from check(patient)
     except DedupeError as error:

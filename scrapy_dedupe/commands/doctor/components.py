@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy.utils.misc import load_object
 
 from scrapy_dedupe.errors import DedupeError
-from scrapy_dedupe.middleware_order import PLACES, misplaced, named_components, order_faults
+from scrapy_dedupe.settings.placement import PLACES, misplaced, named_components, order_faults
 
 from .finding import Said, note, ok, problem, told, warning
 from .spiders import with_components
@@ -16,7 +16,7 @@ from .spiders import with_components
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .patient import Patient
+    from .context import DoctorContext
 
 _SHOWN: Final = 5
 _WORDS = {
@@ -27,7 +27,7 @@ _WORDS = {
 }
 
 
-def check(patient: Patient) -> Iterator[Said]:
+def check(patient: DoctorContext) -> Iterator[Said]:
     has_unloadable = False
     for said in _unloadable(patient):
         has_unloadable = True
@@ -64,7 +64,7 @@ def check(patient: Patient) -> Iterator[Said]:
             yield ok("The content layer stands where pages are decoded and redirects are followed.")
 
 
-def _unloadable(patient: Patient) -> Iterator[Said]:
+def _unloadable(patient: DoctorContext) -> Iterator[Said]:
     """Names below our own that are not there: typing errors, since Scrapy would load no other ones."""
     for setting, path in dict.fromkeys(named_components(patient.given)):
         if path in PLACES or not _is_meant_for_ours(path):
@@ -90,7 +90,7 @@ def _is_meant_for_ours(path: str) -> bool:
     return bool(get_close_matches(package, ["scrapy_dedupe"], cutoff=0.88))
 
 
-def _absent(patient: Patient, layers: set[str]) -> Iterator[Said]:
+def _absent(patient: DoctorContext, layers: set[str]) -> Iterator[Said]:
     settings = patient.settings
     if settings is None:
         return
@@ -104,7 +104,7 @@ def _absent(patient: Patient, layers: set[str]) -> Iterator[Said]:
         )
 
 
-def _nothing_set(patient: Patient) -> Said:
+def _nothing_set(patient: DoctorContext) -> Said:
     if patient.is_store_given:
         return note("No crawl of these settings uses this package; only the store was looked at.")
     if names := with_components(patient):

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe import whole_file
 from scrapy_dedupe.commands.figures import number_text, size_text
 from scrapy_dedupe.errors import folder_fault
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.stores import parse_store_url
 
 from .finding import Said, ok, problem, warning
@@ -18,7 +18,7 @@ from .finding import Said, ok, problem, warning
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .patient import Patient
+    from .context import DoctorContext
 
 MIN_FREE_BYTES: Final = 1_000_000_000
 _MIN_FREE_SHARE: Final = 0.05
@@ -37,7 +37,7 @@ _SETTINGS: Final = {
 }
 
 
-def check(patient: Patient) -> Iterator[Said]:
+def check(patient: DoctorContext) -> Iterator[Said]:
     first: dict[tuple[int, str], str] = {}
     others: dict[tuple[int, str], list[str]] = {}
     faults: dict[tuple[int, str], Said] = {}
@@ -60,7 +60,7 @@ def check(patient: Patient) -> Iterator[Said]:
         yield replace(said, sentence=said.sentence + also, remedy=said.remedy + where)
 
 
-def folders(patient: Patient) -> dict[str, Path]:
+def folders(patient: DoctorContext) -> dict[str, Path]:
     """The folders that crawls write to, by what they hold."""
     found: dict[str, Path] = {}
     settings, layers = patient.settings, patient.layers

@@ -12,9 +12,9 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe import whole_file
 from scrapy_dedupe.commands.figures import counted
-from scrapy_dedupe.middleware_order import named_components
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.settings.placement import named_components
 
 from .disks import existing
 from .finding import Said, note, ok, problem, tried, warning
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.settings import Settings
+    from scrapy_dedupe.settings.specs import Settings
 
-    from .patient import Patient
+    from .context import DoctorContext
 
 _TIMEOUT_S: Final = 2.0
 _CLASSES: Final = {
-    "DEDUPE_REPORT": "scrapy_dedupe.reporting.ReportExtension",
-    "DEDUPE_DUPLICATES_LOG": "scrapy_dedupe.duplicates_log.DuplicatesLogExtension",
-    "DEDUPE_METRICS_PORT": "scrapy_dedupe.metrics.MetricsExtension",
-    "DEDUPE_METRICS_FILE": "scrapy_dedupe.metrics.MetricsExtension",
+    "DEDUPE_REPORT": "scrapy_dedupe.extensions.ReportExtension",
+    "DEDUPE_DUPLICATES_LOG": "scrapy_dedupe.extensions.DuplicatesLogExtension",
+    "DEDUPE_METRICS_PORT": "scrapy_dedupe.extensions.MetricsExtension",
+    "DEDUPE_METRICS_FILE": "scrapy_dedupe.extensions.MetricsExtension",
 }
 
 
-def check(patient: Patient) -> Iterator[Said]:
+def check(patient: DoctorContext) -> Iterator[Said]:
     settings = patient.settings
     if settings is None or patient.is_store_given or not patient.layers:
         return
@@ -58,7 +58,7 @@ def check(patient: Patient) -> Iterator[Said]:
             )
 
 
-def _attempts(patient: Patient, settings: Settings) -> Iterator[tuple[str, str, partial[Said]]]:
+def _attempts(patient: DoctorContext, settings: Settings) -> Iterator[tuple[str, str, partial[Said]]]:
     report, metrics = settings.report, settings.metrics
     if report.page is not None:
         yield "DEDUPE_REPORT", "report", partial(_report, patient.named_path(report.page))

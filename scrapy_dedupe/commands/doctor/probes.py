@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from scrapy_dedupe.commands.figures import counted, size_text
 from scrapy_dedupe.crawls.index import CrawlIndex
 from scrapy_dedupe.stores import open_store, parse_store_url
-from scrapy_dedupe.stores.base import Capture as SeenPage
 from scrapy_dedupe.stores.base import Counts, Original
+from scrapy_dedupe.stores.base import SeenText as SeenPage
 from scrapy_dedupe.stores.faults import redis_faults
 from scrapy_dedupe.warc.capture import Capture
 from scrapy_dedupe.warc.files import WarcWriter
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.stores.base import ContentStore, Store
 
-    from .patient import Patient
+    from .context import DoctorContext
 
 _URL: Final = "https://scrapy-dedupe.invalid/probe/"
 _PREFIX: Final = ".dedupe-doctor-"
 
 
-def check(patient: Patient) -> Iterator[Said]:
+def check(patient: DoctorContext) -> Iterator[Said]:
     layers = patient.layers
     is_alone = patient.is_store_given or not layers
     if "urls" in layers and not patient.is_store_given:
@@ -58,7 +58,7 @@ def check(patient: Patient) -> Iterator[Said]:
         yield from tried("passage index", partial(_passages, patient))
 
 
-def _url_filter(patient: Patient) -> Said:
+def _url_filter(patient: DoctorContext) -> Said:
     from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 
     settings = patient.settings
@@ -77,20 +77,20 @@ def _url_filter(patient: Patient) -> Said:
     )
 
 
-def _look_at_job(patient: Patient, jobdir: Path) -> None:
+def _look_at_job(patient: DoctorContext, jobdir: Path) -> None:
     """Read what a run with this JOBDIR would read. Nothing is locked, so that a crawl can start meanwhile."""
     from scrapy_dedupe.commands.urls.fingerprints import Fingerprinter
     from scrapy_dedupe.urls.folder import FilterFolder
-    from scrapy_dedupe.urls.snapshot import Snapshot
+    from scrapy_dedupe.urls.snapshot import FilterSnapshot
 
     fingerprinter = Fingerprinter(patient.given, None).path
     folder = FilterFolder.in_job(jobdir, fingerprinter)
     folder.check_heads()
     with suppress(FileNotFoundError):  # a new job, one that was cut, or one that runs
-        Snapshot.read(folder.snapshot, fingerprinter)
+        FilterSnapshot.read(folder.snapshot, fingerprinter)
 
 
-def _shared_filter(url: str, patient: Patient) -> Said:
+def _shared_filter(url: str, patient: DoctorContext) -> Said:
     from scrapy_dedupe.stores.redis import connect
     from scrapy_dedupe.urls.shared import SharedBloomFilter
 
@@ -116,7 +116,7 @@ def _shared_filter(url: str, patient: Patient) -> Said:
     return ok(f"URL filter: a fingerprint was added, found and deleted in {location.shown}.")
 
 
-def _content(patient: Patient) -> Said:
+def _content(patient: DoctorContext) -> Said:
     url = patient.store_urls.get("content")
     if url is None:
         return note("The content layer was not tried, since its settings are wrong.")
@@ -155,7 +155,7 @@ def _content_in(content: ContentStore, where: str) -> Said:
     return ok(f"Content layer: a text was written, found and deleted in {where}.")
 
 
-def _index(patient: Patient) -> Said:
+def _index(patient: DoctorContext) -> Said:
     url = patient.store_urls.get("index")
     if url is None:
         return note("The crawl index was not tried, since its settings are wrong.")
@@ -182,7 +182,7 @@ def _index(patient: Patient) -> Said:
 
 
 @contextmanager
-def _opened(url: str, patient: Patient) -> Iterator[tuple[Store, str]]:
+def _opened(url: str, patient: DoctorContext) -> Iterator[tuple[Store, str]]:
     """The server at the URL; in place of an SQLite file a new one beside it, since a crawl that was forgotten leaves its name."""
     location = parse_store_url(url)
     path = location.path
@@ -203,7 +203,7 @@ def _opened(url: str, patient: Patient) -> Iterator[tuple[Store, str]]:
             store.close()
 
 
-def _archive(patient: Patient) -> Said:
+def _archive(patient: DoctorContext) -> Said:
     settings = patient.settings
     assert settings is not None
     warc, there = settings.warc, existing(settings.warc.folder)
@@ -239,7 +239,7 @@ def _archive(patient: Patient) -> Said:
     return ok(f"Archive: a record was written, read back and deleted in {there}.")
 
 
-def _storage(patient: Patient) -> Said:
+def _storage(patient: DoctorContext) -> Said:
     from scrapy_dedupe.warc.storage import Storage
 
     settings = patient.settings
@@ -250,7 +250,7 @@ def _storage(patient: Patient) -> Said:
     return ok(f"Storage: a file was sent, read back and deleted in {storage.shown}.")
 
 
-def _passages(patient: Patient) -> Said:
+def _passages(patient: DoctorContext) -> Said:
     from scrapy_dedupe.passages import PassageIndex
 
     settings = patient.settings

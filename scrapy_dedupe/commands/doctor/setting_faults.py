@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.figures import counted
-from scrapy_dedupe.setting_names import set_names, unknown_names
+from scrapy_dedupe.settings.names import set_names, unknown_names
 
 from .finding import Said, note, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scrapy_dedupe.settings import Settings
+    from scrapy_dedupe.settings.specs import Settings
 
-    from .patient import Patient
+    from .context import DoctorContext
 
 
-def check(patient: Patient) -> Iterator[Said]:
+def check(patient: DoctorContext) -> Iterator[Said]:
     for name, nearest in unknown_names(patient.given):
         yield warning(
             f"The setting {name} is unknown and has no effect.",
@@ -36,7 +36,7 @@ def check(patient: Patient) -> Iterator[Said]:
     yield from _contradictions(patient, patient.settings)
 
 
-def _contradictions(patient: Patient, settings: Settings) -> Iterator[Said]:
+def _contradictions(patient: DoctorContext, settings: Settings) -> Iterator[Said]:
     layers = patient.layers
     given = set(set_names(patient.given))
     if layers and "archive" not in layers:
@@ -80,5 +80,5 @@ def _contradictions(patient: Patient, settings: Settings) -> Iterator[Said]:
         )
 
 
-def _is_shared_queue(patient: Patient) -> bool:
+def _is_shared_queue(patient: DoctorContext) -> bool:
     return "scrapy_redis" in str(patient.scrapy_settings.get("SCHEDULER"))

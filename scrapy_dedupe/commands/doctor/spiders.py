@@ -6,12 +6,12 @@ import warnings
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.middleware_order import PLACES, named_components
-from scrapy_dedupe.setting_names import unknown_names
-from scrapy_dedupe.settings import faults_of
+from scrapy_dedupe.settings.names import unknown_names
+from scrapy_dedupe.settings.placement import PLACES, named_components
+from scrapy_dedupe.settings.specs import faults_of
 
+from .context import loading_spiders, spider_loader
 from .finding import Said, note, problem, warning
-from .patient import loading_spiders, spider_loader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.settings import BaseSettings
 
-    from .patient import Patient
+    from .context import DoctorContext
 
 _TOLD: Final = 5
 
 
-def check(patient: Patient) -> Iterator[Said]:
+def check(patient: DoctorContext) -> Iterator[Said]:
     """Nothing is said of spiders that have no settings of their own, nor if one of them is looked at by its name."""
     if patient.spider is not None or patient.is_store_given:
         return
@@ -45,7 +45,7 @@ def check(patient: Patient) -> Iterator[Said]:
             yield said
 
 
-def with_components(patient: Patient) -> list[str]:
+def with_components(patient: DoctorContext) -> list[str]:
     """The names of the spiders whose own settings name a class of this package."""
     try:
         spiders = _spiders(patient.given)
@@ -66,14 +66,14 @@ def _spiders(settings: BaseSettings) -> list[type[Spider]]:
         return [loader.load(name) for name in sorted(loader.list())]
 
 
-def _settings_of(spider: type[Spider], patient: Patient) -> BaseSettings:
+def _settings_of(spider: type[Spider], patient: DoctorContext) -> BaseSettings:
     settings = patient.given.copy()
     with loading_spiders():
         spider.update_settings(settings)
     return settings
 
 
-def _of(spider: type[Spider], patient: Patient) -> Iterator[Said]:
+def _of(spider: type[Spider], patient: DoctorContext) -> Iterator[Said]:
     if not spider.custom_settings:
         return
     settings = _settings_of(spider, patient)

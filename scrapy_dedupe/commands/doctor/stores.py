@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import ContentStore, Store
     from scrapy_dedupe.stores.location import StoreLocation
 
-    from .patient import Patient
+    from .context import DoctorContext
 
 _SLOW_S = 0.05
 
 
-def check(patient: Patient) -> Iterator[Said]:
+def check(patient: DoctorContext) -> Iterator[Said]:
     layers_of: dict[str, list[str]] = {}
     for layer, url in patient.store_urls.items():
         layers_of.setdefault(url, []).append(layer)
@@ -69,7 +69,7 @@ def file_state(path: Path, shown: str) -> Said | None:
     return None
 
 
-def _look(patient: Patient, location: StoreLocation, layers: list[str]) -> Iterator[Said]:
+def _look(patient: DoctorContext, location: StoreLocation, layers: list[str]) -> Iterator[Said]:
     try:
         store = open_store(location.url, timeout_s=patient.timeout_s, create=False)
     except DedupeError as error:
@@ -99,7 +99,7 @@ def _look(patient: Patient, location: StoreLocation, layers: list[str]) -> Itera
         store.close()
 
 
-def _index(patient: Patient, store: Store) -> Iterator[Said]:
+def _index(patient: DoctorContext, store: Store) -> Iterator[Said]:
     crawls = store.index.crawls()
     modes = {info.payload for info in crawls if info.state != "canceled"}
     yield ok(
@@ -127,7 +127,7 @@ def _index(patient: Patient, store: Store) -> Iterator[Said]:
         )
 
 
-def _files_elsewhere(patient: Patient) -> Iterator[Said]:
+def _files_elsewhere(patient: DoctorContext) -> Iterator[Said]:
     settings = patient.settings
     if (
         settings is None
@@ -143,7 +143,7 @@ def _files_elsewhere(patient: Patient) -> Iterator[Said]:
     )
 
 
-def _content(patient: Patient, store: Store, location: StoreLocation) -> Iterator[Said]:
+def _content(patient: DoctorContext, store: Store, location: StoreLocation) -> Iterator[Said]:
     stored = store.content.parameters()
     if patient.settings is not None and stored:
         from scrapy_dedupe.content import Judge
@@ -183,7 +183,7 @@ class _Compared:
         return getattr(self._content, name)
 
 
-def _to_do(patient: Patient, location: StoreLocation, error: DedupeError) -> str:
+def _to_do(patient: DoctorContext, location: StoreLocation, error: DedupeError) -> str:
     """What to do besides what the sentence itself says."""
     if location.is_redis and not patient.is_store_given and "does not answer" in str(error):
         return "To crawl without a server, leave the setting out that names it: a local file is used."

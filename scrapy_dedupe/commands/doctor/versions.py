@@ -16,13 +16,13 @@ from .finding import Said, note, ok, problem, warning
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .patient import Patient
+    from .context import DoctorContext
 
 _NAME = "scrapy-dedupe"
 _FOR_DEVELOPERS = ("test", "docs")
 
 
-def check(patient: Patient) -> Iterator[Said]:
+def check(patient: DoctorContext) -> Iterator[Said]:
     try:
         found = distribution(_NAME)
     except PackageNotFoundError:
@@ -84,7 +84,7 @@ def _fault(requirement: Requirement) -> Said | None:
     return None
 
 
-def _extras(patient: Patient, extras: dict[str, list[Requirement]]) -> Iterator[Said]:
+def _extras(patient: DoctorContext, extras: dict[str, list[Requirement]]) -> Iterator[Said]:
     wanted = _wanted(patient)
     absent = []
     for extra, requirements in extras.items():
@@ -107,7 +107,7 @@ def _extras(patient: Patient, extras: dict[str, list[Requirement]]) -> Iterator[
         yield ok(f"The extras {', '.join(extras)} are installed.")
 
 
-def _wanted(patient: Patient) -> dict[str, str]:
+def _wanted(patient: DoctorContext) -> dict[str, str]:
     """The extras that the settings need, each with the setting that does."""
     settings = patient.settings
     if settings is None:

@@ -10,13 +10,13 @@ from scrapy_dedupe.passages.index_parameters import parameters_of
 from scrapy_dedupe.passages.queries import blots_of
 
 from .given_texts import given_text
-from .roots import add_root, root_of
+from .root_folder import add_root, root_of
 from .snippets import printable, snippet
 
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = "Show the blots that an index holds of a text, or would hold, one a line, in hexadecimal digits."
 
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Blotted:
+def run(place: CommandStores, opts: argparse.Namespace) -> Blotted:
     # Without --root there need not be an index: the blots are then those that a new one would hold.
     parameters = parameters_of(root_of(place, opts), None, None, None, create=opts.root is None)
     digits = -(-blotter_of(parameters.blotter).bits // 4)

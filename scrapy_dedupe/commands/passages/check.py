@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted, number_text
 
-from .roots import add_root, root_of
+from .root_folder import add_root, root_of
 from .snippets import printable
 
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
     "Check the index: the sizes and checksums of its files, the order and bounds of all that is in them, and whether every"
@@ -26,7 +26,7 @@ _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class IndexCheckResult:
     """What was found. *is_full*: all fingerprints were made again and compared.
 
     *orphans* are files of a writer that is at work or was stopped, which is no problem: the next one removes them.
@@ -52,14 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Checked:
+def run(place: CommandStores, opts: argparse.Namespace) -> IndexCheckResult:
     from scrapy_dedupe.passages.checking import check
 
     begin = time.monotonic()
     root = root_of(place, opts)
     with Bars(opts) as bars:
         found = check(root, opts.full, bars)
-    return Checked(
+    return IndexCheckResult(
         str(root),
         list(found.problems),
         list(found.orphans),
@@ -72,7 +72,7 @@ def run(place: Place, opts: argparse.Namespace) -> Checked:
     )
 
 
-def text(result: Checked) -> str:
+def text(result: IndexCheckResult) -> str:
     lines = list(map(printable, result.problems[:_SHOWN]))
     if len(result.problems) > _SHOWN:
         lines.append(f"... and {number_text(len(result.problems) - _SHOWN)} more, which --json lists.")
@@ -91,7 +91,7 @@ def text(result: Checked) -> str:
     return "\n".join(lines)
 
 
-def caveat(result: Checked) -> str | None:
+def caveat(result: IndexCheckResult) -> str | None:
     if not result.problems:
         return None
     things = "1 thing is" if len(result.problems) == 1 else f"{number_text(len(result.problems))} things are"

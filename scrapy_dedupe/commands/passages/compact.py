@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted, size_text
 
-from .roots import add_root, root_of
+from .root_folder import add_root, root_of
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
     "Merge the segments of the index, and give back the room of deleted documents. As long as it works it takes as much"
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_root(parser)
 
 
-def run(place: Place, opts: argparse.Namespace) -> Compacted:
+def run(place: CommandStores, opts: argparse.Namespace) -> Compacted:
     from scrapy_dedupe.passages import PassageIndex
 
     begin = time.monotonic()

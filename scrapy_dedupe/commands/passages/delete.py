@@ -10,13 +10,13 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.errors import ArchiveError, UsageError
 
-from .roots import add_root, not_merged, root_of
+from .root_folder import add_root, not_merged, root_of
 from .snippets import printable
 
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
     "Delete documents from the index by their ids, the URLs or paths that they were indexed under. The room that they take"
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_root(parser)
 
 
-def run(place: Place, opts: argparse.Namespace) -> Deleted:
+def run(place: CommandStores, opts: argparse.Namespace) -> Deleted:
     from scrapy_dedupe.passages import PassageIndex
     from scrapy_dedupe.passages.sources import id_of_name
 

@@ -18,13 +18,13 @@ from scrapy_dedupe.tasks.state import writing
 from .given_texts import given_text
 from .like import add_exclusions
 from .passage_output import WRITERS
-from .roots import add_root, opened, root_of
+from .root_folder import add_root, opened, root_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = "List the passages that stand in several documents, those first that it would save most to have once."
 
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_exclusions(parser)
 
 
-def run(place: Place, opts: argparse.Namespace) -> Extracted:
+def run(place: CommandStores, opts: argparse.Namespace) -> Extracted:
     if opts.output == "-" and opts.json:
         raise UsageError(
             "Standard output takes the passages; --json needs -o FILE. As JSON they are written by --format jsonl."

@@ -14,16 +14,16 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted, number_text, size_text
 from scrapy_dedupe.errors import StoreRefused, UsageError
 
-from .roots import add_root, not_merged, root_of
+from .root_folder import add_root, not_merged, root_of
 from .snippets import printable
 
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.passages import PassageIndex
-    from scrapy_dedupe.passages.intake import Skipped
-    from scrapy_dedupe.passages.sources import Sources
+    from scrapy_dedupe.passages.sources import DocumentSources
+    from scrapy_dedupe.passages.text_reading import Skipped
     from scrapy_dedupe.tasks.faults import Faults
 
 HELP = (
@@ -42,7 +42,7 @@ _MOST_AHEAD: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class IndexedPaths:
     """What was indexed.
 
     *documents* were taken, *replaced* times one in place of another text, be it of the same run; *unchanged* ones were
@@ -140,14 +140,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Indexed:
+def run(place: CommandStores, opts: argparse.Namespace) -> IndexedPaths:
     # Every call of the command line loads this module, so what takes long to load waits until it is used.
     from scrapy_dedupe.content.canonical import canonical
     from scrapy_dedupe.content.markup import HostileMarkup
+    from scrapy_dedupe.live.content.stored_pages import decoded_page
     from scrapy_dedupe.passages import PassageIndex
-    from scrapy_dedupe.passages.intake import Reading, Skipped, batches, take, weight_of
     from scrapy_dedupe.passages.preparation import host_named
-    from scrapy_dedupe.stored_pages import decoded_page
+    from scrapy_dedupe.passages.text_reading import ReadingOptions, Skipped, batches, take, weight_of
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import run_in_order
 
@@ -162,7 +162,7 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
     root = root_of(place, opts)
     faults, skipped = Faults(keep_going=opts.keep_going), Skipped()
     sources = _sources(opts, root, faults, skipped)
-    reading = Reading(canonical, (HostileMarkup,), opts.max_bytes, decoded_page)
+    reading = ReadingOptions(canonical, (HostileMarkup,), opts.max_bytes, decoded_page)
     text_bytes = 0
     with (
         Bars(opts) as watch,
@@ -197,12 +197,12 @@ def run(place: Place, opts: argparse.Namespace) -> Indexed:
     return _result(root, index, skipped, faults, text_bytes, time.monotonic() - begin)
 
 
-def _sources(opts: argparse.Namespace, root: Path, faults: Faults, skipped: Skipped) -> Sources:
+def _sources(opts: argparse.Namespace, root: Path, faults: Faults, skipped: Skipped) -> DocumentSources:
     from scrapy_dedupe.content.canonical import kind_of
     from scrapy_dedupe.crawls.exchanges import exchanges
     from scrapy_dedupe.passages.archived_pages import PageRules
     from scrapy_dedupe.passages.json_lines import LineFields
-    from scrapy_dedupe.passages.sources import SourceOptions, Sources
+    from scrapy_dedupe.passages.sources import DocumentSources, SourceOptions
 
     options = SourceOptions(
         PageRules(kind_of, exchanges),
@@ -212,7 +212,7 @@ def _sources(opts: argparse.Namespace, root: Path, faults: Faults, skipped: Skip
         base=opts.base,
         without=root,
     )
-    return Sources(
+    return DocumentSources(
         opts.paths, options, faults=faults, skipped=skipped, standard_input=getattr(sys.stdin, "buffer", None)
     )
 
@@ -233,9 +233,9 @@ def _refuse_filled(index: PassageIndex, root: Path, *, is_appending: bool) -> No
 
 def _result(
     root: Path, index: PassageIndex, skipped: Skipped, faults: Faults, text_bytes: int, seconds: float
-) -> Indexed:
+) -> IndexedPaths:
     added = index.added
-    return Indexed(
+    return IndexedPaths(
         root=str(root),
         documents=added.documents,
         replaced=added.replaced,
@@ -266,8 +266,8 @@ def stopped(opts: argparse.Namespace) -> str:
     return "the index is as it was before"
 
 
-def text(result: Indexed) -> str:
-    from scrapy_dedupe.passages.intake import LOUD, QUIET
+def text(result: IndexedPaths) -> str:
+    from scrapy_dedupe.passages.text_reading import LOUD, QUIET
 
     lines = []
     for count, found in (
@@ -298,7 +298,7 @@ def text(result: Indexed) -> str:
     return "\n".join(lines)
 
 
-def caveat(result: Indexed) -> str | None:
+def caveat(result: IndexedPaths) -> str | None:
     parts = []
     if result.fault_count:
         parts.append(f"{counted(result.fault_count, 'fault')} in the input passed over")

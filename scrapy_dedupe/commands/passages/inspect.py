@@ -10,14 +10,14 @@ from scrapy_dedupe.commands.figures import counted, number_text, size_text
 from scrapy_dedupe.passages.boilerplate import SHARE
 from scrapy_dedupe.passages.inspection import inspect, inspected_documents
 
-from .roots import add_root, opened, root_of
+from .root_folder import add_root, opened, root_of
 from .snippets import printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.passages.inspection import Inspected, InspectedDocument
 
 HELP = "Show what is in the index: documents, tokens, posts, sizes, boilerplate, and how it was made."
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> InspectedIndex:
+def run(place: CommandStores, opts: argparse.Namespace) -> InspectedIndex:
     root = root_of(place, opts)
     with Bars(opts) as bars, bars.part("inspect", 0), opened(root) as snapshot:
         index = inspect(snapshot, opts.boilerplate_share)

@@ -14,14 +14,14 @@ from scrapy_dedupe.passages.queries import like
 from scrapy_dedupe.passages.sources import id_of_name
 
 from .given_texts import STDIN, given_text
-from .roots import add_root, opened, root_of
+from .root_folder import add_root, opened, root_of
 from .snippets import place_text, printable, snippet
 
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
-    from scrapy_dedupe.passages.snapshot import Snapshot
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.passages.snapshot import IndexSnapshot
     from scrapy_dedupe.passages.values import Hit
 
 HELP = "Find documents that share passages with a text, the most alike first, and show the passages."
@@ -82,7 +82,7 @@ def add_exclusions(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--keep-boilerplate", action="store_true", help="leave out nothing of that kind")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Liked:
+def run(place: CommandStores, opts: argparse.Namespace) -> Liked:
     root = root_of(place, opts)
     taboo = [given_text(name) for name in opts.taboo]
     with Bars(opts) as bars, bars.part("like", 0), opened(root) as snapshot:
@@ -100,7 +100,7 @@ def run(place: Place, opts: argparse.Namespace) -> Liked:
     return Liked(str(root), opts.asked, text, hits)
 
 
-def _asked_text(snapshot: Snapshot, asked: str) -> tuple[str, str | None]:
+def _asked_text(snapshot: IndexSnapshot, asked: str) -> tuple[str, str | None]:
     """The text that is asked about, and its host if it is that of an indexed document."""
     if asked == STDIN:
         return given_text(asked), None

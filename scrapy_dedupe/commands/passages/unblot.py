@@ -12,14 +12,14 @@ from scrapy_dedupe.passages.blots import blotter_of
 from scrapy_dedupe.passages.queries import unblot
 
 from .given_texts import STDIN
-from .roots import add_root, opened, root_of
+from .root_folder import add_root, opened, root_of
 from .snippets import place_text, printable, snippet
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.passages.values import Place as PassagePlace
 
 HELP = "Show where blots stand: the words that each is made of, and all their places."
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="show also those that stand in one document only")
 
 
-def run(place: Place, opts: argparse.Namespace) -> UnblottedBlots:
+def run(place: CommandStores, opts: argparse.Namespace) -> UnblottedBlots:
     words = dict.fromkeys(_words(opts.blots))
     with opened(root_of(place, opts)) as snapshot:
         digits = -(-blotter_of(snapshot.parameters.blotter).bits // 4)

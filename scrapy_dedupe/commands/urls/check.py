@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.bars import Bars
 
-from .filters import Target, add_filter_arguments
+from .filters import FilterTarget, add_filter_arguments
 from .fingerprints import given_urls
 
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
     from .filters import OpenFilter
 
@@ -33,7 +33,7 @@ class CheckedUrl:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class UrlCheck:
     """What a filter says of URLs. ``error_bound``: the largest share of new URLs that it calls seen."""
 
     filter: str
@@ -46,15 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("urls", metavar="URL", nargs="+", help="- reads URLs from standard input, one a line")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Checked:
-    target = Target(place, opts)
+def run(place: CommandStores, opts: argparse.Namespace) -> UrlCheck:
+    target = FilterTarget(place, opts)
     with Bars(opts) as bars:
         fingerprints = fingerprinted(opts.urls, target, bars)
         with target.open() as found:
-            return Checked(found.name, found.error_bound, checked(found, fingerprints, bars))
+            return UrlCheck(found.name, found.error_bound, checked(found, fingerprints, bars))
 
 
-def fingerprinted(words: list[str], target: Target, bars: Bars) -> list[tuple[str, bytes]]:
+def fingerprinted(words: list[str], target: FilterTarget, bars: Bars) -> list[tuple[str, bytes]]:
     """The URLs that are named on the command line or piped in, each with its fingerprint."""
     urls = given_urls(words)
     # Whoever types them sees how many there are.
@@ -78,7 +78,7 @@ def checked(found: OpenFilter, fingerprints: list[tuple[str, bytes]], bars: Bars
     return result
 
 
-def text(result: Checked) -> str:
+def text(result: UrlCheck) -> str:
     lines = [f"{item.state:9}  {item.fingerprint}  {item.url}" for item in result.urls]
     if result.error_bound:
         lines.append(f'"seen" is wrong for at most 1 in {round(1 / result.error_bound):,} new URLs.')

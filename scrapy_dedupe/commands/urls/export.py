@@ -17,13 +17,13 @@ from scrapy_dedupe.urls.folder import LastStop
 from scrapy_dedupe.urls.journal import sync_folder
 from scrapy_dedupe.urls.scrapy_file import write_requests_seen
 
-from .filters import Target, add_filter_arguments
+from .filters import FilterTarget, add_filter_arguments
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = "Write what was seen as requests.seen, so that Scrapy's own filter can go on with it."
 
@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Exported:
-    target, as_text = Target(place, opts), opts.format == "text"
+def run(place: CommandStores, opts: argparse.Namespace) -> Exported:
+    target, as_text = FilterTarget(place, opts), opts.format == "text"
     if opts.output == "-" and opts.json:
         raise UsageError("With -o - standard output takes the fingerprints; --json needs a file.")
     if target.is_shared:

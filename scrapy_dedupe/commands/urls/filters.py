@@ -13,7 +13,7 @@ from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.urls.attachment import was_cut
 from scrapy_dedupe.urls.folder import FilterFolder
 from scrapy_dedupe.urls.shared import SharedBloomFilter
-from scrapy_dedupe.urls.stored import Added, Figures, State, StoredFilter
+from scrapy_dedupe.urls.stored import AddedFingerprints, Figures, State, StoredFilter
 
 from .fingerprints import Fingerprinter
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.stores.location import StoreLocation
 
 _PART = 10_000
@@ -45,7 +45,7 @@ class OpenFilter(Protocol):
 
     def forget(self, fingerprints: Iterable[bytes]) -> int: ...
 
-    def add_many(self, fingerprints: Iterable[bytes]) -> Added: ...
+    def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints: ...
 
     def figures(self, on_count: Callable[[int], None] | None = None) -> Figures: ...
 
@@ -71,7 +71,7 @@ class LocalFilter:
     def forget(self, fingerprints: Iterable[bytes]) -> int:
         return self.stored.forget(fingerprints)
 
-    def add_many(self, fingerprints: Iterable[bytes]) -> Added:
+    def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         return self.stored.add_many(fingerprints)
 
     def figures(self, on_count: Callable[[int], None] | None = None) -> Figures:
@@ -101,13 +101,13 @@ class SharedFilter:
         self.shared.forget(known)
         return len(known)
 
-    def add_many(self, fingerprints: Iterable[bytes]) -> Added:
+    def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         total = new = 0
         rest = iter(fingerprints)
         while part := list(islice(rest, _PART)):
             new += sum(self.shared.add_many(part))
             total += len(part)
-        return Added(new, 0, total - new)
+        return AddedFingerprints(new, 0, total - new)
 
     def figures(self, on_count: Callable[[int], None] | None = None) -> Figures:
         now = self.shared.describe()
@@ -138,10 +138,10 @@ def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Target:
+class FilterTarget:
     """The filter that the command line and the settings name, before it is opened."""
 
-    def __init__(self, place: Place, opts: argparse.Namespace) -> None:
+    def __init__(self, place: CommandStores, opts: argparse.Namespace) -> None:
         self.fingerprint = Fingerprinter(place.scrapy_settings, opts.spider)
         self._settings = settings = self.fingerprint.settings
         store, jobdir = place.given_store, opts.jobdir

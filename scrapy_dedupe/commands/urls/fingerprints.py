@@ -10,9 +10,9 @@ from scrapy.crawler import Crawler, CrawlerRunner
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapy_dedupe.commands.place import loading_settings
+from scrapy_dedupe.commands.stores import loading_settings
 from scrapy_dedupe.errors import SettingError, UsageError
-from scrapy_dedupe.settings import read_settings
+from scrapy_dedupe.settings.specs import read_settings
 from scrapy_dedupe.urls.journal import MAX_FINGERPRINT_BYTES
 
 if TYPE_CHECKING:

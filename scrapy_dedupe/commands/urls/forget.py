@@ -9,12 +9,12 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
 
 from .check import CheckedUrl, checked, fingerprinted
-from .filters import Target, add_filter_arguments
+from .filters import FilterTarget, add_filter_arguments
 
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = "Let each of these URLs be asked for once more, by whoever finds it again."
 
@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("urls", metavar="URL", nargs="+", help="- reads URLs from standard input, one a line")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Forgot:
-    target = Target(place, opts)
+def run(place: CommandStores, opts: argparse.Namespace) -> Forgot:
+    target = FilterTarget(place, opts)
     with Bars(opts) as bars:
         fingerprints = fingerprinted(opts.urls, target, bars)
         with target.open() as found:

@@ -10,16 +10,16 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted, number_text
 from scrapy_dedupe.crawls.places import sizes_of
 from scrapy_dedupe.errors import ArchiveError, UsageError
-from scrapy_dedupe.tasks.watching import Reached
+from scrapy_dedupe.tasks.progress import Reached
 from scrapy_dedupe.urls.scrapy_file import read_requests_seen, unread_from
 
-from .filters import Target, add_filter_arguments
+from .filters import FilterTarget, add_filter_arguments
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = "Add the fingerprints in files like Scrapy's requests.seen, of whatever version of Scrapy."
 
@@ -36,7 +36,7 @@ class ImportedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedFingerprints:
     """``again`` counts the fingerprints that were forgotten and count as seen again. ``made``: there was no filter.
 
     ``taken_over``: fingerprints of the job's own requests.seen, which a filter that is made takes over.
@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a requests.seen, in either form")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Imported:
-    target = Target(place, opts)
+def run(place: CommandStores, opts: argparse.Namespace) -> ImportedFingerprints:
+    target = FilterTarget(place, opts)
     # Before anything is made or changed.
     for path in opts.files:
         _check(path)
@@ -70,7 +70,9 @@ def run(place: Place, opts: argparse.Namespace) -> Imported:
             )
     if added.damaged is not None:
         files.append(ImportedFile(str(added.damaged[0]), added.taken_over, added.damaged[1]))
-    return Imported(target.name, made, added.taken_over, added.new, added.again, added.known, files)
+    return ImportedFingerprints(
+        target.name, made, added.taken_over, added.new, added.again, added.known, files
+    )
 
 
 def _check(path: Path) -> None:
@@ -103,7 +105,7 @@ def _read(path: Path, files: list[ImportedFile], reached: Reached) -> Iterator[b
     files.append(ImportedFile(str(path), count, damaged_at))
 
 
-def text(result: Imported) -> str:
+def text(result: ImportedFingerprints) -> str:
     sentences = [f"{counted(result.new, 'fingerprint is', 'fingerprints are')} new to {result.filter}"]
     sentences += [f"{number_text(result.known)} were known"]
     if result.again:
@@ -118,7 +120,7 @@ def text(result: Imported) -> str:
     return "\n".join(lines)
 
 
-def caveat(result: Imported) -> str | None:
+def caveat(result: ImportedFingerprints) -> str | None:
     damaged = [item for item in result.files if item.damaged_at is not None]
     if not damaged:
         return None

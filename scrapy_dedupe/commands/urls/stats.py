@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted, number_text, size_text
 
-from .filters import Target, add_filter_arguments
+from .filters import FilterTarget, add_filter_arguments
 
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = "Show what the filter holds, how large it is, and how often it errs."
 
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filter_arguments(parser)
 
 
-def run(place: Place, opts: argparse.Namespace) -> UrlStats:
-    target = Target(place, opts)
+def run(place: CommandStores, opts: argparse.Namespace) -> UrlStats:
+    target = FilterTarget(place, opts)
     with Bars(opts) as bars, bars.part("stats", 0, "fingerprints"), target.open() as found:
         figures = found.figures(bars.advance)
         return UrlStats(

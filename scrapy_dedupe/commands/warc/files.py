@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.crawls import CrawlIndex
 
 
@@ -46,7 +46,7 @@ def running_crawls(folder: Path) -> set[str]:
     return {crawl for path in held if (crawl := crawl_of(path)) is not None}
 
 
-def open_index_if_any(place: Place) -> CrawlIndex | None:
+def open_index_if_any(place: CommandStores) -> CrawlIndex | None:
     """The crawl index, or None where nobody has made one. Raises StoreError if it does not answer."""
     file = parse_store_url(place.index_url).path
     if place.given_store is None and file is not None and not file.exists():

@@ -13,7 +13,7 @@ from scrapy_dedupe.errors import ArchiveError, CrawlStateError
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
     "Pack the WARC files of a crawl as WACZ, in DEDUPE_WACZ_DIR, if it is not committed or has no WACZ yet. The end of a"
@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Packed:
+def run(place: CommandStores, opts: argparse.Namespace) -> Packed:
     from scrapy_dedupe.commands.commit import settle_one
-    from scrapy_dedupe.wacz_packing import pack_by_settings
+    from scrapy_dedupe.live.archive.wacz import pack_by_settings
 
     with place.open_index() as index, Bars(opts) as bars:
         info = {info.id: info for info in index.crawls()}.get(opts.id)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.crawls import CrawlIndex
     from scrapy_dedupe.stores.base import CrawlInfo
 
@@ -116,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what it would do, and change nothing")
 
 
-def run(place: Place, opts: argparse.Namespace) -> Mended:
+def run(place: CommandStores, opts: argparse.Namespace) -> Mended:
     paths = files_at(
         opts.paths or _default_folders(place), lambda path: bool(_UNFINISHED.fullmatch(path.name))
     )
@@ -139,7 +139,7 @@ def run(place: Place, opts: argparse.Namespace) -> Mended:
     return Mended(files, crawls, salvage.index_error or index_error, False)
 
 
-def _default_folders(place: Place) -> list[Path]:
+def _default_folders(place: CommandStores) -> list[Path]:
     folder = place.settings.warc.folder
     return [folder] if folder.exists() else []
 
@@ -227,7 +227,9 @@ class _Salvage:
             fields |= {"isPartOf": info.id, FIELD: info.payload}
         return fields | {"description": "The warcinfo of this file was damaged; warc salvage wrote this one."}
 
-    def rebuild(self, files: list[MendedFile], folders: Sequence[Path], place: Place) -> list[MendedCrawl]:
+    def rebuild(
+        self, files: list[MendedFile], folders: Sequence[Path], place: CommandStores
+    ) -> list[MendedCrawl]:
         """Read the entries of crawls whose files were changed, now or by a call that was cut off, from their files."""
         if self._index is None:
             return []

@@ -18,9 +18,9 @@ from .files import crawl_of, files_at, open_index_if_any, running_crawls
 if TYPE_CHECKING:
     import argparse
 
-    from scrapy_dedupe.commands.place import Place
+    from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.crawls import CrawlIndex
-    from scrapy_dedupe.tasks.watching import Watch
+    from scrapy_dedupe.tasks.progress import Progress
 
 HELP = (
     "Move finished WARC and WACZ files to a storage such as s3://bucket/folder. A local file is deleted when its copy"
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: Place, opts: argparse.Namespace) -> Uploaded:
+def run(place: CommandStores, opts: argparse.Namespace) -> Uploaded:
     storage = Storage(opts.url)
     paths = files_at(opts.paths or _default_folders(place), _is_meant)
     index = open_index_if_any(place)
@@ -88,7 +88,7 @@ def run(place: Place, opts: argparse.Namespace) -> Uploaded:
     return Uploaded(storage.shown, files)
 
 
-def _default_folders(place: Place) -> list[Path]:
+def _default_folders(place: CommandStores) -> list[Path]:
     folders = (place.settings.warc.folder, place.settings.wacz.folder)
     return [folder for folder in folders if folder.exists()]
 
@@ -112,7 +112,7 @@ class _Upload:
         }
         self._running = {crawl for folder in folders for crawl in running_crawls(folder)}
 
-    def of(self, path: Path, watch: Watch, *, is_named: bool) -> UploadedFile:
+    def of(self, path: Path, watch: Progress, *, is_named: bool) -> UploadedFile:
         """Upload a file. One whose crawl is not done is left alone, which is a failure if the file was named."""
         crawl = None
         try:

@@ -1,0 +1,143 @@
+"""What is looked at: the settings as a crawl would have them, and the stores that they name."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings as ScrapySettings
+from scrapy.utils.conf import closest_scrapy_cfg
+from scrapy.utils.misc import load_object
+
+from scrapy_dedupe.commands.stores import CommandStores, loading_settings
+from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.settings.placement import named_components
+from scrapy_dedupe.settings.specs import faults_of, read_settings
+from scrapy_dedupe.settings.values import fill_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from scrapy.settings import BaseSettings
+    from scrapy.spiderloader import SpiderLoader
+
+    from scrapy_dedupe.settings.specs import Settings
+
+_LAYERS: Final = {
+    "urls": "scrapy_dedupe.dupefilters.BloomDupeFilter",
+    "content": "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware",
+    "archive": "scrapy_dedupe.pipelines.WarcPipeline",
+    "passages": "scrapy_dedupe.extensions.PassageExtension",
+}
+
+
+class DoctorContext:
+    """The settings of one spider, or of the project.
+
+    ``given`` are the settings as they were written, ``scrapy_settings`` those that a crawl has once the add-ons have
+    changed them. ``faults`` are the wrong ones, one sentence each; with any, ``settings`` is None. ``addon_error`` is what
+    an add-on raised. With ``--store`` the settings of the project count for everything but the place.
+    """
+
+    def __init__(self, place: CommandStores, spider: str | None) -> None:
+        self.place = place
+        self.spider = spider
+        crawler = _crawler(place.scrapy_settings, spider)
+        self.given = crawler.settings.copy()
+        self.faults = faults_of(self.given)
+        self.settings: Settings | None = None
+        self.addon_error: Exception | None = None
+        self.scrapy_settings: BaseSettings = crawler.settings
+        if self.faults:
+            # The add-on would refuse them, and log that.
+            return
+        self.settings = read_settings(self.given)
+        try:
+            crawler.addons.load_settings(crawler.settings)
+        except Exception as error:  # noqa: BLE001 - any add-on of the project
+            self.addon_error = error
+
+    @property
+    def layers(self) -> set[str]:
+        """The layers that a crawl would have: ``urls``, ``content``, ``archive``, ``passages``."""
+        named = {path for _, path in named_components(self.scrapy_settings)}
+        return {layer for layer, path in _LAYERS.items() if path in named}
+
+    @property
+    def is_store_given(self) -> bool:
+        """Whether ``--store`` names the place."""
+        return self.place.given_store is not None
+
+    @property
+    def timeout_s(self) -> float:
+        return 5.0 if self.settings is None else self.settings.store_timeout_s
+
+    def named_path(self, path: str) -> Path:
+        """A path with its names filled in as for a crawl that begins now (:meth:`~scrapy_dedupe.live.session.Session.named_path`)."""
+        return fill_in(path, self.spider or "any", "now")
+
+    @property
+    def store_urls(self) -> dict[str, str]:
+        """Each layer that keeps something in a store, with the URL of that."""
+        given = self.place.given_store
+        if given is not None:
+            return {"content": given.url, "index": given.url}
+        if self.settings is None:
+            return {}
+        urls, layers = {}, self.layers
+        # Somebody who looks before he has named any component wants to know of all.
+        if "content" in layers or not layers:
+            urls["content"] = self.settings.content_url
+        if "archive" in layers or not layers:
+            urls["index"] = self.settings.index_url
+        if "urls" in layers and self.settings.urls.store_url is not None:
+            urls["urls"] = self.settings.urls.store_url
+        return urls
+
+
+def spider_loader(settings: BaseSettings) -> SpiderLoader:
+    """What finds the spiders of the project. A CrawlerRunner would load the add-ons before, which may be what is wrong."""
+    loader: SpiderLoader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+    return loader
+
+
+def loading_spiders() -> AbstractContextManager[None]:
+    """Of all modules in SPIDER_MODULES, as whoever asks for one spider does."""
+    return loading_settings("A module of spiders")
+
+
+@contextmanager
+def data_folder_kept_away() -> Iterator[None]:
+    """Take the project's data folder away again if it was made by looking, as Scrapy does when it is asked for its name."""
+    config = closest_scrapy_cfg()
+    folder = Path(config).parent / ".scrapy" if config else None
+    # Path.exists raises where the project may not be looked into.
+    was_there = folder is None or os.path.exists(folder)  # noqa: PTH110
+    try:
+        yield
+    finally:
+        if folder is not None and not was_there:
+            with suppress(OSError):
+                folder.rmdir()  # of an empty one alone
+
+
+def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:
+    assert isinstance(settings, ScrapySettings)
+    if spider is None:
+        with loading_settings():
+            return Crawler(type("AnySpider", (Spider,), {"name": "any"}), settings)
+    with loading_spiders():
+        loader = spider_loader(settings)
+        names = loader.list()
+    if spider not in names:
+        nearest = get_close_matches(spider, names, n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ". `scrapy list` lists its spiders."
+        raise UsageError(f"The project has no spider {spider!r}{hint}")
+    with loading_settings():
+        return Crawler(loader.load(spider), settings)

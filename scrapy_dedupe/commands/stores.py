@@ -1,0 +1,109 @@
+"""Where a verb looks: the stores that the command line or the settings name."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import scrapy_dedupe
+from scrapy_dedupe.crawls import CrawlIndex, open_index
+from scrapy_dedupe.errors import DedupeError, SettingError
+from scrapy_dedupe.stores import open_store, parse_store_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scrapy.settings import BaseSettings
+
+    from scrapy_dedupe.settings.specs import Settings
+    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores.location import StoreLocation
+
+
+@contextmanager
+def loading_settings(what: str = "The settings of the project") -> Iterator[None]:
+    """What a project's own code raises becomes a :class:`~scrapy_dedupe.errors.SettingError`; it may be anything."""
+    try:
+        yield
+    except DedupeError:
+        raise
+    except Exception as error:
+        hint = ""
+        if "to unpack" in str(error) or "'list' object" in str(error):
+            # What Scrapy says of a list in the place of a dict.
+            hint = ' A setting of components is no dict; write ADDONS = {"scrapy_dedupe.Addon": 500}, for example.'
+        raise SettingError(
+            f"{what} cannot be loaded ({type(error).__name__}: {error}{_where(error)}).{hint}"
+        ) from error
+
+
+def _where(error: BaseException) -> str:
+    """The last line of the project's own code that was run, with a comma before it; nothing for a fault of syntax, which says so."""
+    if isinstance(error, SyntaxError):
+        return ""
+    libraries = {*sysconfig.get_paths().values(), str(Path(scrapy_dedupe.__file__).parent)}
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<", *libraries))
+    ]
+    return f", {own[-1].filename}, line {own[-1].lineno}" if own else ""
+
+
+class CommandStores:
+    """The stores of one call. ``--store`` stands for all of them; otherwise the settings are read, once.
+
+    Nothing is made by looking: an SQLite file that is not there is an error.
+    """
+
+    def __init__(self, store: str | None, load_settings: Callable[[], BaseSettings]) -> None:
+        self._store = store if store is None else parse_store_url(store, "--store").url
+        self._load_settings = load_settings
+
+    @cached_property
+    def scrapy_settings(self) -> BaseSettings:
+        """All settings of the project, or Scrapy's defaults outside of one."""
+        with loading_settings():
+            return self._load_settings()
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Those of this package."""
+        from scrapy_dedupe.settings.specs import read_settings
+
+        with loading_settings():
+            return read_settings(self.scrapy_settings)
+
+    @property
+    def given_store(self) -> StoreLocation | None:
+        """What ``--store`` says."""
+        return None if self._store is None else parse_store_url(self._store)
+
+    @property
+    def index_url(self) -> str:
+        return self._store or self.settings.index_url
+
+    @property
+    def content_url(self) -> str:
+        return self._store or self.settings.content_url
+
+    @property
+    def timeout_s(self) -> float:
+        return 5.0 if self._store else self.settings.store_timeout_s
+
+    def open_index(self) -> CrawlIndex:
+        """The crawl index; the caller closes it."""
+        return open_index(self.index_url, timeout_s=self.timeout_s, create=False)
+
+    def open_content(self) -> Store:
+        """The store of the texts; the caller closes it."""
+        return open_store(self.content_url, timeout_s=self.timeout_s, create=False)
+
+    @staticmethod
+    def shown(url: str) -> str:
+        """A store URL without its password."""
+        return parse_store_url(url).shown

@@ -1,0 +1,168 @@
+"""The index as a running crawl asks it: what it says, or nothing while it is away.
+
+Records are entered many at a time; those that wait are found all the same. Those of a concurrent crawl, which others
+look for while it runs, are entered one by one. Records that a kill keeps from being entered are read from the crawl's
+own files, like all that could not be entered because the store was away: when the crawl ends, or before it is
+committed. Until then :attr:`GuardedIndex.is_incomplete` says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from scrapy_dedupe.errors import CrawlStateError, StoreError
+from scrapy_dedupe.stores.base import Counts
+
+from .holders import Containers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scrapy_dedupe.stores.base import CrawlInfo, Need, Original, UrlCapture
+
+    from .index import CrawlIndex
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 64
+
+
+class StoreGuard(Protocol):
+    """Tells whether the index may be asked, and is told how that went."""
+
+    @property
+    def open(self) -> bool: ...
+
+    def failed(self, error: BaseException) -> None: ...
+
+    def worked(self) -> None: ...
+
+
+class GuardedIndex:
+    """The index for one crawl; no method but :attr:`index` raises errors of the store."""
+
+    def __init__(self, index: CrawlIndex, crawl: str, guard: StoreGuard, *, concurrent: bool = False) -> None:
+        self.index = index
+        self.crawl = crawl
+        self.is_incomplete = False
+        self._guard = guard
+        self._batch = 1 if concurrent else _BATCH
+        self._containers: dict[str, Containers] = {}
+        self._crawls: dict[str, CrawlInfo] = {}
+        self._has_told_of_state = False
+        self._is_marked = False
+        self._waiting = 0
+        self._known: dict[str, Original | None] = {}
+        self._originals: dict[str, Original] = {}
+        self._urls: dict[str, UrlCapture] = {}
+        self._needs: dict[Need, None] = {}
+        self._counts = Counts()
+
+    def find(self, digest: str) -> Original | None:
+        """The original with a payload; ``digest`` is without label, in the one form of the index."""
+        if digest in self._originals:
+            return self._originals[digest]
+        if digest in self._known:
+            # Once: when the payload comes again, it may have been recorded in the meantime.
+            return self._known.pop(digest)
+        found = self._ask(lambda: self.index.find(self.crawl, [digest], lasting=True))
+        return found[0] if found else None
+
+    def look_up(self, digests: Sequence[str]) -> None:
+        """Ask for several payloads at once that :meth:`find` is about to be asked for."""
+        wanted = list(dict.fromkeys(digest for digest in digests if digest not in self._originals))
+        found = self._ask(lambda: self.index.find(self.crawl, wanted, lasting=True)) if wanted else None
+        self._known = {} if found is None else dict(zip(wanted, found, strict=True))
+
+    def find_url(self, url: str) -> UrlCapture | None:
+        """The last capture of a URL."""
+        if url in self._urls:
+            return self._urls[url]
+        found = self._ask(lambda: self.index.find_urls(self.crawl, [url]))
+        return found[0] if found else None
+
+    def add(
+        self, originals: Sequence[Original], counts: Counts, urls: Sequence[UrlCapture], needs: Sequence[Need]
+    ) -> None:
+        """Enter records that are on disk, with the next batch."""
+        for original in originals:
+            self._originals.setdefault(original.digest, original)
+        self._urls.update((capture.url, capture) for capture in urls)
+        self._needs.update(dict.fromkeys(needs))
+        self._counts += counts
+        self._waiting += 1
+        if self._waiting >= self._batch:
+            self.flush()
+
+    def flush(self) -> None:
+        """Enter what waits."""
+        if not self._waiting:
+            return
+        originals, urls, needs = list(self._originals.values()), list(self._urls.values()), list(self._needs)
+        counts = self._counts
+
+        def enter() -> None:
+            self._mark()
+            self.index.add(self.crawl, originals, counts, urls, needs)
+
+        self._ask(enter)
+        self._waiting, self._counts = 0, Counts()
+        self._originals, self._urls, self._needs = {}, {}, {}
+
+    def add_file(self, name: str) -> None:
+        """Note a file before its first record, and that the records of the crawl are not all entered from now on."""
+
+        def enter() -> None:
+            self._is_marked = False
+            self._mark()
+            self.index.add_file(self.crawl, name)
+
+        self._ask(enter)
+
+    def _mark(self) -> None:
+        # Not at the start of the crawl: a crawl that is killed before it has a file lacks nothing.
+        if not self._is_marked:
+            self.index.mark_incomplete(self.crawl, True)
+            self._is_marked = True
+
+    def container_of(self, original: Original) -> str | None:
+        """The name of the WACZ that an original of another crawl is in; None if there is none, or it is unknown."""
+        if original.crawl == self.crawl:
+            return None
+        # A crawl gets its containers before its records, so one look is enough.
+        if original.crawl not in self._containers:
+            found = self._ask(lambda: self._containers_of(original.crawl))
+            if found is None:
+                return None
+            self._containers[original.crawl] = found
+        container = self._containers[original.crawl].holding(original.wacz_index, original.file)
+        return None if container is None else container.name
+
+    def _containers_of(self, crawl: str) -> Containers:
+        known = self.index.containers(crawl)
+        if known and (crawl not in self._crawls or self._crawls[crawl].state == "uncommitted"):
+            self._crawls = {info.id: info for info in self.index.crawls()}
+        return Containers(known, self._crawls.get(crawl))
+
+    def _ask(self, call: Callable[[], T]) -> T | None:
+        if self._guard.open:
+            self.is_incomplete = True
+            return None
+        try:
+            result = call()
+        except CrawlStateError as error:
+            # The store answers. Somebody has committed, canceled or deleted the crawl while it runs.
+            self.is_incomplete = True
+            if not self._has_told_of_state:
+                self._has_told_of_state = True
+                logger.error("%s Until the end of the crawl nothing more is entered in the index.", error)
+            return None
+        except StoreError as error:
+            self.is_incomplete = True
+            self._guard.failed(error)
+            return None
+        self._guard.worked()
+        return result

@@ -1,0 +1,194 @@
+"""The entries of a crawl in the order of its files, for as long as a check takes.
+
+An index gives its entries in no order, and a crawl can have more of them than the memory holds. They are put in a
+temporary SQLite file, which is gone when the ledger is closed; from there they come file by file, in order of offset.
+
+Beside them the ledger has the captures that were read so far, of all crawls, since a revisit may refer to a record that
+is not in the index.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.warc.references import CaptureTable
+
+from .values import plain_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from scrapy_dedupe.stores.base import Original
+
+_BATCH = 1_000
+
+_SCHEMA = """
+CREATE TABLE entry (file TEXT, "offset" INTEGER, digest TEXT NOT NULL, date TEXT NOT NULL, url TEXT NOT NULL,
+    size INTEGER NOT NULL, form TEXT NOT NULL);
+CREATE TABLE unmet (entry INTEGER PRIMARY KEY, name BLOB NOT NULL);
+CREATE INDEX unmet_name ON unmet (name);
+"""
+
+
+class Entry(NamedTuple):
+    """An entry of the index. ``digest`` is in the usual form, as is the ``date`` in digits; ``size`` in bytes.
+
+    ``form`` is that of the original.
+    """
+
+    file: str
+    offset: int
+    digest: str
+    date: str
+    url: str
+    size: int
+    form: str = ""
+
+
+class SortedEntries:
+    """The entries of one crawl after the other (:meth:`take`), and the ``captures`` read so far. Closed by :meth:`close`."""
+
+    def __init__(self) -> None:
+        # The empty name makes a temporary file that SQLite removes itself.
+        self._connection = sqlite3.connect("", isolation_level=None)
+        self._connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + _SCHEMA)
+        self.captures = CaptureTable()
+
+    def take(self, originals: Iterable[Original]) -> None:
+        """Hold the entries of a crawl in place of those of the last one."""
+        self._connection.executescript(
+            "DROP INDEX IF EXISTS entry_place; DROP INDEX IF EXISTS entry_digest; DELETE FROM entry; DELETE FROM unmet;"
+        )
+        self._connection.execute("BEGIN")
+        self._connection.executemany(
+            "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                (
+                    original.file,
+                    original.offset,
+                    _usual(original.digest),
+                    original.date,
+                    original.url,
+                    original.size,
+                    original.form,
+                )
+                for original in originals
+            ),
+        )
+        self._connection.execute("COMMIT")
+        self._connection.executescript(
+            'CREATE INDEX entry_place ON entry (file, "offset"); CREATE INDEX entry_digest ON entry (digest);'
+        )
+        unplaced = self._connection.execute(
+            'SELECT rowid, url, date FROM entry WHERE file IS NULL OR "offset" IS NULL'
+        )
+        self._connection.executemany(
+            "INSERT INTO unmet VALUES (?, ?)", ((rowid, _name(url, date)) for rowid, url, date in unplaced)
+        )
+
+    def counts_by_file(self) -> dict[str, int]:
+        """How many entries name each file and an offset in it."""
+        return dict(
+            self._connection.execute(
+                'SELECT file, count(*) FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL GROUP BY file'
+            )
+        )
+
+    def without_place(self) -> int:
+        """How many entries do not say where their record is."""
+        return int(
+            self._connection.execute(
+                'SELECT count(*) FROM entry WHERE file IS NULL OR "offset" IS NULL'
+            ).fetchone()[0]
+        )
+
+    def unmet(self, url: str, date: str) -> list[tuple[int, Entry]]:
+        """The entries without a place for which no record was read, of this URL and date (digits); with their numbers."""
+        rows = self._connection.execute(
+            "SELECT entry.rowid, entry.* FROM unmet JOIN entry ON entry.rowid = unmet.entry WHERE name = ?",
+            (_name(url, date),),
+        )
+        return [(number, Entry(*row)) for number, *row in rows]
+
+    def meet(self, number: int) -> None:
+        """Note that the record of an entry without a place was read."""
+        self._connection.execute("DELETE FROM unmet WHERE entry = ?", (number,))
+
+    def count_unmet(self) -> int:
+        """How many entries without a place there are for which no record was read."""
+        return int(self._connection.execute("SELECT count(*) FROM unmet").fetchone()[0])
+
+    def all_unmet(self) -> Iterator[Entry]:
+        """The entries without a place for which no record was read."""
+        rows = self._connection.execute(
+            "SELECT entry.* FROM unmet JOIN entry ON entry.rowid = unmet.entry ORDER BY unmet.entry"
+        )
+        return (Entry(*row) for row in rows)
+
+    def of_file(self, name: str) -> Iterator[Entry]:
+        """The entries of a file in order of offset."""
+        rows = self._connection.execute(
+            'SELECT * FROM entry WHERE file = ? AND "offset" IS NOT NULL ORDER BY "offset"', (name,)
+        )
+        return (Entry(*row) for row in rows)
+
+    def sample(self, count: int, seed: int) -> list[Entry]:
+        """So many entries that say where their record is, drawn at random, in order of file and offset."""
+        rowids = [
+            row[0]
+            for row in self._connection.execute(
+                'SELECT rowid FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL ORDER BY digest'
+            )
+        ]
+        # Not for secrets: the seed is there to draw the same entries again.
+        drawn = random.Random(seed).sample(rowids, min(count, len(rowids)))  # noqa: S311
+        found = [
+            Entry(*self._connection.execute("SELECT * FROM entry WHERE rowid = ?", (rowid,)).fetchone())
+            for rowid in drawn
+        ]
+        return sorted(found)
+
+    def at(self, file: str, offset: int) -> list[Entry]:
+        """The entries that name this place."""
+        rows = self._connection.execute('SELECT * FROM entry WHERE file = ? AND "offset" = ?', (file, offset))
+        return [Entry(*row) for row in rows]
+
+    def has_entry(self, file: str, offset: int, digest: str) -> bool:
+        """Whether an entry names this place for this payload."""
+        row = self._connection.execute(
+            'SELECT 1 FROM entry WHERE file = ? AND "offset" = ? AND digest = ?', (file, offset, digest)
+        ).fetchone()
+        return row is not None
+
+    def find(self, digests: Sequence[str]) -> dict[str, tuple[str, str, int]]:
+        """URL, date and size of the entries with these payloads, those that are there."""
+        found = {}
+        for digest in digests:
+            row = self._connection.execute(
+                "SELECT url, date, size FROM entry WHERE digest = ? LIMIT 1", (digest,)
+            ).fetchone()
+            if row is not None:
+                found[digest] = row
+        return found
+
+    def close(self) -> None:
+        """Forget all."""
+        self._connection.close()
+        self.captures.close()
+
+
+def _usual(digest: str) -> str:
+    try:
+        return plain_digest(digest)
+    except SettingError:
+        # Another program's, of a form that no record has.
+        return digest
+
+
+def _name(url: str, date: str) -> bytes:
+    """12 bytes of BLAKE2b of a URL and a date to the second."""
+    return blake2b(f"{date[:14]} {url}".encode("utf-8", "surrogatepass"), digest_size=12).digest()

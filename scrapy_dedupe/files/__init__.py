@@ -1,0 +1,1 @@
+"""Writing files safely: temporary file, sync, rename, appending, locks and folder checks."""

@@ -1,0 +1,1 @@
+"""What needs a running crawl: the session that its layers share, and the layers behind Scrapy's components."""

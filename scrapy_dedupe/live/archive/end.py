@@ -1,0 +1,186 @@
+"""What becomes of a crawl's archive when the crawl ends: files closed, WACZ packed, crawl committed, files moved.
+
+Everything before the commit can fail and be done again by hand; the crawl stays uncommitted then, and the log says
+with which commands.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import logging
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.crawls.packing import drop_warc_files
+from scrapy_dedupe.errors import CrawlStateError, DedupeError
+from scrapy_dedupe.stores import parse_store_url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapy_dedupe.crawls.index import CrawlIndex
+    from scrapy_dedupe.crawls.packing import PackedCrawl
+    from scrapy_dedupe.crawls.recorder import Recorder
+    from scrapy_dedupe.live.session import Session
+
+    from .uploads import Uploads
+
+logger = logging.getLogger(__name__)
+
+# A large crawl has thousands of files.
+_MOST_NAMES: Final = 3
+
+
+class ArchiveEnd:
+    """The end of one archive. ``is_broken``: something was not recorded, so the crawl is not committed."""
+
+    def __init__(
+        self,
+        session: Session,
+        index: CrawlIndex,
+        recorder: Recorder,
+        uploads: Uploads | None,
+        *,
+        is_packed: bool,
+    ) -> None:
+        self._session = session
+        self._settings = session.settings
+        self._index = index
+        self._recorder = recorder
+        self._uploads = uploads
+        self._is_packed = is_packed
+        self._is_closed = False
+        self._packed: PackedCrawl | None = None
+        self.is_broken = False
+        session.at_close(self._close)
+        session.at_stop(self._stop)
+
+    async def _close(self) -> None:
+        session, crawl = self._session, self._session.crawl_id
+        session.notes["index"] = f"crawl {crawl} NOT committed"
+        try:
+            paths = await session.on_worker(self._recorder.finish)
+            session.notes["warc"] = self._shown(paths)
+            if self._is_packed and self._is_to_be_committed():
+                await self._pack()
+        except CrawlStateError as error:
+            session.error(
+                "warc", error, "The files are whole, but the index does not know all of their records."
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it was, such a crawl is not committed
+            session.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
+        else:
+            self._is_closed = True
+
+    async def _pack(self) -> None:
+        # It brings all of the content layer with it.
+        from .wacz import pack_by_settings
+
+        session = self._session
+        done = await session.on_worker(
+            pack_by_settings, self._index, session.crawl_id, self._settings, session.crawler.settings
+        )
+        if done is None:
+            return
+        self._packed = done
+        session.inc("dedupe/wacz/bytes_written", done.wacz.size_bytes)
+        session.inc("dedupe/wacz/captures", done.wacz.captures)
+        session.inc("dedupe/wacz/pages", done.wacz.pages)
+        session.notes["wacz"] = f"{done.wacz.path}, to be replayed with {done.manifest.name}"
+
+    async def _stop(self) -> None:
+        try:
+            if self._is_closed:
+                is_committed = await self._commit()
+                if is_committed and self._packed is not None:
+                    await self._tidy(self._packed)
+        finally:
+            if self._uploads is not None:
+                self._session.notes["storage"] = await self._uploads.finish()
+
+    async def _commit(self) -> bool:
+        # Not before: only now the stats have their last values, which are kept with the crawl.
+        session, crawl = self._session, self._session.crawl_id
+        shown = parse_store_url(self._settings.index_url).shown
+        if not self._is_to_be_committed():
+            logger.warning(
+                "The crawl %s ended with the reason %r and is not committed: other crawls do not refer to its"
+                " records. %s",
+                crawl,
+                session.reason,
+                _decide(crawl),
+            )
+            session.notes["index"] = f"crawl {crawl} not committed, in {shown}"
+            return False
+        try:
+            # The file of the index may have been deleted while it was open.
+            await session.on_worker(session.store(self._settings.index_url).probe)
+            await session.on_worker(self._index.commit, crawl, typed_stats(session.stats()))
+        except DedupeError as error:
+            session.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
+            return False
+        session.notes["index"] = f"crawl {crawl} committed to {shown}"
+        return True
+
+    async def _tidy(self, done: PackedCrawl) -> None:
+        """Delete the WARC files that are in the WACZ too, if that is wished, and move what is left."""
+        try:
+            if not self._settings.wacz.keep_warc:
+                await self._session.on_worker(drop_warc_files, self._index, done)
+                self._session.notes["warc"] = f"in {done.wacz.path}"
+        except DedupeError as error:
+            self._session.error("warc", error, "The crawl is committed; nothing is lost.")
+            return
+        if self._uploads is None:
+            return
+        if self._settings.wacz.keep_warc:
+            for path in done.files:
+                self._uploads.submit(path)
+            self._uploads.submit(done.wacz.path, ())
+        else:
+            self._uploads.submit(done.wacz.path, tuple(path.name for path in done.files))
+        self._uploads.submit(done.manifest, ())
+
+    def _shown(self, paths: Sequence[object]) -> str:
+        shown = ", ".join(map(str, paths[:_MOST_NAMES]))
+        if len(paths) > _MOST_NAMES:
+            shown += f" and {len(paths) - _MOST_NAMES:,} more"
+        if self._recorder.has_unfinished:
+            left = f"a file in {self._settings.warc.folder} was left open; mend it with `scrapy dedupe warc salvage`"
+            return f"{shown}; {left}" if shown else left
+        return shown or "nothing was recorded"
+
+    def _is_to_be_committed(self) -> bool:
+        reason = self._session.reason
+        return (
+            reason is not None
+            and not self.is_broken
+            and any(fnmatch.fnmatchcase(reason, pattern) for pattern in self._settings.warc.commit_reasons)
+        )
+
+
+def _decide(crawl: str) -> str:
+    return f"Decide with `scrapy dedupe commit {crawl}` or `scrapy dedupe cancel {crawl}`."
+
+
+def typed_stats(stats: dict[str, Any]) -> dict[str, object]:
+    """Scrapy's stats as JSON values: times as ISO 8601 in UTC, what JSON has no type for as text.
+
+    >>> from datetime import UTC
+    >>> typed_stats({"finish_time": datetime(2026, 11, 28, tzinfo=UTC), "item_scraped_count": 3})
+    {'finish_time': '2026-11-28T00:00:00+00:00', 'item_scraped_count': 3}
+    """
+
+    def typed(value: object) -> object:
+        if isinstance(value, datetime):
+            return value.isoformat()
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            return str(value)
+        return value
+
+    return {str(key): typed(value) for key, value in stats.items()}

@@ -1,0 +1,71 @@
+"""The list of pages in a WACZ: which records are pages, and what their titles are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.content.canonical import read
+from scrapy_dedupe.content.markup import HostileMarkup
+from scrapy_dedupe.content.title import title_of
+from scrapy_dedupe.crawls.rules import is_http
+from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.live.content.stored_pages import PageReader
+from scrapy_dedupe.warc.wacz import WaczPage
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+    from scrapy_dedupe.crawls.captures import CrawlArchive
+    from scrapy_dedupe.warc.capture import Headers
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+
+class PageList:
+    """Makes an entry of a record. Pages are HTML with status 200, revisits of such and resources of HTML included.
+
+    The body of a revisit is looked for in *archive*; where its file is not at hand the entry has neither title nor
+    text.
+    """
+
+    def __init__(self, settings: BaseSettings, archive: CrawlArchive, *, with_text: bool) -> None:
+        self._reader = PageReader(settings)
+        self._archive = archive
+        self._with_text = with_text
+
+    def page_of(self, record: StoredRecord) -> WaczPage | None:
+        """The entry, or None for a record that is no page."""
+        headers = _headers_of_page(record)
+        if headers is None or record.target_uri is None or record.date is None:
+            return None
+        source = self._archive.original(record) if record.type == "revisit" else record
+        bare = WaczPage(record.target_uri, record.date)
+        if source is None:
+            return bare
+        try:
+            page = self._reader.page(record.target_uri, headers, source.payload())
+        except (DedupeError, OSError):
+            return bare
+        if isinstance(page, str):
+            return bare
+        text = None
+        if self._with_text:
+            try:
+                text = read(page.kind, page.text, "text").text
+            except HostileMarkup:
+                text = None
+        return WaczPage(record.target_uri, record.date, title_of(page.text), text)
+
+
+def _headers_of_page(record: StoredRecord) -> Headers | None:
+    """The HTTP headers of HTML with status 200; those of a resource are what its record says of it."""
+    http = record.http
+    if record.type == "resource" and is_http(record):
+        headers: Headers = (
+            (b"Content-Type", (record.get("Content-Type") or "").encode("latin-1", "replace")),
+        )
+    elif http is not None and http.status == 200:
+        headers = http.headers
+    else:
+        return None
+    content_type = next((value for name, value in headers if name.lower() == b"content-type"), b"")
+    return headers if content_type.lower().startswith((b"text/html", b"application/xhtml+xml")) else None

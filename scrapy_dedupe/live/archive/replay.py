@@ -1,0 +1,232 @@
+"""Answers requests from an archive, so that a spider is run again without the network.
+
+A downloader middleware for order 950, the nearest to the network: what it returns goes through all the others
+as a download would, so that it is decoded, redirects are followed and cookies kept. Responses carry the flag
+``replayed``, and ``request.meta["warc"]`` says which record they come from. Nothing that was replayed is
+recorded again, since nothing was downloaded.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import signals
+from scrapy.exceptions import IgnoreRequest, NotConfigured
+from scrapy.http import Headers
+from scrapy.http.request import NO_CALLBACK
+from scrapy.responsetypes import responsetypes
+
+from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.live.downloads import flag_of, max_bytes
+from scrapy_dedupe.live.recordings import META_KEY
+from scrapy_dedupe.live.session import Session
+from scrapy_dedupe.warc.containers import find_files
+from scrapy_dedupe.warc.playback import Playback, TooLarge
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from typing import Self
+
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from scrapy_dedupe.warc.framing import Damage
+    from scrapy_dedupe.warc.playback import Playable
+
+logger = logging.getLogger(__name__)
+
+FLAG: Final = "replayed"
+
+_CONDITIONS = (b"If-None-Match", b"If-Modified-Since")
+_TOLD_DAMAGES = 10
+
+
+class NotInArchive(IgnoreRequest):
+    """DEDUPE_REPLAY has no answer for the request. It reaches the errback."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    method: str
+    url: str
+    body: bytes
+    cookies: bytes
+    is_conditional: bool
+    max_bytes: int
+
+
+class ReplayMiddleware:
+    """Answers from the files of ``DEDUPE_REPLAY``; see the module.
+
+    Raises, at the start, :class:`~scrapy_dedupe.errors.DedupeError` after logging the sentence: for a name
+    without a file, a file that cannot be opened, a container that is refused.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._session = session = Session.of(crawler)
+        self._settings = session.settings.replay
+        if not self._settings.files:
+            raise NotConfigured
+        self._files = session.at_start(lambda: find_files(self._settings.files))
+        self._playback: Playback | None = None
+        self._reading: Future[None] | None = None
+        self._damaged = 0
+        self._has_told_of_missing = False
+        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        session.at_stop(self._close)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    async def process_request(self, request: Request, spider: Spider | None = None) -> Response | None:
+        # What a spider copied from the meta of another response is not about this one.
+        request.meta.pop(META_KEY, None)
+        if request.url.startswith(("data:", "file:")):
+            return None
+        assert self._reading is not None
+        await self._session.wait_for(self._reading)
+        asked = _Asked(
+            request.method,
+            request.url,
+            request.body,
+            request.headers.get(b"Cookie") or b"",
+            any(name in request.headers for name in _CONDITIONS),
+            max_bytes(self._crawler, request),
+        )
+        try:
+            found, unresolved = await self._session.on_worker(self._find, asked)
+        except TooLarge as error:
+            self._session.inc("dedupe/replay/missing")
+            raise self._refusal(request, f"{error} DOWNLOAD_MAXSIZE allows {asked.max_bytes}.") from error
+        except DedupeError as error:
+            self._session.error("replay", error, "The request failed; the crawl goes on.")
+            raise
+        if unresolved:
+            self._session.inc("dedupe/replay/unresolved", unresolved)
+        if found is not None:
+            self._session.inc("dedupe/replay/answered")
+            request.meta[META_KEY] = provenance(found)
+            # As download handlers have it.
+            return response_of(found, request.url.partition("#")[0])
+        self._session.inc("dedupe/replay/missing")
+        if self._settings.missing == "fetch":
+            return None
+        raise self._refusal(
+            request,
+            f"DEDUPE_REPLAY has no answer for {request}."
+            ' DEDUPE_REPLAY_MISSING = "fetch" gets such from the network.',
+        )
+
+    def _refusal(self, request: Request, message: str) -> IgnoreRequest:
+        if request.callback is NO_CALLBACK:
+            # Scrapy's own: for robots.txt the oldest versions take IgnoreRequest itself, and no class derived from
+            # it, for a file that need not be there.
+            return IgnoreRequest(message)
+        if not self._has_told_of_missing:
+            self._has_told_of_missing = True
+            logger.warning("%s Others are only counted, in dedupe/replay/missing.", message)
+        return NotInArchive(message)
+
+    # On the worker
+
+    def _read(self) -> None:
+        playback = self._playback = Playback(self._files)
+        crawler, is_shell = self._crawler, not self._crawler.crawling
+        # A crawl that is stopped need not wait for the rest of a large archive. The shell never says that it crawls.
+        count = playback.read(on_damage=self._tell_of_damage, is_wanted=lambda: is_shell or crawler.crawling)
+        if self._damaged:
+            logger.warning(
+                "DEDUPE_REPLAY: %d damaged places were passed over; what they held is missing.", self._damaged
+            )
+            self._session.loop.call(self._session.inc, "dedupe/replay/damaged", self._damaged)
+        logger.info("DEDUPE_REPLAY: %d records of exchanges in %d files.", count, len(self._files))
+
+    def _tell_of_damage(self, damage: Damage) -> None:
+        self._damaged += 1
+        if self._damaged <= _TOLD_DAMAGES:
+            logger.warning("%s", damage)
+
+    def _find(self, asked: _Asked) -> tuple[Playable | None, int]:
+        assert self._playback is not None
+        if not self._playback.is_complete:
+            raise IgnoreRequest("The crawl was stopped while the archive of DEDUPE_REPLAY was being read.")
+        before = self._playback.unresolved
+        found = self._playback.find(
+            asked.method,
+            asked.url,
+            asked.body,
+            cookies=asked.cookies,
+            is_conditional=asked.is_conditional,
+            max_bytes=asked.max_bytes,
+        )
+        return found, self._playback.unresolved - before
+
+    # Start and end
+
+    def _spider_opened(self) -> None:
+        self._reading = self._session.worker.submit(self._read)
+        self._reading.add_done_callback(lambda done: self._session.loop.call(self._check_reading, done))
+
+    def _check_reading(self, done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._session.error("replay", error, "The spider is closed: it has no archive to read from.")
+            self._session.close_spider("dedupe_replay_error")
+
+    async def _close(self) -> None:
+        if self._playback is not None:
+            await self._session.on_worker(self._playback.close)
+
+
+def provenance(found: Playable) -> dict[str, Any]:
+    """What ``meta["warc"]`` says: the record that an answer comes from, in the words of `recordings`."""
+    original = found.refers_to
+    return {
+        "record_id": found.record_id,
+        "file": found.file,
+        "offset": found.offset,
+        "type": found.type,
+        "date": found.date,
+        "digest": found.digest,
+        "refers_to": None
+        if original is None
+        else {
+            "record_id": original.record_id,
+            "url": original.url,
+            "date": original.date,
+            "crawl": original.crawl,
+        },
+    }
+
+
+def response_of(found: Playable, url: str) -> Response:
+    """The response to a request for *url*, as a download handler makes it."""
+    headers = Headers()
+    for name, value in found.headers:
+        headers.appendlist(name, value)
+    flags = [FLAG]
+    if found.truncated is not None:
+        flags.append(flag_of(found.truncated))
+    response_class = responsetypes.from_args(headers=headers, url=url, body=found.payload)
+    return response_class(
+        url=url,
+        status=found.status,
+        headers=headers,
+        body=found.payload,
+        flags=flags,
+        ip_address=_ip_address(found.ip_address),
+        protocol=found.protocol,
+    )
+
+
+def _ip_address(text: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text) if text else None
+    except ValueError:
+        return None

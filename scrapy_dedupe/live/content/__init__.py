@@ -1,0 +1,1 @@
+"""The verdict of each page of a running crawl."""

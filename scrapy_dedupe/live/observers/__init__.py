@@ -1,0 +1,1 @@
+"""Components that read what the layers decide: report, duplicates log, metrics and passage index."""

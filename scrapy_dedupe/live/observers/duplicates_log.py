@@ -1,0 +1,203 @@
+"""The log of duplicates, ``DEDUPE_DUPLICATES_LOG``: one JSON object a line for each duplicate, as an extension.
+
+A line says which request was filtered, which page repeats which, or which exchange became a revisit; its fields are
+:data:`FIELDS`; ``DEDUPE_DUPLICATES_LOG_LAYERS`` leaves layers out. Lines wait at most a second, and are added at the end
+of the file, which is opened anew each time: it may be moved away while the crawl goes on. All is ASCII, so nothing in a
+URL can end a line.
+
+What a kill or a full disk cut in the middle of a line is ended before the next one; the line is written again if the
+crawl goes on. While the file cannot be written, lines wait in memory, up to 8 MB; those that never got into it are
+counted in ``dedupe/log/lost``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import signals
+from scrapy.exceptions import NotConfigured
+
+from scrapy_dedupe.errors import ArchiveError, SettingError, folder_fault
+from scrapy_dedupe.files.appended_lines import AppendedLines, is_pipe
+from scrapy_dedupe.live.session import Session
+from scrapy_dedupe.reports.texts import without_user
+from scrapy_dedupe.reports.wording import counted
+from scrapy_dedupe.warc.dates import date_from_digits, format_date
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scrapy.crawler import Crawler
+
+    from scrapy_dedupe.crawls.recorder import Recorded
+    from scrapy_dedupe.live.events import JudgedPage
+    from scrapy_dedupe.warc.capture import Capture
+
+logger = logging.getLogger(__name__)
+
+FIELDS: Final = (
+    "time",
+    "crawl",
+    "spider",
+    "layer",
+    "kind",
+    "url",
+    "original_url",
+    "original_crawl",
+    "original_time",
+    "similarity",
+    "dropped",
+    "digest",
+    "record_id",
+    "file",
+    "offset",
+    "bytes_conserved",
+)
+"""The fields of a line, in their order; those that do not apply are null."""
+
+MAX_URL_CHARS: Final = 8_192
+"""A longer URL is cut, and ends with an ellipsis."""
+
+_FLUSH_S: Final = 1.0
+_MOST_WAITING_BYTES: Final = 8_000_000
+_DUPLICATES: Final = frozenset(("unchanged", "exact", "near"))
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+
+
+class DuplicatesLogExtension:
+    """Writes the log of duplicates. Raises :class:`~scrapy_dedupe.errors.SettingError` if its file cannot be written."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._session = session = Session.of(crawler)
+        self._crawler = crawler
+        self._path = session.named_path(session.settings.report.duplicates_log or "")
+        self._layers = session.settings.report.logged_layers
+        self._lines = AppendedLines(_MOST_WAITING_BYTES)
+        self._common: dict[str, str] = {}
+        session.at_start(self._try)
+        # By then every layer has had its word on the crawl's id.
+        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        session = Session.of(crawler)
+        if not session.is_crawl or not session.settings.report.duplicates_log:
+            raise NotConfigured
+        return cls(crawler)
+
+    def _try(self) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Whoever reads a pipe may come later.
+            if not is_pipe(self._path):
+                with self._path.open("ab"):
+                    pass
+        except (OSError, ValueError) as error:
+            reason, remedy = str(error), "Name another file, or none."
+            if isinstance(error, OSError):
+                reason, remedy = folder_fault(self._path.parent, error, "another file, or none")
+            raise SettingError(
+                f"The file of DEDUPE_DUPLICATES_LOG cannot be written to {self._path}: {reason}. {remedy}"
+            ) from error
+
+    # On the event loop
+
+    def _spider_opened(self) -> None:
+        session = self._session
+        self._common = {"crawl": session.crawl_id, "spider": session.spider_name}
+        session.onlookers.add(self)
+        session.run_every(_FLUSH_S, self._tick, "log")
+        session.at_close(self._close)
+
+    def request_filtered(self, url: str) -> None:
+        self._add("url", "seen", url)
+
+    def page_judged(self, page: JudgedPage) -> None:
+        verdict = page.verdict
+        if verdict.kind not in _DUPLICATES:
+            return
+        self._add(
+            "content",
+            verdict.kind,
+            page.url,
+            original_url=verdict.original_url,
+            original_crawl=verdict.original_crawl,
+            original_time=None if verdict.original_seen is None else format_date(verdict.original_seen),
+            similarity=None if verdict.similarity is None else round(verdict.similarity, 4),
+            dropped=page.dropped,
+        )
+
+    def _tick(self) -> None:
+        if self._lines:
+            self._session.worker.submit(self._write)
+
+    async def _close(self) -> None:
+        await self._session.on_worker(self._write)
+        if lost := self._lines.give_up():
+            self._session.inc("dedupe/log/lost", lost)
+            logger.warning(
+                "%s of the log of duplicates %s could not be written and %s lost.",
+                counted(lost, "line"),
+                self._path,
+                "is" if lost == 1 else "are",
+            )
+
+    # On the worker
+
+    def exchange_recorded(self, capture: Capture, recorded: Recorded) -> None:
+        original = recorded.refers_to
+        if original is None:
+            return
+        is_unmodified = recorded.kind == "revisit" and capture.status == 304
+        self._add(
+            "warc",
+            "not-modified" if is_unmodified else recorded.kind,
+            capture.url,
+            original_url=original.url,
+            original_crawl=original.crawl,
+            original_time=date_from_digits(original.date),
+            digest=recorded.digest or None,
+            record_id=recorded.record_id or None,
+            file=recorded.file or None,
+            offset=recorded.offset if recorded.file else None,
+            bytes_conserved=recorded.conserved_size,
+        )
+
+    def _write(self) -> None:
+        try:
+            written = self._lines.write_to(self._path)
+        except OSError as error:
+            self._session.error(
+                "log",
+                ArchiveError(
+                    f"The log of duplicates {self._path} cannot be written: {error.strerror or error}."
+                ),
+                "Its lines wait in memory, and are written when that is possible again.",
+            )
+        else:
+            if written:
+                self._session.loop.call(self._session.inc, "dedupe/log/lines", written)
+
+    # On either thread
+
+    def _add(self, layer: str, kind: str, url: str, **values: Any) -> None:
+        if layer not in self._layers:
+            return
+        line: dict[str, Any] = dict.fromkeys(FIELDS)
+        line.update(values, time=format_date(datetime.now(UTC)), layer=layer, kind=kind, url=_bounded(url))
+        line.update(self._common)
+        if line["original_url"] is not None:
+            line["original_url"] = _bounded(line["original_url"])
+        self._lines.add(json.dumps(line).encode("ascii") + b"\n")
+
+
+def _bounded(url: str) -> str:
+    url = without_user(url)
+    if len(url) > MAX_URL_CHARS:
+        url = f"{url[: MAX_URL_CHARS - 1]}…"
+    # Many readers of JSON refuse a line with half a surrogate pair.
+    return _SURROGATES.sub("\ufffd", url)

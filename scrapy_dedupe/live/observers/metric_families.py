@@ -1,0 +1,184 @@
+"""Every metric that Prometheus can read: its name, type, labels and meaning, and how it is read from a crawl.
+
+Reading a crawl asks nobody: its stats are copied, the rest is in memory. The reference page of the docs is checked against
+:data:`FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from scrapy_dedupe.live.figures import LiveFigures
+
+# Labels come from spiders and from what others count in the stats.
+_MOST_LABEL_CHARS: Final = 200
+_MOST_LABELS: Final = 50
+_MOST: Final = 1e300
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric under its full name. Each has the label ``spider``, and ``label`` if that is not None.
+
+    ``layer`` is the step of :class:`~scrapy_dedupe.live.figures.LiveFigures` by which one knows that the layer is on;
+    None for what every crawl has. Of a counter, ``stats`` are the stats that it adds up, by label value (an empty one
+    without label), and ``prefix`` is what further stats begin with whose label value is the rest. A gauge of several
+    crawls of one spider is their sum, or, if ``is_largest``, the largest of them.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram", "info"]
+    help: str
+    layer: str | None = None
+    label: str | None = None
+    stats: tuple[tuple[str, str], ...] = ()
+    prefix: str | None = None
+    is_largest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """``counts`` at each of :data:`~scrapy_dedupe.content.latency.BOUNDS_S`, and of all; the sum in seconds."""
+
+    counts: tuple[int, ...]
+    sum_s: float
+
+    def __add__(self, other: Histogram) -> Histogram:
+        counts = tuple(map(sum, zip(self.counts, other.counts, strict=True)))
+        return Histogram(counts, self.sum_s + other.sum_s)
+
+
+# By name of the family and value of the label, which is empty where the family has none.
+Reading: TypeAlias = "dict[tuple[str, str], float | Histogram]"
+
+
+def _one(stat: str) -> tuple[tuple[str, str], ...]:
+    return (("", stat),)
+
+
+def _each(prefix: str, *values: str) -> tuple[tuple[str, str], ...]:
+    return tuple((value, prefix + value) for value in values)
+
+
+def _gauge(name: str, help_: str, layer: str | None = None, *, is_largest: bool = False) -> Family:
+    return Family(name, "gauge", help_, layer, is_largest=is_largest)
+
+
+def _url(name: str, help_: str, *, is_largest: bool = False) -> Family:
+    return _gauge(f"dedupe_url_{name}", help_, "url", is_largest=is_largest)
+
+
+def _counter(name: str, help_: str, layer: str, stat: str) -> Family:
+    return Family(name, "counter", help_, layer, stats=_one(stat))
+
+
+FAMILIES: Final = (
+    Family("dedupe_crawl_info", "info", "The crawl in the index; always 1.", label="crawl"),
+    _gauge("dedupe_crawls_running", "Crawls that go on."),
+    # What is found, in short
+    Family("dedup_exact_hits_total", "counter", "Pages whose text was read before: verdicts exact and unchanged.",
+           "verdict", stats=(*_one("dedupe/content/exact"), *_one("dedupe/content/unchanged"))),
+    _counter("dedup_near_hits_total", "Pages whose text is nearly that of another page: verdict near.",
+             "verdict", "dedupe/content/near"),
+    Family("dedup_latency_seconds", "histogram", "How long a step takes.", label="layer"),
+    Family("dedup_errors_total", "counter", "Errors of scrapy-dedupe's own.", label="layer", prefix="dedupe/errors/",
+           # From 0 on: an increase is not seen of what begins with an error.
+           stats=_each("dedupe/errors/", "store", "url", "content", "warc", "upload", "replay", "passages", "report", "log",
+                       "metrics", "close")),
+    # URLs
+    _url("seen", "Distinct fingerprints in the URL filter."),
+    _url("capacity", "Fingerprints that the URL filter was first sized for."),
+    _url("layers", "Layers of the URL filter; more than one means that it grew past its first capacity.",
+         is_largest=True),
+    _url("bytes", "Bytes of the bits of the URL filter."),
+    _url("fill_ratio", "Share of the bits of the URL filter that are set, from 0 to 1, as expected for what it holds.",
+         is_largest=True),
+    _url("estimated_error", "Probability that a new URL is taken for a seen one.", is_largest=True),
+    _url("expected_lost", "Pages that were probably never asked for because of that, over the life of the filter."),
+    _counter("dedupe_url_filtered_total", "Requests that were filtered as seen.", "url", "dupefilter/filtered"),
+    _counter("dedupe_url_failed_total", "Requests that failed, and may be asked for once more in the next run.", "url",
+             "dedupe/url/failed"),
+    Family("dedupe_url_confirmed_total", "counter", "Hits of the URL filter that the exact set confirmed.", "url"),
+    Family("dedupe_url_false_positives_total", "counter", "Hits of the URL filter that the exact set did not confirm.",
+           "url"),
+    # Content
+    Family("dedupe_content_pages_total", "counter", "Pages by verdict.", "verdict", "kind",
+           _each("dedupe/content/", "unique", "unchanged", "exact", "near", "unknown")),
+    Family("dedupe_content_skipped_total", "counter", "Pages that are never judged.", "verdict", "reason",
+           prefix="dedupe/content/skipped/"),
+    _counter("dedupe_content_dropped_total", "Pages that were kept from the spider.", "verdict",
+             "dedupe/content/dropped"),
+    _counter("dedupe_content_failed_total", "Pages whose callback or item pipelines had an error.", "verdict",
+             "dedupe/content/failed"),
+    # Archive
+    Family("dedupe_warc_records_total", "counter", "Records of exchanges that were written.", "warc", "type",
+           _each("dedupe/warc/", "response", "revisit", "resource")),
+    _counter("dedupe_warc_bytes_written_total", "Bytes of all records that were written.", "warc",
+             "dedupe/warc/bytes_written"),
+    _counter("dedupe_warc_bytes_conserved_total", "Bytes that revisit records saved.", "warc",
+             "dedupe/warc/bytes_conserved"),
+    _counter("dedupe_warc_skipped_total", "Exchanges that were not recorded since they had been a moment ago.", "warc",
+             "dedupe/warc/skipped"),
+    _counter("dedupe_warc_rendered_total",
+             "Responses that a browser rendered or a download handler decoded, so that they are not what the server sent.",
+             "warc", "dedupe/warc/rendered"),
+    _counter("dedupe_warc_not_archived_total", "Exchanges that are missing from the archive because of an error.",
+             "warc", "dedupe/warc/not_archived"),
+    _counter("dedupe_warc_held_back_total", "Times that the crawl was slowed down because too much was waiting.",
+             "warc", "dedupe/warc/held_back"),
+    _gauge("dedupe_warc_queue_bytes", "Bytes of the exchanges that wait to be written.", "warc"),
+)  # fmt: skip
+
+BY_NAME: Final = {family.name: family for family in FAMILIES}
+
+
+def read_crawl(
+    stats: Mapping[str, Any], live: LiveFigures, crawl: str | None, queue_bytes: int, *, is_running: bool
+) -> Reading:
+    """All metrics of one crawl, as they are now; ``stats`` must not change meanwhile."""
+    latencies = dict(live.latencies)
+    reading: Reading = {("dedupe_crawls_running", ""): float(is_running)}
+    if crawl is not None:
+        reading["dedupe_crawl_info", label(crawl)] = 1.0
+    for family in FAMILIES:
+        if family.layer is None or family.layer in latencies:
+            for value, count in _counts(family, stats):
+                key = (family.name, value)
+                reading[key] = count + reading.get(key, 0.0)  # type: ignore[operator]
+    for step, latency in latencies.items():
+        reading["dedup_latency_seconds", step] = Histogram(*latency.cumulative())
+    if "warc" in latencies:
+        reading["dedupe_warc_queue_bytes", ""] = float(queue_bytes)
+    for name, figure in (live.url_figures() if live.url_figures is not None else {}).items():
+        for known in (f"dedupe_url_{name}", f"dedupe_url_{name}_total"):
+            if known in BY_NAME:
+                reading[known, ""] = float(figure)
+    return reading
+
+
+def label(text: object) -> str:
+    """A label value that can be written as UTF-8, and is not long."""
+    return str(text)[:_MOST_LABEL_CHARS].encode("utf-8", "backslashreplace").decode()
+
+
+def _counts(family: Family, stats: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for value, stat in family.stats:
+        yield value, _number(stats.get(stat, 0))
+    if family.prefix is not None:
+        known = {stat for _, stat in family.stats}
+        others = sorted(
+            stat
+            for stat in stats
+            if isinstance(stat, str) and stat.startswith(family.prefix) and stat not in known
+        )
+        for stat in others[:_MOST_LABELS]:
+            yield label(stat.removeprefix(family.prefix)), _number(stats[stat])
+
+
+def _number(value: object) -> float:
+    # Whatever a spider sets under our names, a scrape has to be answered.
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < _MOST else 0.0

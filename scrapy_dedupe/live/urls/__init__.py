@@ -1,0 +1,1 @@
+"""The URL filters of a running crawl, in ``JOBDIR`` or in Redis."""

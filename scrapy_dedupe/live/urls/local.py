@@ -1,0 +1,266 @@
+"""The URL filter of one process, in memory, and in JOBDIR where there is one.
+
+It answers at once and does everything else on the worker. The files and what they mean are described in
+:mod:`scrapy_dedupe.urls.folder`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.urls.bloom import GrowingBloomFilter
+from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
+from scrapy_dedupe.urls.exact import ExactSet
+from scrapy_dedupe.urls.expected import expected_figures
+from scrapy_dedupe.urls.folder import FilterFolder, LastStop
+from scrapy_dedupe.urls.forgotten import Forgotten
+
+from .done_requests import DoneRequests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from scrapy_dedupe.live.session import Session
+    from scrapy_dedupe.urls.folder import LocalFilter
+
+logger = logging.getLogger(__name__)
+
+
+class LocalUrls:
+    """See :class:`~scrapy_dedupe.dupefilters.UrlFilter` for what the dupefilter asks of it."""
+
+    def __init__(self, session: Session, fingerprinter: str) -> None:
+        self._session = session
+        self._settings = settings = session.settings.urls
+        self._fingerprinter = fingerprinter
+        self._filter: LocalFilter | None = None
+        self._exact: ExactSet | None = None
+        self._exact_write: Future[None] | None = None
+        self._forgotten = Forgotten()
+        # Recorded by start requests; the first redirect to one of them passes.
+        self._starts = Forgotten()
+        # New, and not in the journals of seen and of start requests yet.
+        self._found: list[bytes] = []
+        self._started: list[bytes] = []
+        self._settling = DoneRequests(session, self._record_done)
+        self._asked_again = 0
+        self._is_closed = False
+        jobdir = session.jobdir
+        self._folder = (
+            None
+            if jobdir is None
+            else FilterFolder.in_job(
+                jobdir, fingerprinter, confirm=settings.confirm, on_error=self._not_confirmed
+            )
+        )
+        self.keeps_done = self._folder is not None
+        self.keeps_failed = self._folder is not None and settings.forget_failed
+
+    def prepare(self) -> None:
+        """What has to be done before the scheduler opens its queue."""
+        if self._folder is not None:
+            aside = self._folder.set_queue_aside()
+            if aside is not None:
+                logger.info("Scrapy's own queue may have lost requests; it was set aside in %s.", aside)
+
+    def open(self) -> None:
+        settings, folder = self._settings, self._folder
+        if folder is None:
+            bloom = GrowingBloomFilter(settings.capacity, settings.error_rate)
+            self._filter = bloom
+            if settings.confirm:
+                exact = ExactSet.open(None, self._fingerprinter)
+                self._filter = ConfirmedBloomFilter(bloom, exact, self._not_confirmed)
+                self._session.at_refusal(exact.close)
+        else:
+            opened = folder.open(settings.capacity, settings.error_rate)
+            self._filter, self._forgotten, self._starts = opened.filter, opened.forgotten, opened.starts
+            for note in opened.notes:
+                logger.info("%s", note)
+            for warning in opened.warnings:
+                logger.warning("%s", warning)
+            if opened.taken_over:
+                logger.info(
+                    "The URL filter took over %d fingerprints from %s.", opened.taken_over, folder.scrapy_file
+                )
+            if opened.last_stop is LastStop.CUT:
+                logger.warning(
+                    "The last run of this job was cut: the %d URLs that were done and brought no new links are known. "
+                    "Pages that brought links are asked for again, and others when they are found again, since "
+                    "Scrapy's own queue may have lost requests.",
+                    len(opened.filter),
+                )
+            # The snapshot was taken away when it was read; after a start that came to nothing it is due again.
+            self._session.at_refusal(lambda: self._give_back(lambda: folder.give_back(opened)))
+        if isinstance(self._filter, ConfirmedBloomFilter):
+            self._exact = self._filter.exact
+
+    def add(self, fingerprint: bytes) -> bool:
+        assert self._filter is not None
+        if self._filter.add(fingerprint):
+            if self._folder is not None:
+                self._found.append(fingerprint)
+            if self._exact is not None and self._exact.wants_writing:
+                self._write_exact()
+            # After a kill it may be noted as well.
+            self._forgotten.take(fingerprint)
+            return True
+        if not self._forgotten.take(fingerprint):
+            return False
+        self._asked_again += 1
+        return True
+
+    def add_start(self, fingerprint: bytes) -> None:
+        if self.add(fingerprint) and self._folder is not None:
+            self._started.append(fingerprint)
+        self._starts.add_many((fingerprint,))
+
+    def take_start(self, fingerprint: bytes) -> bool:
+        return self._starts.take(fingerprint)
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        return self._filter is not None and fingerprint in self._filter and fingerprint not in self._forgotten
+
+    def keep(self, done: list[bytes], failed: list[bytes]) -> None:
+        folder, submit = self._folder, self._session.worker.submit
+        if self._is_closed:
+            return
+        if self._exact is not None:
+            self._write_exact()
+        if folder is None:
+            return
+        found, self._found = self._found, []
+        if found:
+            self._watch(submit(folder.record_seen, found))
+        started, self._started = self._started, []
+        if started:
+            self._watch(submit(folder.record_starts, started))
+        if failed:
+            self._watch(submit(folder.record_failed, failed))
+        self._settling.take(done)
+
+    async def close(self, done: list[bytes], failed: list[bytes], lost: int) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        # Before anything is waited for, since what settles meanwhile would be handed to a filter that is closed.
+        done = self._settling.rest() + done
+        session = self._session
+        # What the archive has not taken by now is known afterwards.
+        await session.on_worker(lambda: None)
+        if self._folder is None:
+            if self._exact is not None:
+                await session.on_worker(self._exact.close)
+        elif session.is_spoiled:
+            logger.warning(
+                "The archive lacks pages of this run, so for the URL filter it counts as cut: the next run with "
+                "this JOBDIR asks for them again."
+            )
+            await session.on_worker(self._folder.abandon)
+        elif lost:
+            logger.warning("%s", lost_requests(lost))
+            # What is done is done all the same.
+            await session.on_worker(self._give_up, self._folder, done)
+        else:
+            # The engine has waited for every callback before it closes the scheduler.
+            await session.on_worker(self._save, self._folder, done, failed)
+
+    def clear(self, *, at_start: bool) -> None:
+        settings = self._settings
+        self._filter = bloom = GrowingBloomFilter(settings.capacity, settings.error_rate)
+        self._found, self._started = [], []
+        self._forgotten, self._starts = Forgotten(), Forgotten()
+        self._settling.rest()
+        if self._exact is not None:
+            # At once, or what is recorded before the worker comes to it would go with the rest.
+            self._exact.clear()
+            self._filter = ConfirmedBloomFilter(bloom, self._exact, self._not_confirmed)
+        if self._folder is not None:
+            self._session.worker.submit(self._folder.clear)
+
+    def figures(self) -> dict[str, float]:
+        filter_ = self._filter
+        if filter_ is None:
+            return {}
+        figures: dict[str, float] = {
+            "seen": len(filter_),
+            "capacity": filter_.capacity,
+            "layers": filter_.layers,
+            "bytes": filter_.size_bytes,
+            "fill_ratio": filter_.fill_ratio,
+            "estimated_error": filter_.estimated_error,
+            "expected_lost": filter_.expected_lost,
+        }
+        if self._asked_again:
+            figures["asked_again"] = self._asked_again
+        if isinstance(filter_, ConfirmedBloomFilter):
+            figures["confirmed"] = filter_.confirmed
+            figures["false_positives"] = filter_.false_positives
+        return figures
+
+    def known_figures(self) -> dict[str, float]:
+        filter_ = self._filter
+        if filter_ is None:
+            return {}
+        if not isinstance(filter_, ConfirmedBloomFilter):
+            return expected_figures(filter_.layer_heads())
+        figures = expected_figures(filter_.bloom.layer_heads())
+        confirmed, false_positives = filter_.confirmed, filter_.false_positives
+        # The Bloom filter takes its errors for seen; the exact set has them.
+        figures.update(seen=figures["seen"] + false_positives, expected_lost=0.0)
+        return figures | {"confirmed": confirmed, "false_positives": false_positives}
+
+    @property
+    def capacity(self) -> int:
+        return self._settings.capacity if self._filter is None else self._filter.capacity
+
+    @property
+    def has_grown(self) -> bool:
+        return self._filter is not None and self._filter.layers > 1
+
+    def _save(self, folder: FilterFolder, done: list[bytes], failed: list[bytes]) -> None:
+        assert self._filter is not None
+        try:
+            folder.record_done(done)
+            folder.record_failed(failed)
+            folder.record_seen(self._found)
+            folder.record_starts(self._started)
+        finally:
+            folder.close(self._filter)
+
+    @staticmethod
+    def _give_up(folder: FilterFolder, done: list[bytes]) -> None:
+        try:
+            folder.record_done(done)
+        finally:
+            folder.abandon()
+
+    def _record_done(self, done: list[bytes]) -> None:
+        if self._folder is not None and not self._is_closed:
+            self._watch(self._session.worker.submit(self._folder.record_done, done))
+
+    def _write_exact(self) -> None:
+        if self._exact is not None and (self._exact_write is None or self._exact_write.done()):
+            self._exact_write = self._session.worker.submit(self._exact.write_pending)
+            self._watch(self._exact_write)
+
+    def _watch(self, future: Future[None]) -> None:
+        self._session.error_of(future, "url", "The URL filter itself goes on.")
+
+    def _not_confirmed(self, error: BaseException) -> None:
+        self._session.error("url", error, "Requests whose hits cannot be confirmed pass.")
+
+    def _give_back(self, action: Callable[[], object]) -> None:
+        self._is_closed = True
+        action()
+
+
+def lost_requests(count: int) -> str:
+    """The sentence for a stop that takes requests with it."""
+    return (
+        f"Scrapy could not write {count:,} requests to its queue (their callback is no method of the spider, for "
+        "example) and loses them now, so for the URL filter this run counts as cut: the next run with this JOBDIR "
+        "asks for what is missing. SCHEDULER_DEBUG = True tells which they are."
+    )

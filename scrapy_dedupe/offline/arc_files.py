@@ -1,0 +1,146 @@
+"""Many ARC files as WARC files: which they are, where the new ones go, and the sum of it all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.progress import NoProgress
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
+
+from .arc_conversion import Conversion, ConversionOptions, convert_arc, warc_name
+from .inputs import find_inputs
+from .layout import output_names
+from .record_files import remove_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path, PurePosixPath
+
+    from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .inputs import Input
+
+_ARC_NAME: Final = re.compile(r".+\.arc(\.gz)?", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What became of all files; ``files_found`` of the ``files`` had been converted before."""
+
+    output: str
+    files: int
+    files_found: int
+    responses: int
+    resources: int
+    metadata: int
+    bytes_before: int
+    bytes_after: int
+    fault_count: int
+    faults: tuple[Fault, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    source: ReadableFile
+    output: Path
+    options: ConversionOptions
+    keep_going: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    conversion: Conversion | None
+    fault_count: int
+    faults: tuple[Fault, ...]
+
+
+def convert_files(
+    words: Sequence[str],
+    folder: Path,
+    *,
+    options: ConversionOptions,
+    recursive: bool,
+    jobs: int,
+    keep_going: bool,
+    watch: Progress,
+) -> Converted:
+    """Convert the ARC files that *words* name to *folder*. Each file gets its name when it is whole and proved.
+
+    Of a folder only what is called ``*.arc`` or ``*.arc.gz`` is taken. Raises as `find_inputs` and `convert_arc` do.
+    """
+    faults = Faults(keep_going=keep_going)
+    inputs = find_inputs(words, faults=faults, recursive=recursive, without=folder)
+    chosen = [given for given in inputs if given.name in words or _ARC_NAME.fullmatch(given.name)]
+    if not chosen and not faults.count:
+        raise UsageError(
+            "None of the files is an ARC file (*.arc, *.arc.gz). Name them, or search folders with -r."
+        )
+    tasks = [
+        _Task(given.file, output, options, keep_going)
+        for given, output in zip(chosen, _outputs(chosen, folder, options), strict=True)
+    ]
+    done: list[Conversion] = []
+    sizes = {given.file: given.size_bytes for given in chosen}
+    watch.begin("converting", sum(sizes.values()))
+    results = run_jobs(_convert, tasks, jobs)
+    try:
+        for task, result in results:
+            watch.advance(sizes[task.source])
+            faults.take(result.fault_count, result.faults)
+            if result.conversion is not None:
+                done.append(result.conversion)
+    except BaseException:
+        results.close()  # no process writes any longer
+        remove_parts(task.output for task in tasks)
+        raise
+    watch.end()
+    return Converted(
+        output=str(folder),
+        files=len(done),
+        files_found=sum(one.was_there for one in done),
+        responses=sum(one.responses for one in done),
+        resources=sum(one.resources for one in done),
+        metadata=sum(one.metadata for one in done),
+        bytes_before=sum(one.bytes_before for one in done),
+        bytes_after=sum(one.bytes_after for one in done),
+        fault_count=faults.count,
+        faults=tuple(faults.first),
+    )
+
+
+def _outputs(inputs: Sequence[Input], folder: Path, options: ConversionOptions) -> list[Path]:
+    names = output_names(given.name for given in inputs)
+    taken: dict[PurePosixPath, str] = {}
+    for given in inputs:
+        if given.is_member:
+            raise UsageError(f"{given.name} is inside a container. Take it out, and convert the file.")
+        gzip = _is_gzip(given) if options.gzip is None else options.gzip
+        below = names[given.name].with_name(warc_name(names[given.name].name, gzip=gzip))
+        if below in taken:
+            raise ArchiveError(
+                f"{taken[below]} and {given.name} would both become {below}. Convert them in two runs."
+            )
+        taken[below] = given.name
+    return [folder / below for below in taken]
+
+
+def _is_gzip(given: Input) -> bool:
+    try:
+        with given.file.open("rb") as file:
+            return file.read(2) == GZIP_MAGIC[:2]
+    except OSError as error:
+        raise ArchiveError(f"{given.name} cannot be read: {error.strerror or error}.") from error
+
+
+def _convert(task: _Task) -> _Done:
+    faults = Faults(keep_going=task.keep_going)
+    conversion = convert_arc(
+        task.source, task.output, options=task.options, faults=faults, watch=NoProgress()
+    )
+    return _Done(conversion, faults.count, tuple(faults.first))

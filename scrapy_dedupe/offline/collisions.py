@@ -1,0 +1,359 @@
+"""Records that have one digest are compared byte by byte, and those that differ are told apart.
+
+Each different payload of a digest has a number, the extension, from 1 in the order of (date, file, offset) of the
+first record that has it. What has one digest and one extension is the same payload and may be deduplicated. A record
+alone with its digest gets 1 and is not read. An extension of its own gets each record that may not stand for another
+one (it was cut, or is a part, or its chunks were cut or say more than the payload), that cannot be read, or that the
+manifest names a second time: such a record is never taken for a copy, and no line is ever dropped.
+
+What is in memory does not grow with the number of lines or the size of payloads, only with the number of different
+payloads of one digest, of which lines and hashes are kept (`comparing`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, groupby, islice
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.offline.comparing import DifferentPayloads
+from scrapy_dedupe.offline.eligibility import is_whole
+from scrapy_dedupe.offline.ordering import by_cluster, moment
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.jobs import job_count, run_jobs
+from scrapy_dedupe.tasks.progress import NoProgress
+from scrapy_dedupe.warc.bodies import has_more_than_payload
+from scrapy_dedupe.warc.codings import Undecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from scrapy_dedupe.offline.manifest import ManifestLine
+    from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.tasks.progress import Progress
+
+_AT_ONCE = 1_000  # lines of a digest that are read in the order of their places
+# What another process gets at once.
+_BATCH_LINES = 1_000
+_BATCH_BYTES = 64 << 20
+_LARGE_LINES = 5_000  # a digest of more is not handed over
+_WAITING_LINES = 6_000  # for each process: what is held while a batch before it is compared
+
+
+@dataclass(slots=True)
+class CollisionCounts:
+    """How much was compared: ``lines`` in all; ``digests`` that several of them have, and the ``compared`` lines of
+    these; ``collisions``, digests of different payloads; ``alone``, lines that may not stand for others.
+    """
+
+    lines: int = 0
+    digests: int = 0
+    compared: int = 0
+    collisions: int = 0
+    alone: int = 0
+
+    def add(self, other: CollisionCounts) -> None:
+        self.lines += other.lines
+        self.digests += other.digests
+        self.compared += other.compared
+        self.collisions += other.collisions
+        self.alone += other.alone
+
+
+def resolve_collisions(
+    lines: Iterable[ManifestLine],
+    places: Places,
+    *,
+    faults: Faults,
+    watch: Progress | None = None,
+    jobs: int = 1,
+    folder: Path | None = None,
+    counts: CollisionCounts | None = None,
+) -> Iterator[ManifestLine]:
+    """Yield the lines with their extension, in order of cluster. What they say of copies is left out.
+
+    *lines* are in the order of (digest, date, file, offset); extensions that they have play no part. Files for sorting
+    are made in *folder* (default: the system's) if a digest has very many lines. *counts* is added to.
+
+    Raises DamagedInput for the first fault, unless *faults* says to go on; for lines that are not sorted always.
+    """
+    watch = watch or NoProgress()
+    counts = counts if counts is not None else CollisionCounts()
+    with _folder(folder) as work:
+        if job_count(jobs) > 1:
+            yield from _in_batches(lines, places, faults, watch, jobs, work, counts)
+            return
+        for _, group in _digests(lines):
+            for line in _ordered(_resolved(group, places, faults, counts), work):
+                watch.advance(line.length)
+                yield line
+
+
+@contextmanager
+def _folder(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="scrapy-dedupe-") as name:
+        yield Path(name)
+
+
+def _digests(lines: Iterable[ManifestLine]) -> Iterator[tuple[str, Iterator[ManifestLine]]]:
+    previous = ""
+    for digest, group in groupby(lines, attrgetter("digest")):
+        # Two runs of one digest would both begin with extension 1, and different records would be taken for copies.
+        if digest < previous:
+            raise DamagedInput(f"The manifest is not sorted: the digest {digest} comes after {previous}.")
+        previous = digest
+        yield digest, group
+
+
+def _ordered(lines: Iterator[ManifestLine], folder: Path) -> Iterable[ManifestLine]:
+    """The lines of one digest in the order of their extensions."""
+    first = list(islice(lines, _AT_ONCE))
+    if len(first) < _AT_ONCE:
+        return sorted(first, key=lambda line: line.extension or 1)  # which keeps the order otherwise
+    return by_cluster(chain(first, lines), folder)
+
+
+def _resolved(
+    group: Iterator[ManifestLine], places: Places, faults: Faults, counts: CollisionCounts
+) -> Iterator[ManifestLine]:
+    """The lines of one digest with their extensions, in their order."""
+    first = list(islice(group, 2))
+    if len(first) == 1:
+        counts.lines += 1
+        yield _with_extension(first[0], 1)
+        return
+    counts.digests += 1
+    group = chain(first, group)
+    payloads = DifferentPayloads(places, is_decoded=first[0].is_decoded)
+    repeated = _Repetitions(places)
+    extensions: dict[int, int] = {}  # of payloads by their number
+    taken = 0
+    while some := list(islice(group, _AT_ONCE)):
+        is_repeated = [repeated.is_repeated(line) for line in some]
+        numbers: list[int | None] = [None] * len(some)
+        for index in sorted(range(len(some)), key=lambda index: (some[index].file, some[index].offset)):
+            if is_repeated[index]:
+                faults.add(_place(some[index]), "the manifest names this record a second time")
+            else:
+                numbers[index] = _number(some[index], payloads, places, faults)
+        for line, number in zip(some, numbers, strict=True):
+            if number is None:
+                counts.alone += 1
+                extension = taken = taken + 1
+            else:
+                extension = extensions.setdefault(number, taken + 1)
+                taken = max(taken, extension)
+            yield _with_extension(line, extension)
+        counts.lines += len(some)
+        counts.compared += len(some)
+    counts.collisions += len(extensions) > 1
+
+
+def _number(line: ManifestLine, payloads: DifferentPayloads, places: Places, faults: Faults) -> int | None:
+    """The number of a line's payload; None if it may not stand for another."""
+    try:
+        record = places.record(line)
+        # What else its chunks say is in no payload, and would be lost with the record. Chunks that were cut may be
+        # none.
+        if record.type == "revisit" or not is_whole(record) or has_more_than_payload(record):
+            return None
+        return payloads.number_of(line, record)
+    except Undecodable as error:
+        faults.add(_place(line), f"the payload cannot be decoded: {error}")
+    except (DamagedInput, ArchiveError) as error:
+        faults.add(_place(line), _reason(error, line))
+    return None
+
+
+def _reason(error: Exception, line: ManifestLine) -> str:
+    """What is wrong, without the place if that is the line's own."""
+    text = str(error)
+    before, _, reason = text.partition(f", offset {line.offset}: ")
+    return reason if reason and before.endswith(line.file) else text
+
+
+def _place(line: ManifestLine) -> str:
+    return f"{line.file}, offset {line.offset}"
+
+
+def _with_extension(line: ManifestLine, extension: int) -> ManifestLine:
+    return replace(line, extension=extension, copy=None, refers_to_uri=None, refers_to_date=None)
+
+
+class _Repetitions:
+    """Tells records that were named before, maybe by another name of their file: no record is a copy of itself."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._date = ""
+        self._seen: set[tuple[str, int]] = set()
+
+    def is_repeated(self, line: ManifestLine) -> bool:
+        # The same record has the same date, so those of one date are all that has to be remembered.
+        date = moment(line.date)
+        if date != self._date:
+            self._date = date
+            self._seen.clear()
+        place = self._places.identity(line.file), line.offset
+        if place in self._seen:
+            return True
+        self._seen.add(place)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    number: int
+    digests: list[list[ManifestLine]]
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchResult:
+    extensions: list[list[int]]  # of the lines of each digest; lines themselves need not come back
+    counts: CollisionCounts
+    fault_count: int
+    faults: tuple[Fault, ...]
+
+
+def _in_batches(
+    lines: Iterable[ManifestLine],
+    places: Places,
+    faults: Faults,
+    watch: Progress,
+    jobs: int,
+    folder: Path,
+    counts: CollisionCounts,
+) -> Iterator[ManifestLine]:
+    """As with one job, with the digests of few lines resolved in other processes, many at a time."""
+    work = partial(_resolve_batch, places=places, keep_going=faults.keep_going)
+    digests = _Digests(lines)
+    while not digests.is_at_end:
+        batches = _Batches(digests, job_count(jobs))
+        resolved: dict[int, list[list[int]]] = {}
+        number = 0
+        for batch, result in run_jobs(work, batches, jobs):
+            resolved[batch.number] = result.extensions
+            counts.add(result.counts)
+            faults.take(result.fault_count, result.faults)
+            # They are ready in any order, and given in that of the lines.
+            while number in resolved:
+                yield from _extended(batches.taken(number), resolved.pop(number), watch, counts)
+                number += 1
+        if (group := digests.large()) is not None:
+            for line in _ordered(_resolved(group, places, faults, counts), folder):
+                watch.advance(line.length)
+                yield line
+
+
+def _extended(
+    digests: list[list[ManifestLine]], extensions: list[list[int]], watch: Progress, counts: CollisionCounts
+) -> Iterator[ManifestLine]:
+    """The lines of a batch in the order of cluster."""
+    compared = iter(extensions)
+    for digest in digests:
+        watch.advance(sum(line.length for line in digest))
+        if len(digest) > 1:
+            yield from sorted(map(_with_extension, digest, next(compared)), key=attrgetter("extension"))
+        else:
+            counts.lines += 1
+            yield _with_extension(digest[0], 1)
+
+
+class _Digests:
+    """The lines digest by digest, up to one of so many lines that this process resolves it itself."""
+
+    def __init__(self, lines: Iterable[ManifestLine]) -> None:
+        self._groups = _digests(lines)
+        self._large: Iterator[ManifestLine] | None = None
+        self.is_at_end = False
+
+    def next_few(self) -> list[ManifestLine] | None:
+        """The lines of the next digest; None if they are very many, or there are no more."""
+        if self._large is not None or self.is_at_end:
+            return None
+        for _, group in self._groups:
+            first = list(islice(group, _LARGE_LINES + 1))
+            if len(first) <= _LARGE_LINES:
+                return first
+            self._large = chain(first, group)
+            return None
+        self.is_at_end = True
+        return None
+
+    def large(self) -> Iterator[ManifestLine] | None:
+        """The lines of the digest that has very many, if that is the next one."""
+        large, self._large = self._large, None
+        return large
+
+
+class _Batches(Sequence[_Batch]):
+    """Batches of digests, made when they are asked for. As many as *jobs* are made at once, to tell whether there are.
+
+    They end at a digest of very many lines, and when `_WAITING_LINES` a job were made and not yet `taken`.
+    """
+
+    def __init__(self, digests: _Digests, jobs: int) -> None:
+        self._digests = digests
+        self._waiting: dict[int, list[list[ManifestLine]]] = {}
+        self._waiting_lines = 0
+        self._most_lines = jobs * _WAITING_LINES
+        self._count = 0
+        made = self._made()
+        self._first = list(islice(made, jobs))
+        self._rest = made
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def __iter__(self) -> Iterator[_Batch]:
+        yield from self._first
+        yield from self._rest
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError("the batches are walked once")
+
+    def taken(self, number: int) -> list[list[ManifestLine]]:
+        """All digests that belong to a batch, those of one line too, which nobody compares."""
+        digests = self._waiting.pop(number)
+        self._waiting_lines -= sum(map(len, digests))
+        return digests
+
+    def _made(self) -> Iterator[_Batch]:
+        while self._waiting_lines < self._most_lines:
+            digests: list[list[ManifestLine]] = []
+            count = compared = size_bytes = 0
+            while compared < _BATCH_LINES and count < 2 * _BATCH_LINES and size_bytes < _BATCH_BYTES:
+                digest = self._digests.next_few()
+                if digest is None:
+                    break
+                digests.append(digest)
+                count += len(digest)
+                if len(digest) > 1:
+                    compared += len(digest)
+                    size_bytes += sum(line.length for line in digest)
+            if not digests:
+                return
+            number, self._count = self._count, self._count + 1
+            self._waiting[number] = digests
+            self._waiting_lines += count
+            # A record alone with its digest is not read.
+            yield _Batch(number, [digest for digest in digests if len(digest) > 1])
+
+
+def _resolve_batch(batch: _Batch, places: Places, keep_going: bool) -> _BatchResult:
+    faults, counts = Faults(keep_going=keep_going), CollisionCounts()
+    extensions = [
+        [line.extension or 1 for line in _resolved(iter(digest), places, faults, counts)]
+        for digest in batch.digests
+    ]
+    return _BatchResult(extensions, counts, faults.count, tuple(faults.first))

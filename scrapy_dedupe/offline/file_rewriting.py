@@ -1,0 +1,254 @@
+"""One file, written again: revisits in the place of copies, mended references, and all else byte for byte.
+
+What does not change is copied in runs as long as they are, by the system itself where it can do that, so that it is
+neither decompressed nor brought into this process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
+
+from deflate import gzip_compress
+from zlib_ng import zlib_ng
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.offline.plan import Planned, RewritePlan
+from scrapy_dedupe.offline.record_ranges import START_BYTES, exact_head, is_gzip_file, stretches
+from scrapy_dedupe.offline.reference_changes import MENTION, ReferenceChanges
+from scrapy_dedupe.offline.revisits import (
+    as_revisit,
+    could_be_mended,
+    could_be_written,
+    is_as_written,
+    record_bytes,
+)
+from scrapy_dedupe.tasks.state import sync_folder, writing
+from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
+from scrapy_dedupe.warc.framing import open_block
+from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
+from scrapy_dedupe.warc.reading import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.offline.record_ranges import Stretch
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+_HTTP_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
+_PIECE: Final = 1 << 20
+_RUN: Final = 1 << 30  # bytes that the system is asked to copy at a time
+_CANNOT: Final = frozenset(
+    {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalTask:
+    """A file to write again: its number in the plan below *folder*, its name, and the new file."""
+
+    folder: Path
+    file: int
+    name: str
+    target: Path
+    places: Places
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What was done to a file. ``saved_bytes`` is how much smaller it is."""
+
+    converted: int
+    repointed: int
+    old_bytes: int
+    new_bytes: int
+
+    @property
+    def saved_bytes(self) -> int:
+        return self.old_bytes - self.new_bytes
+
+
+def renew_file(task: RenewalTask) -> Renewal:
+    """Write a file again; it has its name when it is complete and on the disk. Raises ArchiveError, DamagedInput."""
+    file = task.places.file(task.name)
+    temporary = task.target.with_name(f"{task.target.name}.new")
+    with writing(task.target, temporary):
+        task.target.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb", buffering=0) as output, RewritePlan(task.folder) as plan:
+            renewal = _renewed(task, file, output, plan)
+            os.fsync(output.fileno())
+        temporary.replace(task.target)
+        sync_folder(task.target.parent)
+    return renewal
+
+
+def _renewed(task: RenewalTask, file: ReadableFile, output: BinaryIO, plan: RewritePlan) -> Renewal:
+    converted = repointed = 0
+    with _Copier(file, output) as copier:
+        if plan.count_converted():
+            is_gzip = copier.is_gzip
+            mender = ReferenceChanges(plan, task.file)
+            records = plan.records_of(task.file)
+            damage = _Damage()
+            for stretch in stretches(file, records, wants_head=_is_looked_at, on_damage=damage.note):
+                if damage.is_met and not is_gzip:
+                    # What follows may be a part of what a damaged record holds.
+                    break
+                listed = stretch.listed
+                if isinstance(listed, Planned) and listed.target is not None:
+                    old, block = _heads(file, stretch)
+                    head = as_revisit(mender.mended(old), listed.target, block)
+                    copier.replace(
+                        stretch.offset, stretch.length, [_stored(record_bytes(head, block), is_gzip)]
+                    )
+                    converted += 1
+                elif stretch.length and MENTION.search(stretch.head):
+                    pieces = _mended(file, stretch, mender, is_gzip)
+                    if pieces is not None:
+                        copier.replace(stretch.offset, stretch.length, pieces)
+                        repointed += 1
+        old_bytes = copier.finish()
+    return Renewal(converted, repointed, old_bytes, os.fstat(output.fileno()).st_size)
+
+
+class _Damage:
+    """Damaged places, which are copied as they are; the survey has told of them."""
+
+    is_met = False
+
+    def note(self, _offset: int, _reason: str) -> None:
+        self.is_met = True
+
+
+def _is_looked_at(_: Planned) -> bool:
+    """Whatever is listed may name another record, or becomes a revisit."""
+    return True
+
+
+def _heads(file: ReadableFile, stretch: Stretch) -> tuple[RawHead, bytes]:
+    """The WARC head of a response and its HTTP head, without reading its body where that is not needed."""
+    head, http_end = exact_head(stretch), _HTTP_HEAD_END.search(stretch.start)
+    if head is not None and http_end is not None:
+        return head, stretch.start[: http_end.end()]
+    record = read_record(file, stretch.offset)
+    assert record.http is not None
+    return raw_head(record), record.frame.kept[: record.http.length]
+
+
+def _mended(
+    file: ReadableFile, stretch: Stretch, mender: ReferenceChanges, is_gzip: bool
+) -> Iterator[bytes] | list[bytes] | None:
+    """The record of a stretch with its references mended; None if they need not be."""
+    if stretch.is_exact and not mender.concerns(stretch.head):
+        return None
+    head = exact_head(stretch)
+    record: StoredRecord | None = None
+    if head is None:
+        record = read_record(file, stretch.offset)
+        if record.format == "arc":
+            return None
+        head = raw_head(record)
+    mended = mender.mended(head)
+    if mended is head or not could_be_mended(head):
+        return None
+    if stretch.is_exact and stretch.listed is None:
+        if not is_as_written(head, stretch.head):
+            return None
+    else:
+        record = record or read_record(file, stretch.offset)
+        if not could_be_written(record, head):
+            return None
+    if stretch.has_block:
+        return [_stored(record_bytes(mended, stretch.start), is_gzip)]
+    record = record or read_record(file, stretch.offset)
+    return _streamed(record, mended, is_gzip)
+
+
+def _stored(data: bytes, is_gzip: bool) -> bytes:
+    return bytes(gzip_compress(data, DEFAULT_GZIP_LEVEL)) if is_gzip else data
+
+
+def _streamed(record: StoredRecord, head: RawHead, is_gzip: bool) -> Iterator[bytes]:
+    """A record with another head, in pieces, whatever the size of its block."""
+    member = zlib_ng.compressobj(DEFAULT_GZIP_LEVEL, wbits=31) if is_gzip else None
+    for piece in _plain_pieces(record, head):
+        yield member.compress(piece) if member is not None else piece
+    if member is not None:
+        yield member.flush()
+
+
+def _plain_pieces(record: StoredRecord, head: RawHead) -> Iterator[bytes]:
+    yield head.to_bytes(record.frame.block_length)
+    yield from open_block(record.path, record.frame)
+    yield b"\r\n\r\n"
+
+
+class _Copier:
+    """Copies a file, but for the stretches that are replaced, in their order."""
+
+    def __init__(self, file: ReadableFile, output: BinaryIO) -> None:
+        self._file = file
+        self._output = output
+        self._position = 0  # in the old file, up to which the new one is written
+
+    def __enter__(self) -> Self:
+        try:
+            self._stream = self._file.open("rb")
+            self._size = self._stream.seek(0, os.SEEK_END)
+            self._stream.seek(0)
+            self.is_gzip = is_gzip_file(self._file, self._stream.read(START_BYTES))
+        except OSError as error:
+            raise ArchiveError(f"{self._file} cannot be read: {error.strerror or error}.") from error
+        self._can_copy = isinstance(self._file, Path) and hasattr(os, "copy_file_range")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def replace(self, offset: int, length: int, pieces: Iterator[bytes] | list[bytes]) -> None:
+        """Copy what comes before *offset*, and write *pieces* instead of the *length* bytes there."""
+        self._copy_to(offset)
+        for piece in pieces:
+            self._write(piece)
+        self._position = offset + length
+
+    def finish(self) -> int:
+        """Copy the rest; how many bytes the old file has."""
+        self._copy_to(self._size)
+        return self._size
+
+    def _copy_to(self, end: int) -> None:
+        while self._can_copy and self._position < end:
+            try:
+                count = os.copy_file_range(
+                    self._stream.fileno(),
+                    self._output.fileno(),
+                    min(_RUN, end - self._position),
+                    self._position,
+                )
+            except OSError as error:
+                if error.errno not in _CANNOT:
+                    raise
+                count = 0
+            if not count:
+                self._can_copy = False
+            self._position += count
+        if self._position < end:
+            self._stream.seek(self._position)
+        while self._position < end:
+            piece = self._stream.read(min(_PIECE, end - self._position))
+            if not piece:
+                raise DamagedInput(f"{self._file}: the file has become shorter while it was read.")
+            self._write(piece)
+            self._position += len(piece)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._output.write(view) :]

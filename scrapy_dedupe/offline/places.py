@@ -1,0 +1,281 @@
+"""Where the files are that a manifest names, and the records that its lines speak of.
+
+A name is looked up in this order: in the path map; as a URL; as an absolute path; below each root, or in the working
+folder if there are no roots; and a bare name, as other tools write it, as the one file of that name anywhere below
+the roots. The first that is there is taken. A name may go into a WACZ: ``a.wacz/archive/b.warc.gz``.
+
+A path map (`path_maps`) gives the place of a name; a place is a path or a URL.
+
+Of a remote file only the bytes of the record are fetched. What is read at a line's offset has to be what the line
+speaks of, or the manifest is not one of this file.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
+from scrapy_dedupe.offline.path_maps import read_path_map
+from scrapy_dedupe.offline.ranges import FileRange, is_remote
+from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.framing import arc_values
+from scrapy_dedupe.warc.reading import read_record
+from scrapy_dedupe.warc.remote import RemoteFile, check_regular, is_url, place_file, shown
+from scrapy_dedupe.warc.sources import GZIP_MAGIC, begins_record
+from scrapy_dedupe.warc.zip_members import ZipDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from scrapy_dedupe.offline.manifest import ManifestLine
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+    _Roots = tuple[str, ...]
+    _Paths = Path | Mapping[str, str] | None
+
+_WACZ_FOLDER = ".wacz/archive/"
+_SHOWN = 3
+_GZIP_START = GZIP_MAGIC[:2]
+_START_BYTES = 1 << 16  # more than the line of an ARC record has
+
+
+class Places:
+    """Finds the files and records of manifests.
+
+    ``roots`` are folders or URLs that names are below; ``paths`` is a path map, or the file of one. Can be handed to
+    another process. Raises ArchiveError or UsageError for a map that cannot be used.
+    """
+
+    def __init__(self, roots: Sequence[str] = (), paths: Path | Mapping[str, str] | None = None) -> None:
+        self.roots = tuple(roots)
+        self.paths = paths
+        self._map = read_path_map(paths) if isinstance(paths, Path) else dict(paths or {})
+        self._found: dict[str, list[Path]] | None = None
+        # Many lines have the names of few files.
+        self._cached = lru_cache(4_096)(self._file)
+        self._identities = lru_cache(4_096)(self._identity)
+
+    def __reduce__(self) -> tuple[Callable[..., Places], tuple[_Roots, _Paths]]:
+        return _places, (self.roots, self.paths)
+
+    def file(self, name: str) -> ReadableFile:
+        """The file that a manifest calls *name*. Raises ArchiveError if there is none, or more than one."""
+        return self._cached(name)
+
+    def identity(self, name: str) -> str:
+        """A text that is the same for all names of one file: the name itself if there is no such file."""
+        return self._identities(name)
+
+    def _identity(self, name: str) -> str:
+        try:
+            file = self.file(name)
+        except DedupeError:
+            return name
+        return os.path.realpath(str(file)) if not isinstance(file, RemoteFile) else file.url
+
+    def record(self, line: ManifestLine) -> StoredRecord:
+        """The record that a line speaks of.
+
+        Raises DamagedInput, with the file and the offset, if no whole record is there or another than the line says;
+        ArchiveError if the file cannot be read; OSError if there is no room for a temporary file.
+        """
+        file = self.file(line.file)
+        if is_remote(file) and line.length > 0:
+            return _read(FileRange(file, line.offset, line.length), line)
+        try:
+            check_regular(file)
+            return _read(file, line)
+        except OSError as error:
+            raise ArchiveError(f"{shown(str(file))} cannot be read: {error.strerror or error}.") from error
+
+    def _file(self, name: str) -> ReadableFile:
+        if name in self._map:
+            file = _at(self._map[name])
+            if file is None:
+                raise ArchiveError(
+                    f"{shown(self._map[name])} is not there; the path map says that {name} is."
+                )
+            return file
+        if is_url(name) or Path(name).is_absolute():
+            file = _at(name)
+            if file is None:
+                raise ArchiveError(
+                    f"{shown(name)} is not there. Say with --paths where it is: a file with a line NAME PLACE."
+                )
+            return file
+        for root in self.roots or (".",):
+            place = _below(root, name) if self.roots else name
+            # Of one URL alone the record itself will tell.
+            if (file := _at(place, is_sure=len(self.roots) == 1)) is not None:
+                return file
+        return self._anywhere(name)
+
+    def _anywhere(self, name: str) -> Path:
+        """The one file of a bare name below the roots."""
+        folders = [root for root in self.roots if not is_url(root)]
+        if folders and PurePosixPath(name).name == name:
+            if self._found is None:
+                self._found = {}
+                for path in _files_below(folders):
+                    self._found.setdefault(path.name, []).append(path)
+            paths = self._found.get(name, [])
+            if len(paths) == 1:
+                return paths[0]
+            if paths:
+                first = ", ".join(str(path) for path in paths[:_SHOWN])
+                raise ArchiveError(
+                    f"{name} is the name of {len(paths)} files below the roots ({first}"
+                    f"{', …' if len(paths) > _SHOWN else ''}). Say with --paths which one it is."
+                )
+        where = f"below {', '.join(map(shown, self.roots))}" if self.roots else "in the working folder"
+        raise ArchiveError(
+            f"{name} is not {where}. Name the folder with --root, or say with --paths where the file is."
+        )
+
+
+@lru_cache(1)
+def _latest(roots: _Roots, paths: Path | tuple[tuple[str, str], ...] | None) -> Places:
+    return Places(roots, dict(paths) if isinstance(paths, tuple) else paths)
+
+
+def _places(roots: _Roots, paths: _Paths) -> Places:
+    """As in the process that handed it over. Tasks come with it one after another, and a path map may be long."""
+    return _latest(roots, paths if isinstance(paths, Path) or paths is None else tuple(paths.items()))
+
+
+def _files_below(folders: Sequence[str]) -> Iterator[Path]:
+    seen: set[str] = set()
+    for folder in folders:
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                path = Path(parent, name)
+                # Roots may lie inside of one another.
+                if (real := os.path.realpath(path)) not in seen:
+                    seen.add(real)
+                    yield path
+
+
+def _below(root: str, name: str) -> str:
+    if is_url(root):
+        return f"{root.rstrip('/')}/{quote(name)}"
+    return str(Path(root, name))
+
+
+def _at(place: str, *, is_sure: bool = True) -> ReadableFile | None:
+    """The file at a path or URL, None if there is none. A URL is asked only if it is not sure that it is the one."""
+    if is_url(place) and not place.lower().startswith("file://"):
+        before, wacz, member = place.partition(_WACZ_FOLDER)
+        if wacz:
+            return _member(RemoteFile(f"{before}.wacz"), f"archive/{member}")
+        file = RemoteFile(place)
+        return file if is_sure or _is_there(file) else None
+    path = place_file(place)
+    assert isinstance(path, Path)
+    if path.is_file() or (path.exists() and not path.is_dir()):
+        return path
+    for parent in path.parents:
+        if parent.is_file():
+            return _member(parent, path.relative_to(parent).as_posix())
+        if parent.exists():
+            return None
+    return None
+
+
+def _member(wacz: ReadableFile, name: str) -> ReadableFile | None:
+    directory = ZipDirectory(wacz)
+    return directory.members([name])[0] if name in directory.names else None
+
+
+def _is_there(file: RemoteFile) -> bool:
+    try:
+        with file.open("rb"):
+            return True
+    except ArchiveError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return False
+        raise
+
+
+def _read(file: ReadableFile, line: ManifestLine) -> StoredRecord:
+    """The record that a line speaks of. Raises DamagedInput."""
+    try:
+        record = read_record(file, line.offset)
+    except DamagedInput as error:
+        if _begins_record(file, line.offset):
+            raise
+        raise _mismatch(
+            file, line.offset, "no record begins there, or its first bytes are damaged"
+        ) from error
+    if record.format == "arc" and not _is_of(record, line):
+        record = _in_version_2(record)
+    wrong = _difference(record, line)
+    if wrong is None:
+        return record
+    raise _mismatch(record.path, record.offset, wrong)
+
+
+def _begins_record(file: ReadableFile, offset: int) -> bool:
+    """Whether the bytes at an offset look like the beginning of a record, or of a gzip member."""
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        start = stream.read(_START_BYTES)
+    if start.startswith(_GZIP_START):
+        return True
+    return begins_record(start.partition(b"\n")[0] + b"\n")
+
+
+def _mismatch(file: ReadableFile, offset: int, wrong: str) -> DamagedInput:
+    return DamagedInput(
+        f"{file}, offset {offset}: the manifest does not match the file: {wrong}. Make the manifest anew with warcsum,"
+        " or name the right file with --root or --paths."
+    )
+
+
+def _is_of(record: StoredRecord, line: ManifestLine) -> bool:
+    return _is_uri(record.target_uri or "", line.uri) and _is_date(record.date or "", line.date)
+
+
+def _difference(record: StoredRecord, line: ManifestLine) -> str | None:
+    if not record.length:
+        return "one gzip member holds several records there"
+    if record.length != line.length:
+        return f"the record there has {record.length} bytes, the manifest says {line.length}"
+    if not _is_uri(record.target_uri or "", line.uri):
+        return f"the record there is of {record.target_uri}, the manifest says {line.uri}"
+    if not _is_date(record.date or "", line.date):
+        return f"the record there is of {record.date}, the manifest says {line.date}"
+    return None
+
+
+def _is_uri(stored: str, listed: str) -> bool:
+    """Whether a manifest means this URI; C tools cut it at its first space, and keep angle brackets."""
+    if stored == listed:
+        return True
+    if listed.startswith("<") and listed.endswith(">"):
+        listed = listed[1:-1]
+    return stored == listed or (" " in stored and stored.partition(" ")[0] == listed)
+
+
+def _is_date(stored: str, listed: str) -> bool:
+    if stored == listed:
+        return True
+    try:
+        return parse_date(stored) == parse_date(listed)
+    except ValueError:
+        return False
+
+
+def _in_version_2(record: StoredRecord) -> StoredRecord:
+    """An ARC record with its line read as one of version 2, which only the beginning of the file would have told."""
+    values = arc_values(" ".join(value for _, value in record.headers), 10)
+    if len(values) != 10:
+        return record
+    digits = values[2][:14]
+    date = f"{digits[:4]}-{digits[4:6]}-{digits[6:8]}T{digits[8:10]}:{digits[10:12]}:{digits[12:14]}Z"
+    return replace(record, target_uri=values[0], date=date)

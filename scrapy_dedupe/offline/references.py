@@ -1,0 +1,343 @@
+"""Whether every reference leads to what it led to before, asked as replay programs ask.
+
+A revisit has up to four ways to its original; `warc.references` says which, and in which order. A revisit that was made
+or mended must lead by every way that it offers to a whole response or resource, never to a revisit, whose payload is
+that of the record before, and must have the digest of that one. One that was there before must lead, by each way that
+led there, to the same payload. What "there" is, all its ways say together, and where they contradict each other, the
+first one. If none led anywhere, it is counted as dangling and is no fault of the rewriting. Where a reference was
+changed, a payload of its URI whose SHA-256 it has is what it meant, even if the record of that has a digest of another
+algorithm.
+
+Replay programs show the body of the original under the HTTP head of the revisit. If the body is stored in chunks and
+that head does not say so, they show the chunks as a part of the page, so this must not come by a change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.offline.evidence import AFTER, BEFORE, CONVERTED, UNDONE, Side
+from scrapy_dedupe.warc.reading import read_record
+from scrapy_dedupe.warc.references import digest_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
+
+    from scrapy_dedupe.offline.evidence import Evidence, Held, ReferenceRow, RevisitRow
+    from scrapy_dedupe.offline.findings import Findings
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+_KEPT_NOTES = 1_000
+_SHA256_DIGITS = 64
+_WAYS = {
+    "place": "WARC-Refers-To-Target-URI and WARC-Refers-To-Date",
+    "target": "WARC-Refers-To-Target-URI and the digest",
+    "id": "WARC-Refers-To",
+    "own": "its own URI and digest",
+    "digest": "its digest",
+    "unmodified": "WARC-Refers-To-Target-URI",
+}
+# Only asked for where the ways before them lead nowhere. What these found may be found by one of those later.
+_LAST_WAYS = ("target", "own", "digest", "unmodified")
+_ORDER = list(_WAYS)
+_ONLY_BY_DIGEST = (
+    "the record that this revisit names is in neither archive; only its digest leads to a payload, which pywb and wabac.js"
+    " do not look for"
+)
+
+
+class References:
+    """Asks for every revisit and every link of the evidence.
+
+    ``place_of`` tells a place: of the pair with this number, the file after or not, and an offset;
+    ``file_of`` gives the file of a capture by its number. ``pair_count`` is how many pairs there are before those of
+    originals. `resolved` counts the revisits after that lead to a payload,
+    `by_digest` those of them that name another record, which is not there, and have only a digest to go by;
+    `dangling_before` those that led nowhere before either, `ambiguous` the new ones whose original shares its URI and
+    second with another payload.
+    """
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        findings: Findings,
+        place_of: Callable[[int, bool, int | None], str | None],
+        file_of: Callable[[int], ReadableFile],
+        pair_count: int,
+    ) -> None:
+        self._evidence = evidence
+        self._findings = findings
+        self._place_of = place_of
+        self._file_of = file_of
+        self._sides = {side: Side(evidence, side, self._read) for side in (BEFORE, AFTER)}
+        self._pair_count = pair_count
+        self.resolved = 0
+        self.dangling_before = 0
+        self.by_digest = 0
+        self.ambiguous = 0
+        self.notes: list[str] = []
+
+    def check_revisits(self) -> None:
+        """Ask for every revisit that is there after, and for every one that became a response again."""
+        for row in self._evidence.revisits():
+            if row.after is None:
+                if row.change == UNDONE:
+                    self._check_restored(row)
+            elif row.change == CONVERTED:
+                self._check_converted(row, row.after)
+            elif row.before is None:
+                self.resolved += bool(self._ways(row.after, AFTER))
+            else:
+                self._check_kept(row, row.before, row.after)
+
+    def check_links(self) -> None:
+        """Ask for every WARC-Concurrent-To, and for every WARC-Refers-To of what is no revisit."""
+        for pair, before, after in self._evidence.reused_ids():
+            self._tell(pair, before, after, "its new record id is that of another record")
+        for pair, before, after, field in self._evidence.dangling_links():
+            self._tell(pair, before, after, f"{field} names a record that has another id now")
+        for pair, before, after, field, old, new in self._evidence.changed_links():
+            if reason := self._reason_against(pair, field, old, new):
+                self._tell(pair, before, after, reason)
+
+    def _reason_against(self, pair: int, field: str, old: bytes | None, new: bytes | None) -> str | None:
+        """What is wrong with another value of a link; None if nothing is."""
+        is_place = field == "place"
+        field = "WARC-Refers-To-Target-URI or -Date" if is_place else field
+        if old is None or new is None:
+            return f"{field} is gone, or was added"
+        if not is_place and self._is_new_id(pair, old, new):
+            return None
+        if field == "WARC-Concurrent-To":
+            return f"{field} names another record, and not by the new id of the former one"
+        find = self._evidence.at_place if is_place else self._evidence.with_id
+        if not _shas(find(old, BEFORE)) & _shas(find(new, AFTER)):
+            return f"{field} names a record with another payload, or none"
+        return None
+
+    def _is_new_id(self, pair: int, old: bytes, new: bytes) -> bool:
+        """Whether what was named *old* in the files of a pair has the id *new* now."""
+        after = [file // 2 for file in self._evidence.files_with_id(old, AFTER)]
+        if pair in after:
+            # It is still there, whatever became of others with its id.
+            return False
+        pairs = list(self._evidence.was_renamed(old, new))
+        if pairs:
+            return pair in pairs or not after
+        # Of a record in a file that another host rewrites, only the old id is known here.
+        return (
+            bool(after)
+            and all(file >= self._pair_count for file in after)
+            and not self._evidence.is_on_a_record(new)
+        )
+
+    def _check_converted(self, row: RevisitRow, reference: ReferenceRow) -> None:
+        originals = self._originals(row, reference, {row.sha}, is_new_id=True)
+        if not originals:
+            return
+        self.resolved += 1
+        self._check_digest(row, reference, originals)
+        self._check_chunks(row, reference, originals)
+        assert reference.place is not None
+        if len(_shas(self._evidence.at_place(reference.place, AFTER))) > 1:
+            self.ambiguous += 1
+            self._note(
+                row, "the original shares its URI and second with another payload; a program that knows no fractions of a"
+                " second may replay that one"
+            )  # fmt: skip
+
+    def _check_digest(self, row: RevisitRow, reference: ReferenceRow, originals: list[Held]) -> None:
+        digests = sorted({held.digest_text for held in originals if held.digest_text})
+        if reference.digest not in digests:
+            self._tell_row(
+                row, f"WARC-Payload-Digest is {reference.digest}, its original's is {' or '.join(digests)}"
+            )
+
+    def _check_chunks(
+        self, row: RevisitRow, reference: ReferenceRow, originals: Iterable[Held], led: Iterable[Held] = ()
+    ) -> None:
+        """Tell a revisit whose original is in chunks of which its HTTP head does not know, unless it *led* to such."""
+        if reference.unchunked and _are_in_chunks(originals) and not _are_in_chunks(led):
+            self._tell_row(
+                row, "its original is stored in transfer chunks, and its own HTTP head does not say so, so that they show"
+            )  # fmt: skip
+
+    def _check_restored(self, row: RevisitRow) -> None:
+        if row.before is None:
+            return
+        shas = self._payloads(self._ways(row.before, BEFORE))
+        if not shas:
+            self._tell_row(row, "nothing tells which payload it has to have, its original is not there")
+        elif row.sha not in shas:
+            self._tell_row(row, "its payload is not that of the original which the revisit had")
+
+    def _check_kept(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
+        led = self._ways(before, BEFORE)
+        shas = self._payloads(led)
+        if before != after and not shas:
+            led = {"target": self._by_digest(before, BEFORE)}
+            shas = _shas(led["target"])
+        if not shas:
+            self._check_dangling(row, before, after)
+            return
+        if before == after:
+            leads = self._ways(after, AFTER)
+            now = {way for way, found in leads.items() if _shas(found) & shas}
+            for way, found in led.items():
+                better = _ORDER[: _ORDER.index(way)] if way in _LAST_WAYS else [way]
+                if _shas(found) & shas and now.isdisjoint((way, *better)):
+                    self._tell_row(
+                        row, f"{_WAYS[way]} led to a payload before and does not lead to it any more"
+                    )
+                    return
+            self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
+            self.resolved += 1
+            if now == {"digest"} and (after.id or after.target):
+                self.by_digest += 1
+                self._note(row, _ONLY_BY_DIGEST)
+            return
+        if row.change == UNDONE:
+            leads = self._ways(after, AFTER)
+            wrong = [way for way, found in leads.items() if found and not _shas(found) & shas]
+            there = self._evidence.at_place(after.place, AFTER) if after.place is not None else ()
+            # What it meant before it was mended may be there again, and another capture of that moment.
+            if not _shas([*_of_payload(leads, shas), *there, *self._by_digest(after, AFTER)]) & shas:
+                self._tell_row(
+                    row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload of before"
+                )
+                return
+            self.resolved += 1
+            return
+        originals = self._originals(row, after, shas, is_new_id=before.id != after.id)
+        if not originals:
+            return
+        self.resolved += 1
+        self._check_chunks(row, after, originals, _of_payload(led, _shas(originals)))
+        if before.digest is not None or after.digest is not None:
+            self._check_digest(row, after, originals)
+
+    def _check_dangling(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
+        if before != after:
+            self._tell_row(row, "its reference led nowhere before, and was changed")
+            return
+        if after.id is not None:
+            # An id is never chosen by chance: it means that record, although the digest may be wrong.
+            was, now = (_shas(self._evidence.with_id(after.id, side)) for side in (BEFORE, AFTER))
+            if was and not was & now:
+                self._tell_row(row, f"{_WAYS['id']} led to a payload before and does not lead to it any more")
+                return
+        if self._ways(after, AFTER):
+            self.resolved += 1
+            return
+        self.dangling_before += 1
+        self._note(row, self._why_dangling(after))
+
+    def _why_dangling(self, reference: ReferenceRow) -> str:
+        named = [] if reference.id is None else [*self._evidence.with_id(reference.id, AFTER)]
+        if reference.place is not None:
+            named += self._evidence.at_place(reference.place, AFTER)
+        if named:
+            return "what this revisit refers to has another digest than it says"
+        if reference.named.is_unmodified and not (reference.id or reference.target or reference.digest):
+            return "this revisit names no original"
+        return "the original of this revisit is in neither archive"
+
+    def _by_digest(self, reference: ReferenceRow, side: int) -> list[Held]:
+        """The captures of the URI of a reference with its digest, and those whose payload has it if it is a SHA-256."""
+        uri = reference.uri if reference.target is None and reference.id is None else reference.target
+        digest = digest_key(reference.digest)
+        if uri is None or digest is None:
+            return []
+        found = [*self._evidence.with_digest(digest, uri, side)]
+        label, _, value = digest.partition(":")
+        if label == "sha256" and len(value) == _SHA256_DIGITS:
+            found += self._evidence.with_payload(uri, bytes.fromhex(value), side)
+        return found
+
+    def _read(self, held: Held) -> StoredRecord:
+        return read_record(self._file_of(held.file), held.offset, block_position=held.position)
+
+    def _note(self, row: RevisitRow, text: str) -> None:
+        if len(self.notes) < _KEPT_NOTES:
+            self.notes.append(f"{self._place_of(row.pair, True, row.after_offset)}: {text}")
+
+    @staticmethod
+    def _payloads(ways: dict[str, list[Held]]) -> set[bytes]:
+        """The payload that a revisit stands for; several where records that cannot be told apart have several."""
+        found = list(ways.values())
+        if not found:
+            return set()
+        return set.intersection(*map(_shas, found)) or _shas(found[0])
+
+    def _originals(
+        self, row: RevisitRow, reference: ReferenceRow, shas: AbstractSet[bytes | None], *, is_new_id: bool
+    ) -> list[Held]:
+        """The originals that a new reference leads to by every way; tells what is wrong if there is none."""
+        if reference.place is None:
+            self._tell_row(
+                row, "it has no WARC-Refers-To-Target-URI and WARC-Refers-To-Date, so it does not replay"
+            )
+            return []
+        held = [
+            held for held in self._evidence.at_place(reference.place, AFTER) if held.date == reference.date
+        ]
+        found = self._right(row, held, shas, _WAYS["place"])
+        if not found or reference.id is None:
+            # Only an original that has no id, as in ARC files, is named by URI and date alone.
+            if found and all(one.id is not None for one in found):
+                self._tell_row(row, f"{_WAYS['id']} is missing, and its original has a record id")
+            return found
+        named = self._right(row, list(self._evidence.with_id(reference.id, AFTER)), shas, _WAYS["id"])
+        both = [held for held in named if (held.place, held.date) == (reference.place, reference.date)]
+        if named and not both:
+            self._tell_row(row, f"{_WAYS['id']} names another record than {_WAYS['place']}")
+        if both and is_new_id and all(held.bare != reference.bare for held in both):
+            self._tell_row(row, f"{_WAYS['id']} has not the angle brackets of that record, or has its own")
+        return both
+
+    def _right(
+        self, row: RevisitRow, held: list[Held], shas: AbstractSet[bytes | None], way: str
+    ) -> list[Held]:
+        if not held:
+            self._tell_row(
+                row,
+                f"{way} name no response or resource that is there"
+                if way == _WAYS["place"]
+                else f"{way} names no response or resource that is there",
+            )
+            return []
+        right = [one for one in held if one.sha in shas]
+        if not right:
+            self._tell_row(row, f"{way}: that record has another payload")
+            return []
+        whole = [one for one in right if one.whole]
+        if not whole:
+            self._tell_row(row, f"{way}: the payload of that record was cut, or is a part")
+        return whole
+
+    def _ways(self, reference: ReferenceRow, side: int) -> dict[str, list[Held]]:
+        """What a reference leads to by each way that leads anywhere, the best way first."""
+        return dict(self._sides[side].ways(reference.named))
+
+    def _tell_row(self, row: RevisitRow, reason: str) -> None:
+        self._tell(row.pair, row.before_offset, row.after_offset, reason)
+
+    def _tell(self, pair: int, before: int | None, after: int | None, reason: str) -> None:
+        self._findings.add(
+            "reference", self._place_of(pair, False, before), self._place_of(pair, True, after), reason
+        )
+
+
+def _shas(held: Iterable[Held]) -> set[bytes]:
+    return {one.sha for one in held}
+
+
+def _of_payload(ways: dict[str, list[Held]], shas: AbstractSet[bytes | None]) -> list[Held]:
+    return [one for held in ways.values() for one in held if one.sha in shas]
+
+
+def _are_in_chunks(held: Iterable[Held]) -> bool:
+    """Whether there are any, all of them stored in chunks."""
+    return {one.chunked for one in held} == {1}

@@ -1,0 +1,146 @@
+"""The files of a restoration: written under a waiting name beside their final one, which they get when all are verified.
+
+What the plan does not name is copied as it is, gaps and damaged places included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.tasks.state import reading, sync_folder, writing
+from scrapy_dedupe.warc.framing import open_block
+from scrapy_dedupe.warc.raw_heads import raw_head
+from scrapy_dedupe.warc.reading import read_record
+from scrapy_dedupe.warc.remote import place_file
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
+
+from .layout import output_names
+from .record_files import RecordFile
+from .restoration_plan import RestorationPlan
+from .restored_heads import pointed_back, pointed_fields
+from .restored_records import restored_record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+    from .inputs import Input
+    from .restoration_plan import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file to write: its number in the plan, what it is made from, its final path, and how many records change."""
+
+    plan: Path
+    number: int
+    source: Path
+    final: Path
+    changes: int
+
+    @property
+    def waiting(self) -> Path:
+        """Its path until all are verified."""
+        return waiting_path(self.final)
+
+    @property
+    def size_before(self) -> int:
+        """The size of what it is made from."""
+        with reading(self.source):
+            return self.source.stat().st_size
+
+
+def final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
+    """The final path of each file below the folder *output*, or in place if that is None.
+
+    Raises UsageError for a file that would be written over itself.
+    """
+    if output is None:
+        # A link stays one.
+        return [Path(given.name).resolve() for given in inputs]
+    names = output_names(given.name for given in inputs)
+    finals = [(output / names[given.name]).absolute() for given in inputs]
+    for given, final in zip(inputs, finals, strict=True):
+        if final.exists() and final.samefile(Path(given.name)):
+            raise UsageError(
+                f"{given.name} would be written over itself. Choose another folder, or --in-place."
+            )
+    return finals
+
+
+def outputs_of(plan: RestorationPlan) -> list[Output]:
+    """All files that a plan writes."""
+    return [
+        Output(plan.path, number, Path(place), Path(final), changes)
+        for number, place, final, changes in plan.outputs()
+    ]
+
+
+def waiting_path(final: Path) -> Path:
+    """Where a file waits for its final name. No reader takes it for an archive."""
+    return final.with_name(f".{final.name}.restored")
+
+
+def write_output(output: Output) -> None:
+    """Write a file under its waiting name. Raises ArchiveError, and DamagedInput if a record cannot be read again."""
+    try:
+        with (
+            RestorationPlan(output.plan, read_only=True) as plan,
+            output.source.open("rb") as source,
+            RecordFile(output.waiting, gzip=source.read(2) == GZIP_MAGIC[:2]) as target,
+        ):
+            copied = 0
+            for change in plan.changes(output.number):
+                record = read_record(output.source, change.offset)
+                target.copy(source, copied, change.offset)
+                _write_changed(target, record, change, plan)
+                copied = change.offset + change.length
+            target.copy(source, copied, None)
+            target.finish(partial(shutil.copymode, output.source))
+    except OSError as error:
+        raise ArchiveError(f"{output.source} cannot be read: {error.strerror or error}.") from error
+
+
+def give_final_name(output: Output) -> None:
+    """Let a verified file take its final name; nothing, if it has it already."""
+    if not output.waiting.exists():
+        return
+    with writing(output.final):
+        output.waiting.replace(output.final)
+        sync_folder(output.final.parent)
+
+
+def remove_waiting(plan: RestorationPlan) -> None:
+    """Remove what a run that is not continued has left."""
+    for output in outputs_of(plan):
+        with contextlib.suppress(FileNotFoundError), writing(output.waiting):
+            output.waiting.unlink(missing_ok=True)
+
+
+def _write_changed(target: RecordFile, record: StoredRecord, change: Change, plan: RestorationPlan) -> None:
+    is_the_same = record.length == change.length and (record.type == "revisit" or not change.is_revisit)
+    if not is_the_same or (change.is_revisit and record.http is None):
+        raise ArchiveError(f"{record.path} has changed since it was read. Begin again.")
+    if not change.is_revisit:
+        length = record.frame.block_length
+        former = pointed_back(raw_head(record), pointed_fields(record)).to_bytes(length)
+        held = record.frame.kept
+        target.write(former, [held] if len(held) == length else open_block(record.path, record.frame), length)
+        return
+    assert change.original_file is not None
+    assert change.original_offset is not None
+    assert change.size is not None
+    original = read_record(
+        place_file(plan.place(change.original_file)),
+        change.original_offset,
+        block_position=change.original_position,
+    )
+    head, block_pieces, length = restored_record(record, original, change.size, is_named=plan.is_named)
+    target.write(head.to_bytes(length), block_pieces(), length)

@@ -1,0 +1,285 @@
+"""Revisits as the responses that they were, and the proof that a record is the original of a revisit.
+
+A restored record has the head of before (`restored_heads`), the revisit's own HTTP head, and the payload of the
+original, which passes through bounded memory. If its HTTP head speaks of chunks, the payload comes without them, or
+in one chunk where it could be taken for chunks itself: what is promised is that head and payload are those of before,
+and a digest that does not fit then is made anew, in its algorithm and form. Many programs make WARC-Payload-Digest of
+the body with its chunks, and nothing fits that once these have gone; then that of the payload takes its place. One of
+the decoded body stays, since chunks do not touch it.
+
+An original is proved by its bytes: by the digest of the revisit, or by the digest that the payload or the block of the
+revisit had before. Programs differ in what they make WARC-Payload-Digest of, so the body with its chunks and the
+decoded body count too. Where an archive held a false digest from the beginning, the original is proved by having the
+same one in its own head and a WARC-Block-Digest that its block still fits.
+
+The digest of a decoded body does not tell in which coding it was sent. The stored bytes of what became a revisit here
+were compared; a revisit of another program whose HTTP head names other codings than its original's gets that payload
+only if it is in these codings, or if its head names none and the digest is of the stored bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Final
+
+from scrapy_dedupe.warc.bodies import MAX_DECODED_BYTES, decoded_pieces, payload_pieces
+from scrapy_dedupe.warc.coding_streams import decoded_stream
+from scrapy_dedupe.warc.codings import Undecodable, codings_of
+from scrapy_dedupe.warc.framing import open_block
+from scrapy_dedupe.warc.raw_heads import raw_head
+from scrapy_dedupe.warc.reading import MAX_CHUNK_LINE
+from scrapy_dedupe.warc.references import bare_id, milliseconds, reference_of, uri_key
+
+from .restored_heads import (
+    algorithm_of,
+    as_response,
+    as_response_of_others,
+    block_digest_of,
+    digest_of,
+    former,
+    in_form_of,
+    is_ours,
+    payload_digest_of,
+    with_block_digest,
+    with_payload_digest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scrapy_dedupe.warc.raw_heads import RawHead
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+_LIKE_A_CHUNK: Final = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*[;\r\n]")
+_CHUNK_END: Final = b"\r\n0\r\n\r\n"
+
+
+class OriginalRecord:
+    """A record that may be the original of revisits. Every digest of it is computed once."""
+
+    def __init__(self, record: StoredRecord) -> None:
+        self.record = record
+        self._digests: dict[tuple[str, str], bytes | None] = {}
+        self._size: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of its payload."""
+        if self._size is None:
+            self._size = sum(map(len, payload_pieces(self.record)))
+        return self._size
+
+    def reason_against(self, revisit: StoredRecord) -> str | None:
+        """Why this is not the original of *revisit*; None if it is proved to be."""
+        wanted = revisit.get("WARC-Payload-Digest")
+        texts = [text for text in (wanted, former(revisit, "WARC-Payload-Digest")) if text]
+        where = f"{self.record.path}, offset {self.record.offset}"
+        is_sure = (is_ours(revisit) and self._is_named_by(revisit)) or _codings(revisit) == _codings(
+            self.record
+        )
+        if not is_sure and (
+            not self._is_in_codings_of(revisit) or any(self._has(text, "decoded") for text in texts)
+        ):
+            return (
+                f"the content coding in its HTTP head is {_shown(_codings(revisit))}, that of its original in {where} is"
+                f" {_shown(_codings(self.record))}"
+            )
+        if any(self._has(text) for text in texts):
+            return None
+        before = former(revisit, "WARC-Block-Digest")
+        if before and revisit.http is not None and self._makes_block(revisit, before):
+            return None
+        if is_sure and wanted and self.record.get("WARC-Payload-Digest") == wanted and self._is_sound():
+            return None
+        if not wanted:
+            # Early versions of warcprox wrote none. What the revisit names is its original then, for every reader.
+            return None
+        label = algorithm_of(wanted)
+        if label is None:
+            return f"its digest {wanted} is of an algorithm that is not known here"
+        found = in_form_of(wanted, self._digest(label, "payload") or b"").decode("latin-1")
+        return f"its original in {where} has the payload digest {found}, the revisit says {wanted}"
+
+    def _is_named_by(self, revisit: StoredRecord) -> bool:
+        """Whether *revisit* names this record, instead of only having the digest of its payload."""
+        reference, record = reference_of(revisit), self.record
+        if reference.id is not None and reference.id == bare_id(record.id):
+            return True
+        return (
+            reference.uri is not None
+            and uri_key(reference.uri) == uri_key(record.target_uri or "")
+            and reference.date == milliseconds(record.date)
+        )
+
+    def _has(self, text: str, *only: str) -> bool:
+        algorithm = algorithm_of(text)
+        if algorithm is None:
+            return False
+        digests = (self._digest(algorithm, what) for what in only or ("payload", "chunks", "decoded"))
+        return any(raw is not None and _is_same(text, raw) for raw in digests)
+
+    def _is_in_codings_of(self, revisit: StoredRecord) -> bool:
+        """Whether the stored payload can be what the HTTP head of a revisit speaks of."""
+        try:
+            for _ in decoded_stream(
+                lambda: payload_pieces(self.record), _codings(revisit), MAX_DECODED_BYTES
+            ):
+                pass
+        except Undecodable:
+            return False
+        return True
+
+    def _digest(self, algorithm: str, what: str) -> bytes | None:
+        if (algorithm, what) not in self._digests:
+            pieces = self._pieces(what)
+            try:
+                self._digests[algorithm, what] = None if pieces is None else _raw_digest(algorithm, pieces)
+            except Undecodable:
+                self._digests[algorithm, what] = None
+        return self._digests[algorithm, what]
+
+    def _pieces(self, what: str) -> Iterator[bytes] | None:
+        record = self.record
+        if what == "payload":
+            return payload_pieces(record)
+        if what == "decoded":
+            return decoded_pieces(record) if _codings(record) else None
+        return _behind_head(record) if record.http is not None and record.http.is_chunked else None
+
+    def _makes_block(self, revisit: StoredRecord, digest: str) -> bool:
+        algorithm = algorithm_of(digest)
+        if algorithm is None:
+            return False
+        return _is_same(digest, _raw_digest(algorithm, RestoredBlock(revisit, self.record, 0).pieces()))
+
+    def _is_sound(self) -> bool:
+        digest = self.record.get("WARC-Block-Digest")
+        algorithm = algorithm_of(digest)
+        if digest is None or algorithm is None:
+            return False
+        return _is_same(digest, _raw_digest(algorithm, open_block(self.record.path, self.record.frame)))
+
+
+class RestoredBlock:
+    """The block of a restored record; ``length`` counts its bytes if *size_bytes* are those of the payload."""
+
+    def __init__(self, revisit: StoredRecord, original: StoredRecord, size_bytes: int) -> None:
+        assert revisit.http is not None
+        # A head is found in what is held of a block, however long that is.
+        head = revisit.frame.kept[: revisit.http.length]
+        self._revisit = revisit
+        self._original = original
+        self.is_chunked = revisit.http.is_chunked
+        self._head = head if head.endswith((b"\r\n\r\n", b"\n\n")) else head + _blank_line(head)
+        self._tail = b""
+        if self.is_chunked and size_bytes and _LIKE_A_CHUNK.match(_first_bytes(original)):
+            self._head += b"%x\r\n" % size_bytes
+            self._tail = _CHUNK_END
+        self.length = len(self._head) + size_bytes + len(self._tail)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes of the block."""
+        yield self._head
+        yield from payload_pieces(self._original)
+        if self._tail:
+            yield self._tail
+
+    def right_payload_digest(self, text: bytes) -> bytes:
+        """The payload digest *text*, or if it is of chunks that are not there, that of the payload in its form."""
+        right = digest_of(text, payload_pieces(self._original))
+        if right is None or _is_same_digest(text, right) or self._decodes_to(text):
+            return text
+        return right
+
+    def _decodes_to(self, text: bytes) -> bool:
+        codings = _codings(self._revisit)
+        if not codings:
+            return False
+        decoded = decoded_stream(lambda: payload_pieces(self._original), codings, MAX_DECODED_BYTES)
+        try:
+            return _is_same_digest(text, digest_of(text, decoded))
+        except Undecodable:
+            return False
+
+
+def restored_record(
+    revisit: StoredRecord,
+    original: StoredRecord,
+    size_bytes: int,
+    *,
+    is_named: Callable[[str], bool] = lambda _: False,
+) -> tuple[RawHead, Callable[[], Iterator[bytes]], int]:
+    """The head of the response that a revisit becomes, and its block with its length.
+
+    *size_bytes* is the length of the original's payload; *is_named* tells whether another revisit goes by a payload
+    digest, which is not made anew then. Raises DamagedInput if a record cannot be read again.
+    """
+    block = RestoredBlock(revisit, original, size_bytes)
+    head = raw_head(revisit)
+    if is_ours(revisit):
+        head = as_response(head)
+        # A digest that a block without chunks does not fit was false before; it is not for us to mend.
+        had_chunks = block.is_chunked
+        digest = block_digest_of(head)
+        if digest is not None and had_chunks:
+            right = digest_of(digest, block.pieces())
+            # If it is what it was, byte for byte, the chunks were spoken of only.
+            had_chunks = not _is_same_digest(digest, right)
+            head = with_block_digest(head, right or digest)
+    else:
+        head = as_response_of_others(head)
+        had_chunks = block.is_chunked or (original.http is not None and original.http.is_chunked)
+        digest = block_digest_of(head)
+        if digest is not None:
+            head = with_block_digest(head, digest_of(digest, block.pieces()))
+    digest = payload_digest_of(head)
+    # Replay programs look for the original of a revisit by the text of its digest.
+    if digest is not None and had_chunks and not is_named(digest.decode("latin-1")):
+        head = with_payload_digest(head, block.right_payload_digest(digest))
+    return head, block.pieces, block.length
+
+
+def _first_bytes(record: StoredRecord) -> bytes:
+    """So much of a payload as the line of a chunk can have: its pieces are as small as the chunks that it came in."""
+    first = b""
+    for piece in payload_pieces(record):
+        first += piece
+        if len(first) >= MAX_CHUNK_LINE:
+            break
+    return first
+
+
+def _codings(record: StoredRecord) -> list[str]:
+    return codings_of(record.http_headers)
+
+
+def _shown(codings: list[str]) -> str:
+    return ", ".join(codings) or "none"
+
+
+def _behind_head(record: StoredRecord) -> Iterator[bytes]:
+    skipped = record.http.length if record.http else 0
+    for piece in open_block(record.path, record.frame):
+        if skipped < len(piece):
+            yield piece[skipped:]
+        skipped = max(0, skipped - len(piece))
+
+
+def _raw_digest(algorithm: str, pieces: Iterator[bytes]) -> bytes:
+    hasher = hashlib.new(algorithm, usedforsecurity=False)
+    for piece in pieces:
+        hasher.update(piece)
+    return hasher.digest()
+
+
+def _is_same(text: str, raw: bytes) -> bool:
+    return in_form_of(text, raw) == text.strip().encode("latin-1", "replace")
+
+
+def _is_same_digest(text: bytes, right: bytes | None) -> bool:
+    return right is not None and right == text.strip()
+
+
+def _blank_line(head: bytes) -> bytes:
+    return b"\r\n" if head.endswith(b"\n") else b"\r\n\r\n"

@@ -1,0 +1,464 @@
+"""Undo: revisits become responses again, and what was pointed elsewhere points back.
+
+A revisit that was a response before says so in its own fields (`restored_heads`); what other programs have written in
+such fields is left as it is. Its payload is that of its original,
+which is found as `warc.references` says, and has to be proved by its bytes (`restored_records`). All other stretches of a file are copied as they are. For a response that was not in chunks the restored record is byte for
+byte the first one.
+
+The work has four steps, of which the last two are never begun before the one before is on the disk:
+
+1. the files are read, and what has to change is entered in a plan (`restoration_plan`);
+2. every original is looked for and proved;
+3. the files are written under waiting names beside their final ones, and verified against what they are made from;
+4. they get their final names.
+
+A run that was cut goes on where it was, and loses the file in work; it begins anew if a file has changed meanwhile. In
+place, files are replaced one by one: the originals do not change, so any mixture of old and new files is consistent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.state import StateFolder
+from scrapy_dedupe.warc.reading import read_record, read_records
+from scrapy_dedupe.warc.references import can_be_original, is_unmodified, reference_of
+
+from .inputs import Input, find_inputs
+from .record_files import remove_parts
+from .restoration_plan import PlannedOriginals, PlannedRestoration, Referred, RestorationPlan
+from .restoration_sources import RestorationSources, made_by, made_facts
+from .restored_files import (
+    Output,
+    final_paths,
+    give_final_name,
+    outputs_of,
+    remove_waiting,
+    write_output,
+)
+from .restored_heads import FORMER_ID, former, has_others, is_changed, is_ours, pointed_fields
+from .restored_records import OriginalRecord
+from .verifying import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+WORK_FOLDER: Final = ".restore"
+_LOCK: Final = "lock"
+_PLAN: Final = "plan.sqlite"
+_NO_ORIGINAL: Final = "its original was not found"
+_UNMODIFIED: Final = "of answers that nothing was modified, which had no payload"
+_NO_HEAD: Final = "without an HTTP head"
+_FORMER_OF_OTHERS: Final = "with Former- fields that are not those of warcrefs or dedupe"
+_SHARED: Final = "in a gzip member with other records"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """How to restore. ``all_writers``: also the revisits of other programs, where their original is found."""
+
+    all_writers: bool = False
+    jobs: int = 1
+    keep_going: bool = False
+    force: bool = False
+    sample: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was done; ``output`` is None in place.
+
+    ``left`` counts the revisits of others that stay, by reason; ``not_ours`` records with Former- fields of others.
+    ``left_revisits`` are all that stay of those that were to be restored.
+    """
+
+    files: int
+    files_changed: int
+    restored: int
+    repointed: int
+    bytes_before: int
+    bytes_after: int
+    left: dict[str, int]
+    left_revisits: int
+    not_ours: int
+    fault_count: int
+    faults: tuple[Fault, ...]
+    output: str | None = None
+
+
+@dataclass(slots=True)
+class _RestorationScan:
+    left: Counter[str] = field(default_factory=Counter)
+    not_ours: int = 0
+    not_ours_revisits: int = 0
+    revisits: int = 0
+
+
+def restore(
+    paths: Sequence[str],
+    output: Path | None,
+    *,
+    originals: Sequence[str] = (),
+    options: RestoreOptions,
+    watch: Progress,
+) -> Restored:
+    """Restore the WARC files that *paths* name, to the folder *output*, or in place if that is None.
+
+    Raises UsageError for what cannot be rewritten, ArchiveError for an output that is in the way, DamagedInput for a
+    fault (unless the options say to go on), and if the verification finds a difference; no output has its final name
+    then.
+    """
+    faults = Faults(keep_going=options.keep_going)
+    inputs = find_inputs(paths, faults=faults, recursive=True, without=output)
+    for given in inputs:
+        if not isinstance(given.file, Path):
+            raise UsageError(
+                f"{given.name} is inside a container or elsewhere; restore writes WARC files alone. Take it out first."
+            )
+    if not inputs:
+        raise UsageError("None of the files can be read as WARC files; there is nothing to restore.")
+    others = find_inputs(originals, faults=faults, recursive=True) if originals else []
+    finals = final_paths(inputs, output)
+    folder = (finals[0].parent if output is None else output) / WORK_FOLDER
+    with StateFolder(folder) as state:
+        work = _Restoration(state, inputs, others, finals, output is None, options, faults, watch)
+        result = work.run()
+    return result if output is None else replace(result, output=str(output))
+
+
+class _Restoration:
+    def __init__(
+        self,
+        state: StateFolder,
+        inputs: Sequence[Input],
+        others: Sequence[Input],
+        finals: Sequence[Path],
+        in_place: bool,
+        options: RestoreOptions,
+        faults: Faults,
+        watch: Progress,
+    ) -> None:
+        self._state = state
+        self._inputs = inputs
+        known = {os.path.realpath(given.name) for given in inputs}
+        self._others = [given for given in others if os.path.realpath(given.name) not in known]
+        self._finals = finals
+        self._in_place = in_place
+        self._sources = RestorationSources(inputs, finals, self._others, in_place)
+        self._made: dict[str, list[int]] = {}
+        self._options = options
+        self._faults = faults
+        self._watch = watch
+
+    def run(self) -> Restored:
+        path = self._state.path / _PLAN
+        stage = self._stage_before(path)
+        if stage is None:
+            if (final := self._in_the_way(self._finals)) is not None:
+                self._state.remove()
+                self._refuse(final)
+            self._state.clear(keep=frozenset({_LOCK}))
+        with RestorationPlan(path) as plan:
+            if stage is None:
+                self._plan_or_clear(plan)
+            else:
+                faults = tuple(Fault(place, reason) for place, reason in plan.fact("faults"))
+                self._faults = Faults(keep_going=self._options.keep_going)
+                self._faults.take(plan.fact("fault_count"), faults)
+            outputs = [one for one in outputs_of(plan) if one.changes or not self._in_place]
+            if stage != "verified":
+                self._write(outputs)
+                self._verify(plan)
+                self._sources.note_made(plan, outputs)
+                plan.set_fact("stage", "verified")
+                plan.commit()
+            self._give_final_names(plan, [one for one in outputs if one.waiting.exists()])
+            result = self._result(plan)
+        self._state.remove()
+        return result
+
+    def _stage_before(self, path: Path) -> str | None:
+        """How far a run that was cut has come with the same work; None: begin anew."""
+        if not path.exists():
+            return None
+        with RestorationPlan(path) as plan:
+            stage: str | None = plan.fact("stage") if plan.fact("call") == self._call() else None
+            if stage is not None and not self._sources.are_current(plan):
+                # What this call has made already is not in its way.
+                self._made = made_by(plan)
+                stage = None
+            if stage is None:
+                remove_waiting(plan)
+        return stage
+
+    def _call(self) -> object:
+        options = self._options
+        return [
+            [given.name for given in self._inputs],
+            [given.name for given in self._others],
+            [str(final) for final in self._finals],
+            options.all_writers,
+            options.keep_going,
+        ]
+
+    def _in_the_way(self, finals: Sequence[Path]) -> Path | None:
+        if self._in_place or self._options.force:
+            return None
+        for final in finals:
+            if final.exists() and self._made.get(str(final)) != made_facts(final):
+                return final
+        return None
+
+    @staticmethod
+    def _refuse(final: Path) -> NoReturn:
+        raise ArchiveError(f"{final} is there already. Choose another folder, or replace it with --force.")
+
+    def _give_final_names(self, plan: RestorationPlan, outputs: Sequence[Output]) -> None:
+        # It may have come since the beginning. What is verified waits until it is away.
+        if (final := self._in_the_way([one.final for one in outputs])) is not None:
+            self._refuse(final)
+        for one in outputs:
+            # What came meanwhile must not be lost; looking costs nothing.
+            if self._in_place and (name := self._sources.changed(plan, one.number)) is not None:
+                self._give_up(plan)
+                raise ArchiveError(
+                    f"{name} has changed since it was read, and was left as it is. Begin again."
+                )
+            give_final_name(one)
+
+    def _plan_or_clear(self, plan: RestorationPlan) -> None:
+        try:
+            self._plan(plan)
+        except BaseException:  # Ctrl-C, too: a plan that is not whole is of no use
+            self._give_up(plan)
+            raise
+
+    def _give_up(self, plan: RestorationPlan) -> None:
+        """Leave nothing behind that a later run could go on with."""
+        remove_waiting(plan)
+        self._state.remove()
+
+    def _plan(self, plan: RestorationPlan) -> None:
+        plan.set_fact("call", self._call())
+        self._sources.note(plan)
+        survey = _RestorationScan()
+        self._watch.begin("looking for revisits", sum(given.size_bytes for given in self._inputs))
+        for number, given in enumerate(self._inputs):
+            final = self._finals[number]
+            plan.add_file(number, given.name, str(final))
+            for record in self._records(given):
+                self._survey(plan, survey, number, record)
+            self._watch.advance(given.size_bytes)
+        self._watch.end()
+        if survey.revisits:
+            self._find_originals(plan)
+        self._tell_unresolved(plan, survey)
+        plan.set_fact("left", survey.left)
+        plan.set_fact("not_ours", survey.not_ours)
+        others = survey.not_ours_revisits if self._options.all_writers else 0
+        plan.set_fact("left_revisits", sum(survey.left.values()) + others)
+        plan.set_fact("counts", plan.counts())
+        plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
+        plan.set_fact("fault_count", self._faults.count)
+        plan.set_fact("faults", [[fault.place, fault.reason] for fault in self._faults.first])
+        remove_waiting(plan)  # what a run of another call has left
+        plan.set_fact("stage", "planned")
+        plan.commit()
+
+    def _records(self, given: Input, *, is_told: bool = True) -> Iterator[StoredRecord]:
+        on_damage = self._faults.add_damage if is_told else lambda _: None
+        try:
+            yield from read_records(given.file, on_damage=on_damage)
+        except OSError as error:
+            raise ArchiveError(f"{given.name} cannot be read: {error.strerror or error}.") from error
+
+    def _survey(
+        self, plan: RestorationPlan, survey: _RestorationScan, number: int, record: StoredRecord
+    ) -> None:
+        if record.format != "warc":
+            return
+        ours, changed = is_ours(record), is_changed(record)
+        if changed and not ours and not pointed_fields(record):
+            survey.not_ours += 1
+            survey.not_ours_revisits += record.type == "revisit"
+            return
+        is_revisit = ours or (
+            self._options.all_writers
+            and record.type == "revisit"
+            and not is_unmodified(record)
+            and not has_others(record)
+        )
+        if self._options.all_writers and record.type == "revisit" and not is_revisit:
+            survey.left[_UNMODIFIED if is_unmodified(record) else _FORMER_OF_OTHERS] += 1
+        if not is_revisit and not changed:
+            return
+        reason = None
+        if not record.length:
+            reason = _SHARED
+        elif is_revisit and (record.http is None or record.http.status is None):
+            reason = _NO_HEAD
+        if reason is not None:
+            if ours or not is_revisit:
+                place = f"{record.path}, offset {record.offset}"
+                self._faults.add(place, f"the record cannot be restored ({reason})")
+            else:
+                survey.left[reason] += 1
+            return
+        plan.add_change(number, record.offset, record.length)
+        if not is_revisit:
+            digest = former(record, "WARC-Payload-Digest") or record.get("WARC-Payload-Digest")
+            if record.type == "revisit" and digest:
+                plan.add_named(digest.strip())
+            return
+        survey.revisits += 1
+        plan.add_revisit(
+            PlannedRestoration(
+                number,
+                record.offset,
+                record.id,
+                record.get(FORMER_ID),
+                record.target_uri,
+                record.date,
+                reference_of(record),
+                record.refers_to
+                or (
+                    f"{record.refers_to_uri} of {record.refers_to_date}" if record.refers_to_uri else "record"
+                ),
+            )
+        )
+
+    def _find_originals(self, plan: RestorationPlan) -> None:
+        files = (*self._inputs, *self._others)
+        self._watch.begin("looking for originals", sum(given.size_bytes for given in files))
+        for number, given in enumerate(files):
+            is_other = number >= len(self._inputs)
+            if is_other:
+                plan.add_file(number, str(given.file), None)
+            for record in self._records(given, is_told=is_other):
+                if can_be_original(record):
+                    plan.add_original(record, number)
+            self._watch.advance(given.size_bytes)
+        self._watch.end()
+        self._watch.begin("proving originals", 0)
+
+        def read(found: Referred) -> StoredRecord:
+            return read_record(files[found.file].file, found.offset, block_position=found.position)
+
+        captures = PlannedOriginals(plan, read)
+        for revisit, _ in plan.unresolved():
+            plan.add_candidates(revisit, captures.candidates(revisit))
+        for rank in plan.ranks():
+            self._prove(plan, files, rank)
+        self._watch.end()
+
+    def _prove(self, plan: RestorationPlan, files: Sequence[Input], rank: int) -> None:
+        last: tuple[tuple[int, int, int], OriginalRecord] | None = None
+        for found in plan.candidates(rank):
+            if not plan.is_open(found.revisit_file, found.revisit_offset):
+                continue
+            place = (found.file, found.offset, found.position)
+            if last is None or last[0] != place:
+                record = read_record(files[found.file].file, found.offset, block_position=found.position)
+                last = (place, OriginalRecord(record))
+            original = last[1]
+            revisit = read_record(files[found.revisit_file].file, found.revisit_offset)
+            reason = original.reason_against(revisit)
+            if reason is None:
+                plan.found(found, original.size_bytes)
+            else:
+                plan.set_reason(found.revisit_file, found.revisit_offset, reason)
+
+    def _tell_unresolved(self, plan: RestorationPlan, survey: _RestorationScan) -> None:
+        for revisit, reason in plan.unresolved():
+            if reason is None and revisit.former_id is None:
+                survey.left[_NO_ORIGINAL] += 1
+                continue
+            where = f"{plan.place(revisit.file)}, offset {revisit.offset}"
+            self._faults.add(
+                where,
+                reason
+                or f"its original {revisit.words} is in none of the files; name the file with --originals",
+            )
+        if plan.leave_unresolved():
+            self._leave_what_names_them(plan)
+
+    def _leave_what_names_them(self, plan: RestorationPlan) -> None:
+        """What refers to a revisit that stays must go on doing so."""
+        for file, offset in plan.pointed():
+            record = read_record(self._inputs[file].file, offset)
+            uri = former(record, "WARC-Refers-To-Target-URI") or record.refers_to_uri
+            date = former(record, "WARC-Refers-To-Date") or record.refers_to_date
+            ids = [*record.get_all("Former-WARC-Concurrent-To"), former(record, "WARC-Refers-To")]
+            if plan.stays(None, uri, date) or any(plan.stays(one, None, None) for one in ids):
+                plan.remove_change(file, offset)
+
+    def _write(self, outputs: Sequence[Output]) -> None:
+        tasks = [one for one in outputs if not one.waiting.exists()]
+        self._watch.begin("writing", sum(one.size_before for one in tasks))
+        results = run_jobs(write_output, tasks, self._options.jobs)
+        try:
+            for one, _ in results:
+                self._watch.advance(one.size_before)
+        except BaseException:
+            results.close()  # no process writes any longer
+            remove_parts(one.waiting for one in tasks)
+            raise
+        self._watch.end()
+
+    def _verify(self, plan: RestorationPlan) -> None:
+        pairs = [
+            (one.source, one.waiting if one.changes or not self._in_place else one.source)
+            for one in outputs_of(plan)
+        ]
+        result = verify(
+            pairs,
+            originals=[given.file for given in self._others],
+            sample=self._options.sample,
+            jobs=self._options.jobs,
+            work=self._state.path / "verify",
+            watch=self._watch,
+            keep_going=self._options.keep_going,
+        )
+        if (name := self._sources.changed(plan)) is not None:
+            self._give_up(plan)
+            raise ArchiveError(
+                f"{name} has changed while it was read. Nothing was given its final name; begin again."
+            )
+        restored, _ = plan.counts()
+        if not result.findings and result.restored != restored:
+            self._give_up(plan)
+            raise DamagedInput(
+                f"{result.restored} records were restored, {restored} were to be. Nothing was given its final name."
+            )
+        if result.findings:
+            self._give_up(plan)
+            more = result.findings_count - 1
+            others = f" {more} other {'place is' if more == 1 else 'places are'} wrong too." if more else ""
+            raise DamagedInput(f"{result.findings[0]}. Nothing was given its final name.{others}")
+
+    def _result(self, plan: RestorationPlan) -> Restored:
+        every = outputs_of(plan)
+        restored, repointed = plan.fact("counts")
+        return Restored(
+            files=len(every),
+            files_changed=sum(bool(one.changes) for one in every),
+            restored=restored,
+            repointed=repointed,
+            bytes_before=plan.fact("bytes_before"),
+            bytes_after=sum(one.final.stat().st_size for one in every),
+            left=plan.fact("left"),
+            left_revisits=plan.fact("left_revisits"),
+            not_ours=plan.fact("not_ours"),
+            fault_count=self._faults.count,
+            faults=tuple(self._faults.first),
+        )

@@ -1,0 +1,251 @@
+"""The fields of a record when a response becomes a revisit, or when what it refers to has become one.
+
+A revisit keeps the version line, all fields of the response in their order and bytes, and its HTTP head. It differs in
+WARC-Type, WARC-Record-ID (a pure function of the old one), WARC-Payload-Digest (the text of its original, since pywb
+compares texts), WARC-Block-Digest (of the HTTP head, in the old form) and Content-Length, and has WARC-Profile,
+WARC-Refers-To, WARC-Refers-To-Target-URI, WARC-Refers-To-Date and ``WARC-Truncated: length`` besides (WARC 1.1,
+section 6.7.2).
+
+What these were before stands in extension fields, so that all of it can be undone:
+
+- ``Former-NAME: VALUE`` directly behind the field NAME that had this value; ``none`` if there was no such field;
+- in the place of NAME if that has gone: a WARC-Refers-To whose original has no id, a WARC-Block-Digest of an algorithm
+  that cannot be computed here;
+- where one of several WARC-Concurrent-To is changed, each of them has its Former- field, in the same order.
+
+A field that is changed a second time keeps its first Former- value. A revisit with Former-WARC-Record-ID was made here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scrapy_dedupe.offline.record_ids import bare, revisit_id
+from scrapy_dedupe.offline.restored_heads import digest_of
+from scrapy_dedupe.warc.framing import open_head
+from scrapy_dedupe.warc.raw_heads import RawHead
+from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD, reads_back
+from scrapy_dedupe.warc.sources import MAX_HEAD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+FORMER: Final = b"Former-"
+NONE: Final = b"none"
+RECORD_END: Final = b"\r\n\r\n"
+
+_TYPE: Final = b"warc-type"
+_ID: Final = b"warc-record-id"
+_PAYLOAD_DIGEST: Final = b"warc-payload-digest"
+_BLOCK_DIGEST: Final = b"warc-block-digest"
+_CONCURRENT: Final = b"warc-concurrent-to"
+_REFERS_TO: Final = b"WARC-Refers-To"
+_REFERS_URI: Final = b"WARC-Refers-To-Target-URI"
+_REFERS_DATE: Final = b"WARC-Refers-To-Date"
+_REFERENCE: Final = b"warc-refers-to"
+_FORMER_WARC: Final = b"former-warc-"
+_OF_REVISITS: Final = (b"warc-profile", b"warc-truncated", _REFERENCE)
+# What moves to a field Former-NAME when it is changed: in a response that becomes a revisit, and in what refers to one.
+_OF_RESPONSES: Final = (_ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST)
+_OF_REFERENCES: Final = (
+    _CONCURRENT, _PAYLOAD_DIGEST, *(name.lower() for name in (_REFERS_TO, _REFERS_URI, _REFERS_DATE))
+)  # fmt: skip
+# Each field can come twice, the second time as Former-NAME, and a reference comes on top.
+_MAX_CHANGED_BYTES: Final = MAX_HEAD_BYTES // 3
+
+Field = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class RevisitTarget:
+    """The original as a revisit names it, in bytes as they stand in its record; ``uri`` without angle brackets.
+
+    ``digest`` is the text of its WARC-Payload-Digest, or what replay programs compute where it has none. ``id`` is
+    None for a record of an ARC file.
+    """
+
+    id: bytes | None
+    uri: bytes
+    date: bytes
+    digest: bytes
+
+
+def is_as_written(head: RawHead, stored: bytes) -> bool:
+    """Whether writing the parsed head of a record gives the very bytes that it was parsed from.
+
+    A head that could become too long for a reader when its fields are changed counts as written in another way.
+    """
+    if len(stored) > _MAX_CHANGED_BYTES:
+        return False
+    length = head.get(b"Content-Length") or b""
+    return length.isdigit() and head.to_bytes(int(length)) == stored
+
+
+def could_be_written(record: StoredRecord, head: RawHead) -> bool:
+    """Whether the parsed head of a record is as we would write it, and the record ends as ours do.
+
+    Of any other record something would be lost: folds, blanks, line ends.
+    """
+    frame = record.frame
+    if frame.block_end != RECORD_END or frame.head_position:
+        return False
+    stored = bytes(frame.member[: frame.block_position]) or open_head(record.path, frame)
+    return is_as_written(head, stored)
+
+
+def could_be_mended(head: RawHead) -> bool:
+    """Whether what a record refers to can be changed, and the change be undone.
+
+    What it says of its former fields, if anything, has to be of our making: a field that is changed keeps the former
+    value that it has, so a foreign one would be taken for what it was. Values that change have to read back.
+    """
+    if not _are_read_back(head, _OF_REFERENCES):
+        return False
+    former: dict[bytes, list[bytes]] = {}
+    for name, value in head.fields:
+        if name.lower().startswith(_FORMER_WARC):
+            former.setdefault(name.lower().removeprefix(FORMER.lower()), []).append(value)
+    kind = (head.get(_TYPE) or b"").lower()
+    for name, values in former.items():
+        present = head.get_all(name)
+        if name in (_ID, _CONCURRENT):
+            if len(present) != len(values) or (name == _ID and kind != b"revisit"):
+                return False
+            pairs = zip(present, values, strict=True)
+            if any(new not in (old, revisit_id(old)) for new, old in pairs):
+                return False
+        elif name.startswith(_REFERENCE):
+            if len(values) > 1 or kind in (b"request", b"response", b"resource"):
+                return False
+        elif name not in (_PAYLOAD_DIGEST, _BLOCK_DIGEST) or len(values) > 1 or kind != b"revisit":
+            return False
+    return True
+
+
+def could_be_undone(head: RawHead) -> bool:
+    """Whether a response has none of the fields and values that tell what was done to it."""
+    if head.get(_TYPE) != b"response":
+        return False
+    for name, value in head.fields:
+        lower = name.lower()
+        if lower.startswith((*_OF_REVISITS, _FORMER_WARC)) or (lower.startswith(b"warc-") and value == NONE):
+            return False
+    if not _are_read_back(head, _OF_RESPONSES):
+        return False
+    return all(len(head.get_all(name)) <= 1 for name in (_TYPE, _ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST))
+
+
+def _are_read_back(head: RawHead, names: tuple[bytes, ...]) -> bool:
+    """Whether readers get the values of these fields as they are; a field without a value counts as none."""
+    return all(reads_back(value) for name, value in head.fields if value and name.lower() in names)
+
+
+def as_revisit(head: RawHead, target: RevisitTarget, block: bytes) -> RawHead:
+    """The head of the revisit that takes the place of a response with this head.
+
+    *block* is its HTTP head with the blank line. The response needs a record id, and `could_be_undone`.
+    """
+    fields: list[Field] = []
+    has_payload_digest = False
+    for name, value in head.fields:
+        lower = name.lower()
+        if lower == _TYPE:
+            fields.append((name, b"revisit"))
+        elif lower == _ID:
+            fields += _changed(name, value, revisit_id(value))
+        elif lower == _PAYLOAD_DIGEST:
+            has_payload_digest = True
+            fields += _changed(name, value, target.digest)
+        elif lower == _BLOCK_DIGEST:
+            fields += _changed(name, value, digest_of(value, [block]))
+        else:
+            fields.append((name, value))
+    fields.append((b"WARC-Profile", IDENTICAL_PAYLOAD.encode("ascii")))
+    if target.id is not None:
+        fields.append((_REFERS_TO, target.id))
+    fields += [(_REFERS_URI, target.uri), (_REFERS_DATE, target.date)]
+    if not has_payload_digest:
+        fields += [(b"WARC-Payload-Digest", target.digest), (FORMER + b"WARC-Payload-Digest", NONE)]
+    fields.append((b"WARC-Truncated", b"length"))
+    return RawHead(head.version, tuple(fields))
+
+
+def with_concurrent(head: RawHead, new_id: Callable[[bytes], bytes | None]) -> RawHead:
+    """The head with other ids in WARC-Concurrent-To where *new_id* gives one; the same object if nothing changes."""
+    new = [new_id(value) for value in head.get_all(_CONCURRENT)]
+    if not any(new):
+        return head
+    ids = iter(new)
+    fields: list[Field] = []
+    former = _former_behind(head.fields)
+    for index, (name, value) in enumerate(head.fields):
+        fields.append((name, value))
+        if name.lower() == _CONCURRENT:
+            fields[-1] = (name, next(ids) or value)
+            if index not in former:
+                fields.append((FORMER + name, value))
+    return RawHead(head.version, tuple(fields))
+
+
+def pointed_to(
+    head: RawHead, target: RevisitTarget, *, is_revisit: bool, takes_digest: bool, new_id: bytes
+) -> RawHead:
+    """The head of a record that referred to a response which has become a revisit, referring to its original.
+
+    A revisit gets all three fields of a reference, and with *takes_digest* the digest of the original. A record of
+    another type gets new values in the fields that it has; *new_id*, the id of the revisit, if the original has none.
+    """
+    record_id = target.id if is_revisit else target.id or new_id
+    if is_revisit or head.get(_REFERS_TO) is not None:
+        head = _with_field(head, _REFERS_TO, record_id)
+    for name, value in ((_REFERS_URI, target.uri), (_REFERS_DATE, target.date)):
+        if is_revisit or head.get(name) is not None:
+            head = _with_field(head, name, value)
+    if takes_digest:
+        head = _with_field(head, b"WARC-Payload-Digest", target.digest)
+    return head
+
+
+def record_bytes(head: RawHead, block: bytes) -> bytes:
+    """The record as it stands in an uncompressed file."""
+    return head.to_bytes(len(block)) + block + RECORD_END
+
+
+def _changed(name: bytes, old: bytes, new: bytes | None) -> Iterable[Field]:
+    if new == old:
+        return [(name, old)]
+    return [(FORMER + name, old)] if new is None else [(name, new), (FORMER + name, old)]
+
+
+def _with_field(head: RawHead, name: bytes, value: bytes | None) -> RawHead:
+    """The head with one value of a field, or without it, and what it was before."""
+    old = head.get(name)
+    if old == value or (old is not None and value is not None and bare(old) == value):
+        return head
+    lower = name.lower()
+    has_former = head.get(FORMER + name) is not None
+    if old is None:
+        more = [] if has_former else [(FORMER + name, NONE)]
+        return RawHead(head.version, (*head.fields, (name, value or b""), *more))
+    fields: list[Field] = []
+    for field, present in head.fields:
+        if field.lower() != lower:
+            fields.append((field, present))
+        elif has_former:
+            fields += [] if value is None else [(field, value)]
+        else:
+            fields += _changed(field, present, value)
+    return RawHead(head.version, tuple(fields))
+
+
+def _former_behind(fields: Sequence[Field]) -> set[int]:
+    """The numbers of the fields that have their former value directly behind them."""
+    return {
+        index
+        for index, (field, following) in enumerate(itertools.pairwise(fields))
+        if following[0].lower() == FORMER.lower() + field[0].lower()
+    }

@@ -1,0 +1,434 @@
+"""Files written again with a revisit in the place of every copy, checked before anything gets its final name.
+
+The work is done below ``OUTPUT/.dedupe/warcrefs``, and goes on where it was cut:
+
+1. ``lines.sqlite`` is made from the manifests, ``job.json`` says what was asked and of which files;
+2. ``survey/N.sqlite``: what file N says of its originals and copies;
+3. ``plan.sqlite``: what becomes a revisit of what;
+4. ``new/NAME``: the new files, ``done/N.json``: what was done to each;
+5. both archives are read again and compared (`verifying`); then ``verified.json`` holds the report;
+6. the new files are moved to their final names, or over the old ones (``in_place``), and the folder is removed.
+
+Each of these files has its name only when it is whole and on the disk, so a kill costs the files that were being made,
+one a process. What verification finds stops all before step 6. While files are replaced in place, every mixture of
+old and new ones is an archive in order, because originals never change.
+
+The manifests say what becomes of all files in them, also if only some are written again here: several machines can
+each write some of them, from the same manifests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.offline.file_rewriting import Renewal, RenewalTask, renew_file
+from scrapy_dedupe.offline.final_names import (
+    check_beside,
+    check_free,
+    check_in_place,
+    check_unchanged,
+    facts_of,
+    has_revisit_of_ours,
+    is_replaced,
+    move,
+    replace,
+    unlisted_beside,
+)
+from scrapy_dedupe.offline.layout import WORK_FOLDER, output_names
+from scrapy_dedupe.offline.plan import PLAN_FILE, RewritePlan, write_plan
+from scrapy_dedupe.offline.planned_lines import LINES_FILE, marks_of, write_lines
+from scrapy_dedupe.offline.record_scan import SurveyTask, survey_file, take_faults
+from scrapy_dedupe.offline.rewritten import RewriteOptions, Rewritten, report_of
+from scrapy_dedupe.offline.savings import add_up
+from scrapy_dedupe.offline.verifying import verify
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.progress import NoProgress
+from scrapy_dedupe.tasks.state import StateFolder, writing
+from scrapy_dedupe.warc.files import prove_writable
+from scrapy_dedupe.warc.remote import RemoteFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from scrapy_dedupe.offline.manifest import ManifestLine
+    from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.offline.plan import PlannedFile
+    from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+__all__ = ["RewriteOptions", "Rewritten", "rewrite", "rewriting_folder"]
+
+_FOLDER: Final = "warcrefs"
+_JOB: Final = "job.json"
+_VERIFIED: Final = "verified.json"
+_PLAN: Final = 2  # the form of what lies in the folder
+
+
+def rewrite(
+    lines: Iterable[ManifestLine],
+    files: Sequence[str] | None,
+    places: Places,
+    output: Path,
+    options: RewriteOptions | None = None,
+    watch: Progress | None = None,
+    *,
+    originals: Iterable[ManifestLine] = (),
+    faults: Faults | None = None,
+    before_end: Callable[[Rewritten], None] | None = None,
+) -> Rewritten:
+    """Write *files*, None: all that *lines* name, again below *output*, as `layout` lays them out.
+
+    *lines* are of numbered manifests; of *originals* only the first eight of a payload count, which the copies in
+    *lines* may refer to. In place *output* holds the work in progress alone. *faults* may be the collection of a caller.
+    *before_end* is called with the report when all files have their final names, just before the work in progress is
+    removed: once more after a kill between the two, never for a dry run or where verification found something.
+
+    Raises UsageError for manifests or files that cannot be used so, ArchiveError if a file is in the way, missing,
+    not writable or changed meanwhile, or if other work lies in *output*, DamagedInput for the first fault unless it is
+    to go on.
+    """
+    options = options or RewriteOptions()
+    watch = watch or NoProgress()
+    faults = Faults(keep_going=options.keep_going) if faults is None else faults
+    if options.dry_run:
+        with tempfile.TemporaryDirectory(prefix="dedupe-") as folder:
+            run = _Run(Path(folder), places, output, options, watch, faults)
+            run.take_lines(lines, originals, files)
+            return run.tried()
+    with _state_folder(rewriting_folder(output)) as state:
+        run = _Run(state.path, places, output, options, watch, faults)
+        return _Work(state, run).done(lines, originals, files, before_end)
+
+
+def rewriting_folder(output: Path) -> Path:
+    """Where the work in progress is."""
+    return output / WORK_FOLDER / _FOLDER
+
+
+@contextlib.contextmanager
+def _state_folder(path: Path) -> Iterator[StateFolder]:
+    """The folder of the work, removed at the end unless it holds work that can go on."""
+    try:
+        with StateFolder(path) as state:
+            try:
+                yield state
+            finally:
+                if not (state.path / _JOB).exists():
+                    state.remove()
+    finally:
+        # What is above it is not ours alone.
+        for folder in (path.parent, path.parent.parent):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+class _Run:
+    """The steps that make the new files, below *folder*."""
+
+    def __init__(
+        self,
+        folder: Path,
+        places: Places,
+        output: Path,
+        options: RewriteOptions,
+        watch: Progress,
+        faults: Faults,
+    ) -> None:
+        self.folder = folder
+        self.places = places
+        self.output = output
+        self.options = options
+        self.watch = watch
+        self.faults = faults
+        self.files: list[PlannedFile] = []  # those that are written again
+        self.others: list[PlannedFile] = []
+        self.names: dict[str, PurePosixPath] = {}
+
+    def take_lines(
+        self, lines: Iterable[ManifestLine], originals: Iterable[ManifestLine], files: Sequence[str] | None
+    ) -> None:
+        """Step 1, and what it tells of files."""
+        if not (self.folder / LINES_FILE).exists():
+            write_lines(self.folder, lines, originals, files, self.faults)
+        with RewritePlan(self.folder) as plan:
+            all_files = plan.files()
+            used = plan.surveyed_files()
+        self.files = [file for file in all_files if file.is_output]
+        self.others = [file for file in all_files if not file.is_output and file.id in used]
+        # As if all were written here, so that several machines lay their files out in one way.
+        self.names = output_names(file.name for file in all_files if file.is_main)
+        for file in self.files:
+            self._check_input(file.name)
+
+    def _check_input(self, name: str) -> None:
+        place = self.places.file(name)
+        if isinstance(place, Path) or (isinstance(place, RemoteFile) and not self.options.in_place):
+            return
+        if isinstance(place, RemoteFile):
+            raise UsageError(
+                f"{name} lies elsewhere and cannot be replaced there. Write to a folder with -o."
+            )
+        raise UsageError(
+            f"{name} is in a WACZ, which is not written again. Unpack its WARC files (unzip), name the folder of those, and"
+            " pack the new ones with `scrapy dedupe warc pack`."
+        )
+
+    def make_plan(self) -> None:
+        """Steps 2 and 3."""
+        folder, options = self.folder / "survey", self.options
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        tasks = [
+            SurveyTask(
+                self.folder,
+                file.id,
+                file.name,
+                folder / f"{file.id}.sqlite",
+                self.places,
+                options.eligibility,
+                options.keep_going,
+                file.is_output,
+                options.dry_run,
+            )
+            for file in [*self.files, *self.others]
+        ]
+        left = [task for task in tasks if not task.part.exists()]
+        self.watch.begin("survey", sum(_size(self.places.file(task.name)) for task in left))
+        for task, _ in run_jobs(survey_file, left, options.jobs):
+            self.watch.advance(_size(self.places.file(task.name)))
+        self.watch.end()
+        for task in tasks:
+            take_faults(task.part, self.faults)
+        if not (self.folder / PLAN_FILE).exists():
+            write_plan(self.folder, (task.part for task in tasks))
+
+    def tried(self) -> Rewritten:
+        """What all steps would do."""
+        self.make_plan()
+        with RewritePlan(self.folder) as plan:
+            savings, left = add_up(plan.savings()), plan.left()
+        old_bytes = sum(_size(self.places.file(file.name)) for file in self.files)
+        return Rewritten(
+            output=str(self.output),
+            is_dry_run=True,
+            files=len(self.files),
+            unlisted=unlisted_beside(self.files, self.others, self.places),
+            converted=savings.records,
+            repointed=0,
+            left=left,
+            old_bytes=old_bytes,
+            new_bytes=old_bytes - savings.saved_bytes,
+            savings=savings,
+            faults_count=self.faults.count,
+            faults=tuple(self.faults.first),
+        )
+
+    def final(self, name: str) -> Path:
+        """Where a new file goes that replaces none."""
+        return self.output / self.names[name]
+
+    def new_file(self, name: str) -> Path:
+        """Where a new file is until it gets its final name."""
+        return self.folder / "new" / self.names[name]
+
+    def renew(self, state: StateFolder) -> dict[str, Renewal]:
+        """Step 4: what was done to each file."""
+        with writing(self.folder):
+            (self.folder / "done").mkdir(exist_ok=True)
+        done: dict[str, Renewal] = {}
+        tasks = []
+        for file in self.files:
+            told = state.read_json(f"done/{file.id}.json")
+            target = self.new_file(file.name)
+            if told is not None and target.is_file() and target.stat().st_size == told["new_bytes"]:
+                done[file.name] = Renewal(**told)
+            else:
+                tasks.append(RenewalTask(self.folder, file.id, file.name, target, self.places))
+        self.watch.begin("rewrite", sum(_size(self.places.file(task.name)) for task in tasks))
+        for task, renewal in run_jobs(renew_file, tasks, self.options.jobs):
+            state.write_json(f"done/{task.file}.json", asdict(renewal))
+            done[task.name] = renewal
+            self.watch.advance(renewal.old_bytes)
+        self.watch.end()
+        return done
+
+
+class _Work:
+    """All steps with their state, and the final names."""
+
+    def __init__(self, state: StateFolder, run: _Run) -> None:
+        self._state = state
+        self._run = run
+        self._options = run.options
+        self._begun_with: list[list[object]] = []
+
+    def done(
+        self,
+        lines: Iterable[ManifestLine],
+        originals: Iterable[ManifestLine],
+        files: Sequence[str] | None,
+        before_end: Callable[[Rewritten], None] | None,
+    ) -> Rewritten:
+        run = self._run
+        told = self._state.read_json(_JOB)
+        asked = self._asked(files)
+        verified = None
+        if told is not None:
+            marks = marks_of(lines, originals)
+            verified = self._state.read_json(_VERIFIED)
+            run.take_lines((), (), None)
+            if told["asked"] != asked or told["marks"] != marks:
+                raise ArchiveError(
+                    f"{self._state.path} holds work that was cut, with other options, manifests or files. Repeat that call"
+                    " to end it, or remove the folder to begin anew."
+                )
+            self._begun_with = told["inputs"]
+            if verified is None:
+                self._check_unchanged()
+        else:
+            # Without job.json nothing is sure of what lies here.
+            self._state.clear(keep=frozenset({"lock"}))
+            run.take_lines(lines, originals, files)
+            with RewritePlan(run.folder) as plan:
+                marks = plan.marks
+        if verified is None:
+            self._check_outputs()
+            if told is None:
+                names = [file.name for file in [*run.files, *run.others]]
+                self._begun_with = facts_of(names, run.places)
+                self._state.write_json(_JOB, {"asked": asked, "marks": marks, "inputs": self._begun_with})
+            report = self._verified()
+            if report.kept_in is not None:
+                return report
+        else:
+            report = report_of(verified["report"])
+        self._move()
+        if before_end is not None:
+            before_end(report)
+        # Without it the rest is no work that could go on, and is removed.
+        (self._state.path / _JOB).unlink()
+        return report
+
+    def _asked(self, files: Sequence[str] | None) -> dict[str, Any]:
+        """What the result depends on, beside the manifests and files."""
+        options, statuses = self._options, self._options.eligibility.statuses
+        return {
+            "plan": _PLAN,
+            "files": None if files is None else list(files),
+            "min_size": options.eligibility.min_size,
+            "statuses": None if statuses is None else sorted(statuses),
+            "in_place": options.in_place,
+        }
+
+    def _check_unchanged(self) -> None:
+        check_unchanged(self._begun_with, self._run.places, self._state.path)
+
+    def _check_outputs(self) -> None:
+        """Raise an error if a file is in the way. Before the work, and not after hours of it."""
+        run = self._run
+        prove_writable(run.output, "The new files")
+        if self._options.in_place:
+            check_in_place(run.files, run.others, run.places)
+            return
+        finals = {file.name: run.final(file.name) for file in run.files}
+        check_beside(run.files, run.others, run.places, finals, replaces=self._options.force)
+
+    def _verified(self) -> Rewritten:
+        """Steps 2 to 5."""
+        run, options = self._run, self._options
+        try:
+            run.make_plan()
+        except DamagedInput as error:
+            raise self._in_words(error) from error
+        self._check_unchanged()
+        renewals = run.renew(self._state)
+        self._check_unchanged()
+        pairs: list[tuple[ReadableFile, ReadableFile]] = []
+        for file in run.files:
+            before, renewal = run.places.file(file.name), renewals[file.name]
+            # What is the same need not be replaced.
+            is_same = options.in_place and not renewal.converted and not renewal.repointed
+            pairs.append((before, before if is_same else run.new_file(file.name)))
+        try:
+            verification = verify(
+                pairs,
+                originals=[run.places.file(file.name) for file in run.others],
+                sample=options.sample,
+                seed=options.seed,
+                jobs=options.jobs,
+                work=self._state.path / "verify",
+                watch=run.watch,
+                faults=Faults(keep_going=options.keep_going),
+            )
+        except OSError as error:
+            raise ArchiveError(f"The new files cannot be verified: {error.strerror or error}.") from error
+        with RewritePlan(run.folder) as plan:
+            left = plan.left()
+        report = Rewritten(
+            output=str(run.output),
+            is_dry_run=False,
+            files=len(run.files),
+            unlisted=unlisted_beside(run.files, run.others, run.places),
+            converted=sum(renewal.converted for renewal in renewals.values()),
+            repointed=sum(renewal.repointed for renewal in renewals.values()),
+            left=left,
+            old_bytes=sum(renewal.old_bytes for renewal in renewals.values()),
+            new_bytes=sum(renewal.new_bytes for renewal in renewals.values()),
+            verification=verification,
+            kept_in=None if verification.is_right else str(self._state.path),
+            faults_count=run.faults.count,
+            faults=tuple(run.faults.first),
+        )
+        if verification.is_right:
+            changed = [
+                file.name
+                for file, (before, after) in zip(run.files, pairs, strict=True)
+                if before is not after
+            ]
+            self._state.write_json(_VERIFIED, {"report": asdict(report), "changed": changed})
+        return report
+
+    def _in_words(self, error: DamagedInput) -> DamagedInput:
+        """The error, and why the manifest is not right any more where that can be seen."""
+        for file in self._run.files:
+            path = self._run.places.file(file.name)
+            if self._options.in_place and has_revisit_of_ours(path):
+                return DamagedInput(
+                    f"{error} There are revisits in {file.name} already that were responses before: if an earlier call has"
+                    " replaced these files, nothing is left to do."
+                )
+        return error
+
+    def _move(self) -> None:
+        """Step 6. What is no longer among the new files has its final name already."""
+        run, in_place = self._run, self._options.in_place
+        changed = self._state.read_json(_VERIFIED)["changed"]
+        facts = {str(fact[0]): fact for fact in self._begun_with}
+        waiting = {name: new for name in changed if (new := run.new_file(name)).exists()}
+        if in_place:
+            for name, new in list(waiting.items()):
+                if is_replaced(new, Path(str(run.places.file(name))), facts[name]):
+                    with writing(new):
+                        waiting.pop(name).unlink()
+            for name in set(changed) - set(waiting):
+                # It is no longer the one that was read, since it is the new one.
+                del facts[name]
+        check_unchanged(facts.values(), run.places, self._state.path)
+        for name, new in waiting.items():
+            if in_place:
+                check_unchanged([facts[name]], run.places, self._state.path)
+                replace(new, Path(os.path.realpath(str(run.places.file(name)))))
+            else:
+                check_free(name, run.final(name), replaces=self._options.force)
+                move(new, run.final(name))
+
+
+def _size(file: ReadableFile) -> int:
+    return file.stat().st_size if isinstance(file, Path) else 0

@@ -1,0 +1,239 @@
+"""A manifest in parts that several machines can work on, none of which splits a cluster.
+
+All lines of one digest go to one part, whatever their extension, since comparing the bytes of records gives the lines of
+one digest their extensions. The parts follow one another in the order of clusters; put together they are the manifest.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.offline.manifest import json_line, text_line
+from scrapy_dedupe.offline.ordering import by_cluster
+from scrapy_dedupe.offline.work_folder import left_folder
+from scrapy_dedupe.tasks.state import LOCK
+from scrapy_dedupe.warc.files import sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from scrapy_dedupe.offline.manifest import ManifestLine
+    from scrapy_dedupe.tasks.state import StateFolder
+
+FORMATS: Final = ("text", "jsonl")
+_NUMBER: Final = re.compile(r"[1-9]\d*", re.ASCII)
+_PAIR_BYTES: Final = 16
+_COPIED_BYTES: Final = 1 << 18
+_MOVED: Final = "moved.json"  # which files get the names of parts, once all are written
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a manifest: its file, and how much is in it. ``clusters`` counts digests."""
+
+    file: str
+    size_bytes: int
+    lines: int
+    clusters: int
+
+
+def split_by_count(
+    lines: Iterable[ManifestLine],
+    prefix: Path,
+    count: int,
+    *,
+    format: str = "text",  # noqa: A002
+    force: bool = False,
+) -> list[Part]:
+    """Write *count* parts of about the same size: PREFIX.1, PREFIX.2, ...
+
+    No part is empty unless there are fewer digests than parts. Raises ArchiveError if there is a file PREFIX.NUMBER
+    already, unless *force* says that all of them are replaced, and for what the system refuses.
+    """
+
+    def plan(sizes: Iterator[int], total_bytes: int, clusters: int) -> Iterator[int]:
+        start = part = 0
+        for index, size in enumerate(sizes):
+            # Where the middle of a cluster falls decides; then none may be skipped, and enough be left for those to come.
+            wanted = (2 * start + size) * count // (2 * total_bytes)
+            least = max(part, min(part + 1, count - (clusters - index)))
+            part = min(max(wanted, least), part + 1 if index else 0)
+            yield part
+            start += size
+
+    return _split(lines, prefix, plan, format, force=force, least=count)
+
+
+def split_by_size(
+    lines: Iterable[ManifestLine],
+    prefix: Path,
+    size_bytes: int,
+    *,
+    format: str = "text",  # noqa: A002
+    force: bool = False,
+) -> list[Part]:
+    """Write parts of at most *size_bytes*; one is larger only if a single digest is. As `split_by_count`."""
+
+    def plan(sizes: Iterator[int], total_bytes: int, clusters: int) -> Iterator[int]:
+        held = part = 0
+        for size in sizes:
+            if held and held + size > size_bytes:
+                part, held = part + 1, 0
+            held += size
+            yield part
+
+    return _split(lines, prefix, plan, format, force=force, least=1)
+
+
+def numbered_files(prefix: Path) -> list[Path]:
+    """The files PREFIX.1, PREFIX.2, ... that are there, in this order."""
+    start = f"{prefix.name}."
+    try:
+        found = [path for path in prefix.parent.iterdir() if path.name.startswith(start)]
+    except OSError as error:
+        raise ArchiveError(
+            f"The folder {prefix.parent} cannot be read: {error.strerror or error}."
+        ) from error
+    numbered = [path for path in found if _NUMBER.fullmatch(path.name[len(start) :])]
+    return sorted(numbered, key=lambda path: int(path.name[len(start) :]))
+
+
+def _split(
+    lines: Iterable[ManifestLine],
+    prefix: Path,
+    plan: Callable[[Iterator[int], int, int], Iterator[int]],
+    format: str,  # noqa: A002
+    *,
+    force: bool,
+    least: int,
+) -> list[Part]:
+    numbered_files(prefix)  # raises for a folder that is not there
+    try:
+        with left_folder(prefix) as state:
+            _take_back(state, prefix)
+            state.clear(keep=frozenset({LOCK}))
+            _refuse_old_parts(prefix, force=force)
+            scratch = state.path
+            with (scratch / "all").open("w+b") as whole, (scratch / "sizes").open("w+b") as sizes:
+                _write_all(by_cluster(lines, scratch), whole, sizes, format)
+                parts = _write_parts(whole, sizes, scratch, prefix, plan, least)
+            old = _refuse_old_parts(prefix, force=force)
+            state.write_json(_MOVED, [_identity(scratch / f"part-{number}") for number in _numbers(parts)])
+            # Parts of two runs must never stand together, not even after a kill: the old ones go first.
+            for path in old:
+                path.unlink()
+            for number, part in zip(_numbers(parts), parts, strict=True):
+                (scratch / f"part-{number}").replace(part.file)
+            sync_folder(prefix.parent)
+    except OSError as error:
+        raise ArchiveError(
+            f"The parts {prefix}.1, ... cannot be written: {error.strerror or error}. Free some space, or name another"
+            " place with -o."
+        ) from error
+    return parts
+
+
+def _numbers(parts: Sequence[object]) -> range:
+    return range(1, len(parts) + 1)
+
+
+def _take_back(state: StateFolder, prefix: Path) -> None:
+    """Remove the parts of a run that was killed before all of them had their names."""
+    moved = state.read_json(_MOVED) or []
+    if not any((state.path / f"part-{number}").exists() for number in _numbers(moved)):
+        return
+    for number, identity in zip(_numbers(moved), moved, strict=True):
+        path = Path(f"{prefix}.{number}")
+        # What somebody else has put there meanwhile is another file.
+        if path.exists() and _identity(path) == identity:
+            path.unlink()
+
+
+def _identity(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_dev, status.st_ino, status.st_size]
+
+
+def _refuse_old_parts(prefix: Path, *, force: bool) -> list[Path]:
+    old = numbered_files(prefix)
+    if old and not force:
+        others = f" and {len(old) - 1} more of this name are" if old[1:] else " is"
+        raise ArchiveError(
+            f"{old[0]}{others} there already, perhaps from an earlier run. Name another place with -o, or replace all of"
+            " them with --force."
+        )
+    return old
+
+
+def _write_all(lines: Iterator[ManifestLine], whole: IO[bytes], sizes: IO[bytes], format: str) -> None:  # noqa: A002
+    """Write the sorted lines to *whole*, and to *sizes* how many bytes and lines each digest has."""
+    form = json_line if format == "jsonl" else text_line
+    for _, same_digest in itertools.groupby(lines, key=lambda line: line.digest):
+        size = count = 0
+        for line in same_digest:
+            size += whole.write(form(line, line.columns).encode() + b"\n")
+            count += 1
+        sizes.write(array.array("Q", (size, count)).tobytes())
+
+
+def _write_parts(
+    whole: IO[bytes],
+    sizes: IO[bytes],
+    scratch: Path,
+    prefix: Path,
+    plan: Callable[[Iterator[int], int, int], Iterator[int]],
+    least: int,
+) -> list[Part]:
+    """Write the parts to files in *scratch*, and say what they are to be."""
+    clusters = total_bytes = 0
+    for size, _ in _pairs(sizes):
+        clusters += 1
+        total_bytes += size
+    pairs, again = itertools.tee(_pairs(sizes))
+    numbers = plan((size for size, _ in again), total_bytes, clusters)
+    parts: list[Part] = []
+    whole.seek(0)
+    for _, group in itertools.groupby(zip(numbers, pairs, strict=True), key=lambda item: item[0]):
+        parts.append(_write_part(whole, (pair for _, pair in group), scratch, prefix, len(parts) + 1))
+    while len(parts) < least:
+        parts.append(_write_part(whole, iter(()), scratch, prefix, len(parts) + 1))
+    return parts
+
+
+def _write_part(
+    whole: IO[bytes], pairs: Iterator[tuple[int, int]], scratch: Path, prefix: Path, number: int
+) -> Part:
+    size_bytes = lines = clusters = 0
+    with (scratch / f"part-{number}").open("xb") as file:
+        for size, count in pairs:
+            _copy(whole, file, size)
+            size_bytes, lines, clusters = size_bytes + size, lines + count, clusters + 1
+        file.flush()
+        os.fsync(file.fileno())
+    return Part(f"{prefix}.{number}", size_bytes, lines, clusters)
+
+
+def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
+    while size:
+        data = source.read(min(size, _COPIED_BYTES))
+        target.write(data)
+        size -= len(data)
+
+
+def _pairs(sizes: IO[bytes]) -> Iterator[tuple[int, int]]:
+    position = 0
+    while True:
+        sizes.seek(position)
+        data = sizes.read(_PAIR_BYTES * 4_096)
+        if not data:
+            return
+        position += len(data)
+        numbers = array.array("Q", data)
+        yield from zip(numbers[::2], numbers[1::2], strict=True)

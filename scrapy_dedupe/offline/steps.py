@@ -1,0 +1,398 @@
+"""All steps in one go: digests, comparison, originals, revisits, and the proof.
+
+The state folder is ``.dedupe`` in the output folder, or in the folder that all inputs have in common if they are
+replaced in place. In it are ``job.json``, what was asked and of which files; ``arcs/``, WARC files made of ARC ones;
+``sums.txt`` and ``sums.json``, the manifest of digests and what was found; what `clustering` keeps; ``manifest.txt``, the
+manifest of ten columns; what `rewriting` keeps; and ``rewritten.json``, what it has done, once all files have their
+names. Each file has its name only when it is whole, so the same call goes
+on after a kill. At the end ``manifest.txt`` and ``report.json`` stay, and all else is removed. Where files are replaced in
+place again later, what stayed of the work before goes to ``earlier/1/``, ``earlier/2/`` and so on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe import __version__
+from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, tell_again, writing
+from scrapy_dedupe.warc.reading import read_records
+
+from .arc_conversion import ConversionOptions, convert_arc
+from .clustering import number_clusters
+from .digests import DigestOptions
+from .inputs import STATE_FOLDER, Input
+from .layout import output_names
+from .manifest import read_lines
+from .places import Places
+from .rewriting import RewriteOptions, rewrite, rewriting_folder
+from .rewritten import report_of
+from .step_reports import Deduped
+from .summing import SumOptions, sum_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from scrapy_dedupe.tasks.progress import Progress
+
+    from .rewriting import Rewritten
+    from .step_reports import StepOptions
+
+JOB, SUMS, NUMBERED, MANIFEST = "job.json", "sums.json", "numbered.json", "manifest.txt"
+REWRITING, REWRITTEN, REPORT, EARLIER = "rewriting.json", "rewritten.json", "report.json", "earlier"
+
+_ARC_SUFFIX = re.compile(r"\.arc(?=(\.gz)?\Z)", re.IGNORECASE)
+
+
+def run_steps(
+    inputs: Sequence[Input], output: Path | None, options: StepOptions, *, faults: Faults, watch: Progress
+) -> Deduped:
+    """Write *inputs* to the folder *output*, or in their own places, with a revisit for every copy that may be one.
+
+    *faults* has what was wrong with the inputs before. Goes on with what an earlier call has left, if that had the same
+    inputs and options. Raises ArchiveError if the output or the state stands in the way, DamagedInput for the first
+    fault unless *faults* says to go on, UsageError for inputs that cannot be rewritten.
+    """
+    if not inputs:
+        raise UsageError("None of the files can be read as WARC or ARC.")
+    for given in inputs:
+        if given.is_member or not isinstance(given.file, Path):
+            where = "in a container" if given.is_member else "not on this machine"
+            raise UsageError(
+                f"{given.name} is {where}, which is not rewritten here. Fetch or unpack it first."
+            )
+    with _work_folder(inputs, output, options) as work:
+        if output is not None and not options.dry_run:
+            _refuse_output(output, work, options)
+        with StateFolder(work) as state:
+            target = output if output is not None else _rewriting_folder(work)
+            return _Steps(inputs, target, options, state, faults, watch).run()
+
+
+@contextmanager
+def _work_folder(inputs: Sequence[Input], output: Path | None, options: StepOptions) -> Iterator[Path]:
+    if options.work is not None:
+        yield options.work
+    elif options.dry_run:
+        with writing(Path(tempfile.gettempdir())):
+            folder = tempfile.TemporaryDirectory(prefix="scrapy-dedupe-")
+        with folder as name:
+            yield Path(name) / STATE_FOLDER
+    elif output is not None:
+        yield output / STATE_FOLDER
+    else:
+        yield _common_folder(inputs) / STATE_FOLDER
+
+
+def _common_folder(inputs: Sequence[Input]) -> Path:
+    """The folder that all inputs are below."""
+    return Path(os.path.commonpath([Path(str(given.file)).absolute().parent for given in inputs]))
+
+
+def _rewriting_folder(work: Path) -> Path:
+    """The folder whose ``.dedupe`` `rewriting` works in when files are replaced in place."""
+    return work.parent if work.name == STATE_FOLDER else work
+
+
+def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
+    """Raise ArchiveError for a folder with anything in it but the state of a run that was cut."""
+    if options.force or (work / JOB).exists() or not output.exists():
+        return
+    with writing(output):
+        others = sorted(path.name for path in output.iterdir() if path.name != STATE_FOLDER)
+    if others or (work / REPORT).exists():
+        raise ArchiveError(
+            f"{output} has something in it already: {others[0] if others else STATE_FOLDER}. Name another folder, or begin"
+            " anew with --force, which replaces files of the same names."
+        )
+
+
+class _Steps:
+    """One run, with the state folder locked. *output* is what `rewriting` is given."""
+
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        output: Path,
+        options: StepOptions,
+        state: StateFolder,
+        faults: Faults,
+        watch: Progress,
+    ) -> None:
+        self._inputs = inputs
+        self._output = output
+        self._options = options
+        self._state = state
+        self._faults = faults
+        self._watch = watch
+        self._replaces = options.force
+
+    def run(self) -> Deduped:
+        state = self._state
+        self._begin()
+        if (told := state.read_json(REPORT)) is not None:
+            report = Deduped.from_json(told)
+        else:
+            report = self._report()
+            if report.dry_run or report.kept_in is not None:
+                return report
+            state.write_json(REPORT, asdict(report))
+        state.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(REWRITTEN, REWRITING, LOCK, JOB))
+        return report
+
+    def _begin(self) -> None:
+        """Begin, or make sure that this goes on with the same work."""
+        state, options = self._state, self._options
+        job = {
+            "version": __version__,
+            "replaces": options.force,
+            "options": options.to_json(),
+            "inputs": [_input_json(given) for given in self._inputs],
+        }
+        told = state.read_json(JOB)
+        if told is None or options.force:
+            if options.in_place:
+                self._keep_earlier()
+            state.clear(keep=frozenset({LOCK, EARLIER} if options.in_place else {LOCK}), last=(JOB,))
+            state.write_json(JOB, job)
+            return
+        self._replaces = told["replaces"]
+        if difference := _difference(told, job, with_sizes=not (options.in_place and self._is_replacing())):
+            raise ArchiveError(
+                f"{state.path} holds other work that was cut: {difference}. Repeat that call to end it, or begin anew with"
+                " --force."
+            )
+
+    def _is_replacing(self) -> bool:
+        """Whether files may have changed by this work: `rewriting` knows which; with a report they all are replaced."""
+        if any((self._state.path / name).exists() for name in (REWRITTEN, REPORT)):
+            return True
+        # Where somebody has removed what `rewriting` knows, only the sizes can tell.
+        return (self._state.path / REWRITING).exists() and StateFolder(rewriting_folder(self._output)).is_left
+
+    def _keep_earlier(self) -> None:
+        """Put aside what work that was done has left: the files that its manifest names are replaced once more."""
+        path, number = self._state.path, 1
+        if not (path / REPORT).exists():
+            return
+        # The report comes last, so one that is there says that both are.
+        while (earlier := path / EARLIER / str(number) / REPORT).exists():
+            number += 1
+        with writing(earlier):
+            earlier.parent.mkdir(parents=True, exist_ok=True)
+            if (path / MANIFEST).exists():
+                (path / MANIFEST).rename(earlier.with_name(MANIFEST))
+            (path / REPORT).rename(earlier)
+
+    def _report(self) -> Deduped:
+        options, state = self._options, self._state
+        inputs, arcs = self._converted()
+        places = Places(paths={given.name: str(given.file) for given in inputs})
+        sums = self._sums(inputs)
+        counts = self._numbered(places, sums["size_bytes"])
+        names = [given.name for given in inputs]
+        report = Deduped(
+            output=str(self._output),
+            in_place=options.in_place,
+            dry_run=options.dry_run,
+            files=len(inputs),
+            arcs=arcs,
+            records=sums["lines"],
+            clusters=counts["digests"],
+            collisions=counts["collisions"],
+            converted=0,
+            repointed=0,
+            left={},
+            old_bytes=sum(given["size"] for given in state.read_json(JOB)["inputs"]),
+            new_bytes=sum(given.size_bytes for given in inputs),
+            fault_count=self._faults.count,
+            faults=tuple(self._faults.first),
+            paths=self._paths(inputs),
+            state=None if options.dry_run else str(state.path),
+        )
+        if (told := state.read_json(REWRITTEN)) is not None:
+            self._remove_rewriting_state()
+            return self._with_rewritten(report, report_of(told))
+        if not options.dry_run:
+            state.write_json(REWRITING, {})
+        rewritten = rewrite(
+            read_lines(state.path / MANIFEST),
+            names,
+            places,
+            self._output,
+            RewriteOptions(
+                eligibility=options.eligibility,
+                dry_run=options.dry_run,
+                in_place=options.in_place,
+                keep_going=self._faults.keep_going,
+                jobs=options.jobs,
+                sample=options.sample,
+                force=self._replaces,
+            ),
+            self._watch,
+            # From here on the files are no longer those of the manifest.
+            before_end=lambda done: state.write_json(REWRITTEN, asdict(done)),
+        )
+        return self._with_rewritten(report, rewritten)
+
+    def _remove_rewriting_state(self) -> None:
+        """Remove what `rewriting` has left, when the kill came while it removed that itself."""
+        left = StateFolder(rewriting_folder(self._output))
+        if left.is_left:
+            with left:
+                left.remove()
+
+    def _with_rewritten(self, report: Deduped, rewritten: Rewritten) -> Deduped:
+        known = {fault.place for fault in report.faults}
+        # Damage that was met when the digests were made is met again, and told in other words.
+        new = [fault for fault in rewritten.faults if fault.place not in known]
+        self._faults.take(rewritten.faults_count - (len(rewritten.faults) - len(new)), tuple(new))
+        report = replace(
+            report,
+            converted=rewritten.converted,
+            repointed=rewritten.repointed,
+            left=dict(rewritten.left),
+            # Files that were converted from ARC had another size before.
+            old_bytes=report.old_bytes if self._options.convert_arc else rewritten.old_bytes,
+            new_bytes=rewritten.new_bytes,
+            savings=rewritten.savings if rewritten.is_dry_run else None,
+            kept_in=rewritten.kept_in,
+            fault_count=self._faults.count,
+            faults=tuple(self._faults.first),
+        )
+        if (seen := rewritten.verification) is None:
+            return report
+        return replace(
+            report,
+            verified=seen.records,
+            resolved=seen.resolved,
+            by_digest=seen.by_digest,
+            dangling=seen.dangling_before,
+            replayed=seen.replayed,
+            findings_count=seen.findings_count,
+            findings=tuple(str(finding) for finding in seen.findings),
+        )
+
+    def _paths(self, inputs: Sequence[Input]) -> tuple[str, ...]:
+        """The files of the result."""
+        if self._options.dry_run:
+            return ()
+        if self._options.in_place:
+            return tuple(str(given.file) for given in inputs)
+        names = output_names(given.name for given in inputs)
+        return tuple(str(self._output / name) for name in names.values())
+
+    def _converted(self) -> tuple[list[Input], int]:
+        """The inputs with WARC files for ARC ones, if that is wanted, and how many these are."""
+        if not self._options.convert_arc:
+            return list(self._inputs), 0
+        inputs, count = [], 0
+        self._watch.begin("converting", 0)
+        for number, given in enumerate(self._inputs):
+            converted = self._converted_one(number, given) if _is_arc(given) else None
+            inputs.append(converted or given)
+            count += converted is not None
+        self._watch.end()
+        return inputs, count
+
+    def _converted_one(self, number: int, given: Input) -> Input | None:
+        state, told_name = self._state, f"arcs/{number}.json"
+        name = _ARC_SUFFIX.sub(".warc", given.name)
+        name = name if name != given.name else f"{name}.warc"
+        path = state.path / "arcs" / str(number) / PurePosixPath(name).name
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        told = state.read_json(told_name)
+        if told is None:
+            own = Faults(keep_going=self._faults.keep_going)
+            options = ConversionOptions(algorithm="sha256")
+            found = convert_arc(given.file, path, options=options, faults=own, watch=self._watch)
+            told = {
+                "is_converted": found is not None,
+                "fault_count": own.count,
+                "faults": [asdict(fault) for fault in own.first],
+            }
+            state.write_json(told_name, told)
+        tell_again(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
+        return Input(name, path) if told["is_converted"] else None
+
+    def _sums(self, inputs: Sequence[Input]) -> dict[str, Any]:
+        """The report on the manifest of digests, as it is kept."""
+        state, options = self._state, self._options
+        if state.read_json(SUMS) is None:
+            sum_files(
+                inputs,
+                state.path / "sums.txt",
+                SumOptions(
+                    # What a record says of its own digest need not be true, and the manifest has to be.
+                    DigestOptions(algorithm=options.algorithm, recompute=True),
+                    force=True,
+                    keep_going=self._faults.keep_going,
+                    jobs=options.jobs,
+                ),
+                watch=self._watch,
+                before_end=lambda sums: state.write_json(SUMS, asdict(sums)),
+            )
+        told: dict[str, Any] = state.read_json(SUMS)
+        tell_again(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
+        return told
+
+    def _numbered(self, places: Places, size_bytes: int) -> dict[str, Any]:
+        """What was counted when the records were compared and numbered, as it is kept."""
+        state = self._state
+        told: dict[str, Any] | None = state.read_json(NUMBERED)
+        if told is None:
+            own = Faults(keep_going=self._faults.keep_going)
+            counts = number_clusters(
+                state.path / "sums.txt",
+                state.path / MANIFEST,
+                places,
+                state,
+                faults=own,
+                watch=self._watch,
+                jobs=self._options.jobs,
+                size_bytes=size_bytes,
+            )
+            faults = [asdict(fault) for fault in own.first]
+            told = asdict(counts) | {"fault_count": own.count, "faults": faults}
+            state.write_json(NUMBERED, told)
+        tell_again(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
+        return told
+
+
+def _input_json(given: Input) -> dict[str, Any]:
+    path = Path(str(given.file)).absolute()
+    with reading(path):
+        stat = path.stat()
+    return {"name": given.name, "path": str(path), "size": stat.st_size, "changed": stat.st_mtime_ns}
+
+
+def _difference(told: dict[str, Any], job: dict[str, Any], *, with_sizes: bool) -> str | None:
+    """What another call asked for, as the end of a sentence."""
+    if told["version"] != job["version"]:
+        return f"version {told['version']} began it, this is {job['version']}"
+    for name, value in job["options"].items():
+        if told["options"].get(name) != value:
+            return f"{name} was {told['options'].get(name)}"
+    before = {given["name"]: given for given in told["inputs"]}
+    now = {given["name"]: given for given in job["inputs"]}
+    for name in [*before, *now]:
+        if name not in now or name not in before:
+            return f"{name} was {'one of its files' if name in before else 'none of its files'}"
+        for key in ("path", "size", "changed") if with_sizes else ("path",):
+            if before[name][key] != now[name][key]:
+                return f"{name} {'was another file' if key == 'path' else 'has changed since'}"
+    return None if list(before) == list(now) else "its files had another order"
+
+
+def _is_arc(given: Input) -> bool:
+    with reading(given.file):
+        first = next(read_records(given.file, on_damage=lambda damage: None), None)
+    return first is not None and first.format == "arc"

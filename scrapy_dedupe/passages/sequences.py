@@ -1,0 +1,454 @@
+"""What passages are found in: the texts that share something, as sequences of numbers in files of a work folder.
+
+From an index with texts, the sequence has a value for each token: 32 bits of its hash. What is given out is compared word
+by word afterwards; two words that share them by chance, one pair in 2^32, can cut a run or double it. A run may begin
+wherever a seed is within reach: the blotter guarantees that a shared run has one. The seeds are looked for in all windows
+of tokens, and not only among those that are kept, for at the ends of a run it depends on what is around it which are.
+
+From an index without texts, what can be compared is its blots: the sequence has a value for each step from one blot to
+the next, made of the distance between them and of the key of the next.
+
+0 stands between texts and instead of what is left out: boilerplate and taboo. It equals nothing, so no run goes over it.
+
+The files: ``texts`` (see `work_files`), ``sequence`` (uint32), ``sums`` (see `prefix_sums`), ``starts`` and ``ends``
+(uint32, the characters where a token or blot begins and ends) and ``marks`` (uint8: 1 where a blot begins that is a seed,
+plus 2 where one does that is left out), or, without texts, ``befores`` and ``tokens`` (uint32, the first token of a blot)
+and ``numbers`` (uint32, which seed a blot is, from 1; one item stands before the first), all with one item for each place
+of the sequence; ``bucket-N``, pairs of uint64: the hash of what stands at a position, and the position.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from .blots import blotter_of, keys, weighed
+from .characters import mixed
+from .groups import covered
+from .periods import Periods
+from .prefix_sums import PrefixSums
+from .repeats import PADDING
+from .seeds import Seeds, mapped
+from .tokens import Tokens, tokeniser_named, tokens_of_all
+from .winnowing import windows
+from .work_files import Items, WrittenTexts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from numpy.typing import NDArray
+
+    from scrapy_dedupe.tasks.progress import Progress
+
+    from .snapshot import IndexSnapshot
+
+    Numbers = NDArray[np.int64]
+    Values = NDArray[np.uint32]
+
+_BATCH_CHARS: Final = 1 << 20
+_BUCKET: Final = 1 << 19
+_BLOCK: Final = 1 << 18
+_MOST_BUCKETS: Final = 256
+_LOW: Final = np.uint64(0xFFFFFFFF)
+_SEED: Final = 1
+_LEFT_OUT: Final = 2
+_STEP: Final = 0x9E3779B97F4A7C15
+
+
+class _Sequence:
+    """What both kinds of material have in common; see `.repeats.Material`."""
+
+    known: int
+    extra: int
+
+    def __init__(self, snapshot: IndexSnapshot, folder: Path, texts: Numbers, weights: Numbers) -> None:
+        self.texts = texts
+        self.weights = weights[texts]
+        self.text_starts = np.zeros(len(texts), np.int64)
+        self._snapshot = snapshot
+        self._folder = folder
+        self._blotter = blotter_of(snapshot.parameters.blotter)
+        self._size = 0
+        self.sequence: Values = np.zeros(0, np.uint32)
+        self.sums: PrefixSums
+        self.echoes = np.zeros(0, np.int64)
+        self._starts = Items(folder / "starts")
+        self._ends = Items(folder / "ends")
+
+    @property
+    def size(self) -> int:
+        """How many values the sequence has, without those at its end that are no part of a text."""
+        return self._size
+
+    def buckets(self) -> Iterator[tuple[NDArray[np.uint64], Numbers]]:
+        """Where a run may begin; each file is removed when it has been read."""
+        for path in self._bucket_paths:
+            rows = np.fromfile(path, np.uint64).reshape(-1, 2)
+            path.unlink()
+            if len(rows):
+                hashes, positions = rows[:, 0].copy(), rows[:, 1].astype(np.int64)
+                del rows
+                yield hashes, positions
+                del hashes, positions
+
+    def char_spans(self, positions: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers]:
+        """The characters of runs in their texts: the first ones, and those behind the last."""
+        starts = self._starts.some(positions).astype(np.int64)
+        return starts, self._ends.some(positions + lengths - 1 + self.extra).astype(np.int64)
+
+    def release(self) -> None:
+        """Give back the memory that the search for runs took."""
+        self._map_sequence()
+        self.sums.release(self.sequence)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._starts.close()
+        self._ends.close()
+
+    def _open_buckets(self, files: ExitStack, expected: int) -> list[BinaryIO]:
+        count = 1 << max(0, (min(_MOST_BUCKETS, expected // _BUCKET + 1) - 1).bit_length())
+        self._bucket_paths = [self._folder / f"bucket-{number}" for number in range(count)]
+        return [files.enter_context(path.open("wb")) for path in self._bucket_paths]
+
+    @staticmethod
+    def _into_buckets(buckets: list[BinaryIO], hashes: NDArray[np.uint64], positions: Numbers) -> None:
+        rows = np.stack((hashes, positions.astype(np.uint64)), axis=1)
+        if len(buckets) == 1:
+            buckets[0].write(rows.tobytes())
+            return
+        numbers = (hashes >> np.uint64(65 - len(buckets).bit_length())).astype(np.uint16)
+        rows = rows[np.argsort(numbers, kind="stable")]
+        bounds = np.cumsum(np.bincount(numbers, minlength=len(buckets))).tolist()
+        for file, start, end in zip(buckets, [0, *bounds], bounds, strict=False):
+            if start < end:
+                file.write(rows[start:end].tobytes())
+
+    def _map_sequence(self) -> None:
+        self.sequence = self._map("sequence")
+
+    def _map(self, name: str) -> NDArray:
+        return mapped(self._folder / name, np.uint32)
+
+    def _open(self, files: ExitStack, *names: str) -> list[BinaryIO]:
+        return [files.enter_context((self._folder / name).open("wb")) for name in names]
+
+
+class TokenMaterial(_Sequence):
+    """The tokens of the texts that have *seeds*; runs of at least *min_tokens* are looked for."""
+
+    extra = 0
+
+    def __init__(
+        self,
+        snapshot: IndexSnapshot,
+        seeds: Seeds,
+        weights: Numbers,
+        folder: Path,
+        min_tokens: int,
+        watch: Progress,
+    ) -> None:
+        super().__init__(snapshot, folder, seeds.texts, weights)
+        self.known = min_tokens
+        self._tokeniser = tokeniser_named(snapshot.parameters.tokeniser)
+        self._seeds = seeds
+        self._texts = WrittenTexts(folder / "texts")
+        self._marks = Items(folder / "marks", np.uint8)
+        try:
+            self._build(watch)
+            self.sums = PrefixSums(folder / "sums", self.sequence)
+        except BaseException:
+            self.close()
+            raise
+
+    def before(self, positions: Numbers) -> Values:
+        return self.sequence[positions - 1]
+
+    def are_equal(self, ours: Numbers, others: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
+        """Whether runs of so many values from *ours* and from *others* on are the same."""
+        return self.sums.are_equal(ours, others, lengths)
+
+    def tokens_of(self, positions: Numbers, lengths: Numbers) -> Numbers:
+        """How many tokens runs have."""
+        return lengths
+
+    def close(self) -> None:
+        super().close()
+        self._marks.close()
+        self._texts.close()
+
+    def written(self, text: int, span: tuple[int, int]) -> str:
+        """Some characters of a text, which is told by its number in the material."""
+        return self._texts.slice(text, *span)
+
+    def token_spans(
+        self, positions: Numbers, lengths: Numbers, text_starts: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        """The tokens of runs in their texts: the first ones, and those behind the last."""
+        firsts = positions - text_starts
+        return firsts, firsts + lengths
+
+    def _build(self, watch: Progress) -> None:
+        chars = self._snapshot.char_counts[self.texts].astype(np.int64)
+        tokens = int(self._snapshot.token_counts[self.texts].sum(dtype=np.int64))
+        watch.begin("texts", int(chars.sum()))
+        with ExitStack() as files:
+            outputs = self._open(files, "values", "starts", "ends", "marks")
+            for first, end in _batches(chars):
+                self._add(first, end, outputs)
+                watch.advance(int(chars[first:end].sum()))
+            for file in outputs[1:3]:
+                file.write(bytes(4 * PADDING))
+        self._texts.finish()
+        periods = Periods(self.known)
+        self._leave_out(periods)
+        self._map_sequence()
+        periods.finish(self.sequence)
+        with ExitStack() as files:
+            self._find_starts(periods, self._open_buckets(files, tokens))
+        watch.end()
+
+    def _add(self, first: int, end: int, outputs: list[BinaryIO]) -> None:
+        """Write the tokens of a batch of texts, with a 0 in front of each text."""
+        texts = self._snapshot.texts(self.texts[first:end].tolist())
+        self._texts.add(texts)
+        hosts = self._snapshot.text_host[self.texts[first:end]]
+        if len(texts) > 1:
+            tokens, bounds = tokens_of_all(texts, self._tokeniser)
+            self.text_starts[first:end] = self._size + bounds[:-1] + np.arange(1, len(texts) + 1)
+            self._write(tokens, bounds, len(tokens), 1, hosts, outputs)
+            return
+        self.text_starts[first] = self._size + 1
+        for number, (tokens, count) in enumerate(self._parts(texts[0])):
+            self._write(tokens, np.array([0, len(tokens)]), count, int(not number), hosts, outputs)
+
+    def _parts(self, text: str) -> Iterator[tuple[Tokens, int]]:
+        """The tokens of a long text, some at a time, and how many: those behind them are there for the blots' sake."""
+        at, size = 0, _BATCH_CHARS
+        while at < len(text) or not at:
+            stop = min(at + size, len(text))
+            tokens = self._tokeniser.tokens(text[at:stop])
+            if stop == len(text):
+                yield _moved(tokens, len(tokens), at), len(tokens)
+                return
+            # The last one may go on behind the part.
+            count = len(tokens) - self._blotter.span
+            if count <= 0:
+                size *= 2
+                continue
+            yield _moved(tokens, len(tokens) - 1, at), count
+            at, size = at + int(tokens.starts[count]), _BATCH_CHARS
+
+    def _write(
+        self,
+        tokens: Tokens,
+        bounds: Numbers,
+        count: int,
+        in_front: int,
+        hosts: Numbers,
+        outputs: list[BinaryIO],
+    ) -> None:
+        """Write *count* tokens, with so many 0 in front of each text."""
+        owners = np.repeat(np.arange(len(hosts)), np.diff(bounds))
+        blots = self._blotter.all_blots(tokens.hashes, bounds)
+        wanted = keys(blots.values, self._blotter)
+        marks = np.zeros(len(tokens), np.uint8)
+        found, _ = self._seeds.keys.find(wanted)
+        marks[blots.starts[found]] = _SEED
+        if len(self._seeds.hidden.keys):
+            marks[blots.starts[self._seeds.hidden.covers(wanted, hosts[owners[blots.starts]])]] |= _LEFT_OUT
+        if len(self._seeds.taboo):
+            marks[blots.starts[self._seeds.taboo.find(wanted)[0]]] |= _LEFT_OUT
+        values = (tokens.hashes & _LOW).astype(np.uint32)
+        values[values == 0] = 1
+        at = np.arange(count) + (owners[:count] + 1) * in_front
+        size = count + len(hosts) * in_front
+        arrays: tuple[NDArray[Any], ...] = (values, tokens.starts, tokens.ends, marks)
+        for file, items in zip(outputs, arrays, strict=True):
+            laid = np.zeros(size, np.uint8 if items is marks else np.uint32)
+            laid[at] = items[:count]
+            file.write(laid.tobytes())
+        self._size += size
+
+    def _leave_out(self, periods: Periods) -> None:
+        """Write the sequence: the values, with 0 for the tokens that boilerplate and taboo cover."""
+        span = self._blotter.span
+        before = np.zeros(span - 1, np.uint8)
+        with ExitStack() as files:
+            (output,) = self._open(files, "sequence")
+            inputs = [files.enter_context((self._folder / name).open("rb")) for name in ("values", "marks")]
+            for start in range(0, self._size, _BLOCK):
+                count = min(_BLOCK, self._size - start)
+                values = np.fromfile(inputs[0], np.uint32, count)
+                marks = np.concatenate((before, np.fromfile(inputs[1], np.uint8, count)))
+                at = np.flatnonzero(marks & _LEFT_OUT)
+                if len(at):
+                    values[covered(len(marks), at, np.minimum(at + span, len(marks)))[span - 1 :]] = 0
+                before = marks[len(marks) - span + 1 :]
+                output.write(values.tobytes())
+                periods.add(values)
+            output.write(bytes(4 * PADDING))
+        (self._folder / "values").unlink()
+
+    def _find_starts(self, periods: Periods, buckets: list[BinaryIO]) -> None:
+        """Write where runs may begin."""
+        reach = max(self.known, self._blotter.guarantee) - self._blotter.span
+        echoes = []
+        # A window may begin in the last item of a block.
+        block = max(_BLOCK, self.known)
+        for start in range(0, self._size - self.known + 1, block):
+            end = min(start + block, self._size - self.known + 1)
+            marks = self._marks.between(start, min(end + reach, self._size))
+            seeds = np.flatnonzero(marks & _SEED)
+            if not len(seeds):
+                continue
+            values = self.sequence[start : end + self.known - 1]
+            count = end - start
+            may_begin = covered(count, np.clip(seeds - reach, 0, count), np.minimum(seeds + 1, count))
+            zeros = np.concatenate((np.zeros(1, np.int64), np.cumsum(values == 0)))
+            may_begin &= zeros[self.known :] == zeros[: -self.known]
+            dropped, repeated = periods.masks(start, end)
+            may_begin &= ~dropped
+            echoes.append(np.flatnonzero(may_begin & repeated) + start)
+            positions = np.flatnonzero(may_begin)
+            hashes = mixed(windows(values.astype(np.uint64), self.known, 1, weighed)[positions])
+            self._into_buckets(buckets, hashes, positions + start)
+        if echoes:
+            self.echoes = np.concatenate(echoes)
+
+
+class BlotMaterial(_Sequence):
+    """The blots of the texts that have *seeds*, of an index without texts."""
+
+    known = 0
+    extra = 1
+
+    def __init__(
+        self, snapshot: IndexSnapshot, seeds: Seeds, weights: Numbers, folder: Path, watch: Progress
+    ) -> None:
+        super().__init__(snapshot, folder, seeds.texts, weights)
+        self._build(seeds, watch)
+        self._map_sequence()
+        self.sums = PrefixSums(folder / "sums", self.sequence)
+        self._befores, self._tokens = self._map("befores"), self._map("tokens")
+        self._seed_numbers = self._map("numbers")
+
+    def before(self, positions: Numbers) -> Values:
+        return self._befores[positions]
+
+    def are_equal(self, ours: Numbers, others: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
+        """Whether runs of so many values from *ours* and from *others* on are the same, their first blots too."""
+        # One item stands before the first blot. What is left out has no number, and equals nothing.
+        own = self._seed_numbers[ours + 1]
+        is_same = (own != 0) & (own == self._seed_numbers[others + 1])
+        return is_same & self.sums.are_equal(ours, others, lengths)
+
+    def tokens_of(self, positions: Numbers, lengths: Numbers) -> Numbers:
+        """How many tokens runs have, from the first of the first blot to the last of the last."""
+        tokens = self._tokens[positions + lengths].astype(np.int64) - self._tokens[positions]
+        return tokens + self._blotter.span
+
+    def token_spans(
+        self, positions: Numbers, lengths: Numbers, text_starts: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        """The tokens of runs in their texts: the first ones, and those behind the last."""
+        firsts = self._tokens[positions].astype(np.int64)
+        return firsts, self._tokens[positions + lengths].astype(np.int64) + self._blotter.span
+
+    def _build(self, seeds: Seeds, watch: Progress) -> None:
+        sizes = np.zeros(len(self.texts), np.int64)
+        watch.begin("texts", 0)
+        with ExitStack() as files:
+            outputs = self._open(files, "tokens", "starts", "ends")
+            for number, text in enumerate(self.texts.tolist()):
+                outline = self._snapshot.outline(text)
+                sizes[number] = len(outline.token_starts)
+                for file, items in zip(
+                    outputs, (outline.token_starts, outline.char_starts, outline.char_ends), strict=True
+                ):
+                    file.write(items.astype(np.uint32).tobytes())
+            for file in outputs:
+                file.write(bytes(4 * PADDING))
+        watch.end()
+        ends = np.cumsum(sizes)
+        self.text_starts = ends - sizes
+        self._size = int(ends[-1]) if len(ends) else 0
+        numbers = self._numbers(seeds)
+        tokens = self._map("tokens")
+        with ExitStack() as files:
+            outputs = self._open(files, "sequence", "befores")
+            buckets = self._open_buckets(files, self._size)
+            for start in range(0, self._size, _BUCKET):
+                self._add(slice(start, min(start + _BUCKET, self._size)), numbers, tokens, outputs, buckets)
+            for file in outputs:
+                file.write(bytes(4 * PADDING))
+
+    def _numbers(self, seeds: Seeds) -> NDArray[np.uint32]:
+        """For each blot the number of its seed, from 1, or 0. A file, as the posts come in the order of keys."""
+        path = self._folder / "numbers"
+        with path.open("wb") as file:
+            for start in range(0, self._size + 2, _BUCKET):
+                file.write(bytes(4 * min(_BUCKET, self._size + 2 - start)))
+        numbers = np.memmap(path, np.uint32, "r+")
+        places = np.full(self._snapshot.text_count, -1, np.int64)
+        places[self.texts] = self.text_starts
+        for posts in self._snapshot.scan():
+            which, seed = seeds.keys.find(posts.keys)
+            # A text that has the key as boilerplate only may not be among those that are looked through.
+            is_here = places[posts.texts[which]] >= 0
+            which, seed = which[is_here], seed[is_here]
+            texts = posts.texts[which]
+            hidden = seeds.hidden.covers(posts.keys[which], self._snapshot.text_host[texts])
+            seed = seed + 1
+            seed[hidden] = 0
+            # One item stands before the first blot, and one behind the last.
+            numbers[places[texts] + posts.where[which] + 1] = seed
+        return numbers.view(np.ndarray)
+
+    def _add(
+        self,
+        part: slice,
+        numbers: NDArray[np.uint32],
+        tokens: Values,
+        outputs: list[BinaryIO],
+        buckets: list[BinaryIO],
+    ) -> None:
+        """Write the steps of some blots."""
+        here = numbers[part.start + 1 : part.stop + 1].astype(np.uint64)
+        ahead = numbers[part.start + 2 : part.stop + 2].astype(np.uint64)
+        behind = numbers[part.start : part.stop].astype(np.uint64)
+        at = np.arange(part.start, part.stop)
+        texts = np.searchsorted(self.text_starts, np.arange(part.start - 1, part.stop + 1), "right")
+        gaps_ahead = tokens[part.start + 1 : part.stop + 1].astype(np.uint64) - tokens[part]
+        before = np.maximum(at - 1, 0)
+        gaps_behind = tokens[part].astype(np.uint64) - tokens[before]
+        goes_on = (here != 0) & (ahead != 0) & (texts[1:-1] == texts[2:])
+        came = (here != 0) & (behind != 0) & (texts[1:-1] == texts[:-2])
+        for file, numbered, gaps, is_step in (
+            (outputs[0], ahead, gaps_ahead, goes_on), (outputs[1], behind, gaps_behind, came)
+        ):  # fmt: skip
+            steps = (mixed(numbered * np.uint64(_STEP) + gaps) & _LOW).astype(np.uint32)
+            steps[steps == 0] = 1
+            file.write(np.where(is_step, steps, 0).astype(np.uint32).tobytes())
+        seeds = np.flatnonzero(here != 0)
+        self._into_buckets(buckets, mixed(here[seeds]), at[seeds])
+
+
+def _batches(chars: Numbers) -> Iterator[tuple[int, int]]:
+    """Texts of about so many characters together: the number of the first, and the one behind the last."""
+    ends = np.cumsum(chars)
+    first = 0
+    while first < len(chars):
+        before = int(ends[first - 1]) if first else 0
+        end = max(first + 1, int(np.searchsorted(ends, before + _BATCH_CHARS, "right")))
+        yield first, end
+        first = end
+
+
+def _moved(tokens: Tokens, count: int, offset: int) -> Tokens:
+    """Some tokens of a part that begins with that character."""
+    return Tokens(tokens.hashes[:count], tokens.starts[:count] + offset, tokens.ends[:count] + offset)

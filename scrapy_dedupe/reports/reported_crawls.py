@@ -1,0 +1,174 @@
+"""The crawls that a report is about: those of the index, and those of which the content layer alone knows."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import CrawlStateError, StoreRefused
+from scrapy_dedupe.reports.figures import CrawlGraph, GraphEdge, GraphNode
+from scrapy_dedupe.reports.serialization import unpack
+from scrapy_dedupe.reports.sums import CrawlSeen
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
+
+from .wording import number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from scrapy_dedupe.crawls.dependencies import Dependencies
+    from scrapy_dedupe.reports.observations import Observations
+    from scrapy_dedupe.stores.base import CrawlInfo, Store
+    from scrapy_dedupe.tasks.progress import Progress
+
+_NO_DEPENDENCIES = CrawlGraph([], [])
+_MOST_OUTSIDE = 100
+
+
+@dataclass(slots=True)
+class Reported:
+    """Crawls in the order of their start, with what they need of each other, and what is to be told of the choice.
+
+    ``unreadable`` are crawls whose details are damaged, or of a newer version.
+    """
+
+    crawls: list[CrawlSeen] = field(default_factory=list)
+    graph: CrawlGraph = _NO_DEPENDENCIES
+    notes: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+def reported_crawls(
+    stores: Sequence[Store],
+    wacz_folder: Path | None,
+    ids: Sequence[str],
+    most: int,
+    progress: Progress = NO_PROGRESS,
+) -> Reported:
+    """The crawls with these ids, or the newest ones, at most *most* of them.
+
+    *stores* are those of the index and of the texts, that of the index first. Raises
+    :class:`~scrapy_dedupe.errors.CrawlStateError` for an unknown id, and :class:`~scrapy_dedupe.errors.StoreRefused`
+    for a named crawl whose details cannot be read.
+    """
+    from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.crawls.dependencies import Dependencies
+
+    index = CrawlIndex(stores[0].index)
+    dependencies = Dependencies(index, wacz_folder)
+    kept = _Kept(stores)
+    known = dependencies.crawls
+    others = [crawl for crawl in kept.crawls if crawl not in known]
+    listed = sorted(
+        (info for info in known.values() if info.state != "canceled"), key=lambda info: info.started or ""
+    )
+    # Of those without an entry in the index their own data alone say when they were.
+    wanted = dict.fromkeys(ids or [*(info.id for info in listed[-most:]), *others])
+    for crawl in wanted:
+        if crawl not in known and crawl not in others:
+            raise CrawlStateError(
+                f"The store knows no crawl {crawl}, and nothing was kept of it. The verb crawls lists those of the"
+                " index."
+            )
+    found = Reported()
+    if not wanted:
+        found.notes.append("There are no crawls yet.")
+    seen: list[CrawlSeen] = []
+    with part(progress, "report", len(wanted), "crawls"):
+        for crawl in counted(wanted, progress):
+            seen.append(_seen(crawl, known.get(crawl), kept, found, is_named=bool(ids)))
+            # Any number of crawls may have only texts, and the observations of one take some 100 kB.
+            if not ids and len(seen) >= 2 * most:
+                seen = sorted(seen, key=_started)[-most:]
+    seen.sort(key=_started)
+    if not ids and len(listed) + len(others) > most:
+        found.notes.append(
+            f"Of {number(len(listed) + len(others))} crawls the newest {most} are reported. Name others by their ids."
+        )
+        seen = seen[-most:]
+    chosen = {crawl.id for crawl in seen}
+    found.crawls = seen
+    found.unreadable = [crawl for crawl in found.unreadable if crawl in chosen]
+    if found.unreadable:
+        found.notes.append(
+            f"What is kept of {', '.join(found.unreadable[:5])} cannot be read: it is damaged, or of a newer version."
+            " It was left as it is."
+        )
+    found.graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
+    return found
+
+
+class _Kept:
+    """What the stores have kept of crawls."""
+
+    def __init__(self, stores: Iterable[Store]) -> None:
+        self._stores: dict[str, Store] = {}
+        for store in stores:
+            for crawl in store.reports.crawls():
+                self._stores.setdefault(crawl, store)
+
+    @property
+    def crawls(self) -> Iterable[str]:
+        return self._stores.keys()
+
+    def observations(self, crawl: str) -> Observations | None:
+        store = self._stores.get(crawl)
+        data = None if store is None else store.reports.load(crawl)
+        return None if data is None else unpack(data, crawl)
+
+
+def _seen(crawl: str, info: CrawlInfo | None, kept: _Kept, found: Reported, *, is_named: bool) -> CrawlSeen:
+    observations = None
+    try:
+        observations = kept.observations(crawl)
+    except StoreRefused:
+        if is_named:
+            raise
+        found.unreadable.append(crawl)
+    return CrawlSeen(crawl, info, observations)
+
+
+def _started(crawl: CrawlSeen) -> str:
+    if crawl.info is not None and crawl.info.started is not None:
+        return crawl.info.started
+    return "" if crawl.observations is None else crawl.observations.started_text
+
+
+def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
+    """The crawls of a report, all that they need, and those that need one of them; of many the nearest ones."""
+    chosen = set(crawls)
+    related = dict.fromkeys(crawls)
+    waiting = deque(crawls)
+    while waiting:
+        for other in dependencies.crawls_needed(waiting.popleft()):
+            if other not in related:
+                related[other] = None
+                waiting.append(other)
+    for other in dependencies.crawls:
+        if other not in related and not chosen.isdisjoint(dependencies.crawls_needed(other)):
+            related[other] = None
+    shown = list(related)[: len(chosen) + _MOST_OUTSIDE]
+    is_shown = set(shown)
+    edges, nodes = [], []
+    for crawl in shown:
+        files: dict[str, list[bool]] = {}
+        for need in dependencies.needs(crawl):
+            files.setdefault(need.crawl, []).append(need.is_missing)
+        edges += [
+            GraphEdge(crawl, other, len(are_missing), any(are_missing))
+            for other, are_missing in files.items()
+            if other in is_shown
+        ]
+        info = dependencies.crawls.get(crawl)
+        nodes.append(
+            GraphNode(
+                crawl,
+                None if info is None else info.state,
+                None if info is None else dependencies.why_unknown(crawl),
+                is_in_report=crawl in chosen,
+                started=None if info is None else info.started,
+            )
+        )
+    return CrawlGraph(nodes, edges, len(related) - len(shown))

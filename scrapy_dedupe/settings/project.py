@@ -1,0 +1,52 @@
+"""What Scrapy's command line means: whether a command crawls, and which settings it has in this folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.settings import Settings as ScrapySettings
+from scrapy.utils.project import ENVVAR
+
+from .specs import Settings, read_settings
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+# `scrapy view` runs the code of `scrapy fetch`.
+_LOOKING: Final = ("scrapy.commands.check", "scrapy.commands.fetch", "scrapy.commands.parse")
+_SHELL: Final = "scrapy.commands.shell"
+
+
+def is_crawl(crawler: Crawler) -> bool:
+    """Whether *crawler* crawls, and is not one of ``scrapy check``, ``parse``, ``fetch``, ``view`` and ``shell``.
+
+    These commands look at pages, and nothing is recorded or remembered.
+    """
+    # The first four put a function of their own in the place of the spider's start().
+    if getattr(getattr(crawler.spidercls, "start", None), "__module__", None) in _LOOKING:
+        return False
+    # The shell never calls crawl(). Its own settings stay, or the project has set them.
+    shell = sys.modules.get(_SHELL)
+    return (
+        shell is None
+        or crawler.crawling
+        or any(
+            (crawler.settings.getpriority(name) or 0) < SETTINGS_PRIORITIES["command"]
+            for name in shell.Command.default_settings
+        )
+    )
+
+
+def settings_of_file() -> Settings:
+    """The settings that a command has in this folder. Raises :class:`~scrapy_dedupe.errors.SettingError`.
+
+    A file that was not loaded for the crawl is not loaded here either: it may do anything.
+    """
+    found = ScrapySettings()
+    module = sys.modules.get(os.environ.get(ENVVAR, ""))
+    if module is not None:
+        found.setmodule(module)
+    return read_settings(found)

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from offline.outputs import assert_deduplicated, snapshot
+from offline.planted import SITE, Copy, Planting, digest, text
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.offline import rewriting, steps
+from scrapy_dedupe.offline.eligibility import Eligibility
+from scrapy_dedupe.offline.inputs import find_inputs
+from scrapy_dedupe.offline.step_reports import Deduped, StepOptions
+from scrapy_dedupe.offline.steps import run_steps
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.progress import NoProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Died(BaseException):
+    """Stands for a kill."""
+
+
+@pytest.fixture
+def planting() -> Planting:
+    p = Planting()
+    p.file("old.arc.gz", "arc gzip")
+    p.arc_capture("old.arc.gz", "old", f"{SITE}/old", text("old", 3_000))
+    p.arc_capture("old.arc.gz", "old-again", f"{SITE}/old/again", text("old", 3_000))
+    for number, name in enumerate(("a.warc.gz", "b/b.warc", "b/without.warc.gz")):
+        p.file(name, "gzip" if name.endswith("gz") else "plain")
+        p.exchange(name, f"own-{number}", f"{SITE}/own/{number}", text(f"own {number}", 3_000))
+        if "without" not in name:
+            fate = Copy("same-0") if number else None
+            p.exchange(name, f"same-{number}", f"{SITE}/same", text("same", 3_000), fate=fate)
+    return p
+
+
+@pytest.fixture
+def folder(tmp_path: Path, planting: Planting, monkeypatch: pytest.MonkeyPatch) -> Path:
+    planting.write(tmp_path / "in")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(folder: Path, **options: Any) -> Deduped:
+    keep_going = options.get("keep_going", False)
+    faults = Faults(keep_going=keep_going)
+    output = None if options.get("in_place") else folder / "out"
+    inputs = find_inputs(["in"], faults=faults, recursive=True)
+    return run_steps(inputs, output, StepOptions(**options), faults=faults, watch=NoProgress())
+
+
+def test_all_files_are_there_with_revisits_for_copies(folder: Path, planting: Planting) -> None:
+    before = snapshot(folder / "in")
+    done = run(folder)
+    assert_deduplicated(planting, folder / "out")
+    assert (done.files, done.records, done.converted, done.left) == (4, 7, 1, {"arc": 1})
+    assert (done.clusters, done.collisions, done.fault_count, done.findings_count) == (2, 0, 0, 0)
+    assert done.old_bytes == sum(map(len, before.values()))
+    assert done.new_bytes == sum(len((folder / "out" / name).read_bytes()) for name in before)
+    assert 0 < done.saved_bytes < done.old_bytes
+    assert sorted(done.paths) == sorted(str(folder / "out" / name) for name in planting.files)
+    assert snapshot(folder / "in") == before
+
+
+def test_the_manifest_and_the_report_stay_and_nothing_else(folder: Path) -> None:
+    done = run(folder)
+    kept = folder / "out" / ".dedupe"
+    assert sorted(path.name for path in kept.iterdir()) == ["manifest.txt", "report.json"]
+    assert Deduped.from_json(json.loads((kept / "report.json").read_text())) == done
+    assert len((kept / "manifest.txt").read_text().splitlines()) == done.records
+
+
+def test_in_place_the_files_are_the_same_and_the_manifest_and_the_report_stay(
+    folder: Path, planting: Planting
+) -> None:
+    run(folder)
+    done = run(folder, in_place=True)
+    assert done.converted == 1
+    elsewhere = {name: data for name, data in snapshot(folder / "out").items() if ".dedupe" not in name}
+    kept = snapshot(folder / "in" / ".dedupe")
+    assert sorted(kept) == ["manifest.txt", "report.json"]
+    assert done.state == str(folder / "in" / ".dedupe")
+    assert Deduped.from_json(json.loads(kept["report.json"])) == done
+    assert kept["manifest.txt"] == (folder / "out" / ".dedupe" / "manifest.txt").read_bytes()
+    assert planted_part(planting, folder / "in") == elsewhere
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_in_place_again_there_is_nothing_to_do_and_what_was_kept_is_put_aside(
+    folder: Path, planting: Planting, force: bool
+) -> None:
+    run(folder, in_place=True)
+    first, files = snapshot(folder / "in" / ".dedupe"), planted_part(planting, folder / "in")
+    for number in (1, 2):
+        assert run(folder, in_place=True, force=force).converted == 0
+        assert planted_part(planting, folder / "in") == files
+        kept = snapshot(folder / "in" / ".dedupe")
+        assert len(kept) == 2 * (number + 1)
+        assert {name: kept[f"earlier/1/{name}"] for name in first} == first
+    assert kept["earlier/2/manifest.txt"] == kept["manifest.txt"] != first["manifest.txt"]
+
+
+def test_files_that_were_replaced_do_not_count_as_all_when_what_told_of_them_was_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = rewriting.replace
+
+    def die(*args: Any) -> None:
+        replace(*args)
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(rewriting, "replace", die)
+        with pytest.raises(Died):
+            run(folder, in_place=True)
+    shutil.rmtree(folder / "in" / ".dedupe" / "warcrefs")
+    with pytest.raises(ArchiveError, match=r"has changed since.*--force"):
+        run(folder, in_place=True)
+    assert run(folder, in_place=True, force=True).converted == 0
+
+
+def planted_part(planting: Planting, folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in snapshot(folder).items() if name in planting.files}
+
+
+def test_a_dry_run_writes_nothing_and_says_what_would_be_saved(folder: Path) -> None:
+    before = snapshot(folder)
+    tried = run(folder, dry_run=True)
+    assert snapshot(folder) == before
+    assert not (folder / "out").exists()
+    done = run(folder)
+    assert (tried.converted, tried.left) == (done.converted, done.left)
+    assert tried.savings is not None
+    assert [host.name for host in tried.savings.hosts] == ["garden.example"]
+    # It is an estimate.
+    assert tried.saved_bytes == pytest.approx(done.saved_bytes, rel=0.1)
+
+
+def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(folder, dry_run=True, work=folder / "work")
+
+    def never(*args: object, **options: object) -> None:
+        raise AssertionError("what was summed is summed again")
+
+    monkeypatch.setattr(steps, "sum_files", never)
+    assert run(folder, work=folder / "work").converted == 1
+    assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
+
+
+def test_arc_files_are_made_warc_files_if_that_is_asked_for(folder: Path) -> None:
+    done = run(folder, convert_arc=True)
+    assert (done.files, done.arcs, done.converted, done.left) == (4, 1, 2, {})
+    assert (folder / "out" / "old.warc.gz").exists()
+    assert not (folder / "out" / "old.arc.gz").exists()
+    assert done.old_bytes == sum(map(len, snapshot(folder / "in").values()))
+
+
+def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
+    assert run(folder, eligibility=Eligibility(min_size=4_000)).left == {"small": 2}
+
+
+DEATHS = ("sum_files", "number_clusters", "rewrite")
+
+
+@pytest.mark.parametrize("step", DEATHS)
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+def test_a_death_before_or_after_a_step_costs_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: str, in_place: bool, is_done: bool
+) -> None:
+    shutil.copytree(folder / "in", folder / "copy")
+    run(folder, in_place=in_place)
+    wanted = snapshot(folder)
+    for name in ("in", "out"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    shutil.copytree(folder / "copy", folder / "in")
+    do: Callable[..., Any] = getattr(steps, step)
+
+    def die(*args: Any, **options: Any) -> None:
+        if is_done:
+            do(*args, **options)
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(steps, step, die)
+        with pytest.raises(Died):
+            run(folder, in_place=in_place)
+    done = run(folder, in_place=in_place)
+    assert done.converted == 1
+    assert {name: data for name, data in snapshot(folder).items() if "report.json" not in name} == {
+        name: data for name, data in wanted.items() if "report.json" not in name
+    }
+
+
+@pytest.fixture
+def cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that died before it wrote anything but its state."""
+
+    def die(*args: Any, **options: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(steps, "rewrite", die)
+        with pytest.raises(Died):
+            run(folder)
+    return folder
+
+
+def test_another_question_does_not_go_on_with_the_work(cut: Path) -> None:
+    with pytest.raises(ArchiveError, match="--hash was sha256"):
+        run(cut, algorithm="md5")
+    with pytest.raises(ArchiveError, match="--min-size was 1024"):
+        run(cut, eligibility=Eligibility(min_size=5))
+    assert run(cut, jobs=2, sample=3).converted == 1
+
+
+def test_other_files_do_not_go_on_with_the_work(cut: Path) -> None:
+    path = cut / "in" / "a.warc.gz"
+    data = path.read_bytes()
+    path.write_bytes(data + data)
+    with pytest.raises(ArchiveError, match=r"in/a\.warc\.gz has changed since"):
+        run(cut)
+    path.rename(cut / "elsewhere.warc.gz")
+    with pytest.raises(ArchiveError, match=r"in/a\.warc\.gz was one of its files"):
+        run(cut)
+    path.write_bytes(data)
+    (cut / "in" / "new.warc.gz").write_bytes(data)
+    with pytest.raises(ArchiveError, match=r"has changed since|was none of its files"):
+        run(cut)
+    assert run(cut, force=True).files == 5
+
+
+def test_work_of_another_version_is_begun_anew_only_if_asked(
+    cut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "__version__", "0.0.1")
+    with pytest.raises(ArchiveError, match=r"this is 0\.0\.1"):
+        run(cut)
+    assert run(cut, force=True).converted == 1
+
+
+def test_a_folder_with_something_in_it_is_refused_and_not_touched(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "mine").write_text("mine")
+    before = snapshot(folder)
+    with pytest.raises(ArchiveError, match=r"in it already: mine\. .*--force"):
+        run(folder)
+    assert snapshot(folder) == before
+    run(folder, force=True)
+    done = snapshot(folder)
+    assert done["out/mine"] == b"mine"
+    with pytest.raises(ArchiveError, match="already"):
+        run(folder)
+    assert snapshot(folder) == done
+    run(folder, force=True)
+    assert snapshot(folder) == done
+
+
+def test_two_runs_at_once_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    do = steps.number_clusters
+
+    def meanwhile(*args: Any, **options: Any) -> Any:
+        with pytest.raises(ArchiveError, match="Another process works in"):
+            run(folder)
+        return do(*args, **options)
+
+    monkeypatch.setattr(steps, "number_clusters", meanwhile)
+    run(folder)
+
+
+def test_damage_ends_the_work_or_is_counted_once(folder: Path, planting: Planting) -> None:
+    path = folder / "in" / "a.warc.gz"
+    members = planting.files["a.warc.gz"].members()
+    path.write_bytes(b"".join([members[0][:-9] + b"\0\0\0\0" + members[0][-5:], *members[1:]]))
+    with pytest.raises(DamagedInput, match=r"in/a\.warc\.gz, offset 0"):
+        run(folder)
+    assert not [name for name in snapshot(folder / "out") if ".dedupe/" not in name]
+    done = run(folder, keep_going=True)
+    assert [fault.place for fault in done.faults] == ["in/a.warc.gz, offset 0"]
+    assert (done.fault_count, done.converted) == (1, 1)
+
+
+def test_what_cannot_be_rewritten_is_refused(folder: Path) -> None:
+    faults = Faults()
+    with pytest.raises(UsageError, match="None of the files"):
+        run_steps([], folder / "out", StepOptions(), faults=faults, watch=NoProgress())
+    (given, *_) = find_inputs(["in/a.warc.gz"], faults=faults)
+
+    class Member:
+        name, suffixes, container = "x", (".warc",), "x.wacz"
+
+    with pytest.raises(UsageError, match="in a container"):
+        run_steps(
+            [replace(given, file=Member())], folder / "out", StepOptions(), faults=faults, watch=NoProgress()
+        )
+
+
+def test_digests_are_computed_whatever_the_records_say(folder: Path) -> None:
+    p = Planting()
+    p.file("a.warc.gz")
+    for number in range(2):
+        p.exchange("a.warc.gz", f"same-{number}", f"{SITE}/{number}", text("same", 5_000))
+    found = p.files["a.warc.gz"].records
+    wrong = digest("sha1", b"another payload")
+    for index, record in enumerate(found):
+        if record.label == "same-1":
+            fields = [
+                (name, wrong if name == b"WARC-Payload-Digest" else value) for name, value in record.fields
+            ]
+            found[index] = replace(record, fields=tuple(fields))
+    p.write(folder / "in")
+    done = run(folder, algorithm="sha1")
+    assert (done.converted, done.findings_count, done.fault_count) == (1, 0, 0)

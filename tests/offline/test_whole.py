@@ -1,0 +1,347 @@
+"""The whole way through the command line, and the truth about a planted archive."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import fastwarc.cli
+import pytest
+import warcio.cli
+from offline.calling import call, done
+from offline.garden import garden
+from offline.outputs import assert_deduplicated, assert_restored, read, snapshot
+from offline.planted import SITE, Copy, Planting, fates_of, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def planting() -> Planting:
+    return garden()
+
+
+@pytest.fixture(scope="module")
+def all_done(tmp_path_factory: pytest.TempPathFactory, planting: Planting) -> Path:
+    """The archive below ``in``, deduplicated in one go in ``out`` and step by step in ``stepped``."""
+    folder = tmp_path_factory.mktemp("whole")
+    planting.write(folder / "in")
+    before = snapshot(folder / "in")
+    done(folder, "dedupe", "-r", "in", "-o", "out")
+    in_steps(folder)
+    assert snapshot(folder / "in") == before
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, all_done: Path) -> Path:
+    """A copy of it to work in."""
+    return shutil.copytree(all_done, tmp_path / "own")
+
+
+def planted_part(planting: Planting, folder: Path) -> dict[str, bytes]:
+    """The archive's files below a folder, whatever else is there."""
+    return {name: data for name, data in snapshot(folder).items() if name in planting.files}
+
+
+def all_files(folder: Path) -> list[str]:
+    return [f"in/{name}" for name in snapshot(folder / "in")]
+
+
+def in_steps(folder: Path, *more: str, output: str = "stepped") -> None:
+    done(folder, "warcsum", "-r", "in", "-o", "sums")
+    done(folder, "warccollres", "sums", "-o", "resolved")
+    done(folder, "warcsumproc", "resolved", "-o", "numbered")
+    # A file with nothing but requests and revisits has no line in the manifest; its references count all the same.
+    done(folder, "warcrefs", "numbered", "-o", output, "--files", *all_files(folder), *more)
+
+
+def test_the_truth_that_is_spelled_by_hand_follows_from_the_rules(planting: Planting) -> None:
+    spelled = {
+        label: fate
+        for label, fate in planting.fates.items()
+        if planting.records[label].type in ("response", "request") and "twin" not in label
+    }
+    by_rule = {
+        label: fate
+        for label, fate in fates_of(planting).items()
+        if planting.records[label].type in ("response", "request") and "twin" not in label
+    }
+    assert spelled == by_rule
+    assert sum(isinstance(fate, Copy) for fate in planting.fates.values()) >= 25
+
+
+def test_every_copy_becomes_a_revisit_and_nothing_else_changes(folder: Path, planting: Planting) -> None:
+    assert_deduplicated(planting, folder / "out")
+    assert planted_part(planting, folder / "in") == {
+        name: file.to_bytes() for name, file in planting.files.items()
+    }
+
+
+def test_the_steps_one_by_one_give_the_same_bytes_as_all_in_one_go(folder: Path, planting: Planting) -> None:
+    assert_deduplicated(planting, folder / "stepped")
+    assert planted_part(planting, folder / "stepped") == planted_part(planting, folder / "out")
+
+
+def test_the_comparison_can_number_the_copies_itself(folder: Path) -> None:
+    done(folder, "warccollres", "sums", "--proc", "-o", "at-once")
+    assert (folder / "at-once").read_bytes() == (folder / "numbered").read_bytes()
+
+
+def test_several_processes_give_the_same_bytes_as_one(folder: Path, planting: Planting) -> None:
+    done(folder, "dedupe", "-r", "in", "-o", "quick", "--jobs", "2")
+    assert planted_part(planting, folder / "quick") == planted_part(planting, folder / "out")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_manifests_of_every_format_lead_to_the_same_bytes(
+    form: str, folder: Path, planting: Planting
+) -> None:
+    done(folder, "warcsum", "-r", "in", "-o", f"sums.{form}", "--format", form)
+    done(folder, "warccollres", f"sums.{form}", "--proc", "-o", f"numbered.{form}", "--format", form)
+    done(folder, "warcrefs", f"numbered.{form}", "-o", "formed", "--files", *all_files(folder))
+    assert planted_part(planting, folder / "formed") == planted_part(planting, folder / "stepped")
+
+
+def test_a_manifest_may_be_split_between_machines(folder: Path, planting: Planting) -> None:
+    done(folder, "warccollres", "sums", "-o", "sorted")
+    done(folder, "warcsumsplit", "sorted", "-c", "3", "-o", "part")
+    parts = sorted(path for path in folder.iterdir() if path.name.startswith("part"))
+    assert len(parts) == 3
+    for number, part in enumerate(parts):
+        done(folder, "warccollres", part, "--proc", "-o", f"done-{number}")
+    numbered = [f"done-{number}" for number in range(3)]
+    done(folder, "warcrefs", *numbered, "-o", "joined", "--files", *all_files(folder))
+    assert planted_part(planting, folder / "joined") == planted_part(planting, folder / "stepped")
+
+
+def test_what_was_made_is_undone(folder: Path, planting: Planting) -> None:
+    shutil.rmtree(folder / "in")
+    before = snapshot(folder / "out")
+    done(folder, "restore", "out", "-o", "back")
+    assert_restored(planting, folder / "back")
+    assert snapshot(folder / "out") == before
+
+
+def test_in_place_the_files_become_what_they_would_be_elsewhere(folder: Path, planting: Planting) -> None:
+    called = done(folder, "dedupe", "-r", "in", "--in-place")
+    kept = {".dedupe/manifest.txt", ".dedupe/report.json"}
+    assert f"kept in {folder / 'in' / '.dedupe'}." in called.out
+    assert planted_part(planting, folder / "in") == planted_part(planting, folder / "out")
+    assert set(snapshot(folder / "in")) == set(planting.files) | kept
+    # What is kept is no part of the archive.
+    assert call(folder, "verify", "out", "in").code == 0
+    called = done(folder, "warcsum", "-r", "in", "-o", "in-place", "--json")
+    assert called.json["files"] == len(planting.files)
+    done(folder, "restore", "in", "--in-place")
+    assert_restored(planting, folder / "in")
+    assert set(snapshot(folder / "in")) == set(planting.files) | kept
+
+
+def test_a_revisit_of_what_became_one_earlier_is_told_and_mended_after_a_restoration(tmp_path: Path) -> None:
+    p = Planting()
+    for name in ("a.warc.gz", "b.warc.gz"):
+        p.file(name)
+        copy = p.exchange(name, name, f"{SITE}/{name}", text("page", 4_000))
+    p.file("late.warc.gz")
+    p.revisit("late.warc.gz", "late", f"{SITE}/late", copy)
+    p.write(tmp_path / "in")
+    late = (tmp_path / "in" / "late.warc.gz").rename(tmp_path / "late.warc.gz")
+    done(tmp_path, "dedupe", "in", "--in-place")
+    late.rename(tmp_path / "in" / "late.warc.gz")
+
+    told = done(tmp_path, "dedupe", "in", "--in-place")
+    assert "1 revisit leads to a payload only by digest, as before;" in told.out
+    done(tmp_path, "restore", "in", "--in-place")
+    assert_restored(p, tmp_path / "in", fates_of(p))
+    told = done(tmp_path, "dedupe", "in", "--in-place")
+
+    assert "by digest" not in told.out
+    assert "nowhere" not in told.out
+    assert_deduplicated(p, tmp_path / "in", fates_of(p))
+
+
+def test_a_second_time_there_is_nothing_to_do(folder: Path, planting: Planting) -> None:
+    done(folder, "dedupe", "-r", "out", "-o", "again")
+    assert planted_part(planting, folder / "again") == planted_part(planting, folder / "out")
+    done(folder, "restore", "again", "-o", "back")
+    assert_restored(planting, folder / "back")
+
+
+def test_a_dry_run_writes_nothing_and_counts_what_would_be_done(folder: Path, planting: Planting) -> None:
+    before = snapshot(folder)
+    called = done(
+        folder, "warcrefs", "numbered", "-o", "dry", "--dry-run", "--json", "--files", *all_files(folder)
+    )
+    assert snapshot(folder) == before
+    assert not (folder / "dry").exists()
+    copies = sum(isinstance(fate, Copy) for fate in planting.fates.values())
+    assert f": {copies}," in called.out
+    assert "garden.example" in called.out
+    # A dry run of an output that is there has nothing to refuse.
+    done(folder, "warcrefs", "numbered", "-o", "stepped", "--dry-run")
+
+
+def test_an_output_that_is_there_is_not_touched(folder: Path) -> None:
+    for words in (
+        ("warcsum", "-r", "in", "-o", "sums"),
+        ("warccollres", "sums", "-o", "resolved"),
+        ("warcsumproc", "resolved", "-o", "numbered"),
+        ("warcrefs", "numbered", "-o", "stepped"),
+        ("restore", "in", "-o", "stepped"),
+        ("dedupe", "-r", "in", "-o", "stepped"),
+    ):
+        before = snapshot(folder)
+        called = call(folder, *words)
+        assert called.code == 3, (words, called)
+        assert called.sentences.count("\n") == 1
+        assert snapshot(folder) == before, words
+
+
+def test_both_archives_are_compared_record_by_record(folder: Path, planting: Planting) -> None:
+    assert call(folder, "verify", "in", "out").code == 0
+    name = "crawl a/first.warc.gz"
+    path = folder / "out" / name
+    whole = path.read_bytes()
+    members = [seen.stored for seen in read(path)]
+    labels = [record.label for record in planting.files[name].records]
+    at = {label: number for number, label in enumerate(labels)}
+
+    def without(number: int) -> list[bytes]:
+        return members[:number] + members[number + 1 :]
+
+    def instead(number: int, member: bytes) -> list[bytes]:
+        return [*members[:number], member, *members[number + 1 :]]
+
+    damages = {
+        "a record is missing": without(at["oak-again"]),
+        "a record that was untouched is missing": without(at["fir"]),
+        "the request is missing": without(at["oak-again?"]),
+        "two records have changed places": [*members[:2], members[4], members[3], *members[5:], members[2]],
+        "the original became its copy": instead(at["oak"], members[at["oak-again"]]),
+        "a record is there twice": [*members, members[-1]],
+    }
+    for what, changed in damages.items():
+        path.write_bytes(b"".join(changed))
+        called = call(folder, "verify", "in", "out")
+        assert called.code == 4, what
+        assert name in called.out + called.err, (what, called)
+    path.write_bytes(whole)
+    (folder / "out" / "arc" / "plain.arc").unlink()
+    assert call(folder, "verify", "in", "out").code == 4
+
+
+# Two blocks with one MD5 (Wang and others, 2004). They differ in the highest bit of six bytes, and what follows them
+# does not matter.
+COLLISION = bytes.fromhex(
+    "d131dd02c5e6eec4693d9a0698aff95c2fcab58712467eab4004583eb8fb7f8955ad340609f4b30283e488832571415a"
+    "085125e8f7cdc99fd91dbdf280373c5bd8823e3156348f5bae6dacd436c919c6dd53e2b487da03fd02396306d248cda0"
+    "e99f33420f577ee8ce54b67080a80d1ec69821bcb6a8839396f9652b6ff72a70"
+)
+OTHER_BITS = (19, 45, 59, 83, 109, 123)
+
+
+def test_pages_that_a_weak_digest_takes_for_one_are_told_apart(tmp_path: Path) -> None:
+    other = bytearray(COLLISION)
+    for place in OTHER_BITS:
+        other[place] ^= 0x80
+    one, two = (block + text("rest", 3_000) for block in (COLLISION, bytes(other)))
+    assert one != two
+    assert hashlib.md5(one).digest() == hashlib.md5(two).digest()
+    p = Planting()
+    p.file("a.warc.gz")
+    for number, body in enumerate((one, two, one, two)):
+        fate = Copy(f"weak-{number - 2}") if number >= 2 else None
+        p.exchange("a.warc.gz", f"weak-{number}", f"{SITE}/{number}", body, fate=fate, digest_form="md5")
+    p.write(tmp_path / "in")
+    done(tmp_path, "warcsum", "-r", "in", "-o", "sums", "--hash", "md5")
+    assert len({line.split(" ")[5] for line in (tmp_path / "sums").read_text().splitlines()}) == 1
+    done(tmp_path, "warccollres", "sums", "--proc", "-o", "numbered")
+    lines = [line.split(" ") for line in (tmp_path / "numbered").read_text().splitlines()]
+    assert {line[3][-1]: line[6:8] for line in lines} == {
+        "0": ["1", "1"], "1": ["2", "1"], "2": ["1", "2"], "3": ["2", "2"],
+    }  # fmt: skip
+    done(tmp_path, "warcrefs", "numbered", "-o", "out")
+    assert_deduplicated(p, tmp_path / "out")
+    done(tmp_path, "dedupe", "-r", "in", "-o", "at-once", "--hash", "md5")
+    assert_deduplicated(p, tmp_path / "at-once")
+
+
+def test_stored_digests_that_are_not_those_of_the_bytes_lose_nothing(tmp_path: Path) -> None:
+    p = Planting()
+    p.file("a.warc.gz")
+    for number, name in enumerate(("one", "two", "one")):
+        fate = Copy("lie-0") if number == 2 else None
+        p.exchange(
+            "a.warc.gz", f"lie-{number}", f"{SITE}/{number}", text(name, 3_000), digest_of="lie", fate=fate
+        )
+    p.write(tmp_path / "in")
+    done(tmp_path, "warcsum", "-r", "in", "-o", "trusting", "--hash", "sha1")
+    done(tmp_path, "warccollres", "trusting", "--proc", "-o", "numbered")
+    called = call(tmp_path, "warcrefs", "numbered", "-o", "out")
+    assert called.code == 4
+    assert "--recompute" in called.sentences
+    assert not (tmp_path / "out" / "a.warc.gz").exists()
+    assert call(tmp_path, "warcsum", "-r", "in", "-o", "verified", "--hash", "sha1", "--verify").code == 4
+    done(tmp_path, "warcsum", "-r", "in", "-o", "sums", "--hash", "sha1", "--recompute")
+    done(tmp_path, "warccollres", "sums", "--proc", "-o", "numbered", "--force")
+    done(tmp_path, "warcrefs", "numbered", "-o", "fine")
+    assert_deduplicated(p, tmp_path / "fine")
+    done(tmp_path, "restore", "fine", "-o", "back")
+    assert_restored(p, tmp_path / "back")
+
+
+def called_in_process(program: Callable[[list[str]], object], *words: str) -> tuple[int, str]:
+    """The exit code of another program's command line, and what it printed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            program(list(words))
+        except SystemExit as stop:
+            return int(str(stop.code or 0)), out.getvalue()
+    return 0, out.getvalue()
+
+
+def judged(path: Path) -> tuple[int, set[str], int]:
+    """What warcio and fastwarc say of a file: exit code, ids of records at fault, exit code."""
+    code, out = called_in_process(warcio.cli.main, "check", str(path))
+    faults = {line.split()[3] for line in out.splitlines() if "WARC-Record-ID" in line}
+    return code, faults, called_in_process(fastwarc.cli.main, "check", str(path))[0]
+
+
+def test_other_programs_find_no_fault_that_was_not_there_before(folder: Path, planting: Planting) -> None:
+    clean = 0
+    for name, file in planting.files.items():
+        if file.kind.startswith("arc"):
+            continue
+        before, after = judged(folder / "in" / name), judged(folder / "out" / name)
+        assert after[0] <= before[0], name
+        assert after[1] <= before[1], name
+        assert after[2] <= before[2], name
+        clean += after[0] == after[2] == 0
+    assert clean >= 4
+
+
+def test_an_index_made_by_another_program_lists_every_capture(folder: Path, planting: Planting) -> None:
+    name = "crawl a/first.warc.gz"
+    indexes = []
+    for place in ("in", "out"):
+        words = [sys.executable, "-m", "cdxj_indexer.main", str(folder / place / name)]
+        made = subprocess.run(words, check=True, capture_output=True, text=True)
+        lines = [line.split(" ", 2) for line in made.stdout.splitlines()]
+        indexes.append([(key, time, json.loads(rest)) for key, time, rest in lines])
+    before, after = indexes
+    assert [(key, time, entry["url"]) for key, time, entry in after] == [
+        (key, time, entry["url"]) for key, time, entry in before
+    ]
+    revisits = [entry for *_, entry in after if entry["mime"] == "warc/revisit"]
+    labels = [record.label for record in planting.files[name].records]
+    assert len(revisits) == sum(isinstance(planting.fates.get(label), Copy) for label in labels)
