@@ -13,14 +13,8 @@ version = ".".join(release.split(".")[:2])
 
 extensions = ["sphinx_scrapy"]
 exclude_patterns = ["_build"]
-html_theme = "alabaster"
-html_theme_options = {
-    "description": "Ask each URL once, read each text once, store each byte once",
-    # A line of code of 100 characters fits.
-    "page_width": "1180px",
-    "body_max_width": "960px",
-}
-html_sidebars = {"**": ["about.html", "searchfield.html", "navigation.html"]}
+html_theme = "sphinx_rtd_theme"
+html_theme_options = {"navigation_depth": 2}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 
