@@ -91,10 +91,10 @@ class ContentDedupeMiddleware:
         session.at_start(lambda: check_order(crawler.settings))
         # Found out now, since it may have to be written to JOBDIR.
         session.at_start(lambda: session.crawl_id)
-        store = session.store(settings.store_url)
+        store = session.at_start(lambda: session.stores.open(settings.store_url))
         self._latencies = {step: session.live.latency(step) for step in _STEPS}
         self._judge = session.at_start(lambda: Judge(store.content, judge_options(settings), self._measure))
-        self._guard = session.guard(settings.store_url)
+        self._guard = session.stores.breaker(settings.store_url)
         self._desk = JudgeQueue(session, self._judge, self._guard)
         self._watch = PendingTexts(crawler, session, self._judge, self._guard, store.probe)
         self._actions = {
@@ -102,7 +102,7 @@ class ContentDedupeMiddleware:
             "exact": settings.action_exact,
             "near": settings.action_near,
         }
-        self._limits = PageLimits(crawler, session)
+        PageLimits(crawler, session)
         self._content = store.content
         session.layers["content"] = settings.store_url
         session.at_close(self._close)
@@ -120,7 +120,7 @@ class ContentDedupeMiddleware:
                 request.meta[META_KEY] = (await self._judgement_on(request, response)).verdict
             return response
         if request.callback is NO_CALLBACK:
-            session.inc("dedupe/content/skipped/internal")
+            session.counters.inc("dedupe/content/skipped/internal")
             return response
         start = time.perf_counter()
         judged, is_to_drop = await self._decision_on(request, response)
@@ -128,26 +128,24 @@ class ContentDedupeMiddleware:
         # Always set: a spider that copies the meta of a page into its next request passes on an old verdict.
         request.meta[META_KEY] = verdict
         if verdict.kind == "unknown" and verdict.reason not in (STORE_AWAY, ERROR):
-            session.inc(f"dedupe/content/skipped/{str(verdict.reason).replace(' ', '_')}")
+            session.counters.inc(f"dedupe/content/skipped/{str(verdict.reason).replace(' ', '_')}")
             self._tell(verdict, request, response)
             return response
         self._latencies["verdict"].add(time.perf_counter() - start)
-        session.inc(f"dedupe/content/{verdict.kind}")
+        session.counters.inc(f"dedupe/content/{verdict.kind}")
         if verdict.kind == "near" and verdict.same_url:
-            session.inc("dedupe/content/changed")
+            session.counters.inc("dedupe/content/changed")
         if judged.is_template:
-            session.inc("dedupe/content/template")
+            session.counters.inc("dedupe/content/template")
         if verdict.kind != "unique":
             response.flags.append(f"dedupe-{verdict.kind}")
         self._tell(verdict, request, response)
-        if session.onlookers:
-            session.onlookers.page_judged(judged_page(response, judged, dropped=is_to_drop))
+        if session.observers:
+            session.observers.page_judged(judged_page(request, response, judged, dropped=is_to_drop))
         if is_to_drop:
             assert judged.capture is not None
             self._watch.dropped(judged.capture)
-            session.inc("dedupe/content/dropped")
-            self._limits.page_dropped()
-            session.page_dropped(request)
+            session.counters.inc("dedupe/content/dropped")
             error = DuplicateContent(verdict)
             logger.debug("Dropped %s: %s", response, error, extra={"spider": self._crawler.spider})
             raise error
@@ -161,7 +159,7 @@ class ContentDedupeMiddleware:
         if self._action(request, judged.verdict) != "drop":
             return judged, False
         if judged.verdict.pending or self._is_own_earlier_capture(judged.verdict):
-            self._session.inc("dedupe/content/not_dropped")
+            self._session.counters.inc("dedupe/content/not_dropped")
             return judged, False
         return judged, True
 
@@ -197,7 +195,7 @@ class ContentDedupeMiddleware:
                 f'meta[{ACTION_META_KEY!r}] of {request} is {meta!r}. Allowed: "mark", "drop", or a dict of these by'
                 ' kind of verdict ("unchanged", "exact", "near").'
             )
-            self._session.error("content", error, "The page was marked.")
+            self._session.counters.error("content", error, "The page was marked.")
             return "mark"
         return str(wanted)
 
@@ -218,7 +216,9 @@ class ContentDedupeMiddleware:
             assert isinstance(response, TextResponse)
             return await self._desk.judge(response, kind, mime_of(content_type))
         except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
-            self._session.error("content", error, "The page was passed on unjudged (verdict unknown).")
+            self._session.counters.error(
+                "content", error, "The page was passed on unjudged (verdict unknown)."
+            )
             return Judgement(Verdict("unknown", reason=ERROR))
 
     def _tell(self, verdict: Verdict, request: Request, response: Response) -> None:
@@ -234,10 +234,10 @@ class ContentDedupeMiddleware:
         await self._session.on_worker(self._tidy)
         for step, latency in self._latencies.items():
             if latency.count:
-                self._session.set_stat(f"dedupe/content/latency/{step}/count", latency.count)
+                self._session.counters.set(f"dedupe/content/latency/{step}/count", latency.count)
                 for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
                     value = round(1000 * latency.quantile(share), 3)
-                    self._session.set_stat(f"dedupe/content/latency/{step}/{name}", value)
+                    self._session.counters.set(f"dedupe/content/latency/{step}/{name}", value)
 
     def _tidy(self) -> None:
         # On the worker.
@@ -251,11 +251,18 @@ class ContentDedupeMiddleware:
             self._guard.failed(error)
 
 
-def judged_page(response: Response, judged: Judgement, *, dropped: bool) -> JudgedPage:
-    """What onlookers are told of a page."""
+def judged_page(request: Request, response: Response, judged: Judgement, *, dropped: bool) -> JudgedPage:
+    """The event that observers get for a page."""
     mime = mime_of(declared_type(response) or "")
     return JudgedPage(
-        response.url, response.status, mime, len(response.body), judged.verdict, dropped, judged.is_bare
+        response.url,
+        response.status,
+        mime,
+        len(response.body),
+        judged.verdict,
+        dropped,
+        judged.is_bare,
+        request,
     )
 
 

@@ -152,7 +152,7 @@ class BloomDupeFilter(BaseDupeFilter):
             connect(self._response_received, signal=signals.response_received)
         if self._urls.keeps_failed:
             connect(self._request_reached_downloader, signal=signals.request_reached_downloader)
-            self._session.at_drop(self._pages.dropped)
+            self._session.observers.add(self._pages)
         self._session.run_every(self._settings.flush_s, self._tick, "url")
 
     def request_seen(self, request: Request) -> bool:
@@ -173,13 +173,13 @@ class BloomDupeFilter(BaseDupeFilter):
                     self._pages.found(request)
                 return False
             if self._pages.is_redirected(request) and self._may_return(request, fingerprint):
-                self._session.inc("dedupe/url/redirects_passed")
+                self._session.counters.inc("dedupe/url/redirects_passed")
                 return False
         except Exception as error:  # noqa: BLE001 - Scrapy would drop the request without a trace
             self._passed(error)
             return False
-        if self._session.onlookers:
-            self._session.onlookers.request_filtered(request.url)
+        if self._session.observers:
+            self._session.observers.request_filtered(request.url)
         return True
 
     def log(self, request: Request, spider: Spider) -> None:
@@ -199,7 +199,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 {"request": request},
                 extra=extra,
             )
-        self._session.inc("dupefilter/filtered")
+        self._session.counters.inc("dupefilter/filtered")
 
     def close(self, reason: str) -> Deferred[None] | None:
         """Save the filter. Does nothing when it was never opened, or is closed."""
@@ -217,7 +217,7 @@ class BloomDupeFilter(BaseDupeFilter):
             self._set_stats()
             self._urls.clear(at_start=not self._has_begun)
         except Exception as error:  # noqa: BLE001
-            self._session.error("url", error, "The URL filter was not cleared.")
+            self._session.counters.error("url", error, "The URL filter was not cleared.")
 
     def _opened(self) -> UrlFilter:
         if not self._is_open:
@@ -323,7 +323,7 @@ class BloomDupeFilter(BaseDupeFilter):
         return self._close() if self._is_open else None
 
     def _passed(self, error: BaseException) -> None:
-        self._session.error("url", error, "Such requests pass, and are not recorded.")
+        self._session.counters.error("url", error, "Such requests pass, and are not recorded.")
 
     # Keeping
 
@@ -343,7 +343,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 # Others are not recorded, so there is nothing to forget.
                 if not request.dont_filter or "retry_times" in request.meta:
                     failed += self._fingerprints(request)
-                    self._session.inc("dedupe/url/failed")
+                    self._session.counters.inc("dedupe/url/failed")
             except Exception as error:  # noqa: BLE001
                 self._passed(error)
         return failed
@@ -355,21 +355,23 @@ class BloomDupeFilter(BaseDupeFilter):
         try:
             self._set_stats()
         except Exception as error:  # noqa: BLE001
-            self._session.error("url", error, "The numbers of the URL filter are missing from the stats.")
+            self._session.counters.error(
+                "url", error, "The numbers of the URL filter are missing from the stats."
+            )
         try:
             await self._urls.close(self._pages.all(), self._failed(), lost=self._pages.left_in_memory())
         except Exception as error:  # noqa: BLE001 - the rest of the crawl has to be closed all the same
-            self._session.error("url", error, "The URL filter was not saved as it should be.")
+            self._session.counters.error("url", error, "The URL filter was not saved as it should be.")
 
     def _set_stats(self) -> None:
         if not self._is_open:
             return
         figures = self._urls.figures()
         # After clear() there is nothing left; what was counted before it stays.
-        if not figures.get("seen") and self._session.stats().get("dedupe/url/seen"):
+        if not figures.get("seen") and self._session.counters.all().get("dedupe/url/seen"):
             return
         for name, value in figures.items():
-            self._session.set_stat(f"dedupe/url/{name}", value)
+            self._session.counters.set(f"dedupe/url/{name}", value)
         if figures.get("layers", 0) > 1:
             self._tell_growth()
 

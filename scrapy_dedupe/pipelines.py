@@ -108,7 +108,7 @@ class WarcPipeline:
 
     def _start(self) -> None:
         session, settings = self._session, self._settings
-        index = CrawlIndex(session.store(settings.index_url).index)
+        index = CrawlIndex(session.stores.open(settings.index_url).index)
         try:
             str(settings.folder.absolute()).encode()
         except UnicodeEncodeError as error:
@@ -161,7 +161,7 @@ class WarcPipeline:
             self._writer(crawl, {Path(name).name for info in known.values() for name in info.files}),
             index,
             crawl,
-            session.guard(settings.index_url),
+            session.stores.breaker(settings.index_url),
             rules=rules,
             digest=settings.digest,
             check_files=settings.check_files,
@@ -265,14 +265,14 @@ class WarcPipeline:
                 await self._session.recordings.tell(request)
             else:
                 # A cached response, or the second item of one response: not an exchange to be recorded.
-                self._session.inc("dedupe/warc/items_without_exchange")
+                self._session.counters.inc("dedupe/warc/items_without_exchange")
         return item
 
     def _record(self, request: Request, capture: Capture) -> None:
         if capture.rendering is not None and not self._is_resource(request, capture, capture.rendering):
             return
         if self._has_stopped_recording:
-            self._session.inc("dedupe/warc/not_archived")
+            self._session.counters.inc("dedupe/warc/not_archived")
             return
         limit = max_bytes(self._crawler, request) if self._settings.payload == "decoded" else 0
         self._waiting.append((capture, limit))
@@ -282,7 +282,7 @@ class WarcPipeline:
 
     def _is_resource(self, request: Request, capture: Capture, rendering: Rendering) -> bool:
         """Count a response that is not what the server sent. Return whether it becomes a record."""
-        self._session.inc("dedupe/warc/rendered")
+        self._session.counters.inc("dedupe/warc/rendered")
         is_resource = self._settings.rendered == "resource"
         handlers = self._crawler.settings.getwithbase("DOWNLOAD_HANDLERS")
         handler = handlers.get(request.url.partition(":")[0])
@@ -316,7 +316,7 @@ class WarcPipeline:
         capture, limit = self._next.popleft()
         recorded = self._recorder.record(capture, limit)
         self._latency.add(time.perf_counter() - start)
-        self._session.onlookers.exchange_recorded(capture, recorded)
+        self._session.observers.exchange_recorded(capture, recorded)
         return recorded
 
     def _look_up(self) -> None:
@@ -360,18 +360,20 @@ class WarcPipeline:
             tally, self._tally = self._tally, Counter()
         for key, count in tally.items():
             if count:
-                self._session.inc(f"dedupe/warc/{key}", count)
+                self._session.counters.inc(f"dedupe/warc/{key}", count)
 
     def _fail(self, error: BaseException) -> None:
         session = self._session
-        session.inc("dedupe/warc/not_archived")
+        session.counters.inc("dedupe/warc/not_archived")
         if isinstance(error, ArchiveError):
             if not self._has_stopped_recording:
                 self._has_stopped_recording = self._end.is_broken = session.is_spoiled = True
                 session.close_spider("dedupe_archive_error")
-            session.error("warc", error, "The spider is closed; what was written before is kept.")
+            session.counters.error("warc", error, "The spider is closed; what was written before is kept.")
         else:
-            session.error("warc", error, "This exchange is missing from the archive; the crawl goes on.")
+            session.counters.error(
+                "warc", error, "This exchange is missing from the archive; the crawl goes on."
+            )
 
 
 def capture_of(request: Request, response: Response) -> Capture:

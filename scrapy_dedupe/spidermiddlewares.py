@@ -50,7 +50,7 @@ class ProvenanceSpiderMiddleware(BaseSpiderMiddleware):
                 with suppress(Exception):
                     if adapter.get(self._field) != before:
                         adapter[self._field] = before
-            self._session.inc("dedupe/warc/items_without_field")
+            self._session.counters.inc("dedupe/warc/items_without_field")
             if not self._has_told:
                 self._has_told = True
                 logger.warning(

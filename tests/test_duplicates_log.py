@@ -310,7 +310,7 @@ def test_every_line_comes_into_a_file_once_and_in_order(steps: list[str]) -> Non
 ADDING = """
 import sys
 from pathlib import Path
-from scrapy_dedupe.appended_lines import AppendedLines
+from scrapy_dedupe.files.appended_lines import AppendedLines
 lines = AppendedLines(8_000_000)
 for _ in range(50):
     for _ in range(300):

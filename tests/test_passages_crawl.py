@@ -478,7 +478,7 @@ KILLED = """
 import json, sys
 from crawling import LinkSpider
 from scrapy.crawler import CrawlerProcess
-from scrapy_dedupe import passage_indexing
+from scrapy_dedupe.live.observers import passages as passage_indexing
 passage_indexing._FLUSH_S = 0.2
 process = CrawlerProcess(json.loads(sys.argv[1]))
 process.crawl(LinkSpider, urls=sys.argv[2])

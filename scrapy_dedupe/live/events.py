@@ -1,18 +1,19 @@
-"""Who looks on during a crawl: the report, the log of duplicates, and whoever else wants to know what was decided.
+"""Events of a crawl, and the observers that receive them: report, duplicates log, page limits and page progress.
 
-An onlooker hears of each request that was filtered, each page that has a verdict and each exchange that was recorded,
-after it was. It changes nothing, and it must not hurt: one that raises is counted under ``dedupe/errors/report``, told
-once, and hears of nothing any more.
+An observer receives each filtered request, each judged page and each recorded exchange, after the fact. It must not
+affect the crawl: one that raises is counted under ``dedupe/errors/report``, logged once and removed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from scrapy import Request
 
     from scrapy_dedupe.content import Verdict
     from scrapy_dedupe.crawls.recorder import Recorded
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JudgedPage:
-    """A page and its final verdict. ``mime`` is the declared type, empty without one; ``size_bytes`` is of the decoded body.
+    """A page and its final verdict. ``mime`` is the declared type, or empty; ``size_bytes`` is of the decoded body.
 
-    ``dropped``: the page is kept from the spider. ``is_bare``: it is new, with hardly a word besides what its host puts
-    on many pages.
+    ``dropped``: the page does not reach the spider. ``is_bare``: it is new, and has hardly a word that is not in the
+    template of its host.
     """
 
     url: str
@@ -34,64 +35,57 @@ class JudgedPage:
     verdict: Verdict
     dropped: bool
     is_bare: bool = False
+    request: Request | None = None
 
 
-class Observer(Protocol):
-    """What an onlooker hears. Each call has to be quick: the crawl waits for it."""
+class Observer:
+    """Receives the events of a crawl; a subclass overrides those that it needs. Calls must be quick: the crawl waits."""
 
     def request_filtered(self, url: str) -> None:
-        """The dupefilter took the request for one that was made before. On the event loop."""
+        """The dupefilter has filtered a request. On the event loop."""
 
     def page_judged(self, page: JudgedPage) -> None:
-        """A page got a verdict other than that it is not to be judged. On the event loop."""
+        """A page has a verdict, and was not skipped. On the event loop."""
 
     def exchange_recorded(self, capture: Capture, recorded: Recorded) -> None:
         """An exchange was written, or skipped. On the worker."""
 
 
 class Observers:
-    """All onlookers of one crawl; false while there are none. *failed* is called, on either thread, with what one raised."""
+    """All observers of one crawl; false while there are none. *failed* is called with an observer's exception, on its thread."""
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
         self._lock = Lock()
-        # Replaced as a whole: the two threads go through it at the same time.
+        # Replaced as a whole: the two threads iterate over it at the same time.
         self._all: tuple[Observer, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self._all)
 
-    def add(self, onlooker: Observer) -> None:
-        """Tell *onlooker* from now on."""
+    def add(self, observer: Observer) -> None:
+        """Send the following events to *observer*."""
         with self._lock:
-            self._all = (*self._all, onlooker)
+            self._all = (*self._all, observer)
 
-    def remove(self, onlooker: Observer) -> None:
-        """Tell *onlooker* nothing any more. Safe to repeat."""
+    def remove(self, observer: Observer) -> None:
+        """Send no more events to *observer*. Safe to repeat."""
         with self._lock:
-            self._all = tuple(other for other in self._all if other is not onlooker)
+            self._all = tuple(other for other in self._all if other is not observer)
 
     def request_filtered(self, url: str) -> None:
-        for onlooker in self._all:
-            try:
-                onlooker.request_filtered(url)
-            except Exception as error:  # noqa: BLE001 - whoever looks on must not hurt the crawl
-                self._dismiss(onlooker, error)
+        self._send(lambda observer: observer.request_filtered(url))
 
     def page_judged(self, page: JudgedPage) -> None:
-        for onlooker in self._all:
-            try:
-                onlooker.page_judged(page)
-            except Exception as error:  # noqa: BLE001
-                self._dismiss(onlooker, error)
+        self._send(lambda observer: observer.page_judged(page))
 
     def exchange_recorded(self, capture: Capture, recorded: Recorded) -> None:
-        for onlooker in self._all:
-            try:
-                onlooker.exchange_recorded(capture, recorded)
-            except Exception as error:  # noqa: BLE001
-                self._dismiss(onlooker, error)
+        self._send(lambda observer: observer.exchange_recorded(capture, recorded))
 
-    def _dismiss(self, onlooker: Observer, error: Exception) -> None:
-        self.remove(onlooker)
-        self._failed(error)
+    def _send(self, event: Callable[[Observer], None]) -> None:
+        for observer in self._all:
+            try:
+                event(observer)
+            except Exception as error:  # noqa: BLE001 - an observer must not hurt the crawl
+                self.remove(observer)
+                self._failed(error)

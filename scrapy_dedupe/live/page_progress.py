@@ -18,12 +18,16 @@ from scrapy.utils.url import strip_url
 from scrapy_dedupe.urls.done import DoneWatch
 from scrapy_dedupe.urls.failed import FailedWatch
 
+from .events import Observer
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
+
+    from .events import JudgedPage
 
 # In the meta of a request that was redirected or retried: its URL, which it loses when its meta is handed on.
 _CONTINUES = "_dedupe_continues"
@@ -48,7 +52,7 @@ def requests_in_hand(crawler: Crawler) -> set[Request] | None:
     return {*active, *in_progress, *(item[1] for item in queue)}
 
 
-class PageProgress:
+class PageProgress(Observer):
     """The pages of one crawl."""
 
     def __init__(self, crawler: Crawler) -> None:
@@ -84,9 +88,9 @@ class PageProgress:
         self._sent.ended(request, failed=not is_good)
         return is_good
 
-    def dropped(self, request: Request) -> None:
-        """The content middleware kept the answer from the spider, since its text is known."""
-        self._sent.ended(request)
+    def page_judged(self, page: JudgedPage) -> None:
+        if page.dropped and page.request is not None:
+            self._sent.ended(page.request)
 
     def scheduled(self, request: Request) -> None:
         """A request is about to be enqueued; it may take the place of one that is in progress."""

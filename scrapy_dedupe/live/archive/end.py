@@ -65,11 +65,11 @@ class ArchiveEnd:
             if self._is_packed and self._is_to_be_committed():
                 await self._pack()
         except CrawlStateError as error:
-            session.error(
+            session.counters.error(
                 "warc", error, "The files are whole, but the index does not know all of their records."
             )
         except Exception as error:  # noqa: BLE001 - whatever it was, such a crawl is not committed
-            session.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
+            session.counters.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
         else:
             self._is_closed = True
 
@@ -84,9 +84,9 @@ class ArchiveEnd:
         if done is None:
             return
         self._packed = done
-        session.inc("dedupe/wacz/bytes_written", done.wacz.size_bytes)
-        session.inc("dedupe/wacz/captures", done.wacz.captures)
-        session.inc("dedupe/wacz/pages", done.wacz.pages)
+        session.counters.inc("dedupe/wacz/bytes_written", done.wacz.size_bytes)
+        session.counters.inc("dedupe/wacz/captures", done.wacz.captures)
+        session.counters.inc("dedupe/wacz/pages", done.wacz.pages)
         session.notes["wacz"] = f"{done.wacz.path}, to be replayed with {done.manifest.name}"
 
     async def _stop(self) -> None:
@@ -115,10 +115,10 @@ class ArchiveEnd:
             return False
         try:
             # The file of the index may have been deleted while it was open.
-            await session.on_worker(session.store(self._settings.index_url).probe)
-            await session.on_worker(self._index.commit, crawl, typed_stats(session.stats()))
+            await session.on_worker(session.stores.open(self._settings.index_url).probe)
+            await session.on_worker(self._index.commit, crawl, typed_stats(session.counters.all()))
         except DedupeError as error:
-            session.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
+            session.counters.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
             return False
         session.notes["index"] = f"crawl {crawl} committed to {shown}"
         return True
@@ -130,7 +130,7 @@ class ArchiveEnd:
                 await self._session.on_worker(drop_warc_files, self._index, done)
                 self._session.notes["warc"] = f"in {done.wacz.path}"
         except DedupeError as error:
-            self._session.error("warc", error, "The crawl is committed; nothing is lost.")
+            self._session.counters.error("warc", error, "The crawl is committed; nothing is lost.")
             return
         if self._uploads is None:
             return

@@ -102,19 +102,19 @@ class ReplayMiddleware:
         try:
             found, unresolved = await self._session.on_worker(self._find, asked)
         except TooLarge as error:
-            self._session.inc("dedupe/replay/missing")
+            self._session.counters.inc("dedupe/replay/missing")
             raise self._refusal(request, f"{error} DOWNLOAD_MAXSIZE allows {asked.max_bytes}.") from error
         except DedupeError as error:
-            self._session.error("replay", error, "The request failed; the crawl goes on.")
+            self._session.counters.error("replay", error, "The request failed; the crawl goes on.")
             raise
         if unresolved:
-            self._session.inc("dedupe/replay/unresolved", unresolved)
+            self._session.counters.inc("dedupe/replay/unresolved", unresolved)
         if found is not None:
-            self._session.inc("dedupe/replay/answered")
+            self._session.counters.inc("dedupe/replay/answered")
             request.meta[META_KEY] = provenance(found)
             # As download handlers have it.
             return response_of(found, request.url.partition("#")[0])
-        self._session.inc("dedupe/replay/missing")
+        self._session.counters.inc("dedupe/replay/missing")
         if self._settings.missing == "fetch":
             return None
         raise self._refusal(
@@ -144,7 +144,7 @@ class ReplayMiddleware:
             logger.warning(
                 "DEDUPE_REPLAY: %d damaged places were passed over; what they held is missing.", self._damaged
             )
-            self._session.loop.call(self._session.inc, "dedupe/replay/damaged", self._damaged)
+            self._session.loop.call(self._session.counters.inc, "dedupe/replay/damaged", self._damaged)
         logger.info("DEDUPE_REPLAY: %d records of exchanges in %d files.", count, len(self._files))
 
     def _tell_of_damage(self, damage: Damage) -> None:
@@ -176,7 +176,9 @@ class ReplayMiddleware:
     def _check_reading(self, done: Future[None]) -> None:
         error = done.exception()
         if error is not None:
-            self._session.error("replay", error, "The spider is closed: it has no archive to read from.")
+            self._session.counters.error(
+                "replay", error, "The spider is closed: it has no archive to read from."
+            )
             self._session.close_spider("dedupe_replay_error")
 
     async def _close(self) -> None:

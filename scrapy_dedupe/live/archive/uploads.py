@@ -63,7 +63,7 @@ class Uploads:
             if name:
                 old, new = member_name(path, name), f"{location}/archive/{name}"
             self._rename(old, new)
-        self._session.loop.call(self._session.inc, "dedupe/warc/files_uploaded")
+        self._session.loop.call(self._session.counters.inc, "dedupe/warc/files_uploaded")
         self._pending[path].set_result(True)
 
     def _rename(self, old: str, new: str) -> None:
@@ -85,8 +85,8 @@ class Uploads:
             logger.info("%s was moved by another program.", path)
             self._pending[path].set_result(True)
             return
-        self._session.loop.call(self._session.inc, "dedupe/warc/files_not_uploaded")
-        self._session.error(
+        self._session.loop.call(self._session.counters.inc, "dedupe/warc/files_not_uploaded")
+        self._session.counters.error(
             "upload",
             error,
             f"The file stays where it is; move it with `scrapy dedupe warc upload {self._storage.shown}`.",

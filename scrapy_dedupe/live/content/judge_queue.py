@@ -132,4 +132,4 @@ class JudgeQueue:
 
     def _count(self, pages: int) -> None:
         if pages:
-            self._session.loop.call(self._session.inc, "dedupe/errors/store", pages)
+            self._session.loop.call(self._session.counters.inc, "dedupe/errors/store", pages)

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 
 from scrapy import signals
 
+from scrapy_dedupe.live.events import Observer
+
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_dedupe.live.events import JudgedPage
     from scrapy_dedupe.live.session import Session
 
 
-class PageLimits:
-    """The two limits of one crawl."""
+class PageLimits(Observer):
+    """The two limits of one crawl. Observes it, if one of them is set."""
 
     def __init__(self, crawler: Crawler, session: Session) -> None:
         self._session = session
@@ -29,10 +32,12 @@ class PageLimits:
         if self._limit or self._limit_no_item:
             crawler.signals.connect(self._page_received, signal=signals.response_received)
             crawler.signals.connect(self._item_scraped, signal=signals.item_scraped)
+            session.observers.add(self)
 
-    def page_dropped(self) -> None:
-        self._has_dropped = True
-        self._count()
+    def page_judged(self, page: JudgedPage) -> None:
+        if page.dropped:
+            self._has_dropped = True
+            self._count()
 
     def _page_received(self) -> None:
         self._count()

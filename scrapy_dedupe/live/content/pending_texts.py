@@ -155,7 +155,7 @@ class PendingTexts:
         try:
             self._look()
         except Exception as error:  # noqa: BLE001 - a timer that raises is not called again
-            self._session.error("content", error, "Copies may wait longer before they are dropped.")
+            self._session.counters.error("content", error, "Copies may wait longer before they are dropped.")
         if self._waiting:
             self._answer(time.monotonic())
 
@@ -184,7 +184,7 @@ class PendingTexts:
             self._outcomes.passed.append(page.capture)
         else:
             self._outcomes.failed.append(page.capture)
-            self._session.inc("dedupe/content/failed")
+            self._session.counters.inc("dedupe/content/failed")
         self._recent[page.capture.digest] = has_passed
         if len(self._recent) > _RECENT:
             self._recent.popitem(last=False)
@@ -225,7 +225,9 @@ class PendingTexts:
             self._guard.failed(error)
             loop.call(self._put_back, outcomes)
         except Exception as error:  # noqa: BLE001 - the texts stay pending, which costs no page
-            self._session.error("content", error, "The texts of these pages will be taken as new next time.")
+            self._session.counters.error(
+                "content", error, "The texts of these pages will be taken as new next time."
+            )
         loop.call(self._settling_ended)
 
     def _put_back(self, outcomes: _Outcomes) -> None:

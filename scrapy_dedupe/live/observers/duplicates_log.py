@@ -23,6 +23,7 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_dedupe.errors import ArchiveError, SettingError, folder_fault
 from scrapy_dedupe.files.appended_lines import AppendedLines, is_pipe
+from scrapy_dedupe.live.events import Observer
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.reports.texts import without_user
 from scrapy_dedupe.reports.wording import counted
@@ -68,7 +69,7 @@ _DUPLICATES: Final = frozenset(("unchanged", "exact", "near"))
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
-class DuplicatesLogExtension:
+class DuplicatesLogExtension(Observer):
     """Writes the log of duplicates. Raises :class:`~scrapy_dedupe.errors.SettingError` if its file cannot be written."""
 
     def __init__(self, crawler: Crawler) -> None:
@@ -109,7 +110,7 @@ class DuplicatesLogExtension:
     def _spider_opened(self) -> None:
         session = self._session
         self._common = {"crawl": session.crawl_id, "spider": session.spider_name}
-        session.onlookers.add(self)
+        session.observers.add(self)
         session.run_every(_FLUSH_S, self._tick, "log")
         session.at_close(self._close)
 
@@ -138,7 +139,7 @@ class DuplicatesLogExtension:
     async def _close(self) -> None:
         await self._session.on_worker(self._write)
         if lost := self._lines.give_up():
-            self._session.inc("dedupe/log/lost", lost)
+            self._session.counters.inc("dedupe/log/lost", lost)
             logger.warning(
                 "%s of the log of duplicates %s could not be written and %s lost.",
                 counted(lost, "line"),
@@ -171,7 +172,7 @@ class DuplicatesLogExtension:
         try:
             written = self._lines.write_to(self._path)
         except OSError as error:
-            self._session.error(
+            self._session.counters.error(
                 "log",
                 ArchiveError(
                     f"The log of duplicates {self._path} cannot be written: {error.strerror or error}."
@@ -180,7 +181,7 @@ class DuplicatesLogExtension:
             )
         else:
             if written:
-                self._session.loop.call(self._session.inc, "dedupe/log/lines", written)
+                self._session.loop.call(self._session.counters.inc, "dedupe/log/lines", written)
 
     # On either thread
 

@@ -103,7 +103,7 @@ class CrawlSource:
         if session is None:
             return {}
         return read_crawl(
-            session.stats(),
+            session.counters.all(),
             session.live,
             session.known_crawl_id,
             session.queue_bytes,
@@ -113,7 +113,7 @@ class CrawlSource:
     def failed(self, error: Exception) -> None:
         session = self._session()
         if session is not None and self.is_heard:
-            session.error("metrics", error, "The crawl goes on; its metrics may be out of date.")
+            session.counters.error("metrics", error, "The crawl goes on; its metrics may be out of date.")
 
 
 def _leave_later(places: list[MetricsOutput], source: CrawlSource) -> None:

@@ -96,7 +96,7 @@ class PassageExtension:
                 largest_merge_posts=_LARGEST_MERGE_POSTS,
             )
         except StoreUnavailable as error:
-            self._session.error("passages", error, "The crawl goes on without a passage index.")
+            self._session.counters.error("passages", error, "The crawl goes on without a passage index.")
             return None
         except StoreRefused as error:
             raise StoreRefused(
@@ -118,7 +118,7 @@ class PassageExtension:
             assert isinstance(response, TextResponse)
             self._session.worker.submit_weighing(len(response.body), self._add, response, kind)
         except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
-            self._session.error("passages", error, _PASSED_BY)
+            self._session.counters.error("passages", error, _PASSED_BY)
 
     def _tick(self) -> None:
         self._session.worker.submit(self._flush)
@@ -128,7 +128,7 @@ class PassageExtension:
         self._session.notes["passages"] = str(self._root)
 
     def _skipped(self, reason: str) -> None:
-        self._session.inc(f"dedupe/passages/skipped/{reason}")
+        self._session.counters.inc(f"dedupe/passages/skipped/{reason}")
 
     # On the worker
 
@@ -154,7 +154,7 @@ class PassageExtension:
         except SettingError:
             self._session.loop.call(self._skipped, "url")  # too long to be a name
         except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
-            self._session.error("passages", error, _PASSED_BY)
+            self._session.counters.error("passages", error, _PASSED_BY)
         if self._waiting_bytes >= _FLUSH_BYTES:
             self._flush()
 
@@ -174,7 +174,7 @@ class PassageExtension:
             self._failing_since = now
         # An error of another kind does not pass with time.
         if not isinstance(error, StoreUnavailable) or now - self._failing_since >= _PATIENCE_S:
-            self._session.error("passages", error, _KEPT)
+            self._session.counters.error("passages", error, _KEPT)
 
     def _settle(self) -> None:
         """See whether the index has written what waited: it does so of itself as well, and may fail after it."""
@@ -186,7 +186,7 @@ class PassageExtension:
         self._waiting_bytes = 0
         error = self._index.merge_error
         if error is not None and error is not self._merge_error:
-            self._session.error("passages", error, _NOT_MERGED)
+            self._session.counters.error("passages", error, _NOT_MERGED)
         self._merge_error = error
         self._tell()
 
@@ -204,7 +204,7 @@ class PassageExtension:
         except Exception as error:  # noqa: BLE001 - the other layers have to be closed all the same
             # Where nothing waits only an index that is not there any more is refused.
             written = _GONE if isinstance(error, StoreRefused) else _ALL_IN
-            self._session.error(
+            self._session.counters.error(
                 "passages",
                 error,
                 f"{lost:,} pages of this crawl did not get into the index." if lost else written,
@@ -214,7 +214,7 @@ class PassageExtension:
             self._tell()
 
     def _lose(self, pages: int) -> None:
-        self._session.loop.call(self._session.inc, "dedupe/passages/lost", pages)
+        self._session.loop.call(self._session.counters.inc, "dedupe/passages/lost", pages)
 
     def _tell(self) -> None:
         added = self._index.added
@@ -229,4 +229,4 @@ class PassageExtension:
 
     def _set_stats(self, values: dict[str, int]) -> None:
         for key, value in values.items():
-            self._session.set_stat(key, value)
+            self._session.counters.set(key, value)

@@ -24,6 +24,7 @@ from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.crawls.index import CrawlIndex
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError, StoreError, folder_fault
 from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.live.events import Observer
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.reports.observations import Observations
 from scrapy_dedupe.reports.serialization import pack, unpack
@@ -50,7 +51,7 @@ _EARLY_TICKS: Final = (1, 2, 4, 8)
 _NEEDED: Final = ("jinja2", "vl_convert")
 
 
-class ReportExtension:
+class ReportExtension(Observer):
     """Sees what a crawl saves. Raises :class:`~scrapy_dedupe.errors.SettingError` if its page could not be written."""
 
     def __init__(self, crawler: Crawler) -> None:
@@ -85,7 +86,7 @@ class ReportExtension:
             self._go_on(self._store_url)
         if self._store_url is None and self._page is None:
             return
-        session.onlookers.add(self)
+        session.observers.add(self)
         if self._store_url is not None:
             if self._kept is None:
                 # So that a cancel has something to delete, which is seen, and another process something to find.
@@ -100,13 +101,13 @@ class ReportExtension:
         """Take what an earlier run of this crawl kept."""
         session = self._session
         try:
-            self._kept = session.store(url).reports.load(session.crawl_id)
+            self._kept = session.at_start(lambda: session.stores.open(url)).reports.load(session.crawl_id)
             if self._kept is not None:
                 self._observations = unpack(self._kept, session.crawl_id)
                 session.notes["runs"] = "in this run (the report counts all runs of the crawl)"
         except StoreError as error:
             self._store_url = None
-            session.error("report", error, "What this run sees is not kept.")
+            session.counters.error("report", error, "What this run sees is not kept.")
 
     def request_filtered(self, url: str) -> None:
         self._observations.filtered(url)
@@ -157,7 +158,7 @@ class ReportExtension:
         # Until the end the filter's own figures are not among them.
         figures = self._session.live.url_figures
         urls = {} if figures is None else {f"dedupe/url/{name}": value for name, value in figures().items()}
-        return {**urls, **self._session.stats()}
+        return {**urls, **self._session.counters.all()}
 
     async def _write_page(self) -> None:
         stats = self._stats()
@@ -166,7 +167,7 @@ class ReportExtension:
         except Exception as error:  # noqa: BLE001 - the crawl itself has ended well
             if isinstance(error, OSError):
                 error = ArchiveError(f"The page {self._page} cannot be written: {error.strerror or error}.")
-            self._session.error("report", error, "That changes nothing of the crawl itself.")
+            self._session.counters.error("report", error, "That changes nothing of the crawl itself.")
             # An earlier error of this kind may be the one that is in the log.
             self._session.notes["report"] = f"{self._page} was not written"
         else:
@@ -189,11 +190,11 @@ class ReportExtension:
         session, url = self._session, self._store_url
         if url is None:
             return False
-        guard = session.guard(url)
+        guard = session.stores.breaker(url)
         if guard.open and not is_last:
             return False
         try:
-            reports = session.store(url).reports
+            reports = session.stores.open(url).reports
             if not self._is_ours(reports.load(session.crawl_id)):
                 self._store_url = None
                 return False
@@ -204,7 +205,7 @@ class ReportExtension:
         except StoreError as error:
             guard.failed(error)
         except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
-            session.error("report", error, "What was seen is not kept.")
+            session.counters.error("report", error, "What was seen is not kept.")
         else:
             guard.worked(has_written=True)
             return True
@@ -224,7 +225,7 @@ class ReportExtension:
                 crawl,
             )
         else:
-            self._session.error(
+            self._session.counters.error(
                 "report",
                 CrawlStateError(
                     f"Another process keeps what it sees under the crawl id {crawl} as well. What it kept was left as it"
@@ -249,13 +250,13 @@ class ReportExtension:
 
         session, crawl = self._session, self._session.crawl_id
         url = session.layers.get("warc")
-        if url is not None and not session.guard(url).open:
+        if url is not None and not session.stores.breaker(url).open:
             try:
-                index = CrawlIndex(session.store(url).index)
+                index = CrawlIndex(session.stores.open(url).index)
                 dependencies = Dependencies(index, session.settings.wacz.folder)
                 graph, info = graph_of(dependencies, [crawl]), dependencies.crawls.get(crawl)
             except StoreError as error:
-                session.guard(url).failed(error)
+                session.stores.breaker(url).failed(error)
             else:
                 return report_of([CrawlSeen(crawl, info, self._observations)], graph=graph)
         return report_of([CrawlSeen(crawl, None, self._observations)])

@@ -247,10 +247,10 @@ class LocalUrls:
             self._watch(self._exact_write)
 
     def _watch(self, future: Future[None]) -> None:
-        self._session.error_of(future, "url", "The URL filter itself goes on.")
+        self._session.counters.error_of(future, "url", "The URL filter itself goes on.")
 
     def _not_confirmed(self, error: BaseException) -> None:
-        self._session.error("url", error, "Requests whose hits cannot be confirmed pass.")
+        self._session.counters.error("url", error, "Requests whose hits cannot be confirmed pass.")
 
     def _give_back(self, action: Callable[[], object]) -> None:
         self._is_closed = True

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.live.session import away_at_start
+from scrapy_dedupe.live.stores import away_at_start
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.urls.attachment import Kept
 from scrapy_dedupe.urls.fallback import SteadySharedFilter
@@ -123,7 +123,7 @@ class SharedUrls:
         self._keep_name(shared)
         self._filter = SteadySharedFilter(
             shared,
-            self._session.guard(url),
+            self._session.stores.breaker(url),
             self._session.worker.submit,
             # A shared queue is in the same store and is lost together with the filter.
             outlives_store=not self._queue_is_shared,
@@ -260,7 +260,7 @@ class SharedUrls:
             try:
                 self._again.append(fingerprints)
             except (OSError, StoreUnavailable) as error:
-                self._session.error("url", error, "The URL filter itself goes on.")
+                self._session.counters.error("url", error, "The URL filter itself goes on.")
 
     def _report_loss(self) -> None:
         """Count each loss of the filter on the server, as after ``FLUSHALL``, and log the first one."""
@@ -269,7 +269,7 @@ class SharedUrls:
         self._losses = shared.times_lost
         if self._losses == known:
             return
-        self._session.inc("dedupe/errors/url", self._losses - known)
+        self._session.counters.inc("dedupe/errors/url", self._losses - known)
         if known == 0:
             logger.error(
                 "The shared URL filter %s was lost during the crawl: the store %s was emptied, or another process began "
@@ -283,7 +283,7 @@ class SharedUrls:
             )
 
     def _watch(self, future: Future[None]) -> None:
-        self._session.error_of(future, "url", "The URL filter itself goes on.")
+        self._session.counters.error_of(future, "url", "The URL filter itself goes on.")
 
     def _leave(
         self, filter_: SteadySharedFilter, done: list[bytes], failed: list[bytes], is_lossy: bool
