@@ -1,15 +1,15 @@
-"""Which runs of tokens two texts share.
+"""The maximal runs of tokens that two texts share.
 
-Tokens are compared by their 64-bit hashes. A *run* stands at a token of the one text and at a token of the other; it is
-*maximal* if the tokens before it differ, or one text begins there, and those behind it as well. On each diagonal (the
-difference between the two places) runs do not touch.
+Tokens are compared by their 64-bit hashes. A *run* has a start token in each text and a length. It is *maximal* if it
+cannot be extended: before it, and after it, the tokens differ or one of the texts ends. On each diagonal (the difference
+between the two start tokens) runs do not touch.
 
-How far two places agree is found by bisection over sums of h_j x B^j modulo 2^64 (Karp and Rabin, "Efficient randomized
-pattern-matching algorithms", 1987), so a step costs the same however long the run is.
+The length of a run is found by bisection over sums of h_j x B^j modulo 2^64 (Karp and Rabin, "Efficient randomized
+pattern-matching algorithms", 1987), so the cost of a step does not depend on the length.
 
-Work is bounded. Of what repeats without end not all pairs of places are made (see the module `occurrences`), and of very
-many runs that lie one over the other so many are told as cover all that is shared (`thinned`). So not each pair of places is
-told, but all that is shared is in what is told.
+The work is bounded. For highly repetitive texts not all pairs of places are considered (see `occurrences`), and of very
+many overlapping runs only enough are kept to cover all shared tokens (`thinned`). So a pair of places may be missing, but
+every shared token is in some run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _powers: dict[int, Hashes] = {}
 
 @dataclass(frozen=True, slots=True)
 class AlignedRuns:
-    """Runs that two texts share: the first token in the one, the first token in the other, and how many tokens."""
+    """Runs that two texts share: their start tokens in both texts, and their lengths in tokens."""
 
     a_starts: Positions
     b_starts: Positions
@@ -54,7 +54,7 @@ class AlignedRuns:
 
     @classmethod
     def joined(cls, parts: Sequence[AlignedRuns]) -> AlignedRuns:
-        """Those of all parts, at least one."""
+        """The runs of all *parts*, of which there is at least one."""
         return cls(
             np.concatenate([part.a_starts for part in parts]),
             np.concatenate([part.b_starts for part in parts]),
@@ -62,28 +62,28 @@ class AlignedRuns:
         )
 
     def picked(self, which: NDArray[Any] | slice) -> AlignedRuns:
-        """Those that a mask, a slice or an array of numbers picks."""
+        """The runs selected by a mask, a slice or an array of indexes."""
         return AlignedRuns(self.a_starts[which], self.b_starts[which], self.lengths[which])
 
 
 class Windows:
-    """All windows of *size* tokens of one text, made ready for finding them in others."""
+    """An index of all windows of *size* tokens of one text, for finding them in other texts."""
 
     def __init__(self, hashes: Hashes, size: int) -> None:
         self.hashes = hashes
         self.size = size
         self._sums = _sums(hashes)
-        # In pieces, so that the memory for sorting does not grow with the text.
+        # Index the text in pieces, so that the memory for sorting does not grow with the text.
         self._pieces = [
             (begin, Occurrences(_windows(self._sums, size, begin, begin + _PIECE), size))
             for begin in range(0, max(1, len(hashes) - size + 1), _PIECE)
         ]
 
     def runs_in(self, other: Hashes, groups: Positions | None = None) -> AlignedRuns:
-        """The maximal runs of at least *size* tokens that *other* has as well; of many places of a run, some.
+        """The maximal runs of at least *size* tokens that *other* shares. If a run has many places, only some of them.
 
-        *other* may be several texts with a token between them that equals nothing; *groups* tells which text each token
-        belongs to.
+        *other* may consist of several texts, separated by a token that equals nothing. *groups* is then the number of the
+        text of each token.
         """
         sums = _sums(other)
         values = _windows(sums, self.size)
@@ -97,20 +97,20 @@ class Windows:
 
 
 class PartWindows:
-    """As `Windows`, of the parts of a text from *begins* to *ends* alone; runs do not go from one into another.
+    """Like `Windows`, but only for the parts of a text from *begins* to *ends*. No run crosses the end of a part.
 
-    The parts are in order and do not touch. No run goes through the tokens that *hidden* tells.
+    The parts are in order and do not touch. No run contains a token that is marked in *hidden*.
     """
 
     def __init__(
         self, hashes: Hashes, hidden: NDArray[np.bool_], begins: Positions, ends: Positions, size: int
     ) -> None:
-        # One more token behind each part, which equals nothing.
+        # + 1: a token that equals nothing follows each part.
         lengths = ends - begins + 1
         self._firsts = lengths.cumsum() - lengths
         self._shifts = begins - self._firsts
         places = np.arange(int(lengths.sum())) + self._shifts.repeat(lengths)
-        # Numbers that stand nowhere else, but for a chance of 2^-64.
+        # Hashes that equal no token, except with a probability of 2^-64.
         joined = (places.astype(np.uint64) + np.uint64(1)) * _NOWHERE
         is_used = places < ends.repeat(lengths)
         is_used[is_used] = ~hidden[places[is_used]]
@@ -119,7 +119,7 @@ class PartWindows:
         self._windows = Windows(joined, size)
 
     def runs_in(self, other: Hashes, groups: Positions | None = None) -> AlignedRuns:
-        """The runs that *other* has as well, by their places in the whole text."""
+        """The runs that *other* shares, with places counted in the whole text."""
         runs = self._windows.runs_in(other, groups)
         if not len(runs):
             return runs
@@ -128,9 +128,9 @@ class PartWindows:
 
 
 def thinned(runs: AlignedRuns) -> AlignedRuns:
-    """All runs, unless tokens are on average in very many of them: then those that cover the same in both texts.
+    """All runs; or, if the average token is in too many of them, a selection that covers the same tokens in both texts.
 
-    In the order of the first text.
+    The runs are in the order of the first text.
     """
     if len(runs) <= _LAYERS:
         return runs
@@ -141,24 +141,24 @@ def thinned(runs: AlignedRuns) -> AlignedRuns:
 
 
 def _cover(starts: Positions, lengths: Positions) -> Positions:
-    """The numbers of some spans that together have all that any has; nothing is in three of them."""
+    """The indexes of spans that together cover the same items as all spans. No item is in more than two of them."""
     order = np.lexsort((-lengths, starts))
     ends = starts[order] + lengths[order]
-    # Each that is left reaches further than all that begin before.
+    # Keep only spans that reach further than all spans that begin before them.
     order = order[np.append(True, ends[1:] > np.maximum.accumulate(ends)[:-1])]
     firsts, ends = starts[order], starts[order] + lengths[order]
     chosen, at = [], 0
     while at < len(order):
         chosen.append(at)
-        # The last that begins before this one ends, or the next there is.
+        # Continue with the last span that begins within or at the end of this one; otherwise with the next span.
         at = max(at + 1, int(firsts.searchsorted(ends[at], "right")) - 1)
     return order[chosen]
 
 
 def outermost(runs: AlignedRuns) -> AlignedRuns:
-    """Those that do not lie, in both texts, within the span of one of the longest.
+    """The runs that are not contained, in both texts, in one of the longest runs.
 
-    What repeats within itself agrees with itself shifted: of all these runs the longest says all.
+    Text that repeats itself also agrees with a shifted copy of itself. The longest of these runs includes the others.
     """
     if len(runs) <= 1:
         return runs
@@ -175,7 +175,7 @@ def outermost(runs: AlignedRuns) -> AlignedRuns:
         within &= runs.b_starts[longest, None] <= runs.b_starts[block]
         within &= a_ends[longest, None] >= a_ends[block]
         within &= b_ends[longest, None] >= b_ends[block]
-        # Each is within itself.
+        # Each run contains itself, so runs among the longest are counted once more.
         inside[block] = np.count_nonzero(within, axis=0) > np.isin(np.arange(len(runs))[block], longest)
     return runs.picked(~inside)
 
@@ -183,9 +183,9 @@ def outermost(runs: AlignedRuns) -> AlignedRuns:
 def _runs(
     a: Hashes, a_sums: Hashes, b: Hashes, b_sums: Hashes, seeds: tuple[Positions, Positions], min_tokens: int
 ) -> AlignedRuns:
-    """The maximal equal runs of at least *min_tokens* tokens that go through *seeds*, each once.
+    """The maximal equal runs of at least *min_tokens* tokens that contain one of *seeds*, each once.
 
-    Seeds are pairs of places that may agree; those that do not are passed over. In the order of the first text.
+    Seeds are pairs of places that may have equal tokens; others are ignored. The runs are in the order of the first text.
     """
     a_at, b_at = (np.asarray(side, np.int64) for side in seeds)
     if len(a_at):
@@ -194,19 +194,19 @@ def _runs(
     empty = np.empty(0, np.int64)
     if not len(a_at):
         return AlignedRuns(empty, empty, empty)
-    # By diagonal, along it: of seeds in a row only the first can be the first of a run.
+    # Sorted by diagonal and place. Of consecutive seeds only the first can begin a run.
     step = len(a) + len(b) + 2
     code = np.sort((b_at - a_at + len(a)) * step + a_at)
     code = code[group_bounds(np.diff(code) > 1, len(code))[:-1]]
     diagonal, a_at = np.divmod(code, step)
     b_at = a_at + diagonal - len(a)
     after = _reach(a_sums, b_sums, a_at, b_at, np.minimum(len(a) - a_at, len(b) - b_at))
-    # Most seeds are where their run begins.
+    # Most seeds are at the beginning of their run, so compare the tokens before them first.
     most_before = np.where(a[a_at - 1] == b[b_at - 1], np.minimum(a_at, b_at), 0)
     before = _reach(a_sums, b_sums, a_at, b_at, most_before, -1)
     starts, lengths = a_at - before, before + after
     code = diagonal * step + starts
-    # Those of one run are neighbours, since the order is that of the diagonals.
+    # Seeds of the same run are neighbours, because the order is by diagonal.
     first = group_bounds(code[1:] != code[:-1], len(code))[:-1]
     starts, diagonal, lengths = starts[first], diagonal[first], lengths[first]
     long = lengths >= min_tokens
@@ -219,8 +219,8 @@ def _runs(
 def _reach(
     a_sums: Hashes, b_sums: Hashes, a: Positions, b: Positions, most: Positions, step: int = 1
 ) -> Positions:
-    """How many tokens from *a* and from *b* on are equal, at most *most*; or before them, if *step* is -1."""
-    # The sum of the one that begins further left is lifted to where the other begins.
+    """The number of equal tokens from *a* and *b* on (before *a* and *b* if *step* is -1), at most *most*."""
+    # Multiply the sums of the text with the smaller start by a power of B, so that both have the same exponents.
     shift = np.minimum(a, b)
     a_lift, b_lift = _powers_at(b - shift), _powers_at(a - shift)
     difference = a_sums[a] * a_lift - b_sums[b] * b_lift
@@ -228,7 +228,7 @@ def _reach(
     while (low < high).any():
         middle = (low + high + 1) >> 1
         at = step * middle
-        # What is added to both up to there is the same.
+        # The tokens up to there are equal if both sums grow by the same amount.
         is_equal = a_sums[a + at] * a_lift - b_sums[b + at] * b_lift == difference
         low = np.where(is_equal, middle, low)
         high = np.where(is_equal, high, middle - 1)
@@ -236,7 +236,7 @@ def _reach(
 
 
 def _sums(hashes: Hashes) -> Hashes:
-    """Sums of h_j x B^j over the tokens before each place, one more than there are tokens."""
+    """The sums of h_j x B^j over the tokens before each place, including the end."""
     sums = np.zeros(len(hashes) + 1, np.uint64)
     for begin, powers in _powers_in_blocks(_MULTIPLIER, len(hashes)):
         end = begin + len(powers)
@@ -247,9 +247,9 @@ def _sums(hashes: Hashes) -> Hashes:
 
 
 def _windows(sums: Hashes, size: int, first: int = 0, last: int | None = None) -> Hashes:
-    """Of the windows from *first* to *last* (all, unless it is given) numbers that are equal for equal ones.
+    """Hashes of the windows from *first* to *last* (default: to the end).
 
-    Windows of one text are equal to those of another whatever *first* is.
+    Equal windows have equal hashes, in different texts and for any *first*.
     """
     count = len(sums) - size
     end = count if last is None else min(last, count)
@@ -263,7 +263,7 @@ def _windows(sums: Hashes, size: int, first: int = 0, last: int | None = None) -
 
 
 def _powers_at(exponents: Positions) -> Hashes:
-    """B to the power of each."""
+    """B to the power of each of *exponents*."""
     most = int(exponents.max(initial=0))
     low = _powers_of(_MULTIPLIER, _BLOCK)
     if most < _BLOCK:
@@ -273,7 +273,7 @@ def _powers_at(exponents: Positions) -> Hashes:
 
 
 def _powers_in_blocks(base: int, count: int) -> Iterator[tuple[int, Hashes]]:
-    """The first *count* powers of *base*, in blocks, and the number of each one's first."""
+    """The first *count* powers of *base* in blocks, each with the exponent of its first power."""
     powers = _powers_of(base, _BLOCK)
     for begin in range(0, count, _BLOCK):
         some = powers[: count - begin]
@@ -281,7 +281,7 @@ def _powers_in_blocks(base: int, count: int) -> Iterator[tuple[int, Hashes]]:
 
 
 def _powers_of(base: int, count: int) -> Hashes:
-    """The first powers of *base* modulo 2^64, at least *count*; kept, and made longer when more are asked for."""
+    """At least the first *count* powers of *base* modulo 2^64. The result is cached."""
     kept = _powers.get(base)
     if kept is None or len(kept) < count:
         kept = np.ones(1 << max(10, (count - 1).bit_length()), np.uint64)

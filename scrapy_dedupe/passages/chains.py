@@ -1,11 +1,11 @@
-"""How long a run that a text shares with the asked one can be, told by the keys that it has, before anything is read.
+"""Upper bounds for the number of tokens that texts share with a query text, from their keys only.
 
-Of every *window* of blots in a row that two texts share, both keep one of the same value. So a text that shares a run has
-the keys of all windows in it: as far as a run may go, the keys of the windows make a *chain* that has no gap. n windows in
-a row are a run of n + guarantee - 1 tokens, and no longer one is there if the text lacks the keys on both sides.
+Two texts that share *window* consecutive blots keep the same one of them. So a text that shares a run has the keys of all
+windows in the run: these windows of the query text form a *chain* without gaps. A chain of n windows allows a run of up to
+n + guarantee - 1 tokens. The run cannot be longer if the text lacks the keys of the windows before and after the chain.
 
-A key that stands at very many places of the asked text, in very many texts, would cost more than it tells. Such keys are
-taken to be in all texts, which makes what is told larger, and never too small.
+A key with very many places in the query text and in the index would be too expensive. Such common keys are assumed to be
+in all texts, which may make a bound larger, but never too small.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _LIMITS = (256, 64, 16, 4, 1)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of some *texts* how many tokens of the asked text can stand in passages at most."""
+    """Texts, and the maximum number of tokens of the query text that they can share in passages."""
 
     texts: Numbers
     most_tokens: Numbers
 
 
 class Chains:
-    """The windows of an asked text: *keys* are their numbers in the order of the text, -1 for one that none can have."""
+    """The windows of a query text. *keys* is the number of the key of each window, or -1 if no indexed text has the key."""
 
     def __init__(self, keys: Numbers, guarantee: int) -> None:
         bounds = group_bounds(keys[1:] != keys[:-1], len(keys))
@@ -45,9 +45,9 @@ class Chains:
         self._guarantee = guarantee
 
     def bounds(self, keys: Numbers, texts: Numbers, min_tokens: int) -> Bounds:
-        """Those texts that can share a run of *min_tokens* tokens, which is at least the guarantee.
+        """The texts that can share a run of *min_tokens* tokens, which must be at least the guarantee.
 
-        *texts* have the *keys* beside them, all that they have; a pair may be there twice.
+        *keys* and *texts* are all pairs of a key and a text with it. A pair may occur twice.
         """
         none = np.zeros(0, np.int64)
         if not len(texts) or not self._count:
@@ -58,7 +58,7 @@ class Chains:
         is_common = self._common(places, np.bincount(keys, minlength=size))
         links = np.flatnonzero(~(is_known & is_common[self._keys]))
         begins, ends = self._begins[links], self._ends[links]
-        # How far a chain may go that begins, or that ends, with each link: common keys are no links.
+        # The extent of a chain that begins or ends with each link. Windows with common keys are not links.
         open_begins = np.append(0, ends)[: len(links)]
         open_ends = np.append(begins[1:], self._count)[: len(links)]
         at_texts, at_links = self._links_of(keys, texts, links, is_common, places)
@@ -71,7 +71,7 @@ class Chains:
         lengths = open_ends[last_link] - open_begins[first_link] + self._guarantee - 1
         is_long = lengths >= min_tokens
         of_text, lengths = of_text[is_long], lengths[is_long]
-        # Where nothing but common keys stands in a row.
+        # Series of windows with common keys only.
         gaps = np.append(begins, self._count) - np.append(0, ends) + self._guarantee - 1
         extra = int(gaps[gaps >= max(min_tokens, self._guarantee)].sum())
         if extra:
@@ -88,7 +88,7 @@ class Chains:
 
     @staticmethod
     def _common(places: Numbers, times: Numbers) -> NDArray[np.bool_]:
-        """Which keys are taken to be in all texts."""
+        """Which keys are assumed to be in all texts."""
         costs = places * times
         for limit in (int(places.max(initial=0)), *_LIMITS):
             is_common = places > limit
@@ -104,13 +104,13 @@ class Chains:
         is_common: NDArray[np.bool_],
         places: Numbers,
     ) -> tuple[Numbers, Numbers]:
-        """Each text with each of the links whose key it has."""
+        """Pairs of a text and a link whose key the text has."""
         link_keys = self._keys[links]
         order = link_keys.argsort(kind="stable")
         order = order[int(link_keys[order].searchsorted(0)) :]
         own = np.where(is_common, 0, places)
         starts = own.cumsum() - own
-        # Most keys have one place.
+        # Most keys have one place, so handle these separately.
         only = np.full(len(own), -1, np.int64)
         only[own == 1] = order[starts[own == 1]]
         own_links = only[keys]
@@ -125,5 +125,5 @@ class Chains:
 
 
 def _narrow(codes: Numbers, end: int) -> NDArray[np.integer]:
-    """In half the bytes if they are enough: such are sorted in half the time."""
+    """Convert to uint32 if all codes are below *end* <= 2^32: sorting then takes half the time."""
     return codes.astype(np.uint32) if end < 1 << 32 else codes

@@ -1,10 +1,9 @@
-"""`extract`: the passages that repeat in an index, best first, with all places where they stand.
+"""`extract`: the passages that repeat in an index, best first, with all their places.
 
-A passage is a run of tokens that stands in several documents and that cannot be made longer in all its places (see
-`repeats`); before it is given out, its words are compared in all of them. If the index keeps no texts, it is a run of
-blots instead, and is told by its position.
+A passage is a maximal run of tokens that occurs in several documents (see `repeats`). Its words are compared at all places
+before it is returned. If the index keeps no texts, a passage is a run of blots with positions but without text.
 
-What grows with the index is in files of a work folder that is removed in the end.
+Data that grows with the index is stored in a work folder, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 _CACHED_NAMES: Final = 1 << 15
 
-# Runs of which the places are looked up together, and places.
+# The maximum number of runs, and of places, that are looked up together.
 _MOST_RUNS: Final = 512
 _MOST_PLACES: Final = 1 << 16
 
@@ -64,16 +63,19 @@ def extract(
     work: Path | None = None,
     watch: Progress | None = None,
 ) -> Iterator[Passage]:
-    """The passages of at least *min_tokens* tokens in *min_docs* to *max_docs* documents, at most *top* of them.
+    """Yield the passages of at least *min_tokens* tokens in *min_docs* to *max_docs* documents, at most *top*.
 
-    *min_tokens* is as many as the blotter guarantees to find; shorter ones are found if a blot of theirs is kept. In an
-    index without texts it is as many as one blot has. *sigma* leaves out what stands in fewer documents than that many
-    standard deviations more than most; *taboo* texts and what more than *boilerplate_share* of a host's documents have
-    (None: nothing) are no part of a passage. *nested* gives those too that better ones cover; with *skip_copies*, a text
-    that has several names counts once, under the first.
+    :param min_tokens: the default is the shortest run that the blotter guarantees to find; a shorter passage is found if
+        the index keeps one of its blots. Without texts, the default is the number of tokens of one blot.
+    :param sigma: ignore blots in fewer documents than the mean plus this number of standard deviations.
+    :param taboo: texts whose windows are excluded from passages.
+    :param boilerplate_share: exclude blots in more than this share of the documents of a host. None excludes nothing.
+    :param nested: include passages that better passages cover.
+    :param skip_copies: count a text with several names once, under its first name.
+    :param work: the parent of the folder for temporary files.
 
-    *work* is where a folder for temporary files is made. Raises SettingError for numbers that make no sense,
-    StoreUnavailable if there is no space, StoreRefused if the index is damaged.
+    Raises SettingError for numbers out of range, StoreUnavailable if the disk is full, and StoreRefused if the index is
+    damaged.
     """
     least_tokens = _checked(snapshot, min_docs, max_docs, min_tokens, sigma, top)
     return _extract(
@@ -90,22 +92,20 @@ def _checked(
     sigma: float | None,
     top: int | None,
 ) -> int:
-    """The least number of tokens."""
+    """Check the arguments, and return the minimum number of tokens."""
     blotter = blotter_of(snapshot.parameters.blotter)
     if min_docs < 2:
-        raise SettingError(
-            f"What stands in {min_docs} document does not repeat. Give 2 or more for min_docs."
-        )
+        raise SettingError(f"min_docs is {min_docs}. Give 2 or more.")
     if max_docs is not None and max_docs < min_docs:
-        raise SettingError(f"No passage stands in at least {min_docs} and at most {max_docs} documents.")
+        raise SettingError(f"max_docs is {max_docs}, less than min_docs, which is {min_docs}.")
     if top is not None and top < 1:
-        raise SettingError(f"There cannot be {top} passages in an answer. Ask for 1 at least.")
+        raise SettingError(f"top is {top}. Give 1 or more.")
     if sigma is not None and not abs(sigma) < 1e9:
         raise SettingError(f"sigma is {sigma:g}. Give a number of standard deviations, such as 2.")
     if min_tokens is None:
         return blotter.guarantee if snapshot.parameters.has_texts else blotter.span
     if min_tokens < 1:
-        raise SettingError(f"A passage of {min_tokens} tokens is none. Give 1 or more for min_tokens.")
+        raise SettingError(f"min_tokens is {min_tokens}. Give 1 or more.")
     return min_tokens
 
 
@@ -146,12 +146,13 @@ def _extract(
             ) as ranking,
         ):
             material.release()
-            runs = ranking.best_first() if nested else ranking.telling(material.size, material.extra)
-            yield from _Teller(snapshot, material, min_docs, min_tokens, skip_copies).passages(runs, top)
+            runs = ranking.best_first() if nested else ranking.uncovered(material.size, material.extra)
+            builder = _PassageBuilder(snapshot, material, min_docs, min_tokens, skip_copies)
+            yield from builder.passages(runs, top)
 
 
-class _Spot(NamedTuple):
-    """Where a run stands in a text of the material: the place of the sequence, tokens, characters."""
+class _TextPlace(NamedTuple):
+    """A place of a run: the number of the text in the material, the position in the sequence, tokens, characters."""
 
     text: int
     position: int
@@ -161,17 +162,17 @@ class _Spot(NamedTuple):
     char_end: int
 
 
-class _Named(NamedTuple):
-    """A spot in a document; they are in order as its places are."""
+class _DocumentPlace(NamedTuple):
+    """A place of a run in a document. The fields are in sort order."""
 
     document: int
     first: int
     doc_id: str
-    spot: _Spot
+    place: _TextPlace
 
 
-class _Teller:
-    """Makes passages of runs."""
+class _PassageBuilder:
+    """Builds passages from runs."""
 
     def __init__(
         self,
@@ -192,16 +193,16 @@ class _Teller:
     def passages(self, runs: Iterable[Run], top: int | None) -> Iterator[Passage]:
         left = top
         for group in _groups(runs):
-            for length, spots in zip([run.length for run in group], self._spots_of(group), strict=True):
-                for passage in self._compared(length, self._named(spots)):
+            for length, places in zip([run.length for run in group], self._places_of(group), strict=True):
+                for passage in self._compared(length, self._in_documents(places)):
                     if left == 0:
                         return
                     yield passage
                     if left is not None:
                         left -= 1
 
-    def _spots_of(self, runs: Sequence[Run]) -> Iterator[list[_Spot]]:
-        """Where each run stands; read for all of them at once, because single numbers of a file take long."""
+    def _places_of(self, runs: Sequence[Run]) -> Iterator[list[_TextPlace]]:
+        """The places of each run. They are read for all runs together, because reading single numbers is slow."""
         material = self._material
         counts = [len(run.places) for run in runs]
         positions = np.concatenate([run.places for run in runs])
@@ -210,77 +211,80 @@ class _Teller:
         firsts, ends = material.token_spans(positions, lengths, material.text_starts[owners])
         char_starts, char_ends = material.char_spans(positions, lengths)
         columns = (owners, positions, firsts, ends, char_starts, char_ends)
-        spots = list(map(_Spot, *(column.tolist() for column in columns)))
+        places = list(map(_TextPlace, *(column.tolist() for column in columns)))
         bounds = np.cumsum([0, *counts]).tolist()
         for start, end in pairwise(bounds):
-            yield spots[start:end]
+            yield places[start:end]
 
-    def _named(self, spots: Sequence[_Spot]) -> list[_Named]:
+    def _in_documents(self, places: Sequence[_TextPlace]) -> list[_DocumentPlace]:
         texts = self._material.texts
-        named = [
-            _Named(number, spot.first, name, spot)
-            for spot in spots
-            for number, name in self._names(int(texts[spot.text]))
+        found = [
+            _DocumentPlace(number, place.first, name, place)
+            for place in places
+            for number, name in self._names(int(texts[place.text]))
         ]
-        named.sort()
-        return named
+        found.sort()
+        return found
 
-    def _compared(self, length: int, named: list[_Named]) -> Iterator[Passage]:
-        """The passages of a run: one, unless its words are not the same everywhere though their hashes are."""
-        groups = list(self._groups_of_words(named))
+    def _compared(self, length: int, places: list[_DocumentPlace]) -> Iterator[Passage]:
+        """The passages of a run: one, unless different words have equal hashes."""
+        groups = list(self._groups_of_words(places))
         for group in groups:
             yield from self._passage(group)
         if len(groups) > 1:
-            yield from self._agreeing(length, named)
+            yield from self._common_parts(length, places)
 
-    def _groups_of_words(self, named: Sequence[_Named]) -> Iterable[list[_Named]]:
-        """The places with the same words, each group in order; one text at a time is in memory, and the first."""
+    def _groups_of_words(self, places: Sequence[_DocumentPlace]) -> Iterable[list[_DocumentPlace]]:
+        """Group the places by their words, keeping the order. Only two texts are in memory at a time."""
         if not isinstance(self._material, TokenMaterial):
-            return [list(named)]
-        wording = Wording(self._written(named[0].spot), self._tokeniser)
-        groups: dict[str, list[_Named]] = {}
-        last, group = named[0].spot, ""
-        for item in named:
-            if item.spot is not last:
-                last = item.spot
+            return [list(places)]
+        wording = Wording(self._written(places[0].place), self._tokeniser)
+        groups: dict[str, list[_DocumentPlace]] = {}
+        last, group = places[0].place, ""
+        for item in places:
+            if item.place is not last:
+                last = item.place
                 group = wording.group(self._written(last))
             groups.setdefault(group, []).append(item)
         return groups.values()
 
-    def _agreeing(self, length: int, named: Sequence[_Named]) -> Iterator[Passage]:
-        """What is the same in all places of a run whose words are not."""
-        words = self._tokeniser.words(self._written(named[0].spot))
+    def _common_parts(self, length: int, places: Sequence[_DocumentPlace]) -> Iterator[Passage]:
+        """The parts of a run that have the same words at all places, for a run with different words."""
+        words = self._tokeniser.words(self._written(places[0].place))
         is_same = np.ones(length + 1, np.bool_)
         is_same[length] = False
-        for item in named[1:]:
-            others = self._tokeniser.words(self._written(item.spot))
+        for item in places[1:]:
+            others = self._tokeniser.words(self._written(item.place))
             is_same[:length] &= np.fromiter(map(str.__eq__, words, others), np.bool_, length)
         begin = 0
         for end in np.flatnonzero(~is_same).tolist():
             if end - begin >= self._min_tokens:
-                positions = np.unique([item.spot.position for item in named]) + begin
-                (spots,) = self._spots_of([Run(end - begin, positions)])
-                yield from self._passage(self._named(spots))
+                positions = np.unique([item.place.position for item in places]) + begin
+                (in_texts,) = self._places_of([Run(end - begin, positions)])
+                yield from self._passage(self._in_documents(in_texts))
             begin = end + 1
 
-    def _passage(self, named: Sequence[_Named]) -> Iterator[Passage]:
-        """The passage that stands there, if that is in enough documents."""
-        spot = named[0].spot
-        shown = self._written(spot) if isinstance(self._material, TokenMaterial) else None
-        places = tuple(
-            Place(item.doc_id, item.first, item.spot.end, item.spot.char_start, item.spot.char_end)
-            for item in named
+    def _passage(self, places: Sequence[_DocumentPlace]) -> Iterator[Passage]:
+        """The passage with these places, if they are in enough documents."""
+        first = places[0].place
+        shown = self._written(first) if isinstance(self._material, TokenMaterial) else None
+        passage = Passage(
+            shown,
+            first.end - first.first,
+            tuple(
+                Place(item.doc_id, item.first, item.place.end, item.place.char_start, item.place.char_end)
+                for item in places
+            ),
         )
-        passage = Passage(shown, spot.end - spot.first, places)
         if passage.documents >= self._min_docs:
             yield passage
 
-    def _written(self, spot: _Spot) -> str:
+    def _written(self, place: _TextPlace) -> str:
         assert isinstance(self._material, TokenMaterial)
-        return self._material.written(spot.text, (spot.char_start, spot.char_end))
+        return self._material.written(place.text, (place.char_start, place.char_end))
 
     def _names_of(self, text: int) -> list[tuple[int, str]]:
-        """The documents of a text, with their numbers in the order of adding."""
+        """The numbers and ids of the documents with a text, in the order in which they were added."""
         numbers = self._snapshot.document_numbers_of(text)
         if self._skip_copies:
             numbers = numbers[:1]
@@ -288,7 +292,7 @@ class _Teller:
 
 
 def _groups(runs: Iterable[Run]) -> Iterator[list[Run]]:
-    """Runs in groups, which begin small, so that the first passages are there soon."""
+    """Runs in groups. The first groups are small, so that the first passages are available early."""
     group: list[Run] = []
     places, most = 0, 1
     for run in runs:

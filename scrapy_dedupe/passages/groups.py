@@ -1,4 +1,4 @@
-"""Items in a row in groups, such as equal ones that stand beside each other, and spans of items."""
+"""Groups of consecutive items, such as equal neighbours, and ranges of items."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def group_bounds(is_new: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
-    """Where each group of *count* items begins, and *count* behind that, where the last one ends.
+    """Return the start of each group of *count* items, followed by *count*, the end of the last group.
 
-    *is_new* tells of each item but the first whether it begins a group.
+    *is_new* is, for each item except the first, whether it begins a group.
 
     >>> values = np.array([7, 7, 9, 7])
     >>> group_bounds(values[1:] != values[:-1], 4).tolist(), group_bounds(np.zeros(0, np.bool_), 0).tolist()
@@ -27,7 +27,7 @@ def group_bounds(is_new: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
 
 
 def ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers from each start on, so many.
+    """Return the concatenated ranges of *counts* numbers from each of *starts*.
 
     >>> ranges(np.array([5, 1, 9]), np.array([2, 0, 3])).tolist()
     [5, 6, 9, 10, 11]
@@ -37,7 +37,7 @@ def ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.i
 
 
 def covered(count: int, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of *count* items are in one of the spans.
+    """Return which of *count* items are in one of the ranges from *starts* to *ends*.
 
     >>> np.flatnonzero(covered(9, np.array([1, 2, 7]), np.array([3, 4, 8]))).tolist()
     [1, 2, 3, 7]

@@ -1,12 +1,15 @@
-"""Where the values of one array stand, and the pairs of places of equal values in two.
+"""The places of each value of an array, and pairs of places with equal values in two arrays.
 
-Pairs are bounded. What stands p times in one text and q times in the other makes p x q pairs; if all pairs together are
-more than four million, then of values that have the most only the first and the last place in either text are paired with
-all of the other, so pairs grow with p + q.
+The number of pairs is limited. A value with p places in one text and q places in the other has p x q pairs. If all values
+together have more than four million pairs, only the first and the last place in each text are paired with all places in
+the other text for the most frequent values. Their pairs then grow with p + q.
 
-Who extends pairs to runs needs but some of them: of no value more than 1024 are made. Of a run only the first is made where
-what stands before is the same at all places in the first text. In a periodic stretch, such as one word or line without end,
-of the pairs with a first or last place so many are made as their runs are needed to cover the stretch.
+With ``begins_only``, for callers that extend pairs to runs, fewer pairs are returned:
+
+*   A value has all its pairs only if these are at most 1024.
+*   A pair is left out if it follows from the pair of the places before it, because the same value precedes all places in
+    the first text.
+*   In periodic text, such as one word or line repeated many times, only the pairs needed to cover the text are returned.
 """
 
 from __future__ import annotations
@@ -28,33 +31,33 @@ if TYPE_CHECKING:
     Hashes = NDArray[np.uint64]
 
 _MOST_PAIRS = 1 << 22
-# More than so many pairs of places of one value are not made; fewer, if they are too many in all.
+# The maximum number of pairs of one value. The next lower limit applies if all values together have too many pairs.
 _LIMITS = (1 << 10, 1 << 6, 1 << 2)
-# A run that is told by its pairs alone breaks where one of them is left out.
+# If pairs are not extended to runs, a missing pair splits a run, so the limits are higher.
 _LIMITS_UNEXTENDED = (_MOST_PAIRS, 1 << 18, 1 << 14, *_LIMITS)
 _LONG = 1 << 14
 
 
 class Occurrences:
-    """Where each value of an array stands, made ready for finding the same values in others.
+    """An index of the places of each value in *values*, for finding equal values in other arrays.
 
-    A value stands for *size* tokens, of which the first is at its place.
+    A value represents *size* tokens, the first of which is at the place of the value.
     """
 
     def __init__(self, values: Hashes, size: int = 1) -> None:
         self._size = size
         self._places: Positions = values.argsort(kind="stable").astype(np.int64, copy=False)
         self._values = values[self._places]
-        # Most of what is looked up is not there, which a table of the highest bits tells at once.
+        # Most lookups fail. A table of the highest bits rejects them quickly.
         self._shift = np.uint64(64 - max(12, min(22, 4 + len(values).bit_length())))
         self._may_be_there = np.zeros(1 << (64 - int(self._shift)), np.bool_)
         self._may_be_there[values >> self._shift] = True
 
     @cached_property
     def _before(self) -> Positions:
-        """For each value, at its first place in the order of values: where the one before it has its first place.
+        """For each value, the value that precedes it, or -1 if no value or different values precede its places.
 
-        -1 if different ones stand before it, or none.
+        Values are identified by the index of their first place in sorted order; other items of the array are unused.
         """
         bounds = group_bounds(self._values[1:] != self._values[:-1], len(self._values))
         firsts = bounds[:-1]
@@ -70,10 +73,10 @@ class Occurrences:
     def pairs_with(
         self, values: Hashes, groups: Positions | None = None, *, begins_only: bool = False
     ) -> tuple[Positions, Positions]:
-        """Pairs of places, here and in *values*, of equal values; of many, only some (see above).
+        """Pairs of places with equal values: the place here and the place in *values*. Limited as the module describes.
 
-        *groups* tells, ascending, to which text each of *values* belongs: it is for each text as if it were alone.
-        *begins_only*, for pairs that are extended, leaves out those that follow from the pair of the places before.
+        *groups* is the ascending number of the text of each of *values*. Each text is treated independently.
+        *begins_only* returns only the pairs that are needed to find all runs by extending pairs.
         """
         if not len(self._values):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -110,7 +113,7 @@ class Occurrences:
     def _ranks(
         self, low: Positions, counts: Positions, found: Positions, groups: Positions | None
     ) -> tuple[Positions, Positions]:
-        """Which of its places in the other text each one found is, and how many there are."""
+        """For each found item, its rank among the places of its value in the other text, and their number."""
         rank, total = np.zeros_like(low), np.ones_like(low)
         several = np.flatnonzero(counts > 2) if len(found) < _LONG else np.arange(len(found))
         if len(several):
@@ -134,12 +137,13 @@ class Occurrences:
         is_many: NDArray[np.bool_],
         groups: Positions | None,
     ) -> Positions:
-        """Those of which the pairs do not follow from the pairs of the one before."""
+        """The found items whose pairs do not follow from the pairs of the previous item."""
         follows = found[1:] == found[:-1] + 1
         if groups is not None:
             follows &= groups[found[1:]] == groups[found[:-1]]
         follows &= self._before[low[1:]] == low[:-1]
-        # Of many not all pairs are made, so nothing follows from them, unless they are as many.
+        # A frequent value does not have all its pairs. The next value's pairs follow from it only if both have the same
+        # number of places.
         follows &= ~is_many[:-1] | ((counts[1:] == counts[:-1]) & (total[1:] == total[:-1]))
         return group_bounds(~follows, len(found))[:-1]
 
@@ -152,7 +156,7 @@ class Occurrences:
         total: Positions,
         begins_only: bool,
     ) -> Iterator[tuple[Positions, Positions]]:
-        """Of the places of values that have many, in order: the first and the last on either side with all others."""
+        """Pairs of frequent values: the first and the last place on either side, with all places on the other side."""
         is_first, is_last = rank == 0, (rank == total - 1) & (rank > 0)
         values = np.cumsum(np.append(True, (np.diff(low) != 0) | (np.diff(rank) <= 0))[: len(low)])
         own = self._chains if begins_only else _Chains.none(len(self._places))
@@ -180,24 +184,24 @@ class Occurrences:
 
 @dataclass(frozen=True, slots=True)
 class _Chains:
-    """Of places of values: how many stand before and behind each in its chain, and the step between these, or 0.
+    """For each place: the number of places before and after it in its chain, and the step of the chain (0: no chain).
 
-    A chain is of one value, each a step of at most its size behind the one before: what it stands for is periodic.
+    A chain consists of places of one value at equal distances of at most the size of a value, so its text is periodic.
     """
 
     before: Positions
-    behind: Positions
+    after: Positions
     steps: Positions
 
     @classmethod
     def none(cls, count: int) -> _Chains:
-        """Each alone."""
+        """*count* places without chains."""
         zeros = np.zeros(count, np.int64)
         return cls(zeros, zeros, zeros)
 
     @classmethod
     def of(cls, values: NDArray[Any], places: Positions, size: int) -> _Chains:
-        """Of places in the order of the values."""
+        """The chains of *places*, which are sorted by value."""
         steps = np.diff(places, prepend=0)
         is_apart = (steps > size) | (steps <= 0)
         is_apart |= np.append(True, values[1:] != values[:-1])[: len(values)]
@@ -212,19 +216,19 @@ class _Chains:
     def needed(
         self, own: Positions, others: _Chains, at: Positions, side: int, size: int, is_one: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Which of the pairs of *own* here and *at* in the *others* have to be made to cover all that is shared here.
+        """Which pairs of *own* here and *at* in *others* are needed to cover all shared text here.
 
-        In what has the same period, the run of a pair reaches as far as the chain there goes on: on *side* 1 behind the
-        place, on -1 before it. Not until then another one is needed. If all others are in one chain, which *is_one*
-        tells on side -1, what stands in a chain is covered from the other end.
+        If both chains have the same period, the run of a pair reaches to the end of the other chain: after the place on
+        *side* 1, before it on *side* -1. The next pair is needed only where this run ends. *is_one* is true where all
+        places of the other text are in one chain; the pairs of *side* 1 then cover the chain here.
         """
         steps = self.steps[own]
-        reach = np.where(others.steps[at] == steps, (others.behind if side > 0 else others.before)[at], 0)
-        turn = np.where(steps > 0, reach + size // np.maximum(steps, 1), 1)
-        begun, left = (self.before, self.behind) if side > 0 else (self.behind, self.before)
+        reach = np.where(others.steps[at] == steps, (others.after if side > 0 else others.before)[at], 0)
+        interval = np.where(steps > 0, reach + size // np.maximum(steps, 1), 1)
+        done, left = (self.before, self.after) if side > 0 else (self.after, self.before)
         if side > 0:
-            needed: NDArray[np.bool_] = (begun[own] % turn == 0) | (left[own] == 0)
+            needed: NDArray[np.bool_] = (done[own] % interval == 0) | (left[own] == 0)
         else:
             is_covered = is_one & (steps > 0)
-            needed = (begun[own] == 0) | (~is_covered & ((begun[own] % turn == 0) | (left[own] == 0)))
+            needed = (done[own] == 0) | (~is_covered & ((done[own] % interval == 0) | (left[own] == 0)))
         return needed

@@ -1,15 +1,17 @@
-"""Stretches of a sequence that repeat themselves after a few values, and where in them no run begins.
+"""Periodic sections of a sequence, and the positions in them where no run begins.
 
-A *stretch* of period *q* is as long as each value is the same as the one *q* before, and no 0. Its values may be
-millions, as in a text of one line that comes again and again, and at all but the first *q* of its positions stands what
-stood there before. A run of more than *q* values at a later position *p* overlaps the same run at *p* - *q*, so that its
-place there does not count (see `repeats`), unless it goes on behind the end *E* of the stretch, where the one before
-goes on differently. Such a run is longer to the left in all its places, unless one of them is where some stretch begins:
-and that stretch then ends with the same values, and has *E* - *p* of them. So of the later positions those are kept, and
-those of the last period, where the other stretch may be too short to have been found.
+A *section* of period *q* is a maximal range in which each value equals the value *q* positions before it and is not 0. It
+may have millions of values, for example in a text that repeats one line.
 
-Those that are kept are the *echoes*: that something stands in front of them which they may overlap cannot be seen by the
-positions alone. The same goes for the last *q* - 1 positions of a stretch.
+A run of more than *q* values at a position *p* after the first period overlaps the same run at *p* - *q*, so its place at
+*p* does not count (see `repeats`). The exception is a run that continues beyond the end *E* of the section, because the
+values after *p* - *q* differ there. Such a run can be extended to the left at all its places, and is not maximal, unless
+one of its places is the start of a section. That section ends with the same values and has *E* - *p* of them. So *p* is
+kept if another section with the same end has *E* - *p* values. The positions of the last period are also kept, because
+the other section may be too short to have been found.
+
+The kept positions and the last *q* - 1 positions of a section are *possible overlaps*: they may overlap an earlier
+position that has been dropped, which cannot be seen from the remaining positions.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _MOST: Final = 31
-"""The longest period that is looked for."""
+"""The longest period that is detected."""
 
 _COMPARED: Final = 32
 _ROWS: Final = 1 << 16
@@ -36,8 +38,11 @@ _LENGTH_BITS: Final = 32
 _A: Final = 0xD1342543DE82EF95
 
 
-class _Stretches(NamedTuple):
-    """Stretches of one period, in order: *starts* is where a second period begins; and positions that are kept."""
+class _Sections(NamedTuple):
+    """The sections of one period, in order. *starts* is where the second period of each section begins.
+
+    *kept* are positions at which a run may begin, *near_ends* the last positions of the sections.
+    """
 
     shift: int
     starts: Numbers
@@ -47,7 +52,7 @@ class _Stretches(NamedTuple):
 
 
 class Periods:
-    """The stretches of a sequence that is given in parts, for runs of at least *known* values."""
+    """Finds the periodic sections of a sequence that is given in parts, for runs of at least *known* values."""
 
     def __init__(self, known: int) -> None:
         self._known = known
@@ -55,10 +60,10 @@ class Periods:
         self._edges: list[list[Numbers]] = [[] for _ in self._shifts]
         self._tail: Values = np.zeros(_MOST, np.uint32)
         self._size = 0
-        self._stretches: list[_Stretches] = []
+        self._sections: list[_Sections] = []
 
     def add(self, values: Values) -> None:
-        """The next values."""
+        """Add the next values of the sequence."""
         joined = np.concatenate((self._tail, values))
         is_value = values != 0
         for shift, edges in zip(self._shifts, self._edges, strict=True):
@@ -66,14 +71,14 @@ class Periods:
             is_same &= is_value
             found = np.flatnonzero(np.diff(is_same, prepend=False, append=False)).reshape(-1, 2)
             is_long = found[:, 1] - found[:, 0] >= self._known
-            # What touches an end of the part may be longer.
+            # A section that touches an end of the part may be longer.
             is_long |= (found[:, 0] == 0) | (found[:, 1] == len(values))
             edges.append(found[is_long] + self._size)
         self._tail = joined[-_MOST:]
         self._size += len(values)
 
     def finish(self, sequence: Values) -> None:
-        """All values were given; here they are again, with a 0 at the end."""
+        """Complete the sections. *sequence* has all values again, followed by a 0."""
         for shift, edges in zip(self._shifts, self._edges, strict=True):
             if not edges:
                 continue
@@ -87,31 +92,31 @@ class Periods:
             if len(starts):
                 near_ends = np.unique(ends[:, None] - np.arange(1, shift))
                 kept = self._kept(shift, starts, ends, sequence)
-                self._stretches.append(_Stretches(shift, starts, ends, kept, near_ends))
+                self._sections.append(_Sections(shift, starts, ends, kept, near_ends))
         self._edges = []
 
     def masks(self, start: int, end: int) -> tuple[Mask, Mask]:
-        """Which of the positions from *start* to *end* begin no run, and which of the others are echoes."""
-        dropped, echoes = np.zeros(end - start, np.bool_), np.zeros(end - start, np.bool_)
-        for stretches in self._stretches:
-            behind = stretches.ends - self._known + 1
-            here = slice(np.searchsorted(behind, start, "right"), np.searchsorted(stretches.starts, end))
-            begins = np.maximum(stretches.starts[here], start) - start
-            counts = np.minimum(behind[here], end) - start - begins
+        """Which positions from *start* to *end* begin no run, and which of the others are possible overlaps."""
+        dropped, overlapping = np.zeros(end - start, np.bool_), np.zeros(end - start, np.bool_)
+        for sections in self._sections:
+            section_ends = sections.ends - self._known + 1
+            here = slice(np.searchsorted(section_ends, start, "right"), np.searchsorted(sections.starts, end))
+            begins = np.maximum(sections.starts[here], start) - start
+            counts = np.minimum(section_ends[here], end) - start - begins
             if len(counts):
                 at = ranges(begins, counts)
-                echoes[at] = True
+                overlapping[at] = True
                 repeated = np.zeros(end - start, np.bool_)
                 repeated[at] = True
-                repeated[_between(stretches.kept, start, end)] = False
+                repeated[_between(sections.kept, start, end)] = False
                 dropped |= repeated
-            echoes[_between(stretches.near_ends, start, end)] = True
-        return dropped, echoes & ~dropped
+            overlapping[_between(sections.near_ends, start, end)] = True
+        return dropped, overlapping & ~dropped
 
     def _kept(self, shift: int, starts: Numbers, ends: Numbers, sequence: Values) -> Numbers:
-        """The later positions at which a run may begin that goes on behind the end of its stretch."""
-        goes_on = sequence[ends] != 0
-        starts, ends = starts[goes_on], ends[goes_on]
+        """The positions after the first period at which a run may begin that continues beyond the end of its section."""
+        continues = sequence[ends] != 0
+        starts, ends = starts[continues], ends[continues]
         if not len(starts):
             return starts
         _, groups = np.unique(self._hashes_of_ends(ends, sequence), return_inverse=True)
@@ -120,12 +125,12 @@ class Periods:
         lows = np.searchsorted(lengths, groups | (self._known + shift))
         counts = np.maximum(np.searchsorted(lengths, groups | (ends - starts), "right") - lows, 0)
         which = ranges(lows, counts)
-        as_others = np.repeat(ends, counts) - (lengths[which] & ((1 << _LENGTH_BITS) - 1))
+        at_lengths = np.repeat(ends, counts) - (lengths[which] & ((1 << _LENGTH_BITS) - 1))
         last = np.maximum(ends[:, None] - self._known - np.arange(shift), starts[:, None])
-        return np.unique(np.append(as_others, last))
+        return np.unique(np.append(at_lengths, last))
 
     def _hashes_of_ends(self, ends: Numbers, sequence: Values) -> NDArray[np.uint64]:
-        """What tells the last values of stretches, and the one behind."""
+        """Hashes of the last values of sections, including the value after the section."""
         steps = np.arange(min(self._known, _COMPARED) + 1)
         factors = np.multiply.accumulate(np.full(len(steps), _A, np.uint64))
         parts = [
@@ -136,6 +141,6 @@ class Periods:
 
 
 def _between(positions: Numbers, start: int, end: int) -> Numbers:
-    """The sorted positions from *start* to *end*, counted from there."""
+    """The positions from *start* to *end*, relative to *start*. *positions* are sorted."""
     low, high = np.searchsorted(positions, [start, end])
     return positions[low:high] - start

@@ -1,10 +1,11 @@
-"""Sums of a sequence of numbers by which any two stretches of it are compared at once, however long they are.
+"""Prefix sums of a sequence of numbers, with which any two ranges of it are compared in constant time.
 
-The sum before item *i* is that of value_j x B^j for all j < i, modulo 2^64. So two stretches are told apart by two
-differences. Different ones that are taken to be the same are as rare as collisions of 64 bits in texts that were not
-made for it; what is given out is compared word by word afterwards.
+The sum before item *i* is the sum of value_j x B^j for all j < i, modulo 2^64. Two ranges are compared by the differences
+of the sums at their ends. Different ranges compare equal as rarely as 64-bit hashes collide in texts that were not
+constructed for it; results are compared word by word afterwards.
 
-The file: uint64, the sum before each fourth item, from the first one on. The others are made of it and of the items.
+The file has the sum before every fourth item, starting with the first, as uint64. Other sums are computed from these and
+from the items.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _HIGH: Final = _powers_of(pow(_BASE, 1 << _BITS, 1 << 64), 1 << _BITS)
 
 
 class PrefixSums:
-    """Those of *sequence*, which has fewer than 2^32 items, in the file *path*."""
+    """The prefix sums of *sequence*, which has fewer than 2^32 items, in the file *path*."""
 
     def __init__(self, path: Path, sequence: NDArray[np.uint32]) -> None:
         total = np.uint64(0)
@@ -57,33 +58,33 @@ class PrefixSums:
         self._sequence = sequence
         self._sums: NDArray[np.uint64] | None = None
 
-    def are_equal(self, ours: Numbers, others: Numbers, lengths: Numbers) -> Mask:
-        """Whether so many items from *ours* and from *others* on are the same."""
-        low, high = np.minimum(ours, others), np.maximum(ours, others)
+    def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> Mask:
+        """Whether the ranges of *lengths* items at *a_starts* and at *b_starts* are equal."""
+        low, high = np.minimum(a_starts, b_starts), np.maximum(a_starts, b_starts)
         below = self._before(low + lengths) - self._before(low)
         above = self._before(high + lengths) - self._before(high)
         result: Mask = below * _powers(high - low) == above
         return result
 
-    def reaches(self, ours: Numbers, others: Numbers, least: Numbers, most: Numbers) -> Numbers:
-        """How many items from *ours* and from *others* on are the same: at least *least*, at most *most* are."""
+    def reaches(self, a_starts: Numbers, b_starts: Numbers, least: Numbers, most: Numbers) -> Numbers:
+        """The number of equal items from *a_starts* and *b_starts* on, known to be between *least* and *most*."""
         least, most = least.copy(), most.copy()
         left = np.flatnonzero(least < most)
         while len(left):
             middle = (least[left] + most[left] + 1) >> 1
-            is_equal = self.are_equal(ours[left], others[left], middle)
+            is_equal = self.are_equal(a_starts[left], b_starts[left], middle)
             least[left] = np.where(is_equal, middle, least[left])
             most[left] = np.where(is_equal, most[left], middle - 1)
             left = left[least[left] < most[left]]
         return least
 
     def release(self, sequence: NDArray[np.uint32]) -> None:
-        """Give back the memory of what was read; here is the sequence, read anew."""
+        """Free the memory of the mapped files. *sequence* is the sequence, mapped again."""
         self._sums = None
         self._sequence = sequence
 
     def _before(self, places: Numbers) -> NDArray[np.uint64]:
-        """The sums before items."""
+        """The sum before each of *places*."""
         if self._sums is None:
             self._sums = np.memmap(self._path, np.uint64, "r").view(np.ndarray)
         steps = places >> _STEP_BITS

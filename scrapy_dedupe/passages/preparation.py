@@ -1,11 +1,11 @@
-"""From documents to what a segment stores of them: the expensive part of indexing, free of any index.
+"""Prepare documents for indexing: compute everything that a segment stores of them, without an index.
 
-It is a pure function of its arguments, and both they and the result are plain values, so it runs in other processes as
-well as in this one, with the same result.
+This is the expensive part of indexing. `prepare` is a pure function whose arguments and result can be pickled, so it can
+run in other processes.
 
-A text is a str. A lone surrogate, which no UTF-8 can hold, counts as U+FFFD; that keeps every offset. The digest of a
-text is the first 16 bytes of the SHA-256 of its UTF-8, and is what tells texts apart. The blob of a text is its UTF-8,
-or in an index without texts its outline, each compressed as raw deflate (RFC 1951).
+A text is a str. A lone surrogate cannot be encoded as UTF-8 and counts as U+FFFD, which does not change offsets. The
+digest of a text is the first 16 bytes of the SHA-256 of its UTF-8 and identifies the text. The blob of a text is its
+UTF-8, or in an index without texts its outline, compressed as raw deflate (RFC 1951).
 """
 
 from __future__ import annotations
@@ -38,34 +38,37 @@ if TYPE_CHECKING:
     from .values import Parameters
 
 DIGEST_SIZE = 16
-"""Bytes of a digest."""
+"""The size of a digest in bytes."""
 
 LONGEST_NAME = 8_192
-"""Bytes of UTF-8 that the name of a document or of a host has at most."""
+"""The maximum length of a document id or host name, in bytes of UTF-8."""
 
 LARGEST_TEXT = (1 << 32) - 1
-"""Bytes of UTF-8 that a text has at most."""
+"""The maximum length of a text, in bytes of UTF-8."""
 
 SORTED_BITS = 64
-"""Bits of the numbers that keys are sorted as."""
+"""The number of bits of the integers as which keys are sorted."""
 
-# Level 1 costs 8 ns a byte here; level 6 takes twice the time for a sixteenth less space.
+# Level 1 takes 8 ns per byte. Level 6 takes twice the time and saves a sixteenth of the space.
 _LEVEL = 1
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-# RFC 3986, 3.2: [ user @ ] host [ : port ], where the host may be an address in brackets.
+# RFC 3986, section 3.2: [ user @ ] host [ : port ], where the host may be an address in brackets.
 _AUTHORITY = re.compile(r"https?://(?:[^/?#@\\]*@)?(\[[^\]/?#]*\]|[^/?#:\\]*)", re.IGNORECASE)
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w-]+(?:\.[\w-]+)*\.?)(?::[0-9]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Documents ready to be written. Texts are told by their number here, each different one has one.
+    """Documents that are ready to be written. Each distinct text has a number.
 
-    For each document: *doc_ids*, *hosts* and *texts* (int64). For each text: *digests* (n x 16 uint8), *token_counts*,
-    *char_counts*, *byte_counts* (of the UTF-8), *post_counts*, *raw_sizes* (of the blob before compression),
-    *blob_checksums* (its CRC-32) and, of n + 1 elements, *blob_bounds* in *blobs* (all int64). *keys* (uint64) are those
-    of all texts, one text after another: sorted and each once, with *spots* (uint8); or in an index without texts all of
-    them in the order of the text, without spots.
+    For each document: *doc_ids*, *hosts* and *texts*, the number of its text (int64).
+
+    For each of n texts: *digests* (n x 16 uint8), *token_counts*, *char_counts*, *byte_counts* (of the UTF-8),
+    *post_counts*, *raw_sizes* (of the blob before compression), *blob_checksums* (CRC-32), and *blob_bounds* (n + 1
+    offsets in *blobs*), all int64.
+
+    *keys* (uint64) are the keys of all texts, one text after another. In an index with texts, the keys of a text are
+    sorted and distinct, with *spots* (uint8). In an index without texts, all keys are in text order, without spots.
     """
 
     doc_ids: tuple[str, ...]
@@ -85,9 +88,9 @@ class Prepared:
 
 
 def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters) -> Prepared:
-    """Prepare documents: name, host (None: that of the name, if it is a web address) and text of each.
+    """Prepare documents, each given as id, host and text. If the host is None, it is taken from an id that is a URL.
 
-    Raises SettingError for a name or host that cannot be one (`checked_name`), and for a text of 4 GB.
+    Raises SettingError for an invalid id or host (see `checked_name`), and for a text of 4 GB or more.
     """
     numbers: dict[bytes, int] = {}
     texts: list[str] = []
@@ -136,7 +139,7 @@ def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters
 
 
 def digest_of(text: str) -> bytes:
-    """The digest of a text.
+    """Return the digest of a text.
 
     >>> digest_of("").hex()
     'e3b0c44298fc1c149afbf4c8996fb924'
@@ -145,23 +148,21 @@ def digest_of(text: str) -> bytes:
 
 
 def checked_name(doc_id: str) -> str:
-    """The name of a document. Raises SettingError for one that is empty, too long, or has characters it cannot have."""
+    """Return *doc_id*. Raises SettingError if it is empty or too long, or contains NUL or a lone surrogate."""
     if not isinstance(doc_id, str) or not doc_id:
-        raise SettingError(
-            f"{doc_id!r} cannot name a document. Give a string that is not empty, such as a URL."
-        )
-    return _checked(doc_id, "The name of a document")
+        raise SettingError(f"{doc_id!r} is not a valid document id. Give a non-empty string, such as a URL.")
+    return _checked(doc_id, "The document id")
 
 
 def checked_host(host: str) -> str:
-    """The host of a document, "" for none. Raises SettingError as `checked_name` does."""
+    """Return *host*, which may be empty. Raises SettingError for the reasons of `checked_name`."""
     if not isinstance(host, str):
-        raise SettingError(f"{host!r} cannot be a host. Give a string, or None for that of the URL.")
-    return _checked(host, "The host of a document") if host else host
+        raise SettingError(f"{host!r} is not a host. Give a string, or None for the host of the URL.")
+    return _checked(host, "The host") if host else host
 
 
 def host_of(doc_id: str) -> str:
-    """The host of an http or https address, in lower case and without user and port; "" if there is none.
+    """Return the host of an http or https URL in lower case, without user and port. Otherwise return "".
 
     >>> host_of("https://me@Docs.Example.org:8080/a?b"), host_of("docs/a.txt")
     ('docs.example.org', '')
@@ -171,30 +172,30 @@ def host_of(doc_id: str) -> str:
 
 
 def checked_text(doc_id: str, text: str) -> str:
-    """The text, if it can be that of a document. Raises SettingError."""
+    """Return *text*. Raises SettingError if it is not a str or is too long."""
     if not isinstance(text, str):
         raise SettingError(f"The text of {doc_id!r} is {type(text).__name__}, not str. Decode it.")
-    if len(text) > LARGEST_TEXT // 4:  # a character has four bytes at most
+    if len(text) > LARGEST_TEXT // 4:  # a character has at most four bytes
         _refuse_large(doc_id, len(_utf8(text)[1]))
     return text
 
 
 def host_named(name: str) -> str:
-    """The host that is meant by *name*, as `host_of` tells those of addresses; "" for none. Raises SettingError.
+    """Return *name* as `host_of` returns the host of a URL; "" stays "". Raises SettingError if it is not a host name.
 
     >>> host_named("Docs.Example.org:8080"), host_named("[::1]")
     ('docs.example.org', '[::1]')
     """
     found = _HOST.fullmatch(name)
     if name and found is None:
-        raise SettingError(f"{name[:200]!r} is no name of a host. Give one such as www.example.org.")
+        raise SettingError(f"{name[:200]!r} is not a host name. Give one such as www.example.org.")
     return checked_host(found[1].lower()) if found else ""
 
 
 def _refuse_large(doc_id: str, size_bytes: int) -> None:
     if size_bytes > LARGEST_TEXT:
         raise SettingError(
-            f"The text of {doc_id!r} has {size_bytes:,} bytes, and {LARGEST_TEXT:,} are the most."
+            f"The text of {doc_id!r} has {size_bytes:,} bytes; the maximum is {LARGEST_TEXT:,}."
         )
 
 
@@ -203,14 +204,14 @@ def _checked(name: str, what: str) -> str:
         size = len(name.encode())
     except UnicodeEncodeError as error:
         raise SettingError(
-            f"{what} has a lone surrogate at {error.start}: {name[:200]!r}. Give it as Unicode text."
+            f"{what} has a lone surrogate at character {error.start}: {name[:200]!r}. Give valid Unicode text."
         ) from None
     if size > LONGEST_NAME:
         raise SettingError(
-            f"{what} has {size:,} bytes, and {LONGEST_NAME:,} are the most: {name[:60]!r}... Give a shorter one."
+            f"{what} has {size:,} bytes; the maximum is {LONGEST_NAME:,}: {name[:60]!r}... Give a shorter one."
         )
     if "\0" in name:
-        raise SettingError(f"{what} has a NUL character: {name[:200]!r}. Give one without.")
+        raise SettingError(f"{what} has a NUL character: {name[:200]!r}. Remove it.")
     return name
 
 
@@ -225,8 +226,8 @@ def _utf8(text: str) -> tuple[str, bytes]:
 def _each_once(
     stored: NDArray[np.uint64], parts: NDArray[np.int64], counts: NDArray[np.int64], key_bits: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]:
-    """Sort the keys of each text, each once, with the spot that has all *parts* of the text where it stands."""
-    # Text, key and part are sorted as one number, which has room for so many texts at a time.
+    """Sort the keys of each text and remove duplicates. The spot of a key covers all *parts* of the text with the key."""
+    # Text, key and part are sorted as one integer, which limits the number of texts per call.
     most = 1 << (SORTED_BITS - PART_BITS - key_bits)
     if len(counts) > most:
         bounds = np.cumsum(np.append(0, counts))
@@ -237,26 +238,26 @@ def _each_once(
         keys_, spots, kept = (np.concatenate(column) for column in zip(*pieces, strict=True))
         return keys_, spots, kept
     shift = np.uint64(key_bits)
-    together = np.repeat(np.arange(len(counts), dtype=np.uint64) << shift, counts)
-    together |= stored
-    together <<= np.uint64(PART_BITS)
-    together |= parts.view(np.uint64)
-    together.sort()
-    found = (together & np.uint64((1 << PART_BITS) - 1)).astype(np.uint8)
-    together >>= np.uint64(PART_BITS)
-    is_new = np.ones(len(together) + 1, bool)  # and one for the end
-    np.not_equal(together[1:], together[:-1], out=is_new[1:-1])
+    packed = np.repeat(np.arange(len(counts), dtype=np.uint64) << shift, counts)
+    packed |= stored
+    packed <<= np.uint64(PART_BITS)
+    packed |= parts.view(np.uint64)
+    packed.sort()
+    found = (packed & np.uint64((1 << PART_BITS) - 1)).astype(np.uint8)
+    packed >>= np.uint64(PART_BITS)
+    is_new = np.ones(len(packed) + 1, bool)  # one more for the end
+    np.not_equal(packed[1:], packed[:-1], out=is_new[1:-1])
     spots = spots_between(found[is_new[:-1]], found[is_new[1:]])
-    together = together[is_new[:-1]]
-    firsts = np.searchsorted(together, np.arange(len(counts) + 1, dtype=np.uint64) << shift)
-    together &= np.uint64((1 << key_bits) - 1)
-    return together, spots, np.diff(firsts)
+    packed = packed[is_new[:-1]]
+    firsts = np.searchsorted(packed, np.arange(len(counts) + 1, dtype=np.uint64) << shift)
+    packed &= np.uint64((1 << key_bits) - 1)
+    return packed, spots, np.diff(firsts)
 
 
 def _outlines(
     tokens: Tokens, bounds: NDArray[np.int64], blots: Blots, first_blots: NDArray[np.int64], blotter: Blotter
 ) -> list[bytes]:
-    """The outline of each text, encoded."""
+    """The encoded outline of each text."""
     char_starts = tokens.starts[blots.starts]
     char_ends = tokens.ends[blots.starts + (blotter.span - 1)]
     outlines = []

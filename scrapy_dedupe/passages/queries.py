@@ -1,13 +1,13 @@
-"""Questions to an index: which documents share passages with a text, what its blots are, and where a blot stands.
+"""Queries: documents that share passages with a text, the blots of a text, and the places of a blot.
 
-`like` looks the text's blots up, tells for each indexed text how much of the asked one it can share at most (see the
-module `chains`), and compares the text word by word with those that can share most. With the default of `min_tokens`
-every text that shares a run of so many tokens can be a hit; with fewer, a text is found only if it shares a blot that the
-index holds.
+`like` looks up the blots of the query text, computes for each indexed text the maximum number of tokens that it can share
+with the query text (see `chains`), and compares the query text word by word with the texts that can share most. With the
+default `min_tokens`, every text that shares a run of this length is a candidate. With a smaller value, a text is found
+only if it shares a blot that the index holds.
 
-A document's blots that are boilerplate on its host, or on the host of the asked text if that is told, count for nothing,
-and no passage goes through them. Of the windows of boilerplate some only have a blot that the index holds, so a passage
-may go on into it for some tokens, fewer than a window has. Of a taboo text all windows count.
+Blots that are boilerplate on the host of the document, or on the host of the query text if it is given, are ignored, and
+no passage contains them. The index holds the blots of only some windows of boilerplate, so a passage may reach into
+boilerplate by fewer tokens than a window has. Of taboo texts, all windows are excluded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .boilerplate import SHARE
 from .boilerplate_posts import templates_of
 from .occurrences import Occurrences
 from .preparation import digest_of
-from .shared_passages import AskedText, SharedPassage, shares_in_outline, shares_in_texts
+from .shared_passages import QueryText, SharedPassage, shares_in_outline, shares_in_texts
 from .text_ranges import tokens_before
 from .tokens import tokeniser_named
 from .values import Hit, Passage, Place
@@ -41,14 +41,15 @@ if TYPE_CHECKING:
     from .tokens import Tokeniser
     from .values import Outline, Parameters
 
+# The search ends after this multiple of `top` texts, if `top` documents have been found.
 _LOOKED_INTO = 2
-# Mostly a text shares a little less than it can.
+# A text usually shares slightly less than its maximum.
 _LIKELY = 0.9
 _FEW = 10
 _MOST_AT_ONCE = 640
-# Characters of the texts that are in memory at once, unless one alone has more; and tokens that are compared at once: the
-# asked ones, for each of the texts.
+# The maximum number of characters of indexed texts in memory at once, except that a single text may have more.
 _MOST_CHARACTERS = 16_000_000
+# The maximum number of tokens compared at once: those of the query text, counted for each indexed text.
 _MOST_TOKENS = 4_000_000
 _MOST_KEYS = 1 << 17
 _first_documents: WeakKeyDictionary[IndexSnapshot, NDArray[np.int64]] = WeakKeyDictionary()
@@ -56,7 +57,7 @@ _first_documents: WeakKeyDictionary[IndexSnapshot, NDArray[np.int64]] = WeakKeyD
 
 @dataclass(frozen=True, slots=True)
 class BlotRow:
-    """A blot of a text, and the tokens and characters that it is made of; ends are behind the last."""
+    """A blot of a text, and the ranges of tokens and characters from which it is computed. Ends are exclusive."""
 
     blot: int
     token_start: int
@@ -67,7 +68,7 @@ class BlotRow:
 
 @dataclass(frozen=True, slots=True)
 class Unblotted:
-    """Where a blot stands: its tokens as they are written in the first place (None without texts), and all places."""
+    """A blot with its places. The text of *passage* is that of the first place, or None if the index keeps no texts."""
 
     blot: int
     passage: Passage
@@ -84,34 +85,38 @@ def like(
     left_out: Container[str] = (),
     host: str | None = None,
 ) -> list[Hit]:
-    """The documents that share passages of at least *min_tokens* tokens with *text*, at most *top*, the best first.
+    """Return at most *top* documents that share passages of at least *min_tokens* tokens with *text*, the best first.
 
-    *min_tokens* is the shortest run that the index is sure to find, unless another is given. *boilerplate_share* None
-    keeps boilerplate in. Documents in *left_out* are no hits. *host* says that *text* is a page of this host, whose
-    boilerplate in the index then counts for nothing in the other documents either. Of equal scores the document that was
-    added first comes first.
+    Documents with equal scores are in the order in which they were added.
 
-    Texts are looked into in the order of how much of *text* they can share at most, but one that is equal to it first. It
-    ends when *top* documents are found and what is left can hardly be better, or after 2 x *top* texts with these: of
-    many that share about equally much, others may be given than the very best. So it is with texts of very few different
-    words, of which all can share everything. As long as there are fewer, all texts that can share a passage are looked
-    into.
+    :param min_tokens: the default is the shortest run that the index is guaranteed to find.
+    :param boilerplate_share: None includes boilerplate.
+    :param taboo: texts whose windows are excluded from passages.
+    :param left_out: ids of documents that are not returned.
+    :param host: the host of *text*. Its boilerplate in the index is then ignored in all documents.
 
-    Raises SettingError for numbers that make no sense, StoreRefused if the index is damaged.
+    Texts are compared in descending order of the maximum number of tokens that they can share; a text that is equal to
+    *text* comes first. The search ends when *top* documents have been found and the remaining texts are unlikely to be
+    better, or when *top* documents have been found after 2 x *top* texts. So among many documents that share about the
+    same amount, the result may not contain the very best. This also applies to texts with very few different words, since
+    all of them can share everything. If fewer than *top* documents are found, all texts that can share a passage have
+    been compared.
+
+    Raises SettingError for numbers out of range, and StoreRefused if the index is damaged.
     """
     if top < 1:
-        raise SettingError(f"There cannot be {top} documents in an answer. Ask for 1 at least.")
-    tokeniser, blotter = _made_with(snapshot.parameters)
+        raise SettingError(f"top is {top}. Give 1 or more.")
+    tokeniser, blotter = _tokeniser_and_blotter(snapshot.parameters)
     least = blotter.guarantee if min_tokens is None else min_tokens
     if least < 1:
-        raise SettingError(f"A passage cannot have {least} tokens. Give 1 at least.")
-    asked = AskedText.of(text, tokeniser, blotter, taboo, least)
-    return _Search(snapshot, asked, boilerplate_share, host).hits(top, left_out)
+        raise SettingError(f"min_tokens is {least}. Give 1 or more.")
+    query = QueryText.of(text, tokeniser, blotter, taboo, least)
+    return _Search(snapshot, query, boilerplate_share, host).hits(top, left_out)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a text shares, how many tokens of the asked text that is, and the numbers of the documents that have it."""
+    """An indexed text with shared passages: the number of query tokens covered, and the documents with this text."""
 
     covered: int
     text: int
@@ -120,17 +125,17 @@ class _Found:
 
 
 class _Search:
-    """What the index holds of a text's blots."""
+    """One `like` query: the posts of the blots of the query text, without boilerplate."""
 
     def __init__(
-        self, snapshot: IndexSnapshot, asked: AskedText, boilerplate_share: float | None, host: str | None
+        self, snapshot: IndexSnapshot, query: QueryText, boilerplate_share: float | None, host: str | None
     ) -> None:
         self._snapshot = snapshot
-        self._asked = asked
+        self._query = query
         self._hidden: dict[int, NDArray[np.bool_]] = {}
         self._numbers = np.zeros(snapshot.text_count, np.int32)
         self._keys_of_text, self._key_of_blot = np.unique(
-            keys(asked.blots, asked.blotter), return_inverse=True
+            keys(query.blots, query.blotter), return_inverse=True
         )
         self._templates: dict[int, list[int]] = {}
         parts: list[tuple[NDArray[np.int64], ...]] = []
@@ -140,12 +145,12 @@ class _Search:
         self._keys, self._texts, self._where = (
             np.concatenate([part[i] for part in parts]) if len(parts) > 1 else parts[0][i] for i in range(3)
         )
-        # What is the template of the asked page's own host, by the numbers of its keys.
-        self._own: list[int] = []
+        # The numbers of the keys that are boilerplate on the host of the query text.
+        self._own_templates: list[int] = []
         if host and host in snapshot.host_names:
-            self._own = self._templates.get(snapshot.host_names.index(host), [])
-        if self._own:
-            others = ~np.isin(self._keys, self._own)
+            self._own_templates = self._templates.get(snapshot.host_names.index(host), [])
+        if self._own_templates:
+            others = ~np.isin(self._keys, self._own_templates)
             self._keys, self._texts, self._where = (
                 self._keys[others],
                 self._texts[others],
@@ -153,7 +158,7 @@ class _Search:
             )
 
     def _posts(self, begin: int, share: float | None) -> tuple[NDArray[np.int64], ...]:
-        """The posts of some keys, which are numbered from the first of them."""
+        """The posts of the keys from number *begin* on; their key numbers are relative to *begin*."""
         some = self._keys_of_text[begin : begin + _MOST_KEYS]
         if share is None:
             return self._snapshot.find(some, in_order=False)
@@ -166,7 +171,7 @@ class _Search:
         candidates, most = self._candidates()
         order = _first_documents_of(self._snapshot)
         found: list[_Found] = []
-        # Of the documents found so far: how good they are, the best first.
+        # The sort keys of the documents found so far, the best first.
         ranks: list[tuple[int, int]] = []
         documents: dict[int, list[int]] = {}
         shares: dict[int, list[SharedPassage]] = {}
@@ -179,22 +184,22 @@ class _Search:
                 break
             end = self._end(candidates, begin, size)
             if end > read:
-                # When there are enough, mostly two more turns are left, which are read faster at once.
+                # When enough documents have been found, usually two more rounds follow. Reading them together is faster.
                 read = self._end(candidates, begin, 2 * size if len(ranks) >= top else size)
                 documents = self._documents_of(candidates[begin:read], left_out)
                 shares = dict(self._shares(list(documents)))
             for text in candidates[begin:end]:
                 if shares.get(text):
-                    covered = self._asked.tokens_covered(shares[text])
+                    covered = self._query.tokens_covered(shares[text])
                     found.append(_Found(covered, text, shares[text], documents[text][:top]))
                     ranks += [(-covered, int(order[text]))] * len(found[-1].documents)
             begin = end
             ranks.sort()
             size = self._next_size(size, begin, len(ranks), top)
-        return list(self._told(found, top))
+        return list(self._best(found, top))
 
     def _documents_of(self, texts: list[int], left_out: Container[str]) -> dict[int, list[int]]:
-        """The numbers of the documents that have each of these texts and can be hits, if there are any."""
+        """For each of these texts, the numbers of the documents that can be hits. Texts without any are left out."""
         documents = {text: self._snapshot.document_numbers_of(text) for text in texts}
         if left_out:
             documents = {
@@ -206,51 +211,52 @@ class _Search:
 
     @staticmethod
     def _next_size(size: int, looked_into: int, documents: int, top: int) -> int:
-        """How many candidates are looked into next, after *size* at once, and so many in all with their *documents*.
+        """The number of candidates to compare next, after a round of *size* candidates.
 
-        As many as will bring what is wanted, if those that follow bring as much as those before.
+        So far *looked_into* candidates have given *documents* hits. The result is the number that gives the missing hits
+        if the hit rate stays the same, within limits.
         """
         least = max(top, _FEW) // 2
         wanted = -(-(top - documents) * looked_into // documents) if documents else 2 * size
         return min(max(wanted, least), 2 * size, _MOST_AT_ONCE)
 
     def _end(self, candidates: list[int], begin: int, size: int) -> int:
-        """Behind the last of the candidates that are looked into at once."""
-        size = min(size, max(1, _MOST_TOKENS // (len(self._asked.tokens.hashes) + 1)))
+        """The end of the range of candidates that are compared together, from *begin* on."""
+        size = min(size, max(1, _MOST_TOKENS // (len(self._query.tokens.hashes) + 1)))
         characters = np.cumsum(self._snapshot.char_counts[candidates[begin : begin + size]], dtype=np.int64)
         return begin + max(1, int(characters.searchsorted(_MOST_CHARACTERS, "right")))
 
     def _candidates(self) -> tuple[list[int], list[int]]:
-        """The texts that may share a run of `min_tokens` tokens, and how many tokens of the asked text at most.
+        """The texts that may share a run of `min_tokens` tokens, and the maximum number of query tokens that each shares.
 
-        The text that is the asked one comes first, then those that may share most, of equal ones the first added. For
-        runs that are shorter than the guarantee it is a guess and not the most.
+        A text that is equal to the query text comes first. The others are in descending order of the maximum, then in
+        the order in which they were added. For runs shorter than the guarantee, the number is an estimate.
         """
-        asked = self._asked
-        if asked.min_tokens >= asked.blotter.guarantee:
-            bounds = asked.chains(self._keys_of_text).bounds(self._keys, self._texts, asked.min_tokens)
+        query = self._query
+        if query.min_tokens >= query.blotter.guarantee:
+            bounds = query.chains(self._keys_of_text).bounds(self._keys, self._texts, query.min_tokens)
             texts, most = bounds.texts, bounds.most_tokens
         elif len(self._texts):
             weights = np.bincount(self._key_of_blot)[self._keys]
             counts = np.bincount(self._texts, weights=weights)
             texts = np.flatnonzero(counts)
-            # About two blots in window + 1 are kept.
-            most = (counts[texts] * (asked.window + 1) / 2).astype(np.int64) + asked.blotter.span - 1
+            # The index keeps about two blots in window + 1.
+            most = (counts[texts] * (query.window + 1) / 2).astype(np.int64) + query.blotter.span - 1
         else:
             return [], []
-        # The text that is the asked one may share no more than all others can, where words are few.
-        same = self._snapshot.text_of_digest(digest_of(asked.text))
+        # If the texts have few different words, an equal text would not come first without this.
+        same = self._snapshot.text_of_digest(digest_of(query.text))
         is_other = texts != (-1 if same is None else same)
         order = np.lexsort((_first_documents_of(self._snapshot)[texts], -most, is_other))
         return texts[order].tolist(), most[order].tolist()
 
     def _hidden_on(self, host: int) -> NDArray[np.bool_]:
-        """Which tokens passages must not go through in texts of a host, because their blots are boilerplate there."""
+        """The query tokens that no passage may contain in texts of *host*: boilerplate there, and taboo tokens."""
         if host not in self._hidden:
             is_template = np.zeros(len(self._keys_of_text), np.bool_)
             is_template[self._templates.get(host, [])] = True
-            is_template[self._own] = True
-            self._hidden[host] = self._asked.hidden_by(np.flatnonzero(is_template[self._key_of_blot]))
+            is_template[self._own_templates] = True
+            self._hidden[host] = self._query.hidden_by(np.flatnonzero(is_template[self._key_of_blot]))
         return self._hidden[host]
 
     def _shares(self, texts: list[int]) -> Iterator[tuple[int, list[SharedPassage]]]:
@@ -261,7 +267,7 @@ class _Search:
                 alike.setdefault(hidden[text].tobytes(), []).append(text)
             for group in alike.values():
                 shares = shares_in_texts(
-                    self._asked, self._snapshot.texts(group), hidden[group[0]], self._spots_in(group)
+                    self._query, self._snapshot.texts(group), hidden[group[0]], self._spots_in(group)
                 )
                 yield from zip(group, shares, strict=True)
             return
@@ -272,20 +278,20 @@ class _Search:
             outline = self._snapshot.outline(text)
             yield (
                 text,
-                shares_in_outline(self._asked, outline, blots, self._where[own[posts]], hidden[text]),
+                shares_in_outline(self._query, outline, blots, self._where[own[posts]], hidden[text]),
             )
 
     def _spots_in(self, texts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Where the blots stand in some texts, told by their numbers in *texts*; None if that says too little."""
-        if self._asked.min_tokens < self._asked.blotter.guarantee:
-            return None  # a run may be so short that the index has none of its blots
+        """The spots of the shared blots: indexes in *texts*, and spots. None if the whole texts must be read."""
+        if self._query.min_tokens < self._query.blotter.guarantee:
+            return None  # the index may have no blot of such a short run
         self._numbers[texts] = np.arange(1, len(texts) + 1)
         numbers = self._numbers[self._texts]
         self._numbers[texts] = 0
         own = np.flatnonzero(numbers)
         return numbers[own].astype(np.int64) - 1, self._where[own]
 
-    def _told(self, found: list[_Found], top: int) -> Iterator[Hit]:
+    def _best(self, found: list[_Found], top: int) -> Iterator[Hit]:
         ranked = [(-one.covered, number, one) for one in found for number in one.documents]
         ranked.sort(key=itemgetter(0, 1))
         shares: dict[int, list[SharedPassage]] = {}
@@ -293,21 +299,21 @@ class _Search:
             if one.text not in shares:
                 shares[one.text] = self._counted(one.text, one.shares)
             name = self._snapshot.doc_id(number)
-            score = one.covered / len(self._asked.tokens.hashes)
+            score = one.covered / len(self._query.tokens.hashes)
             yield Hit(name, score, tuple(share.passage_in(name) for share in shares[one.text]))
 
     def _counted(self, text: int, shares: list[SharedPassage]) -> list[SharedPassage]:
-        """With the numbers that their tokens have in the text."""
+        """The passages with tokens counted from the beginning of the text."""
         anchors = {anchor for share in shares for anchor in share.anchors}
         before = {0: 0}
         if anchors - {0}:
-            before = tokens_before(self._snapshot.text(text), anchors, self._asked.tokeniser)
+            before = tokens_before(self._snapshot.text(text), anchors, self._query.tokeniser)
         return [share.counted(before) if share.anchors else share for share in shares]
 
 
 def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[BlotRow]:
-    """The blots of a text that an index made with *parameters* holds, or those of all windows, as the text has them."""
-    tokeniser, blotter = _made_with(parameters)
+    """Return the blots of *text* that an index with *parameters* keeps, or with *every* all blots, in text order."""
+    tokeniser, blotter = _tokeniser_and_blotter(parameters)
     tokens = tokeniser.tokens(text)
     make = blotter.all_blots if every else blotter.blots
     blots = make(tokens.hashes, np.array([0, len(tokens.hashes)], np.int64))
@@ -317,21 +323,23 @@ def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[
 
 
 def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[Unblotted]:
-    """Where each blot stands: all its places in all documents that it is kept of, in the order of adding.
+    """Return the places of each blot, in the order in which the documents were added.
 
-    A blot that is kept of no text is left out; winnowing keeps two in nine, so that does not say that its tokens stand
-    nowhere. The others are in the order given, each once. Without texts the places are those that the index holds.
-    Raises SettingError for a number that is no blot of the index.
+    The result has each blot once, in the order given, without the blots that the index keeps of no text. Since winnowing
+    keeps only about two in nine blots, the tokens of a missing blot may still occur in a text. For a text of which the
+    index keeps the blot, all places in the text are returned; in an index without texts, only the kept ones.
+
+    Raises SettingError for a number that cannot be a blot of this index.
     """
-    tokeniser, blotter = _made_with(snapshot.parameters)
+    tokeniser, blotter = _tokeniser_and_blotter(snapshot.parameters)
     for blot in blots:
         if not 0 <= blot < 1 << blotter.bits:
-            raise SettingError(f"{blot:x} is no blot of this index: its blots have {blotter.bits} bits.")
-    asked = list(dict.fromkeys(blots))
-    values = np.array(asked, np.uint64)
+            raise SettingError(f"{blot:x} is not a blot of this index: its blots have {blotter.bits} bits.")
+    distinct = list(dict.fromkeys(blots))
+    values = np.array(distinct, np.uint64)
     wanted, key_of_blot = np.unique(keys(values, blotter), return_inverse=True)
     key_numbers, texts, where = snapshot.find(wanted)
-    places: dict[int, list[Place]] = {blot: [] for blot in asked}
+    places: dict[int, list[Place]] = {blot: [] for blot in distinct}
     written: dict[int, tuple[int, str]] = {}
     added: dict[str, int] = {}
     order = np.lexsort((where, key_numbers, texts))
@@ -350,7 +358,7 @@ def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[Unblotted]:
             outline = snapshot.outline(text)
             begin, end = texts.searchsorted((text, text + 1))
             spans = [
-                (asked[number], _span_in_outline(outline, int(ordinal), blotter.span))
+                (distinct[number], _span_in_outline(outline, int(ordinal), blotter.span))
                 for key, ordinal in zip(key_numbers[begin:end], where[begin:end], strict=True)
                 for number in np.flatnonzero(key_of_blot == key)
             ]
@@ -361,17 +369,17 @@ def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[Unblotted]:
         there.sort(key=lambda place: added[place.doc_id])
     return [
         Unblotted(blot, Passage(written.get(blot, (None, None))[1], blotter.span, tuple(places[blot])))
-        for blot in asked
+        for blot in distinct
         if places[blot]
     ]
 
 
 def _first_documents_of(snapshot: IndexSnapshot) -> NDArray[np.int64]:
-    """For each text the first document that has it, numbered in the order of adding."""
+    """For each text, the number of the first document with it. Documents are numbered in the order of adding."""
     if snapshot not in _first_documents:
         firsts = np.full(snapshot.text_count, -1, np.int64)
         living = np.flatnonzero(snapshot.is_alive_document)[::-1]
-        # Of several values for one text the last is kept.
+        # NumPy keeps the last of several values for one index, so assign in descending order.
         firsts[snapshot.text_numbers[living]] = living
         _first_documents[snapshot] = firsts
     return _first_documents[snapshot]
@@ -380,7 +388,7 @@ def _first_documents_of(snapshot: IndexSnapshot) -> NDArray[np.int64]:
 def _spans_of_blots(
     text: str, values: NDArray[np.uint64], tokeniser: Tokeniser, blotter: Blotter
 ) -> list[tuple[int, tuple[int, int, int, int]]]:
-    """All windows of a text that have one of the blots, with tokens and characters, in the order of the text."""
+    """The windows of a text with one of the blots *values*, as blot and span, in text order."""
     tokens = tokeniser.tokens(text)
     every = blotter.all_blots(tokens.hashes, np.array([0, len(tokens.hashes)], np.int64))
     there = np.flatnonzero(np.isin(every.values, values))
@@ -396,5 +404,5 @@ def _span_in_outline(outline: Outline, ordinal: int, span: int) -> tuple[int, in
     return token, token + span, int(outline.char_starts[ordinal]), int(outline.char_ends[ordinal])
 
 
-def _made_with(parameters: Parameters) -> tuple[Tokeniser, Blotter]:
+def _tokeniser_and_blotter(parameters: Parameters) -> tuple[Tokeniser, Blotter]:
     return tokeniser_named(parameters.tokeniser), blotter_of(parameters.blotter)

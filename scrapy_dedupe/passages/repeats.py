@@ -1,22 +1,22 @@
-"""Runs of tokens that repeat: all of them that are maximal, with all their places.
+"""Find all maximal repeated runs of tokens, with all their places.
 
-A *run* is told by a place in the sequence of a `Material` and a length. Its places are where the same tokens stand; of
-places in one text that overlap the one before, as in "a a a a", none counts but the first of each such chain. A run is
-given if its places are in enough documents, and if no token could be put in front of it, or behind it, in all its places:
-there two of them differ, or a text or what is left out of it begins or ends.
+A *run* is a position in the sequence of a `Material` and a length. Its *places* are the positions where the same tokens
+occur. If places in one text overlap, as in "a a a a", only the first of each chain of overlapping places counts. A run is
+reported if its places are in enough documents and it is maximal: it cannot be extended by a token to the left or to the
+right at all places, because the tokens there differ, or because a text or an excluded part of it begins or ends there.
 
-How they are found. Wherever a run begins, so begins a window of the shortest length that is asked for; so the positions
-are grouped by the hash of that window. A class that has the same token in front everywhere is dropped, for what begins
-there is part of a longer run: that is nearly all of them. The other classes are the branches of a suffix tree, and all of
-them are walked at the same time. One member of a class is taken, and all are sorted by how far they agree with it, the
-farthest first: so those that agree over any length are the first of them, each such length is a run, and its places need
-not be written out. Those that leave at the same length by the same token are a class of their own.
+Algorithm: a run begins with a window of the minimum length, so positions are grouped into classes by the hash of this
+window. A class in which the same token precedes every member is dropped, because its runs are parts of longer runs. This
+drops nearly all classes. The other classes are branches of a suffix tree, and all branches are processed together. One
+member of each class is chosen, and all members are sorted by the length over which they agree with it, longest first. The
+members that agree over at least some length are then the first ones of the class. So each such length is a run, and all
+runs of a class share one list of places. Members that diverge at the same length with the same token form a new class.
 
-So there are no more runs than positions, however often the text repeats: work, memory and what is written go with the
-number of positions, times a logarithm of it.
+There are at most as many runs as positions, however often the text repeats. Time, memory and output grow with n log n
+for n positions.
 
-A member that overlaps one that agrees as far is never a place, and is left out of the runs. Where members overlap over a
-part of the lengths only, the run is *loose*: its places have to be looked at again, by `Repeats.places`.
+A member that overlaps the previous one and does not agree further than it is never a place, and is dropped. If members
+overlap at some lengths only, the run is *unverified*: `Repeats.places` must select its places.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 PADDING: Final = 1024
-"""A sequence ends with at least so many zeros."""
+"""The minimum number of zeros at the end of a sequence."""
 
 _WIDTH: Final = 16
 _MOST_CELLS: Final = 1 << 21
@@ -50,37 +50,45 @@ _PLACE_BITS: Final = 40
 
 
 class Material(Protocol):
-    """What is looked through.
+    """The sequence of values in which repeats are searched.
 
-    *sequence* has the values of the tokens of all texts, *sums* are its; 0 is no token, equals nothing, and stands
-    between texts. *text_starts* tells where each text begins, *weights* how many documents have it. All positions of a
-    group agree in *known* values, and in *known* + *extra* tokens or blots, as which a run is counted. *echoes* are
-    those positions, ascending, in front of which others may have been left out that they overlap (see `periods`).
+    *sequence*: the values of the tokens of all texts. 0 separates texts and equals nothing, not even another 0.
+    *sums*: the prefix sums of *sequence*.
+    *text_starts*: the position where each text begins.
+    *weights*: the number of documents with each text.
+    *known*: the number of values in which all positions of a bucket with the same hash agree.
+    *extra*: a run of n values has n + *extra* tokens or blots.
+    *possible_overlaps*: ascending positions that may overlap an earlier position that was dropped (see `periods`).
     """
 
     sequence: Values
     sums: PrefixSums
     text_starts: Numbers
     weights: Numbers
-    echoes: Numbers
+    possible_overlaps: Numbers
     known: int
     extra: int
 
-    def are_equal(self, ours: Numbers, others: Numbers, lengths: Numbers) -> Mask:
-        """Whether runs of so many values from *ours* and from *others* on are the same."""
+    def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> Mask:
+        """Whether the runs of *lengths* values at *a_starts* and at *b_starts* are equal."""
 
     def before(self, positions: Numbers) -> Values:
-        """The value in front of each position."""
+        """The value before each position."""
 
     def buckets(self) -> Iterable[tuple[NDArray[np.uint64], Numbers]]:
-        """Where a run may begin: hashes and positions, those of one hash in one bucket and in ascending order."""
+        """The positions where a run may begin, with the hash of the window there.
+
+        All positions with one hash are in the same bucket, in ascending order.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRuns:
-    """Runs that were found: the length of each in values, in how many documents it stands, and its first place.
+    """The runs that were found.
 
-    The places of a run are so many as *counts* tells of *places*, from *starts* on, in no order.
+    For each run: its length in values, the number of documents with it, and its first place. The places of run *i* are
+    ``places[starts[i] : starts[i] + counts[i]]``, in no particular order. If *is_unverified* is set, `Repeats.places`
+    must select the places that count.
     """
 
     lengths: Numbers
@@ -88,15 +96,16 @@ class RepeatedRuns:
     firsts: Numbers
     starts: Numbers
     counts: Numbers
-    is_loose: Mask
+    is_unverified: Mask
     places: Numbers
 
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Positions in classes, ascending in each: *heads* is the first member of each class.
+    """The positions of several classes, ascending in each class.
 
-    *lengths* is how far all of a class are known to agree.
+    *heads* is the index of the first member of each class, *lengths* the number of values in which all members of a
+    class are known to agree.
     """
 
     heads: Numbers
@@ -112,8 +121,8 @@ class _Members:
     def sizes(self) -> Numbers:
         return np.diff(self.heads, append=len(self.positions))
 
-    def picked(self, is_kept: Mask) -> _Members:
-        """Some classes, all members of each."""
+    def selected(self, is_kept: Mask) -> _Members:
+        """The classes for which *is_kept* is true, with all their members."""
         sizes = self.sizes
         members = np.repeat(is_kept, sizes)
         kept = sizes[is_kept]
@@ -127,7 +136,7 @@ class _Members:
 
 
 class Repeats:
-    """Finds the runs of *material* that stand in at least *min_docs* and at most *max_docs* documents."""
+    """Finds the runs of *material* that occur in at least *min_docs* and at most *max_docs* documents."""
 
     def __init__(self, material: Material, min_docs: int = 2, max_docs: int | None = None) -> None:
         self._material = material
@@ -137,39 +146,40 @@ class Repeats:
 
     def __iter__(self) -> Iterator[RepeatedRuns]:
         for hashes, positions in self._material.buckets():
-            members = self._promising(self._grouped(hashes, positions))
+            members = self._candidates(self._grouped(hashes, positions))
             del hashes, positions
             while len(members):
-                runs, members = self._chains(members)
+                runs, members = self._split(members)
                 if runs is not None:
                     yield runs
 
     def places(self, positions: Numbers, length: int) -> Numbers | None:
-        """Those places of a loose run that count, ascending; None if it is not maximal with them."""
+        """The places of an unverified run that count, ascending. None if the run is not maximal at these places."""
         positions = np.sort(positions)
         if not len(positions):
             return None
         first = int(positions[0])
         shifts = self._periods_at(first, length)
         if len(shifts):
-            # Behind a place that is several times the least one away from another is one that is it once.
+            # Multiples of the smallest shift need no check: where the run overlaps itself at a multiple, it also
+            # overlaps itself at the smallest shift.
             shifts = shifts[(shifts == shifts[0]) | (shifts % shifts[0] != 0)]
         for shift in shifts.tolist():
-            # Two places that are so far apart need no look: the run stands at the first of them as at all places.
-            is_behind = np.zeros(len(positions), np.bool_)
-            is_behind[1:] = (np.diff(positions) == shift) & (shift <= length)
-            can_be = np.flatnonzero((positions >= shift) & ~is_behind)
-            # As the run agrees with itself after so many values, no more of them have to be compared.
+            # Two places at this distance need no comparison: the run occurs at both.
+            is_overlapping = np.zeros(len(positions), np.bool_)
+            is_overlapping[1:] = (np.diff(positions) == shift) & (shift <= length)
+            unknown = np.flatnonzero((positions >= shift) & ~is_overlapping)
+            # The run repeats itself after *shift* values, so comparing *shift* values is enough.
             steps = np.arange(min(shift, _WIDTH))
             begin = self._material.sequence[first + steps]
-            at = positions[can_be]
-            is_there = (self._material.sequence[at[:, None] - shift + steps] == begin).all(axis=1)
-            can_be, at = can_be[is_there], at[is_there]
+            at = positions[unknown]
+            is_equal = (self._material.sequence[at[:, None] - shift + steps] == begin).all(axis=1)
+            unknown, at = unknown[is_equal], at[is_equal]
             if shift > _WIDTH or self._material.extra:
-                is_there = self._material.are_equal(at - shift, at, np.full(len(at), shift))
-                can_be = can_be[is_there]
-            is_behind[can_be] = True
-            positions = positions[~is_behind]
+                is_equal = self._material.are_equal(at - shift, at, np.full(len(at), shift))
+                unknown = unknown[is_equal]
+            is_overlapping[unknown] = True
+            positions = positions[~is_overlapping]
             if not len(positions):
                 return None
         head = np.zeros(1, np.int64)
@@ -178,13 +188,13 @@ class Repeats:
         return positions if is_maximal.all() else None
 
     def _periods_at(self, first: int, length: int) -> Numbers:
-        """After how many values the run from *first* on agrees with itself, so that it can overlap itself by the rest."""
+        """The shifts by which the run at *first* can overlap itself."""
         sequence = self._material.sequence
         shifts = np.arange(1, length + self._material.extra)
-        # For most of them one value tells, which is much less work where a long run is one of thousands.
-        is_like = np.ones(len(shifts), np.bool_)
-        is_like[: length - 1] = sequence[first + 1 : first + length] == sequence[first]
-        shifts = shifts[is_like]
+        # Comparing the first value excludes most shifts. This is much faster for thousands of long runs.
+        may_be_equal = np.ones(len(shifts), np.bool_)
+        may_be_equal[: length - 1] = sequence[first + 1 : first + length] == sequence[first]
+        shifts = shifts[may_be_equal]
         firsts = np.full(len(shifts), first)
         return shifts[self._material.are_equal(firsts, firsts + shifts, np.maximum(length - shifts, 0))]
 
@@ -196,7 +206,7 @@ class Repeats:
         is_single = sizes == 1
         kept = np.repeat(~is_single, sizes)
         singles = heads[is_single]
-        # A single position repeats if all of the text from there on does: several documents have the text.
+        # A single position repeats if several documents have its text.
         texts = self._texts_of(positions[order[singles]])
         kept[singles[self._material.weights[texts] >= self._least]] = True
         order, hashes = order[kept], hashes[kept]
@@ -210,13 +220,13 @@ class Repeats:
     def _texts_of(self, positions: Numbers) -> Numbers:
         return np.searchsorted(self._material.text_starts, positions, "right") - 1
 
-    def _promising(self, members: _Members) -> _Members:
-        """The classes in which runs may begin that stand in enough documents."""
+    def _candidates(self, members: _Members) -> _Members:
+        """The classes that may have a maximal run in enough documents."""
         if not len(members):
             return members
         is_kept = _is_diverse(members.befores, members.heads)
         is_kept &= self._documents(members.texts, members.heads) >= self._least
-        return members if is_kept.all() else members.picked(is_kept)
+        return members if is_kept.all() else members.selected(is_kept)
 
     def _documents(self, texts: Numbers, heads: Numbers) -> Numbers:
         is_first = np.ones(len(texts), np.bool_)
@@ -224,11 +234,14 @@ class Repeats:
         is_first[heads] = True
         return np.add.reduceat(np.where(is_first, self._material.weights[texts], 0), heads)
 
-    def _chains(self, members: _Members) -> tuple[RepeatedRuns | None, _Members]:
-        """The runs that one member of each class begins, and the classes of those that leave it together."""
+    def _split(self, members: _Members) -> tuple[RepeatedRuns | None, _Members]:
+        """Compare all members of each class with one of them.
+
+        Returns the runs of the chosen members, and the classes of the members that diverge from them.
+        """
         sizes = members.sizes
         classes = np.repeat(np.arange(len(sizes)), sizes)
-        # One from the middle: whatever the order is, those that leave it are likely to be less than all.
+        # The first or last member may differ from all others, so choose the middle one.
         chosen = members.heads + sizes // 2
         known = members.lengths[classes]
         reaches = self._agreed(members.positions, members.positions[chosen][classes], known)
@@ -237,7 +250,7 @@ class Repeats:
         keys = (classes << _LENGTH_BITS) | ((1 << _LENGTH_BITS) - 1 - reaches)
         order = np.lexsort((nexts, keys))
         runs = self._runs(members, classes, known, reaches, nexts, order)
-        return runs, self._leaving(members, keys[order], reaches, nexts[order], order)
+        return runs, self._diverging(members, keys[order], reaches, nexts[order], order)
 
     def _runs(
         self,
@@ -252,11 +265,11 @@ class Repeats:
         is_same = (classes[1:] == classes[:-1]) & (members.texts[1:] == members.texts[:-1])
         gaps[1:][is_same] = np.diff(members.positions)[is_same]
         gaps -= self._material.extra
-        is_dead = gaps < known
-        is_dead[1:] &= reaches[:-1] >= reaches[1:]
-        is_near = (gaps < reaches) | self._are_echoes(members.positions)
-        # What follows is in the order of reaches, the farthest of a class first.
-        order = order[~is_dead[order]]
+        is_never_place = gaps < known
+        is_never_place[1:] &= reaches[:-1] >= reaches[1:]
+        may_overlap = (gaps < reaches) | self._are_possible_overlaps(members.positions)
+        # From here on members are sorted by their reach, the longest of a class first.
+        order = order[~is_never_place[order]]
         classes, positions, reaches = classes[order], members.positions[order], reaches[order]
         starts = group_bounds(np.diff(classes) != 0, len(classes))[:-1]
         bounds = group_bounds((np.diff(classes) != 0) | (np.diff(reaches) != 0), len(order))
@@ -268,42 +281,43 @@ class Repeats:
         of_class = classes[ends]
         bases = starts[of_class]
         documents = documents[ends] - np.where(bases > 0, documents[bases - 1], 0)
-        is_told = (low == 0) | (low != high)
-        # Those that agree less far go on differently; the farthest may all go on alike, where the chosen one is dead.
-        farthest = group_bounds(np.diff(of_class) != 0, len(of_class))[:-1]
-        is_told[farthest] &= _is_diverse(nexts[order], heads)[farthest]
-        is_told &= (documents >= self._least) & (documents <= self._most)
-        if not is_told.any():
+        is_reported = (low == 0) | (low != high)
+        # A shorter run is followed by different values. The longest run of a class may be followed by the same value
+        # at all places, if the chosen member was dropped.
+        longest = group_bounds(np.diff(of_class) != 0, len(of_class))[:-1]
+        is_reported[longest] &= _is_diverse(nexts[order], heads)[longest]
+        is_reported &= (documents >= self._least) & (documents <= self._most)
+        if not is_reported.any():
             return None
-        near = np.cumsum(is_near[order])
-        is_loose = np.greater(near[ends], np.where(bases > 0, near[bases - 1], 0))
+        overlaps = np.cumsum(may_overlap[order])
+        is_unverified = np.greater(overlaps[ends], np.where(bases > 0, overlaps[bases - 1], 0))
         firsts = -_highest(-positions, classes, _PLACE_BITS)[ends]
-        ends, bases, of_class = ends[is_told], bases[is_told], of_class[is_told]
-        # Of each class what its shortest run has, in which the others are.
+        ends, bases, of_class = ends[is_reported], bases[is_reported], of_class[is_reported]
+        # The places of the shortest run of a class include the places of its longer runs.
         written = np.zeros(len(starts), np.int64)
         np.maximum.at(written, of_class, ends - bases + 1)
-        behind = np.cumsum(written)
+        written_ends = np.cumsum(written)
         is_written = np.arange(len(order)) - starts[classes] < written[classes]
         return RepeatedRuns(
             reaches[ends],
-            documents[is_told],
-            firsts[is_told],
-            (behind - written)[of_class],
+            documents[is_reported],
+            firsts[is_reported],
+            (written_ends - written)[of_class],
             ends - bases + 1,
-            is_loose[is_told],
+            is_unverified[is_reported],
             positions[is_written],
         )
 
-    def _are_echoes(self, positions: Numbers) -> Mask:
-        echoes = self._material.echoes
-        if not len(echoes):
+    def _are_possible_overlaps(self, positions: Numbers) -> Mask:
+        known = self._material.possible_overlaps
+        if not len(known):
             return np.zeros(len(positions), np.bool_)
-        at = np.minimum(np.searchsorted(echoes, positions), len(echoes) - 1)
-        result: Mask = echoes[at] == positions
+        at = np.minimum(np.searchsorted(known, positions), len(known) - 1)
+        result: Mask = known[at] == positions
         return result
 
     def _documents_so_far(self, members: _Members, order: Numbers, is_same: Mask) -> Numbers:
-        """The documents of the members up to each in *order*, each text of a class once."""
+        """For each member in *order*, the number of documents up to it. Each text of a class counts once."""
         ranks = np.full(len(members), _FAR)
         ranks[order] = np.arange(len(order))
         heads = group_bounds(~is_same, len(members))[:-1]
@@ -311,17 +325,20 @@ class Repeats:
         weights[np.minimum.reduceat(ranks, heads)] = self._material.weights[members.texts[heads]]
         return np.cumsum(weights)
 
-    def _leaving(
+    def _diverging(
         self, members: _Members, keys: Numbers, reaches: Numbers, nexts: Values, order: Numbers
     ) -> _Members:
-        """The classes of those that leave at the same length and go on with the same value; all in *order*."""
+        """The new classes: members of a class that diverge at the same length with the same next value.
+
+        *keys* and *nexts* are sorted by *order*.
+        """
         which = np.flatnonzero(nexts != 0)
         keys, nexts, order = keys[which], nexts[which], order[which]
         if not len(order):
             none = np.zeros(0, np.int64)
             return _Members(none, none, none, none, np.zeros(0, np.uint32))
         heads = group_bounds((np.diff(keys) != 0) | (nexts[1:] != nexts[:-1]), len(order))[:-1]
-        return self._promising(
+        return self._candidates(
             _Members(
                 heads,
                 reaches[order[heads]] + 1,
@@ -331,16 +348,14 @@ class Repeats:
             )
         )
 
-    # Comparing
-
-    def _agreed(self, ours: Numbers, others: Numbers, known: Numbers) -> Numbers:
-        """How many values from *ours* and from *others* on are the same; *known* are."""
+    def _agreed(self, a_starts: Numbers, b_starts: Numbers, known: Numbers) -> Numbers:
+        """The number of equal values from *a_starts* and *b_starts* on, of which the first *known* need no check."""
         windows = np.lib.stride_tricks.sliding_window_view(self._material.sequence, _WIDTH)
-        result = np.empty(len(ours), np.int64)
+        result = np.empty(len(a_starts), np.int64)
         rows = _MOST_CELLS // _WIDTH
-        for start in range(0, len(ours), rows):
+        for start in range(0, len(a_starts), rows):
             part = slice(start, start + rows)
-            a, b, done = ours[part], others[part], known[part]
+            a, b, done = a_starts[part], b_starts[part], known[part]
             values = windows[a + done]
             differs = (values != windows[b + done]) | (values == 0)
             first = differs.argmax(axis=1)
@@ -353,13 +368,13 @@ class Repeats:
         return result
 
     def _to_stops(self, positions: Numbers) -> Numbers:
-        """How many values are there from each position on until a 0."""
+        """The number of values from each position to the next 0."""
         stops = self._stops[np.minimum(np.searchsorted(self._stops, positions), len(self._stops) - 1)]
         return np.where(self._material.sequence[positions] == 0, 0, stops - positions)
 
 
 def _stops_of(sequence: Values) -> Numbers:
-    """Where what is not 0 ends, and the end, so that there is one even if all is 0."""
+    """The positions where a series of values other than 0 ends, and the length of the sequence."""
     parts = []
     for start in range(0, len(sequence) - 1, _MOST_CELLS):
         is_zero = sequence[start : start + _MOST_CELLS + 1] == 0
@@ -368,12 +383,15 @@ def _stops_of(sequence: Values) -> Numbers:
 
 
 def _is_diverse(values: Values, heads: Numbers) -> Mask:
-    """For each class whether its values differ, or one of them is 0, which equals nothing."""
+    """For each class, whether its values differ or one of them is 0, which equals nothing."""
     low = np.minimum.reduceat(values, heads)
     return (low == 0) | (low != np.maximum.reduceat(values, heads))
 
 
 def _highest(values: Numbers, classes: Numbers, bits: int) -> Numbers:
-    """The highest value of a class up to each member; *values* have so many bits, classes come in order."""
+    """The highest value of its class up to each member.
+
+    *values* have at most *bits* bits, and *classes* are ascending.
+    """
     offsets = classes << bits
     return np.maximum.accumulate(values + offsets) - offsets

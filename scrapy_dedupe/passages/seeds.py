@@ -1,11 +1,11 @@
-"""Seeds: the keys of an index that stand in enough documents, by which shared runs are found.
+"""Seeds: the keys that occur in enough documents, from which shared runs are found.
 
-A run that is as long as the blotter guarantees holds a blot that the index has of every text with the run. So a run that
-stands in *n* documents holds a key that does: a text with several names counts with all of them, unless copies are
-skipped. What a host puts on most of its pages is left out, and so is what stands in the taboo texts.
+A run of the length that the blotter guarantees contains a blot that the index keeps of every text with the run. So a run
+in *n* documents contains a key in *n* documents. A text with several names counts once per name, unless copies are skipped.
+Boilerplate and the windows of taboo texts are excluded.
 
-With *sigma*, only those keys are seeds that stand in at least round(mean + sigma x standard deviation) documents, both
-over all keys, boilerplate and taboo too, which is dupi's rule.
+With *sigma*, a seed must occur in at least round(mean + sigma x standard deviation) documents. Mean and deviation are
+taken over all keys, including boilerplate and taboo. This is the rule of dupi.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _POST_BYTES: Final = 5
 
 
 class KeySet:
-    """Sorted keys of *bits* bits, each once, and a sieve that lets few others through."""
+    """Sorted distinct keys of *bits* bits, with a table that rejects most other keys quickly."""
 
     def __init__(self, values: Keys, bits: int) -> None:
         self.values = values
         self._shift = np.uint64(max(0, bits - _SIEVE_BITS))
-        self._sieve = np.zeros(1 << min(bits, _SIEVE_BITS), np.bool_)
-        self._sieve[values >> self._shift] = True
+        self._may_be_there = np.zeros(1 << min(bits, _SIEVE_BITS), np.bool_)
+        self._may_be_there[values >> self._shift] = True
 
     def __len__(self) -> int:
         return len(self.values)
 
     def find(self, wanted: Keys) -> tuple[Numbers, Numbers]:
-        """Which of the *wanted* are in the set, and the number of each in it."""
+        """Which of the *wanted* keys are in the set, and their indexes in the set."""
         if not len(self.values):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        may_be = np.flatnonzero(self._sieve[wanted >> self._shift])
+        may_be = np.flatnonzero(self._may_be_there[wanted >> self._shift])
         wanted = wanted[may_be]
         numbers = np.minimum(np.searchsorted(self.values, wanted), len(self.values) - 1)
         is_there = self.values[numbers] == wanted
@@ -65,14 +65,14 @@ class KeySet:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Keys that are boilerplate, each with the host on whose pages it is: sorted pairs."""
+    """Keys that are boilerplate, as sorted pairs of key and host."""
 
     keys: KeySet
     pairs: NDArray[np.uint64]
     host_count: int
 
     def covers(self, wanted: Keys, hosts: Numbers) -> Numbers:
-        """Which of the *wanted* keys are boilerplate on the host beside it."""
+        """Which of the *wanted* keys are boilerplate on the host at the same index in *hosts*."""
         which, numbers = self.keys.find(wanted)
         here = hosts[which]
         which, numbers, here = which[here >= 0], numbers[here >= 0], here[here >= 0]
@@ -85,7 +85,7 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """The *keys* that are looked for, the *texts* that have one of them, and what is left out."""
+    """The seed *keys*, the *texts* with at least one of them, and the excluded keys (*hidden* and *taboo*)."""
 
     keys: KeySet
     texts: Numbers
@@ -94,9 +94,9 @@ class Seeds:
 
 
 class SeedSearch:
-    """Reads the posts of *snapshot* once; the keys that are found are kept in the file *path* meanwhile.
+    """Finds the seeds in one pass over the posts of *snapshot*. Found keys are stored in the file *path*.
 
-    *weights* tells how many documents each text counts for.
+    *weights* is the number of documents for which each text counts.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SeedSearch:
         self._count, self._sum, self._squares = 0, 0, 0
 
     def seeds(self, least: int, sigma: float | None, taboo: Keys, watch: Progress) -> Seeds:
-        """The keys in at least *least* documents that are not *taboo*."""
+        """The seeds: keys in at least *least* documents that are not *taboo*."""
         tabooed = KeySet(taboo, self._bits)
         with self._path.open("wb") as file:
             watch.begin("posts", sum(entry.posts for entry in self._snapshot.manifest.segments) * _POST_BYTES)
@@ -129,7 +129,7 @@ class SeedSearch:
         return Seeds(KeySet(np.array(values), self._bits), np.flatnonzero(self._has_seed), hidden, tabooed)
 
     def _chosen(self, posts: Posts, least: int, taboo: KeySet) -> tuple[Keys, Numbers]:
-        """The keys of a piece that may be seeds, and in how many documents each stands."""
+        """The keys of some posts that may be seeds, and the number of documents with each."""
         values, texts, heads, documents = self._counted(posts.keys, posts.texts)
         self._count += len(documents)
         self._sum += int(documents.sum())
@@ -149,7 +149,7 @@ class SeedSearch:
         return values[heads[is_chosen]], documents[is_chosen]
 
     def _counted(self, values: Keys, texts: Numbers) -> tuple[Keys, Numbers, Numbers, Numbers]:
-        """Posts, each text of a key once; where each key begins, and in how many documents it stands."""
+        """Posts with each pair of key and text once, the start of each key, and the number of documents with it."""
         # An index without texts has a post for each occurrence.
         is_first = np.ones(len(values), np.bool_)
         is_first[1:] = (values[1:] != values[:-1]) | (texts[1:] != texts[:-1])
@@ -183,20 +183,20 @@ class SeedSearch:
 
 
 def taboo_keys(texts: Sequence[str], tokeniser: Tokeniser, blotter: Blotter) -> Keys:
-    """The keys of all windows of *texts*, sorted, each once."""
+    """The sorted distinct keys of all windows of *texts*."""
     tokens, bounds = tokens_of_all(texts, tokeniser)
     return np.unique(keys(blotter.all_blots(tokens.hashes, bounds).values, blotter))
 
 
 def _numbered(values: Keys) -> Numbers:
-    """The number of each key among those there are, which are in order."""
+    """Number the distinct *values*, which are sorted, from 0, and return the number of each item."""
     numbers = np.zeros(len(values), np.int64)
     numbers[1:] = np.cumsum(values[1:] != values[:-1])
     return numbers
 
 
 def mapped(path: Path, dtype: type) -> NDArray:
-    """The items of a file, read when they are needed."""
+    """Map a file as an array. Its items are read when they are used."""
     if not path.stat().st_size:
         return np.zeros(0, dtype)
     return np.memmap(path, dtype, "r").view(np.ndarray)

@@ -1,20 +1,26 @@
-"""What passages are found in: the texts that share something, as sequences of numbers in files of a work folder.
+"""The sequences in which `extract` finds repeated runs: the texts that share a seed, as numbers in files of a work folder.
 
-From an index with texts, the sequence has a value for each token: 32 bits of its hash. What is given out is compared word
-by word afterwards; two words that share them by chance, one pair in 2^32, can cut a run or double it. A run may begin
-wherever a seed is within reach: the blotter guarantees that a shared run has one. The seeds are looked for in all windows
-of tokens, and not only among those that are kept, for at the ends of a run it depends on what is around it which are.
+For an index with texts, the sequence has one value per token: 32 bits of its hash. Passages are compared word by word
+before they are reported. If two different words have the same 32 bits by chance (one pair in 2^32), a run can be cut
+short or reported twice. A run may begin wherever a seed is near enough: the blotter guarantees that a shared run contains
+one. Seeds are looked up in all windows of tokens. The kept windows are not enough, because the tokens around a run
+decide which windows at its ends are kept.
 
-From an index without texts, what can be compared is its blots: the sequence has a value for each step from one blot to
-the next, made of the distance between them and of the key of the next.
+For an index without texts only blots can be compared. The sequence has one value per step from a blot to the next one,
+computed from the distance in tokens and the key of the next blot.
 
-0 stands between texts and instead of what is left out: boilerplate and taboo. It equals nothing, so no run goes over it.
+0 separates texts and replaces excluded tokens (boilerplate and taboo). It equals nothing, so no run contains it.
 
-The files: ``texts`` (see `work_files`), ``sequence`` (uint32), ``sums`` (see `prefix_sums`), ``starts`` and ``ends``
-(uint32, the characters where a token or blot begins and ends) and ``marks`` (uint8: 1 where a blot begins that is a seed,
-plus 2 where one does that is left out), or, without texts, ``befores`` and ``tokens`` (uint32, the first token of a blot)
-and ``numbers`` (uint32, which seed a blot is, from 1; one item stands before the first), all with one item for each place
-of the sequence; ``bucket-N``, pairs of uint64: the hash of what stands at a position, and the position.
+Files with one item per position of the sequence:
+
+*   ``sequence`` (uint32).
+*   ``starts`` and ``ends`` (uint32): the characters where a token or blot begins and ends.
+*   With texts: ``marks`` (uint8): 1 where a seed begins, plus 2 where an excluded blot begins.
+*   Without texts: ``befores`` (uint32): the value before each position; ``tokens`` (uint32): the first token of each blot;
+    ``numbers`` (uint32): the number of the seed that a blot is, from 1, or 0, with one extra item before the first.
+
+Other files: ``texts`` (see `work_files`), ``sums`` (see `prefix_sums`), and ``bucket-N``, pairs of uint64: the hash of
+the window at a position, and the position.
 """
 
 from __future__ import annotations
@@ -60,7 +66,7 @@ _STEP: Final = 0x9E3779B97F4A7C15
 
 
 class _Sequence:
-    """What both kinds of material have in common; see `.repeats.Material`."""
+    """Base class of both kinds of material; see `.repeats.Material`."""
 
     known: int
     extra: int
@@ -75,17 +81,17 @@ class _Sequence:
         self._size = 0
         self.sequence: Values = np.zeros(0, np.uint32)
         self.sums: PrefixSums
-        self.echoes = np.zeros(0, np.int64)
+        self.possible_overlaps = np.zeros(0, np.int64)
         self._starts = Items(folder / "starts")
         self._ends = Items(folder / "ends")
 
     @property
     def size(self) -> int:
-        """How many values the sequence has, without those at its end that are no part of a text."""
+        """The number of values in the sequence, without the zeros at its end."""
         return self._size
 
     def buckets(self) -> Iterator[tuple[NDArray[np.uint64], Numbers]]:
-        """Where a run may begin; each file is removed when it has been read."""
+        """The positions where a run may begin, with hashes. Each file is removed after it has been read."""
         for path in self._bucket_paths:
             rows = np.fromfile(path, np.uint64).reshape(-1, 2)
             path.unlink()
@@ -96,12 +102,12 @@ class _Sequence:
                 del hashes, positions
 
     def char_spans(self, positions: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers]:
-        """The characters of runs in their texts: the first ones, and those behind the last."""
+        """The start and end characters of runs in their texts."""
         starts = self._starts.some(positions).astype(np.int64)
         return starts, self._ends.some(positions + lengths - 1 + self.extra).astype(np.int64)
 
     def release(self) -> None:
-        """Give back the memory that the search for runs took."""
+        """Free the memory that the search for runs used."""
         self._map_sequence()
         self.sums.release(self.sequence)
 
@@ -139,7 +145,7 @@ class _Sequence:
 
 
 class TokenMaterial(_Sequence):
-    """The tokens of the texts that have *seeds*; runs of at least *min_tokens* are looked for."""
+    """The tokens of the texts that have *seeds*, for finding runs of at least *min_tokens* tokens."""
 
     extra = 0
 
@@ -168,12 +174,12 @@ class TokenMaterial(_Sequence):
     def before(self, positions: Numbers) -> Values:
         return self.sequence[positions - 1]
 
-    def are_equal(self, ours: Numbers, others: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
-        """Whether runs of so many values from *ours* and from *others* on are the same."""
-        return self.sums.are_equal(ours, others, lengths)
+    def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
+        """Whether the runs of *lengths* values at *a_starts* and at *b_starts* are equal."""
+        return self.sums.are_equal(a_starts, b_starts, lengths)
 
     def tokens_of(self, positions: Numbers, lengths: Numbers) -> Numbers:
-        """How many tokens runs have."""
+        """The number of tokens of runs."""
         return lengths
 
     def close(self) -> None:
@@ -182,13 +188,13 @@ class TokenMaterial(_Sequence):
         self._texts.close()
 
     def written(self, text: int, span: tuple[int, int]) -> str:
-        """Some characters of a text, which is told by its number in the material."""
+        """The characters *span* of the text with this number in the material."""
         return self._texts.slice(text, *span)
 
     def token_spans(
         self, positions: Numbers, lengths: Numbers, text_starts: Numbers
     ) -> tuple[Numbers, Numbers]:
-        """The tokens of runs in their texts: the first ones, and those behind the last."""
+        """The start and end tokens of runs in their texts."""
         firsts = positions - text_starts
         return firsts, firsts + lengths
 
@@ -205,7 +211,7 @@ class TokenMaterial(_Sequence):
                 file.write(bytes(4 * PADDING))
         self._texts.finish()
         periods = Periods(self.known)
-        self._leave_out(periods)
+        self._write_sequence(periods)
         self._map_sequence()
         periods.finish(self.sequence)
         with ExitStack() as files:
@@ -213,7 +219,7 @@ class TokenMaterial(_Sequence):
         watch.end()
 
     def _add(self, first: int, end: int, outputs: list[BinaryIO]) -> None:
-        """Write the tokens of a batch of texts, with a 0 in front of each text."""
+        """Write the tokens of a batch of texts, with a 0 before each text."""
         texts = self._snapshot.texts(self.texts[first:end].tolist())
         self._texts.add(texts)
         hosts = self._snapshot.text_host[self.texts[first:end]]
@@ -227,7 +233,10 @@ class TokenMaterial(_Sequence):
             self._write(tokens, np.array([0, len(tokens)]), count, int(not number), hosts, outputs)
 
     def _parts(self, text: str) -> Iterator[tuple[Tokens, int]]:
-        """The tokens of a long text, some at a time, and how many: those behind them are there for the blots' sake."""
+        """The tokens of a long text in parts, each with the number of tokens to write.
+
+        The tokens after this number belong to the next part; they are needed for the blots at the end of this part.
+        """
         at, size = 0, _BATCH_CHARS
         while at < len(text) or not at:
             stop = min(at + size, len(text))
@@ -235,7 +244,7 @@ class TokenMaterial(_Sequence):
             if stop == len(text):
                 yield _moved(tokens, len(tokens), at), len(tokens)
                 return
-            # The last one may go on behind the part.
+            # The last token may be cut off at the end of the part.
             count = len(tokens) - self._blotter.span
             if count <= 0:
                 size *= 2
@@ -248,11 +257,11 @@ class TokenMaterial(_Sequence):
         tokens: Tokens,
         bounds: Numbers,
         count: int,
-        in_front: int,
+        zeros_before: int,
         hosts: Numbers,
         outputs: list[BinaryIO],
     ) -> None:
-        """Write *count* tokens, with so many 0 in front of each text."""
+        """Write *count* tokens, with *zeros_before* zeros before each text."""
         owners = np.repeat(np.arange(len(hosts)), np.diff(bounds))
         blots = self._blotter.all_blots(tokens.hashes, bounds)
         wanted = keys(blots.values, self._blotter)
@@ -265,17 +274,17 @@ class TokenMaterial(_Sequence):
             marks[blots.starts[self._seeds.taboo.find(wanted)[0]]] |= _LEFT_OUT
         values = (tokens.hashes & _LOW).astype(np.uint32)
         values[values == 0] = 1
-        at = np.arange(count) + (owners[:count] + 1) * in_front
-        size = count + len(hosts) * in_front
+        at = np.arange(count) + (owners[:count] + 1) * zeros_before
+        size = count + len(hosts) * zeros_before
         arrays: tuple[NDArray[Any], ...] = (values, tokens.starts, tokens.ends, marks)
         for file, items in zip(outputs, arrays, strict=True):
-            laid = np.zeros(size, np.uint8 if items is marks else np.uint32)
-            laid[at] = items[:count]
-            file.write(laid.tobytes())
+            spaced = np.zeros(size, np.uint8 if items is marks else np.uint32)
+            spaced[at] = items[:count]
+            file.write(spaced.tobytes())
         self._size += size
 
-    def _leave_out(self, periods: Periods) -> None:
-        """Write the sequence: the values, with 0 for the tokens that boilerplate and taboo cover."""
+    def _write_sequence(self, periods: Periods) -> None:
+        """Write the sequence: the values, with 0 for the tokens of boilerplate and taboo windows."""
         span = self._blotter.span
         before = np.zeros(span - 1, np.uint8)
         with ExitStack() as files:
@@ -295,10 +304,10 @@ class TokenMaterial(_Sequence):
         (self._folder / "values").unlink()
 
     def _find_starts(self, periods: Periods, buckets: list[BinaryIO]) -> None:
-        """Write where runs may begin."""
+        """Write the positions where runs may begin to the buckets."""
         reach = max(self.known, self._blotter.guarantee) - self._blotter.span
-        echoes = []
-        # A window may begin in the last item of a block.
+        possible_overlaps = []
+        # A window may begin at the last item of a block.
         block = max(_BLOCK, self.known)
         for start in range(0, self._size - self.known + 1, block):
             end = min(start + block, self._size - self.known + 1)
@@ -311,18 +320,18 @@ class TokenMaterial(_Sequence):
             may_begin = covered(count, np.clip(seeds - reach, 0, count), np.minimum(seeds + 1, count))
             zeros = np.concatenate((np.zeros(1, np.int64), np.cumsum(values == 0)))
             may_begin &= zeros[self.known :] == zeros[: -self.known]
-            dropped, repeated = periods.masks(start, end)
+            dropped, overlapping = periods.masks(start, end)
             may_begin &= ~dropped
-            echoes.append(np.flatnonzero(may_begin & repeated) + start)
+            possible_overlaps.append(np.flatnonzero(may_begin & overlapping) + start)
             positions = np.flatnonzero(may_begin)
             hashes = mixed(windows(values.astype(np.uint64), self.known, 1, weighed)[positions])
             self._into_buckets(buckets, hashes, positions + start)
-        if echoes:
-            self.echoes = np.concatenate(echoes)
+        if possible_overlaps:
+            self.possible_overlaps = np.concatenate(possible_overlaps)
 
 
 class BlotMaterial(_Sequence):
-    """The blots of the texts that have *seeds*, of an index without texts."""
+    """The blots of the texts that have *seeds*, for an index without texts."""
 
     known = 0
     extra = 1
@@ -340,22 +349,22 @@ class BlotMaterial(_Sequence):
     def before(self, positions: Numbers) -> Values:
         return self._befores[positions]
 
-    def are_equal(self, ours: Numbers, others: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
-        """Whether runs of so many values from *ours* and from *others* on are the same, their first blots too."""
-        # One item stands before the first blot. What is left out has no number, and equals nothing.
-        own = self._seed_numbers[ours + 1]
-        is_same = (own != 0) & (own == self._seed_numbers[others + 1])
-        return is_same & self.sums.are_equal(ours, others, lengths)
+    def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
+        """Whether the runs of *lengths* values at *a_starts* and at *b_starts*, and their first blots, are equal."""
+        # + 1: the file has an extra item before the first blot. Excluded blots have no number and equal nothing.
+        a_numbers = self._seed_numbers[a_starts + 1]
+        is_same = (a_numbers != 0) & (a_numbers == self._seed_numbers[b_starts + 1])
+        return is_same & self.sums.are_equal(a_starts, b_starts, lengths)
 
     def tokens_of(self, positions: Numbers, lengths: Numbers) -> Numbers:
-        """How many tokens runs have, from the first of the first blot to the last of the last."""
+        """The number of tokens of runs, from the first token of the first blot to the last token of the last blot."""
         tokens = self._tokens[positions + lengths].astype(np.int64) - self._tokens[positions]
         return tokens + self._blotter.span
 
     def token_spans(
         self, positions: Numbers, lengths: Numbers, text_starts: Numbers
     ) -> tuple[Numbers, Numbers]:
-        """The tokens of runs in their texts: the first ones, and those behind the last."""
+        """The start and end tokens of runs in their texts."""
         firsts = self._tokens[positions].astype(np.int64)
         return firsts, self._tokens[positions + lengths].astype(np.int64) + self._blotter.span
 
@@ -388,7 +397,10 @@ class BlotMaterial(_Sequence):
                 file.write(bytes(4 * PADDING))
 
     def _numbers(self, seeds: Seeds) -> NDArray[np.uint32]:
-        """For each blot the number of its seed, from 1, or 0. A file, as the posts come in the order of keys."""
+        """For each blot the number of its seed, from 1, or 0.
+
+        The result is a mapped file, because the posts come in the order of keys.
+        """
         path = self._folder / "numbers"
         with path.open("wb") as file:
             for start in range(0, self._size + 2, _BUCKET):
@@ -398,14 +410,14 @@ class BlotMaterial(_Sequence):
         places[self.texts] = self.text_starts
         for posts in self._snapshot.scan():
             which, seed = seeds.keys.find(posts.keys)
-            # A text that has the key as boilerplate only may not be among those that are looked through.
+            # A text for which the key is only boilerplate may not be part of the sequence.
             is_here = places[posts.texts[which]] >= 0
             which, seed = which[is_here], seed[is_here]
             texts = posts.texts[which]
             hidden = seeds.hidden.covers(posts.keys[which], self._snapshot.text_host[texts])
             seed = seed + 1
             seed[hidden] = 0
-            # One item stands before the first blot, and one behind the last.
+            # + 1: there is an extra item before the first blot, and another after the last.
             numbers[places[texts] + posts.where[which] + 1] = seed
         return numbers.view(np.ndarray)
 
@@ -417,19 +429,19 @@ class BlotMaterial(_Sequence):
         outputs: list[BinaryIO],
         buckets: list[BinaryIO],
     ) -> None:
-        """Write the steps of some blots."""
+        """Write the steps to the next and to the previous blot, for some blots."""
         here = numbers[part.start + 1 : part.stop + 1].astype(np.uint64)
-        ahead = numbers[part.start + 2 : part.stop + 2].astype(np.uint64)
-        behind = numbers[part.start : part.stop].astype(np.uint64)
+        following = numbers[part.start + 2 : part.stop + 2].astype(np.uint64)
+        previous = numbers[part.start : part.stop].astype(np.uint64)
         at = np.arange(part.start, part.stop)
         texts = np.searchsorted(self.text_starts, np.arange(part.start - 1, part.stop + 1), "right")
-        gaps_ahead = tokens[part.start + 1 : part.stop + 1].astype(np.uint64) - tokens[part]
+        gaps_after = tokens[part.start + 1 : part.stop + 1].astype(np.uint64) - tokens[part]
         before = np.maximum(at - 1, 0)
-        gaps_behind = tokens[part].astype(np.uint64) - tokens[before]
-        goes_on = (here != 0) & (ahead != 0) & (texts[1:-1] == texts[2:])
-        came = (here != 0) & (behind != 0) & (texts[1:-1] == texts[:-2])
+        gaps_before = tokens[part].astype(np.uint64) - tokens[before]
+        has_next = (here != 0) & (following != 0) & (texts[1:-1] == texts[2:])
+        has_previous = (here != 0) & (previous != 0) & (texts[1:-1] == texts[:-2])
         for file, numbered, gaps, is_step in (
-            (outputs[0], ahead, gaps_ahead, goes_on), (outputs[1], behind, gaps_behind, came)
+            (outputs[0], following, gaps_after, has_next), (outputs[1], previous, gaps_before, has_previous)
         ):  # fmt: skip
             steps = (mixed(numbered * np.uint64(_STEP) + gaps) & _LOW).astype(np.uint32)
             steps[steps == 0] = 1
@@ -439,7 +451,7 @@ class BlotMaterial(_Sequence):
 
 
 def _batches(chars: Numbers) -> Iterator[tuple[int, int]]:
-    """Texts of about so many characters together: the number of the first, and the one behind the last."""
+    """Consecutive texts with about `_BATCH_CHARS` characters together, as pairs of first and end number."""
     ends = np.cumsum(chars)
     first = 0
     while first < len(chars):
@@ -450,5 +462,5 @@ def _batches(chars: Numbers) -> Iterator[tuple[int, int]]:
 
 
 def _moved(tokens: Tokens, count: int, offset: int) -> Tokens:
-    """Some tokens of a part that begins with that character."""
+    """The first *count* tokens of a part of a text, with places counted from *offset*, where the part begins."""
     return Tokens(tokens.hashes[:count], tokens.starts[:count] + offset, tokens.ends[:count] + offset)

@@ -1,8 +1,8 @@
-"""What a text that is asked about shares with an indexed one.
+"""The passages that a query text shares with an indexed text.
 
-With the indexed text at hand, runs of equal tokens are found by their hashes, and what is told has been compared word
-by word. Without it, from the outline, blots that stand in a row in both texts are a passage as far as they reach: it
-may go on for up to ``window - 1`` tokens on either side, and nothing but the blots has been compared.
+If the index keeps texts, runs of equal tokens are found by their hashes and then compared word by word. Otherwise the
+outline is used: consecutive blots that both texts have in a row form a passage. Such a passage may be up to ``window - 1``
+tokens too short at either end, and only blots have been compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .alignment import AlignedRuns, PartWindows, Windows, outermost, thinned
 from .blots import Blots, keys
 from .chains import Chains
 from .groups import covered, group_bounds
-from .text_ranges import ReadStretches, Stretches
+from .text_ranges import ReadRanges, TextRanges
 from .values import Passage, Place
 from .winnowing import windows as joined_windows
 
@@ -34,56 +34,56 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 Span = tuple[int, int, int, int]
-"""First token, token behind the last, and the same of characters."""
+"""Start token, end token, start character, end character. Ends are exclusive."""
 
 Pair = tuple[Span, Span, int, int]
-"""A run in the text that is asked about and in another one, and of that one the token and the character of an anchor."""
+"""The spans of a run in the query text and in the indexed text, and the token and character of an anchor in the latter."""
 
-_STRETCH = 32
-_MOST_KEPT = 1 << 20  # tokens whose windows are kept for the next text, in about 40 bytes each
+_COMPARED_TOGETHER = 32
+_MOST_KEPT = 1 << 20  # tokens whose windows are cached for the next text, about 40 bytes each
 _PIECE = 1 << 20
-# Of texts with more tokens no more is made ready than what stands around shared blots.
+# For query texts with more tokens, only the windows around shared blots are used.
 _SHORT = 1 << 15
 _TABLE_BITS = 22
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPassage:
-    """A passage of the text that is asked about, and where it stands in one indexed text, as *text* writes it first.
+    """A passage of the query text and its *spans* in one indexed text; *text* is its wording in the first span.
 
-    The tokens of each of *spans* are counted from the character that *anchors* has in its place: of a long text not all
-    is read. There are none if all are counted from the beginning.
+    The tokens of a span are counted from its anchor, a character, because only parts of long texts are read. If there are
+    no *anchors*, all tokens are counted from the beginning of the text.
     """
 
-    asked: Place
+    query: Place
     text: str | None
     spans: tuple[Span, ...]
     anchors: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
-        return self.asked.token_end - self.asked.token_start
+        return self.query.token_end - self.query.token_start
 
     def counted(self, tokens_before: Mapping[int, int]) -> SharedPassage:
-        """With all tokens counted from the beginning, if so many stand before each anchor."""
+        """The passage with all tokens counted from the beginning, given the number of tokens before each anchor."""
         before = [tokens_before[anchor] for anchor in self.anchors]
         spans = [
             (start + count, end + count, char_start, char_end)
             for (start, end, char_start, char_end), count in zip(self.spans, before, strict=True)
         ]
-        return SharedPassage(self.asked, self.text, tuple(spans))
+        return SharedPassage(self.query, self.text, tuple(spans))
 
     def passage_in(self, doc_id: str) -> Passage:
         """The passage in a document that has the text."""
         places = tuple(Place(doc_id, *span) for span in self.spans)
-        return Passage(self.text, self.tokens, places, self.asked)
+        return Passage(self.text, self.tokens, places, self.query)
 
 
 @dataclass(frozen=True, slots=True)
-class AskedText:
-    """A text that is asked about. ``taboo`` tells for each token whether a taboo text has a window that it is in.
+class QueryText:
+    """A query text. ``taboo`` marks each token that is in a window of a taboo text.
 
-    ``blots`` are those that are looked up, ``blot_starts`` their first tokens.
+    ``blots`` are the blots to look up, ``blot_starts`` their first tokens.
     """
 
     text: str
@@ -99,11 +99,11 @@ class AskedText:
     @classmethod
     def of(
         cls, text: str, tokeniser: Tokeniser, blotter: Blotter, taboo: Sequence[str], min_tokens: int
-    ) -> AskedText:
-        """Ready for runs of at least *min_tokens* tokens. A lone surrogate counts as U+FFFD, as in the index."""
+    ) -> QueryText:
+        """Prepare a query for runs of at least *min_tokens* tokens. A lone surrogate counts as U+FFFD, as in the index."""
         tokens = _compact(tokeniser.tokens(text), len(text))
         bounds = np.array([0, len(tokens.hashes)], np.int64)
-        # Both texts have the least blot of a window, if it is shared whole; of a shorter run it may be any.
+        # Both texts keep the smallest blot of a fully shared window. Of a shorter run, the index may have any blot.
         make = blotter.blots if min_tokens >= blotter.guarantee else blotter.all_blots
         blots = make(tokens.hashes, bounds)
         is_taboo = np.zeros(len(tokens.hashes), np.bool_)
@@ -120,11 +120,11 @@ class AskedText:
 
     @property
     def window(self) -> int:
-        """Of how many blots in a row the index holds one."""
+        """The number of consecutive blots of which the index keeps one."""
         return self.blotter.guarantee - self.blotter.span + 1
 
     def chains(self, sorted_keys: NDArray[np.uint64]) -> Chains:
-        """The windows of the text, told by the numbers that the keys of their blots have in *sorted_keys*."""
+        """The windows of the text, each identified by the index of the key of its blot in *sorted_keys*."""
         hashes, around = self.tokens.hashes, self.blotter.guarantee - 1
         numbers = np.full(max(0, len(hashes) - around), -1, np.int32)
         for begin in range(0, len(numbers), _PIECE):
@@ -134,7 +134,7 @@ class AskedText:
             smallest = joined_windows(
                 values, self.window, 1, lambda first, second, _: np.minimum(first, second)
             )
-            # Neighbours mostly have the same.
+            # Neighbouring windows usually have the same blot.
             bounds = group_bounds(smallest[1:] != smallest[:-1], len(smallest))
             wanted = keys(smallest[bounds[:-1]], self.blotter)
             if len(sorted_keys):
@@ -144,7 +144,7 @@ class AskedText:
         return Chains(cast("Numbers", numbers), self.blotter.guarantee)
 
     def hidden_by(self, blots: Numbers) -> Mask:
-        """Which tokens no passage may go through: the taboo ones, and those that these blots are made of."""
+        """The tokens that no passage may contain: taboo tokens, and the tokens of *blots*."""
         if not len(blots):
             return self.taboo
         return self.taboo | covered(
@@ -152,10 +152,11 @@ class AskedText:
         )
 
     def windows(self, hidden: Mask, other: NDArray[np.uint64]) -> Windows | PartWindows:
-        """The windows of tokens that are compared with another text, which has the hashes *other*.
+        """The windows of tokens to compare with another text, which has the hashes *other*.
 
-        Of a short text all, which are kept, since pages of one host mostly hide the same. Of a long one those around the
-        blots that the other has too: no run without one of them is as long as is asked for.
+        For a short query text, all windows; they are cached, since pages of one host usually hide the same tokens. For a
+        long query text, the windows around the blots that the other text has too: every run of sufficient length contains
+        one of these blots.
         """
         hashes = self.tokens.hashes
         if len(hashes) > _SHORT and self.min_tokens >= self.blotter.span:
@@ -176,9 +177,9 @@ class AskedText:
         return self._windows[key]
 
     def _is_blot_of(self, other: NDArray[np.uint64]) -> Mask:
-        """Which of the blots the other text has, wherever it has them."""
+        """Which of the blots the other text has in any of its windows."""
         values = np.unique(self.blotter.all_blots(other, np.array([0, len(other)], np.int64)).values)
-        # Most are not there, which a table of some bits tells at once.
+        # Most blots are not in the other text. A table of some bits rejects them quickly.
         may_be_there = np.zeros(1 << _TABLE_BITS, np.bool_)
         may_be_there[_table_places(values)] = True
         found = np.zeros(len(self.blots), np.bool_)
@@ -189,12 +190,12 @@ class AskedText:
         return found
 
     def place(self, token_start: int, token_end: int) -> Place:
-        """Where a passage stands in this text."""
+        """The place of a passage in this text."""
         return Place("", *_span(self.tokens, token_start, token_end))
 
     def tokens_covered(self, shares: Sequence[SharedPassage]) -> int:
-        """How many of the tokens are in one of these."""
-        spans = sorted((share.asked.token_start, share.asked.token_end) for share in shares)
+        """The number of tokens that are in at least one of *shares*."""
+        spans = sorted((share.query.token_start, share.query.token_end) for share in shares)
         count = reached = 0
         for start, end in spans:
             count += max(0, end - max(start, reached))
@@ -203,53 +204,53 @@ class AskedText:
 
 
 def shares_in_texts(
-    asked: AskedText, texts: Sequence[str], hidden: Mask, spots: tuple[Numbers, Numbers] | None = None
+    query: QueryText, texts: Sequence[str], hidden: Mask, spots: tuple[Numbers, Numbers] | None = None
 ) -> list[list[SharedPassage]]:
-    """What each of some indexed texts shares with the one that is asked about, the longest passages first.
+    """Return the passages that each of *texts* shares with the query text, the longest first.
 
-    *spots* are where shared blots stand: numbers in *texts*, and the spots in them. If every run of `min_tokens` tokens
-    goes through such a blot, no more than what is around them has to be read of long texts; None: all is read.
+    *spots* locate shared blots: indexes in *texts*, and spots. If *spots* is given, every run of `min_tokens` tokens must
+    contain such a blot, and only the parts of long texts around them are read. If it is None, all texts are read fully.
 
-    All at once, because what is done for each text alone would cost more than the texts themselves.
+    Texts are processed together, because the fixed cost per call is higher than that of a typical text.
     """
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     result: list[list[SharedPassage]] = [[] for _ in texts]
     if spots is None:
-        stretches = Stretches.whole(lengths)
+        ranges = TextRanges.whole(lengths)
     else:
-        stretches = Stretches.around(lengths, *spots, asked.min_tokens)
-    while len(stretches):
-        read = ReadStretches(texts, lengths, stretches, asked.tokeniser)
-        runs = asked.windows(hidden, read.hashes).runs_in(read.hashes, read.groups)
-        wider = read.wider(runs, asked.min_tokens)
-        own = read.stretches_of(runs.b_starts)
-        of_text = stretches.texts[own]
+        ranges = TextRanges.around(lengths, *spots, query.min_tokens)
+    while len(ranges):
+        read = ReadRanges(texts, lengths, ranges, query.tokeniser)
+        runs = query.windows(hidden, read.hashes).runs_in(read.hashes, read.groups)
+        wider = read.wider(runs, query.min_tokens)
+        own = read.ranges_of(runs.b_starts)
+        of_text = ranges.texts[own]
         order = of_text.argsort(kind="stable")
         runs = AlignedRuns(runs.a_starts, runs.b_starts - own, runs.lengths).picked(order)
         bounds = of_text[order].searchsorted(np.arange(len(texts) + 1)).tolist()
         again = set() if wider is None else set(wider.texts.tolist())
-        told = {
+        found = {
             text: outermost(thinned(runs.picked(slice(begin, end))))
             for text, (begin, end) in enumerate(pairwise(bounds))
             if begin < end and text not in again
         }
-        for text, pairs in zip(told, _pairs(asked, read, list(told.values())), strict=True):
-            result[text] = _shares_in(asked, texts[text], read.tokens, pairs)
+        for text, pairs in zip(found, _pairs(query, read, list(found.values())), strict=True):
+            result[text] = _shares_in(query, texts[text], read.tokens, pairs)
         if wider is None:
             break
-        stretches = wider
+        ranges = wider
     return result
 
 
 def _pairs(
-    asked: AskedText, read: ReadStretches, runs_of_texts: Sequence[AlignedRuns]
+    query: QueryText, read: ReadStretches, runs_of_texts: Sequence[AlignedRuns]
 ) -> Iterator[list[Pair]]:
     """The runs of each text as pairs."""
     if not runs_of_texts:
         return
     runs = AlignedRuns.joined(runs_of_texts)
     pairs = zip(
-        _spans(asked.tokens, runs.a_starts, runs.lengths),
+        _spans(query.tokens, runs.a_starts, runs.lengths),
         _spans(read.tokens, runs.b_starts, runs.lengths),
         *read.anchors(read.bounds.searchsorted(runs.b_starts, "right") - 1),
         strict=True,
@@ -258,10 +259,10 @@ def _pairs(
         yield list(islice(pairs, len(of_text)))
 
 
-def _shares_in(asked: AskedText, text: str, tokens: Tokens, pairs: Sequence[Pair]) -> list[SharedPassage]:
+def _shares_in(query: QueryText, text: str, tokens: Tokens, pairs: Sequence[Pair]) -> list[SharedPassage]:
     shared: dict[Span, list[Pair]] = {}
-    # Those of one place are in the order of the other text.
-    for pair in sorted(part for whole in pairs for part in _equal_parts(asked, text, tokens, whole)):
+    # Sorted, so that the pairs of one place are in the order of the indexed text.
+    for pair in sorted(part for whole in pairs for part in _equal_parts(query, text, tokens, whole)):
         shared.setdefault(pair[0], []).append(pair)
     shares = []
     for span, there in shared.items():
@@ -284,27 +285,30 @@ def _spans(tokens: Tokens, starts: Numbers, lengths: Numbers) -> list[Span]:
 
 
 def shares_in_outline(
-    asked: AskedText, outline: Outline, blots: Numbers, ordinals: Numbers, hidden: Mask
+    query: QueryText, outline: Outline, blots: Numbers, ordinals: Numbers, hidden: Mask
 ) -> list[SharedPassage]:
-    """As `shares_in_texts`, of one text from pairs of a blot of the asked text and the same blot of the indexed one."""
-    span = asked.blotter.span
-    free = ~_touching(asked.blot_starts[blots], span, hidden)
+    """Like `shares_in_texts`, for one text of which only the outline is known.
+
+    *blots* and *ordinals* are pairs of equal blots: the index of a blot in the query text, and in the indexed text.
+    """
+    span = query.blotter.span
+    free = ~_touching(query.blot_starts[blots], span, hidden)
     blots, ordinals = blots[free], ordinals[free]
-    a, b = asked.blot_starts[blots], outline.token_starts[ordinals]
+    a, b = query.blot_starts[blots], outline.token_starts[ordinals]
     order = np.lexsort((a, b - a))
     a, b, ordinals, blots = a[order], b[order], ordinals[order], blots[order]
-    # Where a window is larger than a blot, two blots that both texts keep one after the other need not touch.
-    are_neighbours = (np.diff(ordinals) == 1) & (np.diff(a) <= asked.window)
-    if asked.min_tokens >= asked.blotter.guarantee:
+    # If a window is larger than a blot, two consecutive kept blots need not touch.
+    are_neighbours = (np.diff(ordinals) == 1) & (np.diff(a) <= query.window)
+    if query.min_tokens >= query.blotter.guarantee:
         are_neighbours &= np.diff(blots) == 1
-    goes_on = (np.diff(b - a) == 0) & ((np.diff(a) <= span) | are_neighbours)
-    gaps = np.flatnonzero(goes_on & (np.diff(a) > span))
-    goes_on[gaps] = ~_touching(a[gaps], a[gaps + 1] - a[gaps], hidden)
-    bounds = group_bounds(~goes_on, len(a))
+    continues = (np.diff(b - a) == 0) & ((np.diff(a) <= span) | are_neighbours)
+    gaps = np.flatnonzero(continues & (np.diff(a) > span))
+    continues[gaps] = ~_touching(a[gaps], a[gaps + 1] - a[gaps], hidden)
+    bounds = group_bounds(~continues, len(a))
     first, last = bounds[:-1], bounds[1:] - 1
     lengths = a[last] + span - a[first]
-    # Of a run of so many tokens, the blots may begin and end so much later and earlier.
-    long = lengths >= max(span, asked.min_tokens - 2 * (asked.window - 1))
+    # The kept blots of a run may begin up to window - 1 tokens after its start and end as many tokens before its end.
+    long = lengths >= max(span, query.min_tokens - 2 * (query.window - 1))
     first, last, lengths = first[long], last[long], lengths[long]
     ends = {
         (int(a[start]), int(b[start])): (int(ordinals[start]), int(ordinals[stop]))
@@ -316,21 +320,21 @@ def shares_in_outline(
         characters = int(outline.char_starts[start]), int(outline.char_ends[stop])
         spans.setdefault((a_start, a_start + length), []).append((b_start, b_start + length, *characters))
     return _longest_first(
-        SharedPassage(asked.place(*place), None, tuple(sorted(there))) for place, there in spans.items()
+        SharedPassage(query.place(*place), None, tuple(sorted(there))) for place, there in spans.items()
     )
 
 
-def _equal_parts(asked: AskedText, text: str, tokens: Tokens, pair: Pair) -> Iterator[Pair]:
-    """The pair, if its words are equal; if hashes have joined it wrongly, what is long enough."""
+def _equal_parts(query: QueryText, text: str, tokens: Tokens, pair: Pair) -> Iterator[Pair]:
+    """The pair, if its words are equal. Otherwise (a hash collision) the parts with equal words that are long enough."""
     (a, a_end, *own), (b, _, *there), first, anchor = pair
-    if asked.text[own[0] : own[1]] == text[there[0] : there[1]]:
+    if query.text[own[0] : own[1]] == text[there[0] : there[1]]:
         yield pair
         return
     begin, length = 0, a_end - a
-    for differs in (*_differences(asked, text, tokens, a, b, length), length):
-        if differs - begin >= asked.min_tokens:
+    for differs in (*_differences(query, text, tokens, a, b, length), length):
+        if differs - begin >= query.min_tokens:
             yield (
-                _span(asked.tokens, a + begin, a + differs),
+                _span(query.tokens, a + begin, a + differs),
                 _span(tokens, b + begin, b + differs),
                 first,
                 anchor,
@@ -338,18 +342,18 @@ def _equal_parts(asked: AskedText, text: str, tokens: Tokens, pair: Pair) -> Ite
         begin = differs + 1
 
 
-def _differences(asked: AskedText, text: str, tokens: Tokens, a: int, b: int, length: int) -> Iterator[int]:
-    """Which tokens of a run differ as words. Most are written in the same way, which is fast to see of many at once."""
-    for begin in range(0, length, _STRETCH):
-        end = min(begin + _STRETCH, length)
-        if _written(asked.text, asked.tokens, a + begin, a + end) == _written(
+def _differences(query: QueryText, text: str, tokens: Tokens, a: int, b: int, length: int) -> Iterator[int]:
+    """The tokens of a run that differ as words. Most are written identically, so many are compared at once first."""
+    for begin in range(0, length, _COMPARED_TOGETHER):
+        end = min(begin + _COMPARED_TOGETHER, length)
+        if _written(query.text, query.tokens, a + begin, a + end) == _written(
             text, tokens, b + begin, b + end
         ):
             continue
         for at in range(begin, end):
-            own = _written(asked.text, asked.tokens, a + at, a + at + 1)
+            own = _written(query.text, query.tokens, a + at, a + at + 1)
             there = _written(text, tokens, b + at, b + at + 1)
-            if own != there and asked.tokeniser.words(own) != asked.tokeniser.words(there):
+            if own != there and query.tokeniser.words(own) != query.tokeniser.words(there):
                 yield at
 
 
@@ -366,11 +370,11 @@ def _rows(runs: AlignedRuns) -> Iterator[tuple[int, int, int]]:
 
 
 def _longest_first(shares: Iterable[SharedPassage]) -> list[SharedPassage]:
-    return sorted(shares, key=lambda share: (-share.tokens, share.asked.token_start))
+    return sorted(shares, key=lambda share: (-share.tokens, share.query.token_start))
 
 
 def _compact(tokens: Tokens, characters: int) -> Tokens:
-    """Places in half the bytes, of a long text: it is kept as long as it is compared."""
+    """Store the places in int32 for a long text, to save memory while it is compared."""
     if len(tokens.hashes) <= _SHORT or characters > np.iinfo(np.int32).max:
         return tokens
     starts, ends = (cast("Numbers", side.astype(np.int32)) for side in (tokens.starts, tokens.ends))
@@ -382,7 +386,7 @@ def _table_places(blots: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _touching(starts: Numbers, span: int | Numbers, tokens: Mask) -> Mask:
-    """Which of the spans have one of the tokens in them."""
+    """Which of the spans contain one of the marked *tokens*."""
     before = np.zeros(len(tokens) + 1, np.int32)
     np.cumsum(tokens, out=before[1:])
     touching: Mask = before[starts + span] != before[starts]

@@ -1,9 +1,9 @@
-"""Stretches of long texts: what of a text has to be read to find the runs that go through some of its spots.
+"""Character ranges of long texts: the parts that must be read to find the runs that contain a blot in some spots.
 
-A stretch is cut anywhere, so its first and its last token may be parts of tokens, unless the text begins or ends there:
-they are not used. A stretch is wide enough if *least* tokens stand before the spots that it is read for, and as many
-behind them, so that a run of so many tokens through a blot there lies in it; and if no run that is found reaches one of
-its ends, beyond which it may go on. A stretch that is not is read again, with twice as much around the spots.
+A range may begin and end inside a token, so its first and last tokens are not used, unless the text begins or ends there.
+A range is wide enough if it has *least* tokens before and after its spots, so that it contains every run of this length
+through a blot in the spots, and if no run that is found reaches an end of the range, where it might continue. A range that
+is not wide enough is read again, with twice as many characters around the spots.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 _SHORT = 1 << 12
-"""Texts of so many characters are read as a whole."""
+"""Texts of up to this many characters are read as a whole."""
 
 _CHARACTERS_A_TOKEN = 16
-# Stands in for a token that is not used: no token has this number, but for a chance of 2^-64.
+# Replaces the hash of a token that is not used. It equals no token, except with a probability of 2^-64.
 _BARRIER = np.uint64(0xA24BAED4963EE407)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
-    """Stretches in the order of texts, and within each of places: the number of the text, and characters.
+class TextRanges:
+    """Ranges of characters, ordered by the number of their text and by position. They do not touch.
 
-    They are read from *begins* to *ends* for what is between *inner_begins* and *inner_ends*. They do not touch.
+    A range is read from *begins* to *ends* to find the runs with a blot between *inner_begins* and *inner_ends*.
     """
 
     texts: Numbers
@@ -52,17 +52,17 @@ class Stretches:
     inner_ends: Numbers
 
     @classmethod
-    def whole(cls, lengths: Numbers) -> Stretches:
-        """All of texts with so many characters."""
+    def whole(cls, lengths: Numbers) -> TextRanges:
+        """Ranges that cover texts of *lengths* characters completely."""
         begins = np.zeros(len(lengths), np.int64)
         return cls(np.arange(len(lengths)), begins, lengths, begins, lengths)
 
     @classmethod
-    def around(cls, lengths: Numbers, texts: Numbers, spots: Numbers, least: int) -> Stretches:
-        """What is read first of texts with so many characters, if *spots* are those in the *texts* beside them."""
-        is_asked = np.zeros(len(lengths) << SPOT_BITS, np.bool_)
-        is_asked[(texts << SPOT_BITS) + spots] = True
-        texts, spots = np.divmod(np.flatnonzero(is_asked), 1 << SPOT_BITS)
+    def around(cls, lengths: Numbers, texts: Numbers, spots: Numbers, least: int) -> TextRanges:
+        """The ranges to read first, around *spots* of *texts*. *lengths* are the characters of all texts."""
+        is_wanted = np.zeros(len(lengths) << SPOT_BITS, np.bool_)
+        is_wanted[(texts << SPOT_BITS) + spots] = True
+        texts, spots = np.divmod(np.flatnonzero(is_wanted), 1 << SPOT_BITS)
         begins, ends = characters_of(spots, lengths[texts])
         margin = _CHARACTERS_A_TOKEN * (least + 1)
         around = cls(
@@ -73,11 +73,14 @@ class Stretches:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def wider(self, lengths: Numbers, at_begin: Mask, at_end: Mask, is_whole: Mask) -> Stretches:
-        """With twice as much around some; all of the texts that *is_whole* tells by their numbers."""
+    def wider(self, lengths: Numbers, at_begin: Mask, at_end: Mask, is_whole: Mask) -> TextRanges:
+        """Ranges with twice the margin before or after the spots.
+
+        *at_begin* and *at_end* select the ranges to extend on that side. *is_whole* selects the texts to read completely.
+        """
         begins = np.where(at_begin, 2 * self.begins - self.inner_begins, self.begins)
         ends = np.where(at_end, 2 * self.ends - self.inner_ends, self.ends)
-        wider = Stretches(
+        wider = TextRanges(
             self.texts,
             np.maximum(begins, 0),
             np.minimum(ends, lengths[self.texts]),
@@ -86,16 +89,16 @@ class Stretches:
         )
         return wider._merged(lengths, is_whole)
 
-    def of_texts(self, is_chosen: Mask) -> Stretches:
-        """Those of some of the texts."""
+    def of_texts(self, is_chosen: Mask) -> TextRanges:
+        """The ranges of the texts for which *is_chosen* is true."""
         own = is_chosen[self.texts]
-        return Stretches(
+        return TextRanges(
             self.texts[own], self.begins[own], self.ends[own], self.inner_begins[own], self.inner_ends[own]
         )
 
-    def _merged(self, lengths: Numbers, is_whole: Mask) -> Stretches:
-        """Those that touch made one; texts of which most would be read, and those of *is_whole*, as a whole."""
-        # In one row of all texts; a character between two of them keeps them apart.
+    def _merged(self, lengths: Numbers, is_whole: Mask) -> TextRanges:
+        """Merge ranges that touch. Texts in *is_whole*, and texts that would mostly be read, get one range."""
+        # Use positions in the concatenation of all texts, with one character between texts.
         bases = np.cumsum(lengths + 1) - lengths - 1
         order = np.lexsort((self.begins, self.texts))
         texts = self.texts[order]
@@ -122,7 +125,7 @@ class Stretches:
             )
         ]
         order = result[0].argsort(kind="stable")
-        return Stretches(*(part[order] for part in result))
+        return TextRanges(*(part[order] for part in result))
 
     def _inner(self, order: Numbers, firsts: Numbers) -> tuple[Numbers, Numbers]:
         if not len(firsts):
@@ -133,70 +136,71 @@ class Stretches:
         )
 
 
-class ReadStretches:
-    """The tokens of *stretches* of *texts*, one stretch after another, each told by the place in its text.
+class ReadRanges:
+    """The tokens of *ranges* of *texts*, one range after another. Their characters are counted in the whole text.
 
-    ``hashes`` are those of the tokens with a barrier between two stretches and in place of what is not used, ``groups``
-    the number of each one's text, ``bounds`` the first token of each stretch, and one more.
+    ``hashes`` are the hashes of the tokens, with a barrier between two ranges and instead of unused tokens; ``groups`` is
+    the number of the text of each hash; ``bounds`` is the index of the first token of each range, and the end.
     """
 
     def __init__(
-        self, texts: Sequence[str], lengths: Numbers, stretches: Stretches, tokeniser: Tokeniser
+        self, texts: Sequence[str], lengths: Numbers, ranges: TextRanges, tokeniser: Tokeniser
     ) -> None:
-        self._stretches = stretches
+        self._ranges = ranges
         self._lengths = lengths
-        rows = zip(stretches.texts.tolist(), stretches.begins.tolist(), stretches.ends.tolist(), strict=True)
+        rows = zip(ranges.texts.tolist(), ranges.begins.tolist(), ranges.ends.tolist(), strict=True)
         tokens, self.bounds = tokens_of_all([texts[text][begin:end] for text, begin, end in rows], tokeniser)
         counts = np.diff(self.bounds)
-        offsets = stretches.begins.repeat(counts)
+        offsets = ranges.begins.repeat(counts)
         self.tokens = Tokens(tokens.hashes, tokens.starts + offsets, tokens.ends + offsets)
-        self._is_cut_before = stretches.begins > 0
-        self._is_cut_behind = stretches.ends < lengths[stretches.texts]
-        # The tokens that are used.
+        self._is_cut_before = ranges.begins > 0
+        self._is_cut_after = ranges.ends < lengths[ranges.texts]
+        # The range of used tokens.
         self._firsts = self.bounds[:-1] + self._is_cut_before
-        self._lasts = self.bounds[1:] - self._is_cut_behind
+        self._lasts = self.bounds[1:] - self._is_cut_after
         hashes = tokens.hashes.copy()
         hashes[self.bounds[:-1][self._is_cut_before & (counts > 0)]] = _BARRIER
-        hashes[self.bounds[1:][self._is_cut_behind & (counts > 0)] - 1] = _BARRIER
+        hashes[self.bounds[1:][self._is_cut_after & (counts > 0)] - 1] = _BARRIER
         self.hashes = np.insert(hashes, self.bounds[1:-1], _BARRIER)
-        self.groups = stretches.texts.repeat(counts + 1)[: len(self.hashes)]
-        self._shifted = self.bounds[:-1] + np.arange(len(stretches))
+        self.groups = ranges.texts.repeat(counts + 1)[: len(self.hashes)]
+        self._shifted = self.bounds[:-1] + np.arange(len(ranges))
 
-    def stretches_of(self, places: Numbers) -> Numbers:
-        """The numbers of the stretches in which *places* in ``hashes`` are: each place less that is a token's number."""
+    def ranges_of(self, places: Numbers) -> Numbers:
+        """The number of the range of each of *places*, which are indexes in ``hashes``.
+
+        A place minus this number is the index of the token.
+        """
         return self._shifted.searchsorted(places, "right") - 1
 
-    def anchors(self, stretches: Numbers) -> tuple[list[int], list[int]]:
-        """Of each stretch a token, by its number, and the character where it begins, from which others are counted."""
-        is_cut = self._is_cut_before[stretches]
-        firsts = self._firsts[stretches]
+    def anchors(self, ranges: Numbers) -> tuple[list[int], list[int]]:
+        """The anchor of each range: the index of a token, and its first character. Other tokens are counted from it."""
+        is_cut = self._is_cut_before[ranges]
+        firsts = self._firsts[ranges]
         return firsts.tolist(), np.where(is_cut, self.tokens.starts[firsts], 0).tolist()
 
-    def wider(self, runs: AlignedRuns, least: int) -> Stretches | None:
-        """What has to be read instead, of the texts of which too little was read; None if there are none."""
-        if not (self._is_cut_before.any() or self._is_cut_behind.any()):
+    def wider(self, runs: AlignedRuns, least: int) -> TextRanges | None:
+        """The ranges to read instead, for the texts with a range that is too narrow. None if there is no such text."""
+        if not (self._is_cut_before.any() or self._is_cut_after.any()):
             return None
-        at_begin = self._is_cut_before & ~self._has(
-            self._firsts + least - 1, self._stretches.inner_begins, -1
-        )
-        at_end = self._is_cut_behind & ~self._has(self._lasts - least, self._stretches.inner_ends, 1)
-        own = self.stretches_of(runs.b_starts)
+        at_begin = self._is_cut_before & ~self._has(self._firsts + least - 1, self._ranges.inner_begins, -1)
+        at_end = self._is_cut_after & ~self._has(self._lasts - least, self._ranges.inner_ends, 1)
+        own = self.ranges_of(runs.b_starts)
         starts = runs.b_starts - own
         at_begin[own[self._is_cut_before[own] & (starts <= self._firsts[own])]] = True
-        at_end[own[self._is_cut_behind[own] & (starts + runs.lengths >= self._lasts[own])]] = True
+        at_end[own[self._is_cut_after[own] & (starts + runs.lengths >= self._lasts[own])]] = True
         is_whole = np.zeros(len(self._lengths), np.bool_)
-        # The place where a run of characters begins decides where it is cut if it is too long for a token.
+        # A series of word characters that is too long for a token is cut at distances from its start, so read all of it.
         long = np.flatnonzero(self.tokens.ends - self.tokens.starts >= LONGEST)
         owners = self.bounds.searchsorted(long, "right") - 1
-        is_whole[self._stretches.texts[owners[(self._is_cut_before | self._is_cut_behind)[owners]]]] = True
+        is_whole[self._ranges.texts[owners[(self._is_cut_before | self._is_cut_after)[owners]]]] = True
         is_narrow = is_whole.copy()
-        is_narrow[self._stretches.texts[at_begin | at_end]] = True
+        is_narrow[self._ranges.texts[at_begin | at_end]] = True
         if not is_narrow.any():
             return None
-        return self._stretches.wider(self._lengths, at_begin, at_end, is_whole).of_texts(is_narrow)
+        return self._ranges.wider(self._lengths, at_begin, at_end, is_whole).of_texts(is_narrow)
 
     def _has(self, tokens: Numbers, limits: Numbers, side: int) -> Mask:
-        """Whether the token of each stretch is one that is used, and begins before the limit (-1) or not (1)."""
+        """Whether the given token of each range is used and begins before the limit (*side* -1), or not before it (1)."""
         is_used = (tokens >= self._firsts) & (tokens < self._lasts)
         starts = np.append(self.tokens.starts, 0)[np.where(is_used, tokens, -1)]
         found: Mask = is_used & ((starts < limits) if side < 0 else (starts >= limits))
@@ -204,7 +208,7 @@ class ReadStretches:
 
 
 def tokens_before(text: str, anchors: Iterable[int], tokeniser: Tokeniser) -> dict[int, int]:
-    """How many tokens stand in *text* before each of some characters, with which a token begins."""
+    """The number of tokens of *text* before each of *anchors*, the first characters of tokens."""
     counts = {0: 0}
     for begin, end in pairwise(sorted({0, *anchors})):
         counts[end] = counts[begin] + token_count(text[begin:end], tokeniser)
