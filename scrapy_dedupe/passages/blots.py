@@ -1,21 +1,21 @@
-"""Blots: fingerprints of a few tokens in a row.
+"""Blots: fingerprints of k consecutive tokens.
 
-A blotter turns the hashes of the tokens of a text into blots. Three of them:
+A blotter computes blots from the token hashes of a text. There are three:
 
 ``rolling/1``
-    64 bits that depend on k tokens and their order: the sum of h_j x A^j modulo 2^64, mixed. Of every *window* blots in
-    a row the smallest is kept (see :mod:`.winnowing`); a text with at least one blot and fewer than *window* keeps its
-    smallest. So of any run of k + window - 1 tokens that two texts share, both keep the same blot, and about 2 in
-    window + 1 are kept.
+    64 bits that depend on k tokens and their order: the sum of h_j x A^j modulo 2^64, passed through `mixed`. Of every
+    *window* consecutive blots the smallest is kept (see :mod:`.winnowing`). A text with fewer blots keeps its smallest
+    one. So of any run of k + window - 1 tokens that two texts share, both keep the same blot. About 2 in window + 1 blots
+    are kept.
 ``xor/1``
-    As dupi has it: the exclusive or of the low 32 bits of k token hashes, each window kept, folded to fewer *bits* by
-    the remainder. It is blind to the order of the tokens, and equal tokens cancel each other.
+    The blots of dupi: the exclusive or of the low 32 bits of k token hashes, reduced to *bits* bits by the remainder. All
+    blots are kept. They do not depend on the order of the tokens, and equal tokens cancel each other.
 ``interleaved/1``
-    The same over every *streams*-th token: the blot that ends at token i is that of the tokens i, i - streams, ...,
-    i - (k - 1) x streams, so that some blots survive a word that was replaced.
+    The same for every *streams*-th token: the blot that ends at token i is computed from the tokens i, i - streams, ...,
+    i - (k - 1) x streams, so that some blots survive the replacement of a word.
 
-A text with as many tokens as a blot spans has one blot, a shorter one none. What an index stores of a blot is its key:
-up to :data:`.KEY_BITS` bits.
+A text with exactly as many tokens as a blot spans has one blot, a shorter text has none. An index stores the key of a
+blot: up to :data:`.KEY_BITS` bits.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST: Final = 64
-"""The largest k, window and number of streams."""
+"""The maximum of k, window and streams."""
 
 _A: Final = 0xD1342543DE82EF95
 _WORD_BITS: Final = 32
-# So many tokens that the arrays of a piece stay in the processor's cache, and that a long text takes little more memory.
+# Tokens of a piece: few enough for its arrays to fit into the processor's cache, and for a long text to need little memory.
 _PIECE: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
 class Blots:
-    """Blots in the order of the text, and the number of the first token of each."""
+    """Blots in text order, and the index of the first token of each."""
 
     values: NDArray[np.uint64]
     starts: NDArray[np.int64]
@@ -59,10 +59,11 @@ class Blots:
 
 
 class Blotter(Protocol):
-    """What makes blots.
+    """Computes blots.
 
-    *span* is the number of tokens from the first to the last of a blot, *guarantee* the length of the shortest run that
-    two texts always share a blot of, *bits* the size of a blot, *spec* what :func:`blotter_of` makes the blotter from.
+    *span* is the number of tokens from the first to the last token of a blot. *guarantee* is the minimum length of a
+    shared run for which both texts are guaranteed to keep the same blot. *bits* is the size of a blot. *spec* is the table
+    from which :func:`blotter_of` creates the blotter.
     """
 
     @property
@@ -75,18 +76,19 @@ class Blotter(Protocol):
     def spec(self) -> dict[str, Any]: ...
 
     def blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        """The blots that are kept of texts whose first tokens *bounds* tells, which ends with the number of tokens.
+        """The blots to keep of several texts.
 
-        Where a blot stands is counted over all tokens given. No blot has tokens of two texts.
+        *bounds* is the index of the first token of each text, followed by the number of tokens. The starts of the blots
+        are indexes in *hashes*. No blot spans two texts.
         """
 
     def all_blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        """The blots of every window."""
+        """The blots of all windows, with the same arguments as `blots`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """Blots of 64 bits that know the order of their *k* tokens; the smallest of each *window* in a row is kept."""
+    """64-bit blots that depend on the order of their *k* tokens. The smallest of *window* consecutive blots is kept."""
 
     k: int = 8
     window: int = 8
@@ -115,7 +117,7 @@ class Rolling:
 
     def blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
         parts = []
-        for texts, begin, end in _stretches(bounds):
+        for texts, begin, end in _groups(bounds):
             windows = end - begin - self.guarantee + 1
             if len(texts) > 2 or windows < 1:
                 starts, counts = _starts(texts - begin, self.span)
@@ -125,10 +127,10 @@ class Rolling:
                     parts.append(Blots(values[kept], starts[kept] + begin))
             else:
                 parts += self._in_pieces(hashes[begin:end], begin, windows)
-        return _together(parts)
+        return _concatenated(parts)
 
     def _in_pieces(self, hashes: NDArray[np.uint64], begin: int, windows: int) -> Iterator[Blots]:
-        """The blots of one text, so many windows at a time."""
+        """The blots of one long text, computed in pieces."""
         before = -1
         for at in range(0, windows, _PIECE):
             stop = min(at + _PIECE, windows)
@@ -186,7 +188,7 @@ class Xor:
 
 @dataclass(frozen=True, slots=True)
 class Interleaved:
-    """Blots as of :class:`Xor` in *streams* interleaved streams of tokens, *k* of one stream in each."""
+    """Blots like those of :class:`Xor`, each of *k* tokens of one of *streams* interleaved streams."""
 
     streams: int = 2
     k: int = 5
@@ -222,9 +224,9 @@ BLOTTERS: Final[Mapping[str, Callable[..., Blotter]]] = MappingProxyType(
 
 
 def blotter_of(spec: Mapping[str, Any] | str) -> Blotter:
-    """The blotter of a name, or of a table with the name and what is not left to its defaults.
+    """Return the blotter for a name, or for a table with a name and the parameters that differ from the defaults.
 
-    Raises :class:`SettingError` if there is none with that name, or if a number is out of range.
+    Raises :class:`SettingError` if there is no blotter with this name, or if a parameter is unknown or out of range.
 
     >>> blotter_of("rolling")
     Rolling(k=8, window=8)
@@ -236,25 +238,27 @@ def blotter_of(spec: Mapping[str, Any] | str) -> Blotter:
     kind = BLOTTERS.get(f"{name}") or BLOTTERS.get(f"{name}/1")
     if kind is None:
         known = ", ".join(known.partition("/")[0] for known in BLOTTERS)
-        raise SettingError(f"There is no blotter {name!r}. Take one of {known}.")
+        raise SettingError(f"There is no blotter {name!r}. Choose one of {known}.")
     try:
         return kind(**rest)
     except TypeError as error:
         allowed = ", ".join(key for key in kind().spec if key != "name")
         wrong = ", ".join(map(str, rest))
-        raise SettingError(f"The blotter {name} takes {allowed}, not all of {wrong}.") from error
+        raise SettingError(
+            f"The blotter {name} was given {wrong}, but its only parameters are {allowed}."
+        ) from error
 
 
 def key_bits(blotter: Blotter) -> int:
-    """How many bits of its blots an index stores."""
+    """Return the number of bits of each blot that an index stores."""
     return min(KEY_BITS, blotter.bits)
 
 
 def keys(values: NDArray[np.uint64], blotter: Blotter) -> NDArray[np.uint64]:
-    """What an index stores of blots.
+    """Return the keys of blots, as an index stores them.
 
-    If that is less than the whole, they are mixed before: the smallest of a window are mostly small, and their first
-    bits alone would tell few of them apart.
+    If a key has fewer bits than a blot, the blots are mixed first. The smallest blot of a window is usually a small number,
+    so the highest bits of different blots would often be equal.
     """
     bits = key_bits(blotter)
     if bits == blotter.bits:
@@ -269,25 +273,23 @@ def _check(name: str, **numbers: int) -> None:
     for key, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
             raise SettingError(
-                f"The blotter {name} has {key} = {number!r}. Take a whole number from 1 to {MOST}."
+                f"The blotter {name} has {key} = {number!r}. Give an integer from 1 to {MOST}."
             )
 
 
 def _check_bits(name: str, bits: int) -> None:
     if isinstance(bits, bool) or not isinstance(bits, int) or not 8 <= bits <= _WORD_BITS:
-        raise SettingError(
-            f"The blotter {name} has bits = {bits!r}. Take a whole number from 8 to {_WORD_BITS}."
-        )
+        raise SettingError(f"The blotter {name} has bits = {bits!r}. Give an integer from 8 to {_WORD_BITS}.")
 
 
 def _starts(bounds: NDArray[np.int64], span: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first tokens of all windows that lie in one text, and how many of them each text has."""
+    """The first tokens of all windows within one text, and the number of windows of each text."""
     counts = np.maximum(np.diff(bounds) - (span - 1), 0)
     return ranges(bounds[:-1], counts), counts
 
 
 def weighed(first: NDArray[np.uint64], second: NDArray[np.uint64], done: int) -> NDArray[np.uint64]:
-    """What `windows` makes polynomials modulo 2^64 with, which depend on values and their order."""
+    """The join function with which `windows` computes polynomials modulo 2^64, which depend on the order of values."""
     result = second * np.uint64(pow(_A, done, 1 << 64))
     result += first
     return result
@@ -307,9 +309,9 @@ def _every(
     span: int,
     values_of: Callable[[NDArray[np.uint64]], NDArray[np.uint64]],
 ) -> Blots:
-    """The blots of every window."""
+    """The blots of all windows."""
     parts = []
-    for texts, begin, end in _stretches(bounds):
+    for texts, begin, end in _groups(bounds):
         if len(texts) > 2:
             starts, _ = _starts(texts - begin, span)
             if len(starts):
@@ -318,11 +320,14 @@ def _every(
             for at in range(begin, end - span + 1, _PIECE):
                 stop = min(at + _PIECE, end - span + 1)
                 parts.append(Blots(values_of(hashes[at : stop + span - 1]), np.arange(at, stop)))
-    return _together(parts)
+    return _concatenated(parts)
 
 
-def _stretches(bounds: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], int, int]]:
-    """The bounds of texts that are worked on together: of a piece at most, or of one text. And its first and last one."""
+def _groups(bounds: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], int, int]]:
+    """Groups of texts to process together: texts of at most one piece in total, or one longer text.
+
+    Yields the bounds of the texts, the first and the last bound.
+    """
     first = 0
     while first < len(bounds) - 1:
         last = int(np.searchsorted(bounds, bounds[first] + _PIECE, "right")) - 1
@@ -332,7 +337,7 @@ def _stretches(bounds: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], i
         first = last
 
 
-def _together(parts: Sequence[Blots]) -> Blots:
+def _concatenated(parts: Sequence[Blots]) -> Blots:
     if len(parts) == 1:
         return parts[0]
     if not parts:

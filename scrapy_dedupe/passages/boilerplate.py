@@ -1,9 +1,9 @@
-"""What a host puts on many of its pages.
+"""Boilerplate: text that a host puts on many of its pages.
 
-A key is *boilerplate* on a host if it stands in at least `LEAST` documents of the host, and in more than a share of all
-its documents: then it is the template's, and not what a page says. Documents without a host have no boilerplate.
+A key is *boilerplate* on a host if it occurs in at least `LEAST` documents of the host and in more than a given share of
+all its documents. It then belongs to the template of the site. Documents without a host have no boilerplate.
 
-A text that has several names counts with all of them, for the host of the first.
+A text with several names counts once per name, all for the host of the first name.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ _MOST_CELLS = 4_000_000
 
 
 class Boilerplate:
-    """Tells it for the documents of *snapshot*. Raises SettingError if *share* is not between 0 and 1."""
+    """Finds the boilerplate of *snapshot*. Raises SettingError if *share* is not between 0 and 1."""
 
     def __init__(self, snapshot: IndexSnapshot, share: float = SHARE, least: int = LEAST) -> None:
         if not 0 <= share <= 1:
             raise SettingError(
-                f"A key cannot be boilerplate from a share of {share:g} of a host's documents on."
-                " Give a share between 0 and 1."
+                f"The boilerplate share is {share:g}. Give a share of a host's documents between 0 and 1."
             )
         documents = np.asarray(snapshot.documents_per_host, dtype=np.int64)
-        # More than the share, and at least so many: the smallest whole number that is both.
-        # A share such as 0.29 is a little less than it says, of 100 documents 28.999...
+        # The smallest number of documents above the share that is at least *least*. The epsilon corrects binary rounding:
+        # 100 * 0.29 is 28.999...
         needed = np.maximum(np.floor(documents * share + 1e-9).astype(np.int64) + 1, least)
         has_name = np.array([name != "" for name in snapshot.host_names], dtype=np.bool_)
         possible = has_name & (needed <= documents)
-        # Hosts that can have boilerplate are numbered anew, the others are -1.
+        # Number the hosts that can have boilerplate from 0; other hosts are -1.
         numbers = np.full(len(documents) + 1, -1, np.int64)
         numbers[:-1][possible] = np.arange(int(possible.sum()))
         self._needed = needed[possible]
@@ -50,14 +49,14 @@ class Boilerplate:
         self._may_repeat = not snapshot.parameters.has_texts
 
     def is_boilerplate(self, key_numbers: NDArray[np.int64], texts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the posts are boilerplate. All posts of their keys must be there; a post may be there twice.
+        """Which of the posts are boilerplate. The arguments must include all posts of each key; duplicates are allowed.
 
-        Keys are numbered from 0, in whatever order; texts have the numbers of the snapshot.
+        Keys are numbered from 0, in any order. *texts* are the numbers of the snapshot.
         """
         result = np.zeros(len(texts), np.bool_)
         if not len(texts) or not len(self._needed):
             return result
-        # Few keys stand in enough documents: the others go before anything else is done with them.
+        # Few keys occur in enough documents, so drop the others first.
         weights = self._weights[texts]
         at = np.flatnonzero((np.bincount(key_numbers, weights=weights) >= self._least)[key_numbers])
         hosts = self._host_of[texts[at]]
@@ -75,7 +74,7 @@ class Boilerplate:
         return result
 
     def _cells(self, keys: NDArray[np.int64], hosts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-        """A number for each pair of key and host, and how many there may be."""
+        """A number for each pair of key and host, and the upper bound of these numbers."""
         cells = keys * len(self._needed) + hosts
         most = (int(keys.max()) + 1) * len(self._needed)
         if most <= max(_MOST_CELLS, 4 * len(cells)):
@@ -85,7 +84,7 @@ class Boilerplate:
 
 
 def is_first(keys: NDArray[np.int64], texts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which posts are the first of their text under their key; an index without texts has one for each occurrence."""
+    """Which posts are the first with their key and text. An index without texts has a post for each occurrence."""
     pairs: NDArray[Any] = keys * (int(texts.max()) + 1) + texts
     result = np.zeros(len(pairs), np.bool_)
     result[np.unique(pairs, return_index=True)[1]] = True

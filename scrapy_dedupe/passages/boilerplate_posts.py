@@ -1,8 +1,8 @@
-"""The posts of a question's keys without boilerplate, and what of it is remembered from one question to the next.
+"""The posts of query keys without boilerplate, with a cache of template keys.
 
-The keys of a template have the longest lists of posts by far, and pages of one site ask for the same ones again and
-again. Of a key that stands in many texts it is therefore remembered on which hosts it is boilerplate; if it is so in all
-its texts, its posts are not read again. This is kept as long as the snapshot, which does not change.
+The keys of a template have by far the longest lists of posts, and queries for pages of one site look up the same keys
+repeatedly. So for a frequent key that is boilerplate in all its texts, the hosts are cached, and its posts are not read
+again. The cache lives as long as the snapshot, which does not change.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _kept: WeakKeyDictionary[IndexSnapshot, dict[float, Templates]] = WeakKeyDiction
 
 @dataclass(frozen=True, slots=True)
 class FoundPosts:
-    """*posts* are those that are no boilerplate: numbers of keys, texts, where in them; in whatever order.
+    """The result of `Templates.find`.
 
-    *keys_of_hosts* tells by the number of a host which keys, as numbers, are boilerplate there.
+    *posts*: the posts that are not boilerplate, as indexes of keys, texts, and positions or spots, in any order.
+    *keys_of_hosts*: for the number of a host, the indexes of the keys that are boilerplate there.
     """
 
     posts: tuple[Numbers, Numbers, Numbers]
@@ -40,13 +41,13 @@ class FoundPosts:
 
 @dataclass(slots=True)
 class Templates:
-    """What is known of the boilerplate of a snapshot: by key, the hosts; only of keys that are nothing else."""
+    """The boilerplate of a snapshot, with a cache of the hosts of keys that are boilerplate in all their texts."""
 
     boilerplate: Boilerplate
     _hosts_of_keys: dict[int, list[int]] = field(default_factory=dict)
 
     def find(self, snapshot: IndexSnapshot, keys: NDArray[np.uint64]) -> FoundPosts:
-        """Find the posts of *keys*, sorted and each once."""
+        """Find the posts of *keys*, which are sorted and distinct."""
         keys_of_hosts: dict[int, list[int]] = {}
         is_new = np.ones(len(keys), np.bool_)
         for number, key in enumerate(keys.tolist()):
@@ -74,7 +75,7 @@ class Templates:
 
     @staticmethod
     def _hosts(snapshot: IndexSnapshot, numbers: Numbers, texts: Numbers) -> dict[int, list[int]]:
-        """On which hosts each of the keys is boilerplate, from its posts there."""
+        """The hosts on which each key is boilerplate, given its boilerplate posts."""
         count = len(snapshot.host_names)
         hosts_of_keys: dict[int, list[int]] = {}
         cells = np.sort(numbers * count + snapshot.text_host[texts])
@@ -84,7 +85,7 @@ class Templates:
 
 
 def templates_of(snapshot: IndexSnapshot, share: float) -> Templates:
-    """What is known of a snapshot, where boilerplate is what stands in more than *share* of a host's documents."""
+    """Return the cached `Templates` of *snapshot* for the boilerplate share *share*."""
     of_shares = _kept.setdefault(snapshot, {})
     if share not in of_shares:
         of_shares[share] = Templates(Boilerplate(snapshot, share))

@@ -1,11 +1,11 @@
-"""What every character of Unicode is to a tokeniser, in tables with an entry a code point.
+"""Tables of Unicode characters for tokenisers, with one entry per code point.
 
-Three tables of 1,114,112 entries: the *kind* of each character for a tokeniser, the one it is *folded* to, and the
-64-bit *value* that stands for it in the hash of a token. Each is made when it is first asked for, in some 30 ms, and
-kept. What is a letter, a mark or a number, the Unicode data of the running Python says.
+There are three tables of 1,114,112 entries: the *kind* of each character for a tokeniser, the character to which it is
+*folded*, and its 64-bit *value* in the hash of a token. Each table is built on first use, which takes about 30 ms, and
+cached. Letters, marks and numbers are defined by the Unicode data of the running Python.
 
-Folding takes one code point to one: `str.casefold` if that gives one, else the first of `str.lower`. So offsets are
-those of the text, and "ß" stays itself rather than becoming "ss". A lone surrogate counts as U+FFFD.
+Folding maps one code point to one: `str.casefold` if its result has one code point, else the first one of `str.lower`. So
+offsets do not change, and "ß" stays "ß" instead of becoming "ss". A lone surrogate counts as U+FFFD.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=np.generic)
 
 BREAK: Final = 0
-"""Stands between tokens and belongs to none."""
+"""Separates tokens and belongs to none."""
 WORD: Final = 1
-"""Is in one token with its neighbours that are `WORD`, too."""
+"""Forms a token together with neighbouring `WORD` characters."""
 SINGLE: Final = 2
 """Is a token of its own."""
-PASSED: Final = 3
-"""Is passed over as if it were not there."""
+IGNORED: Final = 3
+"""Is ignored, as if it were not in the text."""
 
 CODE_POINTS: Final = 0x110000
 
-# Beyond there is no letter, mark or number: planes 4 to 13 are unassigned, 15 and 16 private. A test looks.
+# Other planes have no letter, mark or number: 4 to 13 are unassigned, 15 and 16 private. A test checks this.
 _USED: Final = (range(0x40000), range(0xE0000, 0xE1000))
-# Nothing has a case beyond.
+# No character outside this range has case.
 _CASED: Final = range(0x20000)
 _BLOCK: Final = 0x100
 
 INVISIBLE: Final = (0x00AD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF)
-"""Soft hyphen, zero-width spaces and joiners, byte order mark: two texts that differ in these alone look the same."""
+"""Soft hyphen, zero-width spaces and joiners, byte order mark: two texts that differ only in these look the same."""
 
-# Blocks of scripts that are written without spaces between words. Tibetan is not among them: it has a mark between
-# syllables, which is punctuation to Unicode. Nor is Hangul, which has spaces.
+# Blocks of scripts that are written without spaces between words. Tibetan is not included, because the mark between its
+# syllables is punctuation in Unicode; nor is Hangul, which has spaces.
 UNSPACED: Final = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar
@@ -73,9 +73,9 @@ _SURROGATES: Final = slice(0xD800, 0xE000)
 
 
 def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64 bits in which every bit of the result depends on every bit that goes in.
+    """Return a 64-bit hash of each value. The mapping is a bijection; every bit of the result depends on every input bit.
 
-    It is the finaliser of splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+    This is the finaliser of splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 
     >>> hex(mixed(np.array([0x9E3779B97F4A7C15], dtype=np.uint64))[0])
     '0xe220a8397b1dcdaf'
@@ -90,15 +90,15 @@ def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def code_points(text: str) -> NDArray[np.intp]:
-    """The code points of *text*, as the tables are indexed; lone surrogates stay what they are."""
+    """Return the code points of *text*, for indexing the tables. Lone surrogates are kept."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-    # Other types would be turned into this one at each look-up.
+    # NumPy would convert any other type to intp at each lookup.
     return points.astype(np.intp)
 
 
 @cache
 def words() -> NDArray[np.uint8]:
-    """The kinds for words: letters, marks and numbers of any script."""
+    """The kinds for words, which consist of letters, marks and numbers of any script."""
     kinds = np.full(CODE_POINTS, BREAK, dtype=np.uint8)
     is_kept = np.full(256, BREAK, dtype=np.uint8)
     is_kept[list(b"LMN")] = WORD
@@ -108,13 +108,13 @@ def words() -> NDArray[np.uint8]:
         else:
             categories = "".join(map(unicodedata.category, chars)).encode("ascii")
             kinds[points] = is_kept[np.frombuffer(categories, dtype=np.uint8)[::2]]
-    kinds[list(INVISIBLE)] = PASSED
+    kinds[list(INVISIBLE)] = IGNORED
     return _final(kinds)
 
 
 @cache
 def unspaced() -> NDArray[np.uint8]:
-    """As `words`, but each character of a script that is written without spaces is a token of its own."""
+    """Like `words`, but each character of a script that is written without spaces is a separate token."""
     kinds = words().copy()
     for first, last in UNSPACED:
         block = kinds[first : last + 1]
@@ -124,18 +124,18 @@ def unspaced() -> NDArray[np.uint8]:
 
 @cache
 def code() -> NDArray[np.uint8]:
-    """The kinds for source code: identifiers and numbers are words, all but white space is a token."""
+    """The kinds for source code: identifiers and numbers are words, every other non-space character is a token."""
     kinds = words().copy()
     kinds[kinds == BREAK] = SINGLE
     kinds[ord("_")] = WORD
-    # There is no white space beyond the first plane.
+    # Only the first plane has white space.
     kinds[[point for point in range(0x10000) if chr(point).isspace()]] = BREAK
     return _final(kinds)
 
 
 @cache
 def folded() -> NDArray[np.uint32]:
-    """To what each code point is folded."""
+    """The code point to which each code point is folded."""
     result = unfolded().copy()
     for points, chars in _blocks(_CASED):
         if chars.casefold() != chars:
@@ -151,7 +151,7 @@ def _folded(char: str) -> str:
 
 @cache
 def unfolded() -> NDArray[np.uint32]:
-    """Every code point for itself, but for surrogates."""
+    """Every code point itself, except surrogates."""
     result = np.arange(CODE_POINTS, dtype=np.uint32)
     result[_SURROGATES] = _REPLACEMENT
     return _final(result)
@@ -159,9 +159,9 @@ def unfolded() -> NDArray[np.uint32]:
 
 @cache
 def values(is_folded: bool) -> NDArray[np.uint64]:
-    """The value of each code point in a hash; of the folded ones, of those alone that can be part of a word."""
+    """The value of each code point in a hash. If *is_folded*, only code points that can be part of a word have one."""
     points = folded() if is_folded else unfolded()
-    # What is not written takes no memory.
+    # Pages that are not written take no memory.
     result = np.zeros(CODE_POINTS, dtype=np.uint64)
     for used in _USED if is_folded else (range(CODE_POINTS),):
         part = points[used.start : used.stop].astype(np.uint64)
@@ -171,14 +171,14 @@ def values(is_folded: bool) -> NDArray[np.uint64]:
 
 
 def _blocks(*ranges: range) -> Iterator[tuple[slice, str]]:
-    """The characters of *ranges* in blocks, so that what holds for a whole block is asked once."""
+    """The characters of *ranges* in blocks, so that a whole block can be checked with one call."""
     for whole in ranges:
         for first in range(whole.start, whole.stop, _BLOCK):
             yield slice(first, first + _BLOCK), "".join(map(chr, range(first, first + _BLOCK)))
 
 
 def fold(chars: Iterable[str], is_folded: bool) -> str:
-    """The characters that are compared, one for one."""
+    """Return the characters that are compared instead of *chars*, one for each."""
     table = folded() if is_folded else unfolded()
     return "".join(chr(table[ord(char)]) for char in chars)
 

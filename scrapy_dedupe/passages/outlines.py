@@ -1,14 +1,14 @@
-"""The outline of a text as bytes: where its blots stand, for an index that keeps no texts.
+"""The encoding of an outline: the positions of the blots of a text, for an index that keeps no texts.
 
 ::
 
-    count          how many blots
-    token starts   the first, and of each other one how much it is larger than the one before
+    count          the number of blots
+    token starts   the first one, then the difference of each one to the previous one
     char starts    in the same way
-    lengths        of each blot the characters from its char start to its char end
+    lengths        for each blot, the number of characters from its char start to its char end
 
-Every number is a varint: 7 bits a byte, the lowest first, the highest bit set in all bytes but the last; at most 9
-bytes.
+Every number is a varint: 7 bits per byte, lowest bits first, with the highest bit set in all bytes except the last; at
+most 9 bytes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ _MAX_BYTES = 9
 
 
 def encode_outline(outline: Outline) -> bytes:
-    """Return *outline* as bytes, not deflated. Raises ValueError if its starts fall or a blot ends before it begins."""
+    """Encode *outline*, uncompressed.
+
+    Raises ValueError if its starts are not ascending or a blot ends before it begins.
+    """
     count = len(outline.token_starts)
     if len(outline.char_starts) != count or len(outline.char_ends) != count:
-        raise ValueError("the arrays of an outline have to be of one length")
+        raise ValueError("the arrays of an outline must have the same length")
     numbers = np.concatenate(
         (
             np.array([count], np.int64),
@@ -39,19 +42,19 @@ def encode_outline(outline: Outline) -> bytes:
         )
     )
     if numbers.min() < 0:
-        raise ValueError("the blots of an outline have to be in the order of the text")
+        raise ValueError("the blots of an outline must be in text order")
     return _encode_varints(numbers)
 
 
 def decode_outline(data: bytes) -> Outline:
-    """Return what `encode_outline` has encoded. Raises ValueError for anything else."""
+    """Decode the result of `encode_outline`. Raises ValueError for other bytes."""
     numbers = _decode_varints(data)
     if not len(numbers) or int(numbers[0]) * 3 + 1 != len(numbers):
         raise ValueError("not an outline")
     tokens, chars, lengths = numbers[1:].reshape(3, -1)
     char_starts = np.cumsum(chars)
     outline = Outline(np.cumsum(tokens), char_starts, char_starts + lengths)
-    # Sums of large numbers wrap around.
+    # Sums of large numbers overflow and wrap around, so check the order again.
     if any(
         len(array) and (array[0] < 0 or np.any(np.diff(array) < 0))
         for array in (outline.token_starts, outline.char_starts)

@@ -1,4 +1,4 @@
-"""Posts on their way to a segment: sorted, packed and counted by bucket, a piece at a time."""
+"""Sort and pack the posts of a segment in pieces, and count them by bucket."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _BLOCK = 1 << 19  # posts packed at a time
 
 
 class PostStream:
-    """Give *write* the packed posts of pieces with rising keys.
+    """Packs posts, added in pieces with ascending keys, and passes the bytes to *write*.
 
-    A post is told by its key and its value without the lowest *spot_bits*, which only say where.
+    A post is identified by its key and its value without the lowest *spot_bits*, which are its spot.
 
-    *size* and *checksum* are those of what was written, *blocks* the checksums of its blocks, *bucket_counts* how many
-    posts each bucket has.
+    *size* and *checksum* describe the bytes written, *blocks* has the checksums of their blocks, and *bucket_counts* the
+    number of posts in each bucket.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class PostStream:
         self._key_bits = key_bits
         self._spot_bits = np.uint64(spot_bits)
         self._low_bits = key_bits - bucket_bits
-        self._rest = np.zeros(0, np.uint64)  # fewer than 64, which are packed with what follows
+        self._rest = np.zeros(0, np.uint64)  # fewer than 64 posts, packed together with the next ones
         self._last = (-1, -1)
 
     def add(self, keys: NDArray[np.uint64], values: NDArray[np.integer]) -> None:
-        """Add posts in any order, all with keys not below those of the piece before; *keys* is changed.
+        """Add a piece of posts in any order. No key may be less than a key of the previous piece. Modifies *keys*.
 
-        Raises ValueError for a post that is there already, or a key or value that is too large.
+        Raises ValueError for a duplicate post, and for a key or value that is too large.
         """
         if not len(keys):
             return
@@ -60,7 +60,7 @@ class PostStream:
         if most >> self._key_bits or int(values.max()) >> self.value_bits or int(values.min()) < 0:
             raise ValueError("a key or value is too large")
         if (most - least).bit_length() + self.value_bits > 64:
-            # By halves of the keys, until a key less the least of them and a value are one number.
+            # Split at the middle key until the difference to the smallest key and a value fit into 64 bits together.
             is_low = keys < np.uint64((least + most + 1) // 2)
             self.add(keys[is_low], values[is_low])
             self.add(keys[~is_low], values[~is_low])
@@ -72,7 +72,7 @@ class PostStream:
         self._add_joined(keys, least)
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the remaining posts."""
         self._put(pack_words(self._rest, self._low_bits + self.value_bits) + bytes(TAIL))
         self._rest = self._rest[:0]
 
@@ -88,7 +88,7 @@ class PostStream:
         owners = values >> self._spot_bits
         is_after = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (owners[1:] > owners[:-1]))
         if (int(keys[0]), int(owners[0])) <= self._last or not is_after.all():
-            raise ValueError("a post is there twice, or is added after larger ones")
+            raise ValueError("a post was added twice, or after larger posts")
         self._last = int(keys[-1]), int(owners[-1])
         buckets = (keys >> np.uint64(self._low_bits)).astype(np.int64)
         first = int(buckets[0])

@@ -242,9 +242,7 @@ def shares_in_texts(
     return result
 
 
-def _pairs(
-    query: QueryText, read: ReadStretches, runs_of_texts: Sequence[AlignedRuns]
-) -> Iterator[list[Pair]]:
+def _pairs(query: QueryText, read: ReadRanges, runs_of_texts: Sequence[AlignedRuns]) -> Iterator[list[Pair]]:
     """The runs of each text as pairs."""
     if not runs_of_texts:
         return

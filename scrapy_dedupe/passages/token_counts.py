@@ -1,4 +1,4 @@
-"""How many tokens a text has, for those who need no more: a tenth of the work of finding them."""
+"""Count the tokens of a text, in a tenth of the time that finding them takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from . import characters
-from .characters import PASSED, SINGLE, WORD
+from .characters import IGNORED, SINGLE, WORD
 from .tokens import LONGEST
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ _KINDS: Final[Mapping[str, Callable[[], NDArray[np.uint8]]]] = MappingProxyType(
     {"words/1": characters.words, "cjk/1": characters.unspaced, "code/1": characters.code}
 )
 _ASCII: Final = 128
-_PIECE: Final = 1 << 18  # characters, so that their kinds stay in the processor's cache
-# Of a run that is cut into several tokens, one block of so many characters has nothing else.
+_PIECE: Final = 1 << 18  # characters; their kinds fit into the processor's cache
+# A run that is long enough to be cut into several tokens fills at least one block of this many characters.
 _BLOCK: Final = LONGEST // 2
 
 
 def token_count(text: str, tokeniser: Tokeniser) -> int:
-    """The number of tokens of *text*.
+    """Return the number of tokens of *text*.
 
     >>> from .tokens import tokeniser_named
     >>> token_count("One, two; 3!", tokeniser_named("words")), token_count("a+b", tokeniser_named("code"))
@@ -48,7 +48,7 @@ def token_count(text: str, tokeniser: Tokeniser) -> int:
             kinds = np.frombuffer(piece.encode("ascii").translate(ascii_kinds), np.uint8)
         else:
             kinds = kinds_of.take(characters.code_points(piece), mode="clip")
-            if (kinds == PASSED).any():
+            if (kinds == IGNORED).any():
                 return len(tokeniser.tokens(text).hashes)
         is_word = kinds == WORD
         blocks = is_word[: len(is_word) // _BLOCK * _BLOCK].reshape(-1, _BLOCK)

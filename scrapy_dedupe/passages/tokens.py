@@ -1,24 +1,25 @@
-"""Tokens: the words of a text, each with its hash and where it stands.
+"""Tokens: the words of a text, each with its hash and position.
 
-A tokeniser has a name and a version, which are part of an index, so that tokens of different ones never meet.
+A tokeniser has a name and a version, which the index stores, so that tokens of different tokenisers are never compared.
 
 ``words/1``
     Runs of letters, marks and numbers of any script, folded (see :mod:`.characters`).
 ``cjk/1``
-    The same, but each character of a script that is written without spaces is a token of its own.
+    The same, but each character of a script that is written without spaces is a separate token.
 ``code/1``
-    Runs of letters, marks, numbers and ``_`` with their case; every other character that is not white space is a
-    token of its own.
+    Runs of letters, marks, numbers and ``_``, case-sensitive. Every other character that is not white space is a
+    separate token.
 
-Characters that cannot be seen, such as the soft hyphen, are passed over as if they were not there; offsets count them.
-A newline stands between tokens in all three, so texts that are joined by it give the tokens of each. A run of more than
-65,536 characters is cut into tokens of 65,536.
+Invisible characters, such as the soft hyphen, are ignored, but offsets count them. A newline separates tokens in all three
+tokenisers, so texts joined by newlines have the tokens of the single texts. A run of more than 65,536 characters is cut
+into tokens of 65,536 characters.
 
-The hash of a token of characters c_0 to c_n is the sum of value(c_j) x B^j modulo 2^64, mixed: equal words have the same
-one, and two different words of a crawl have the same one about as often as two random numbers of 64 bits. B is odd, so
-B^-1 exists, and the sums of all words of a text come out of one running sum over its characters.
+The hash of a token with the characters c_0 to c_n is the sum of value(c_j) x B^j modulo 2^64, passed through `mixed`. Equal
+words have equal hashes. Two different words of a crawl collide about as often as two random 64-bit numbers. B is odd, so
+B^-1 exists, and the sums of all words of a text are computed from one cumulative sum over its characters.
 
-A long text is read in pieces, so that beside the text there is little more than the result, 24 bytes a token.
+A long text is processed in pieces, so that little more memory is needed than for the text and the result, 24 bytes per
+token.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import numpy as np
 from scrapy_dedupe.errors import SettingError
 
 from . import characters
-from .characters import PASSED, SINGLE, WORD, code_points, mixed
+from .characters import IGNORED, SINGLE, WORD, code_points, mixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LONGEST: Final = 1 << 16
-"""How many characters a token has at most."""
+"""The maximum number of characters of a token."""
 
-# So many characters that the arrays of a piece stay in the processor's cache; more than a token has.
+# Characters of a piece: few enough for its arrays to fit into the processor's cache, and more than a token can have.
 _PIECE: Final = 1 << 17
 
-# From so many characters on there is no room for the tokens twice; below that, new memory costs more than a copy.
+# Above this number of characters, a second copy of the tokens takes too much memory. Below, allocating arrays for the
+# maximum number of tokens is slower than a copy.
 _LARGE: Final = 1 << 23
 
 _B: Final = 0x9E3779B97F4A7C15
@@ -54,7 +56,7 @@ _B: Final = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of a text: their hashes, where each begins and where it ends, as numbers of characters."""
+    """The tokens of a text: their hashes, and the character offsets of their starts and ends."""
 
     hashes: NDArray[np.uint64]
     starts: NDArray[np.int64]
@@ -65,22 +67,22 @@ class Tokens:
 
 
 class Tokeniser(Protocol):
-    """What cuts texts into tokens."""
+    """Splits texts into tokens."""
 
     @property
     def name(self) -> str:
-        """Name and version."""
+        """The name and version, such as ``words/1``."""
 
     def tokens(self, text: str) -> Tokens:
         """The tokens of *text*."""
 
     def words(self, text: str) -> list[str]:
-        """The tokens of *text* as they are compared; for a few texts, it is slow."""
+        """The tokens of *text* as strings, in the form in which they are compared. Slow."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Characters:
-    """A tokeniser that goes by what each character is."""
+class _CharacterTokeniser:
+    """A tokeniser that depends only on the kind of each character."""
 
     name: str
     kinds: Callable[[], NDArray[np.uint8]]
@@ -90,8 +92,8 @@ class _Characters:
         if len(text) <= _PIECE:
             return self._cut(text)
         if len(text) <= _LARGE:
-            return _together(list(self._pieces(text)))
-        # As many as there can be; what is not written takes no memory.
+            return _concatenated(list(self._pieces(text)))
+        # Allocate the maximum number of tokens: pages that are not written take no memory.
         hashes = np.empty(len(text), dtype=np.uint64)
         starts, ends = np.empty(len(text), dtype=np.int64), np.empty(len(text), dtype=np.int64)
         count = 0
@@ -104,7 +106,7 @@ class _Characters:
     def words(self, text: str) -> list[str]:
         tokens, kinds = self.tokens(text), self.kinds()
         return [
-            characters.fold((char for char in text[start:end] if kinds[ord(char)] != PASSED), self.is_folded)
+            characters.fold((char for char in text[start:end] if kinds[ord(char)] != IGNORED), self.is_folded)
             for start, end in zip(tokens.starts.tolist(), tokens.ends.tolist(), strict=True)
         ]
 
@@ -116,8 +118,8 @@ class _Characters:
             part = self._cut(text[at:stop])
             count, next_at = len(part), stop
             if stop < len(text) and count:
-                # The last one may go on behind the piece, which begins anew with it then. It is not the only one but
-                # where very many characters are passed over.
+                # The last token may be cut off, so the next piece begins with it. A single token that fills the piece is
+                # possible only with very many ignored characters.
                 count -= 1
                 next_at = at + int(part.starts[count])
                 if next_at == at:
@@ -127,13 +129,13 @@ class _Characters:
             at, size = next_at, _PIECE
 
     def _cut(self, text: str) -> Tokens:
-        """The tokens of a text that is worked on as a whole."""
+        """The tokens of a text, without splitting it into pieces."""
         points = code_points(text)
-        # Code points are within bounds: "clip" leaves out what only makes sure of that.
+        # "clip" skips the check of the bounds, which cannot be exceeded.
         kinds = self.kinds().take(points, mode="clip")
         seen = None
-        if (kinds == PASSED).any():
-            seen = np.flatnonzero(kinds != PASSED)
+        if (kinds == IGNORED).any():
+            seen = np.flatnonzero(kinds != IGNORED)
             points, kinds = points[seen], kinds[seen]
         starts, ends = _bounds(kinds)
         if not len(starts):
@@ -153,13 +155,13 @@ class _Characters:
 
 
 def _bounds(kinds: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where tokens begin and end among characters none of which is passed over."""
+    """The starts and ends of tokens. No character has the kind `IGNORED`."""
     is_word = np.zeros(len(kinds) + 2, dtype=bool)
     np.equal(kinds, WORD, out=is_word[1:-1])
     edges = np.flatnonzero(is_word[1:] != is_word[:-1])
     starts, ends = edges[::2], edges[1::2]
     if len(starts) and int((ends - starts).max()) > LONGEST:
-        starts, ends = _shortened(starts, ends)
+        starts, ends = _cut_long_tokens(starts, ends)
     singles = np.flatnonzero(kinds == SINGLE)
     if len(singles):
         starts = np.concatenate((starts, singles))
@@ -168,7 +170,7 @@ def _bounds(kinds: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int
     return starts, ends
 
 
-def _shortened(
+def _cut_long_tokens(
     starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     counts = (ends - starts + LONGEST - 1) // LONGEST
@@ -200,7 +202,7 @@ def _powers_of(base: int, count: int) -> NDArray[np.uint64]:
     return result
 
 
-def _together(parts: Sequence[Tokens]) -> Tokens:
+def _concatenated(parts: Sequence[Tokens]) -> Tokens:
     if len(parts) == 1:
         return parts[0]
     if not parts:
@@ -217,9 +219,9 @@ TOKENISERS: Final[Mapping[str, Tokeniser]] = MappingProxyType(
     {
         tokeniser.name: tokeniser
         for tokeniser in (
-            _Characters("words/1", characters.words),
-            _Characters("cjk/1", characters.unspaced),
-            _Characters("code/1", characters.code, is_folded=False),
+            _CharacterTokeniser("words/1", characters.words),
+            _CharacterTokeniser("cjk/1", characters.unspaced),
+            _CharacterTokeniser("code/1", characters.code, is_folded=False),
         )
     }
 )
@@ -227,7 +229,7 @@ TOKENISERS: Final[Mapping[str, Tokeniser]] = MappingProxyType(
 
 
 def tokeniser_named(name: str) -> Tokeniser:
-    """The tokeniser with that name, with or without a version. Raises :class:`SettingError` if there is none.
+    """Return the tokeniser with this name, with or without version. Raises :class:`SettingError` if there is none.
 
     >>> tokeniser_named("words").name
     'words/1'
@@ -237,14 +239,14 @@ def tokeniser_named(name: str) -> Tokeniser:
     tokeniser = TOKENISERS.get(name) or TOKENISERS.get(f"{name}/1")
     if tokeniser is None:
         known = ", ".join(known.partition("/")[0] for known in TOKENISERS)
-        raise SettingError(f"There is no tokeniser {name!r}. Take one of {known}.")
+        raise SettingError(f"There is no tokeniser {name!r}. Choose one of {known}.")
     return tokeniser
 
 
 def tokens_of_all(texts: Sequence[str], tokeniser: Tokeniser) -> tuple[Tokens, NDArray[np.int64]]:
-    """The tokens of all *texts*, and the number of the first one of each text, with one more number for the end.
+    """Return the tokens of all *texts*, and the index of the first token of each text, followed by the end.
 
-    Where tokens stand is counted from the beginning of their text.
+    Offsets of tokens are relative to their text.
 
     >>> tokens, bounds = tokens_of_all(["One two", "", "three"], tokeniser_named("words"))
     >>> bounds.tolist(), tokens.starts.tolist(), tokens.ends.tolist()
@@ -253,7 +255,7 @@ def tokens_of_all(texts: Sequence[str], tokeniser: Tokeniser) -> tuple[Tokens, N
     parts: list[Tokens] = []
     counts: list[NDArray[np.int64]] = []
     for group in _groups(texts):
-        # Together, since what is done for each text alone costs more than a short one itself.
+        # Process texts together, because the fixed cost per call is higher than that of a short text.
         tokens = tokeniser.tokens("\n".join(group))
         begins = _begins(group)
         bounds = np.append(tokens.starts.searchsorted(begins), len(tokens))
@@ -266,7 +268,7 @@ def tokens_of_all(texts: Sequence[str], tokeniser: Tokeniser) -> tuple[Tokens, N
     bounds = np.zeros(len(texts) + 1, dtype=np.int64)
     if counts:
         np.cumsum(np.concatenate(counts), out=bounds[1:])
-    return _together(parts), bounds
+    return _concatenated(parts), bounds
 
 
 def _begins(group: Sequence[str]) -> NDArray[np.int64]:
@@ -275,7 +277,7 @@ def _begins(group: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Texts in a row that are worked on together: about a piece of characters, or one text that is longer."""
+    """Consecutive texts to process together: up to about one piece of characters, or a single longer text."""
     first = total = 0
     for number, text in enumerate(texts):
         if number > first and total + len(text) > _PIECE:

@@ -1,11 +1,11 @@
-"""Winnowing: of every few blots in a row the smallest is kept.
+"""Winnowing: keep the smallest blot of every window of consecutive blots.
 
-After Schleimer, Wilkerson and Aiken, "Winnowing: local algorithms for document fingerprinting" (SIGMOD 2003), in its robust
-form: among equal ones the one that was kept before, if it is in the window, and otherwise the last. So of "a a a a ..." too
-one blot a window is kept, and not every one.
+This is the robust form of Schleimer, Wilkerson and Aiken, "Winnowing: local algorithms for document fingerprinting" (SIGMOD
+2003). If several blots of a window are the smallest, the one that the previous window kept is kept if it is among them,
+otherwise the last one. So even of "a a a a ..." only one blot per window is kept.
 
-What is kept of a window does not depend on what stands around it, unless some of its smallest are equal, so of a stretch of
-blots as long as a window, wherever it stands, one of the same value is kept.
+The value that is kept of a window does not depend on the blots around the window. So wherever the same series of blots of
+at least the length of a window occurs, a blot with the same value is kept.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# Chains of equal blots are walked along side by side for so many steps, and after that one by one.
+# Chains of equal blots are processed in parallel for this many steps, and then one by one.
 _STEPS_TOGETHER: Final = 32
 
 
 def winnowed(
     values: NDArray[np.uint64], counts: NDArray[np.int64], window: int, before: int = -1
 ) -> NDArray[np.int64]:
-    """The numbers of the blots that are kept; *counts* tells how many each text has.
+    """Return the indexes of the blots to keep. *counts* is the number of blots of each text.
 
-    If *values* go on where others ended, so that the first window is the one after the last of those, *before* is the
-    number of the last blot that was kept of them. If that is not below 0, it may be kept again.
+    If *values* continue an earlier part, so that their first window follows the last window of that part, *before* is the
+    index of the last blot that was kept there, relative to *values*. It may be returned again if it is not negative.
     """
     if window == 1:
         return np.arange(len(values))
@@ -42,12 +42,13 @@ def winnowed(
     if len(values) < window:
         return short
     smallest = windows(values, window, 1, _smaller)
-    # Those that reach into the next text are none. A blot of 0 is the smallest wherever it is.
+    # Ignore windows that reach into the next text: 0 as their minimum keeps no blot, except blots of 0, which are the
+    # smallest in any window.
     crossing = (ends[:-1] - (window - 1))[:, None] + np.arange(window - 1)
     smallest[crossing[(crossing >= 0) & (crossing < len(smallest))]] = 0
     padded = np.zeros(len(smallest) + 2 * (window - 1), dtype=np.uint64)
     padded[window - 1 : len(padded) - (window - 1)] = smallest
-    # A blot is the smallest of a window if the largest of the minima of its windows is not below it.
+    # A blot is the smallest of some window if the largest minimum of the windows that contain it equals the blot.
     is_kept = values == windows(padded, window, 1, _larger)
     if len(short):
         is_kept[np.repeat(is_short, counts)] = False
@@ -58,7 +59,7 @@ def winnowed(
 def _smallest_of_short(
     values: NDArray[np.uint64], begins: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The number of the smallest blot, the last of equal ones, of each text that has not a whole window."""
+    """The index of the smallest blot (the last of equal ones) of each text with fewer blots than a window."""
     if not len(begins):
         return begins
     firsts = np.cumsum(counts) - counts
@@ -76,17 +77,17 @@ def _without_ties(
     window: int,
     before: int,
 ) -> NDArray[np.int64]:
-    """Of candidates, each the smallest of some window, those that robust winnowing keeps.
+    """The candidates that robust winnowing keeps. Each candidate is the smallest blot of some window.
 
-    It has a choice in chains of equal candidates of a text, each less than a *window* behind the one before. Nothing
-    between two of them is smaller, so the windows that choose among a chain lie in a row: the first of them takes the
-    last of the chain that it has, and the first that has not that one any more the last that it has, and so on.
+    There is a choice only in chains: equal candidates of a text at distances of less than *window*. No blot between two
+    candidates of a chain is smaller, so the windows that select from a chain are consecutive. The first of them keeps its
+    last candidate; the first window without this candidate keeps its own last candidate, and so on.
     """
     is_tied = values[kept[1:]] == values[kept[:-1]]
     is_tied &= kept[1:] - kept[:-1] < window
     links = np.flatnonzero(is_tied)
     if len(links):
-        # One text often begins as the one before has ended.
+        # A text often begins with the blot with which the previous text ends.
         links = links[
             np.searchsorted(ends, kept[links], "right") == np.searchsorted(ends, kept[links + 1], "right")
         ]
@@ -109,7 +110,7 @@ def _chosen(
     window: int,
     before: int,
 ) -> NDArray[np.int64]:
-    """The *members* of chains that are kept; each chain begins with one that *is_linked* is not set of."""
+    """The *members* of chains that are kept. *is_linked* is false for the first member of each chain."""
     heads = np.flatnonzero(~is_linked)
     tails = np.append(heads[1:], len(members)) - 1
     last_of = np.repeat(tails, tails - heads + 1)
@@ -121,14 +122,14 @@ def _chosen(
     def last_before(limits: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.minimum(np.searchsorted(members, limits, "right") - 1, last)
 
-    # After a member comes the last one of the first window without it, if a member is the smallest there.
+    # The next kept member is the last one in the first window without this member, if the chain has its minimum.
     windows = members + 1
     is_whole = windows <= text_ends - window
-    goes_on = is_whole & (smallest[np.where(is_whole, windows, 0)] == value)
-    following = np.where(goes_on, last_before(members + window, last_of), -1)
+    has_next = is_whole & (smallest[np.where(is_whole, windows, 0)] == value)
+    following = np.where(has_next, last_before(members + window, last_of), -1)
     following[following <= np.arange(len(members))] = -1
 
-    # The first window of a chain: those that begin earlier have something smaller.
+    # Find the first window of each chain. Earlier windows have a smaller minimum.
     offsets = members[heads][:, None] + np.arange(1 - window, 1)
     is_inside = (offsets >= text_begins[:, None]) & (offsets <= text_ends[heads][:, None] - window)
     choosing = is_inside & (smallest[np.where(is_inside, offsets, 0)] == value[heads][:, None])
@@ -151,19 +152,19 @@ def _chosen(
 
 
 def _walk(places: list[int], following: NDArray[np.int64], is_chosen: NDArray[np.bool_]) -> None:
-    """Go on in each chain alone. In "a a a a ..." all steps are equal, so that one slice has the whole chain."""
+    """Continue each chain separately. In "a a a a ..." all steps are equal, so one slice selects the whole chain."""
     steps = following - np.arange(len(following))
-    turns = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]
+    step_changes = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]
     for place in places:
         at = place
         while at >= 0:
-            turn = turns[bisect_right(turns, at)]
+            step_change = step_changes[bisect_right(step_changes, at)]
             step = int(steps[at])
             if following[at] < 0:
                 is_chosen[at] = True
                 break
-            is_chosen[at:turn:step] = True
-            last = at + (turn - 1 - at) // step * step
+            is_chosen[at:step_change:step] = True
+            last = at + (step_change - 1 - at) // step * step
             at = int(following[last])
 
 
@@ -181,11 +182,12 @@ def windows(
     step: int,
     join: Callable[[NDArray[Any], NDArray[Any], int], NDArray[Any]],
 ) -> NDArray[np.uint64]:
-    """What *join* makes of values[i], values[i + step], ..., values[i + (k - 1) x step], for every i.
+    """Return *join* applied to values[i], values[i + step], ..., values[i + (k - 1) x step], for every i.
 
-    It is given the results of shorter windows and how many items the first one has, so that log2(k) calls are enough.
+    *join* gets the results of two shorter windows and the number of items of the first one, so about log2(k) calls are
+    enough.
     """
-    # Windows of 1, 2, 4, ... items; those that make up k are put one behind the other.
+    # Compute windows of 1, 2, 4, ... items, and join those whose sizes add up to k.
     size, doubled = 1, values
     result, done = None, 0
     while True:

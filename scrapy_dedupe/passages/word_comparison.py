@@ -1,8 +1,8 @@
-"""Whether two written texts have the same words, without finding the words of all that is compared.
+"""Compare the words of texts, mostly without tokenising them.
 
-Most places of a passage are written alike but for case, layout and punctuation. Of texts in ASCII the words of two of the
-tokenisers are the runs of letters and digits without regard to case; so such texts are compared by these runs, in one
-step. What is left is told by a digest of its words, each text that is written differently once.
+The places of a passage usually differ only in case, layout and punctuation. In ASCII text, the words of two tokenisers are
+the series of letters and digits, ignoring case, so such texts are compared by these series. Other texts are compared by a
+digest of their words, which is computed once for each distinct text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RUNS: Final = bytes(
 
 
 class Wording:
-    """The words of *shown*, with which others are compared."""
+    """Compares other texts with the words of *shown*."""
 
     def __init__(self, shown: str, tokeniser: Tokeniser) -> None:
         self._shown = shown
@@ -30,7 +30,7 @@ class Wording:
         self._of_written: dict[bytes, str] = {}
 
     def group(self, written: str) -> str:
-        """What texts with the same words have in common: the empty string for those of the text shown."""
+        """Return the same string for texts with the same words, and "" for the words of *shown*."""
         if written == self._shown or self._has_same_runs(written):
             return ""
         key = hashlib.sha256(written.encode("utf-8", "surrogatepass")).digest()
@@ -49,7 +49,7 @@ class Wording:
         return self._runs == _runs_of(written)
 
     def _digest(self, written: str) -> str:
-        """What tells the words of a text."""
+        """A digest of the words of a text."""
         words = "\0".join(self._tokeniser.words(written))
         return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
 

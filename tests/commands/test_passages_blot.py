@@ -92,7 +92,7 @@ def test_a_compressed_file_that_is_cut_is_damaged_input(
     Path("cut.txt.gz").write_bytes(gzip.compress(SHARED.encode())[:-cut])
     called = call("passages", "blot", "cut.txt.gz", "--root", root)
     assert (called.code, called.out) == (4, "")
-    assert "cut.txt.gz is damaged where it is compressed" in called.err
+    assert "cut.txt.gz cannot be decompressed" in called.err
     assert call("passages", "like", "shared.txt", "--root", root, "--taboo", "cut.txt.gz").code == 4
 
 
@@ -115,7 +115,7 @@ def test_what_stands_in_one_document_is_shown_if_all_are_asked_for(
     blot = call("passages", "blot", "alone.txt", "--root", root).out.split()[0]
     called = call("passages", "unblot", blot, "1234", "--root", root)
     assert called.code == 0
-    assert called.out == "1 blot stands in one document only; --all shows such, too.\n1234 stands nowhere.\n"
+    assert called.out == "1 blot is in a single document; use --all to show it.\n1234 was not found.\n"
     called = call("passages", "unblot", blot, "--root", root, "--all", "--json")
     assert [(item["documents"], item["places"][0]["doc_id"]) for item in called.json["blots"]] == [
         (1, "alone")
@@ -137,7 +137,7 @@ def test_what_blot_shows_can_be_piped_into_unblot(
 def test_what_is_no_blot_is_refused(call: Callable[..., Called], root: str, word: str) -> None:
     called = call("passages", "unblot", word, "--root", root)
     assert called.code == 2
-    assert "no blot" in called.err
+    assert "not a blot" in called.err
 
 
 def test_bytes_that_are_no_text_on_standard_input_are_no_blot(
@@ -146,4 +146,4 @@ def test_bytes_that_are_no_text_on_standard_input_are_no_blot(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xe9\xff\n")))
     called = call("passages", "unblot", "-", "--root", root)
     assert (called.code, called.err.count("\n")) == (2, 1)
-    assert "no blot" in called.err
+    assert "not a blot" in called.err

@@ -34,7 +34,7 @@ def test_a_sound_index_is_called_sound(
     assert (result["problems"], result["segments"], result["documents"], result["texts"]) == ([], 1, 3, 2)
     assert result["posts"] > 0
     assert result["is_full"] is bool(full)
-    assert "nothing is wrong" in call("passages", "check", "--root", str(root), *full).out
+    assert "no problems" in call("passages", "check", "--root", str(root), *full).out
 
 
 @pytest.mark.parametrize("suffix", [".posts", ".blobs"])
@@ -46,7 +46,7 @@ def test_a_changed_byte_is_found_and_told(call: Callable[..., Called], root: Pat
     called = call("passages", "check", "--root", str(root))
     assert called.code == 4
     assert file.name in called.out
-    assert "wrong with the index" in called.err
+    assert "The index has 1 problem" in called.err
 
 
 def test_what_a_stopped_writer_has_left_is_told_and_is_no_problem(
@@ -55,7 +55,7 @@ def test_what_a_stopped_writer_has_left_is_told_and_is_no_problem(
     (root / "00000099.posts").write_bytes(b"left")
     called = call("passages", "check", "--root", str(root))
     assert called.code == 0
-    assert "removed by the next one: 00000099.posts." in called.out
+    assert "was stopped: 00000099.posts." in called.out
 
 
 def test_what_a_writer_at_work_has_written_is_not_called_left(
@@ -67,7 +67,7 @@ def test_what_a_writer_at_work_has_written_is_not_called_left(
         called = call("passages", "check", "--root", str(root), "--json")
         shown = call("passages", "check", "--root", str(root))
     assert (called.code, len(called.json["orphans"])) == (0, 2)
-    assert "Of a writer that is at work, or that was stopped" in shown.out
+    assert "Files of a running or stopped writer" in shown.out
 
 
 def test_a_damaged_manifest_is_refused(call: Callable[..., Called], root: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_compact_index_is_left_alone(call: Callable[..., Called]) -> None:
     with PassageIndex("index") as index:
         index.add("a", WORDS)
     called = call("passages", "compact", "--root", "index")
-    assert (called.code, called.out) == (0, "index is compact already.\n")
+    assert (called.code, called.out) == (0, "index is already compact.\n")
 
 
 def test_an_index_without_a_living_document_takes_no_room(call: Callable[..., Called]) -> None:

@@ -68,9 +68,9 @@ def test_an_empty_list_deletes_nothing(call: Callable[..., Called], root: str) -
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        ((), 2, "No document is named"),
+        ((), 2, "No documents were given"),
         (("--from", "nothing"), 3, "nothing cannot be read: No such file"),
-        (("--from", "latin"), 2, "latin is no UTF-8 at byte 3"),
+        (("--from", "latin"), 2, "latin is not UTF-8 at byte 3"),
         (("a", "--root", "nowhere"), 3, "There is no passage index in nowhere"),
     ],
 )

@@ -65,7 +65,7 @@ def test_csv_has_a_line_for_each_place(root: str, call: Callable, tmp_path: Path
 @pytest.mark.parametrize(
     ("form", "expected"),
     [
-        ("text", r"No passage .*\n"),
+        ("text", r"No documents .*\n"),
         ("jsonl", ""),
         ("csv", r"rank,score,tokens,documents,doc_id,[a-z_,]*,text\r?\n"),
     ],
@@ -98,12 +98,12 @@ def test_a_file_is_written_whole_or_not_at_all(root: str, call: Callable, tmp_pa
 def test_options_reach_the_search(root: str, call: Callable, tmp_path: Path) -> None:
     taboo = tmp_path / "taboo.txt"
     taboo.write_text(RUN)
-    nothing = f"No passage that the options ask for stands in several documents of {root}.\n"
+    nothing = f"No documents of {root} share a passage that matches the options.\n"
     for words in (["--min-tokens", "21"], ["--min-docs", "3"], ["--taboo", str(taboo)]):
         assert call("passages", "extract", "--root", root, *words).out == nothing
     refused = call("passages", "extract", "--root", root, "--top", "0")
     assert (refused.code, refused.out) == (2, "")
-    assert "There cannot be 0 passages in an answer. Ask for 1 at least." in refused.err
+    assert "top is 0. Give 1 or more." in refused.err
 
 
 def test_json_beside_the_passages_is_refused(root: str, call: Callable) -> None:

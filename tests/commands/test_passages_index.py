@@ -97,7 +97,7 @@ def test_an_index_that_has_documents_is_added_to_with_append_alone(call: Callabl
     assert call("passages", "index", "a.txt", "--root", "index").code == 0
     refused = call("passages", "index", "b.txt", "--root", "index")
     assert refused.code == 3
-    assert "has 1 document already. Add to it with --append" in refused.err
+    assert "already has 1 document. Add to it with --append" in refused.err
     assert documents() == ["a.txt"]
     write("a.txt", WORDS + " new")
     result = call(
@@ -115,7 +115,7 @@ def test_a_text_that_is_replaced_in_the_same_run_is_told(call: Callable[..., Cal
     assert (result["texts"], result["copies"]) == (1, 0)
     assert text_of("d") == f"{WORDS} second"
     shown = call("passages", "index", "a.jsonl", "--root", "other").out
-    assert "2 documents added, 1 in place of an older one." in shown
+    assert "2 documents added, 1 replacing an older text." in shown
 
 
 def test_a_host_is_written_as_those_of_urls_are(call: Callable[..., Called]) -> None:
@@ -131,7 +131,7 @@ def test_other_indexes_below_a_folder_are_no_documents(call: Callable[..., Calle
     assert call("passages", "index", "docs", "--root", "docs/old").code == 0
     called = call("passages", "index", "docs", "--root", "index")
     assert called.code == 0
-    assert "Passed over: 1 folders of other passage indexes." in called.out
+    assert "Skipped: 1 folders of other passage indexes." in called.out
     assert documents() == ["docs/a.txt", "docs/manifest.json"]
 
 
@@ -140,7 +140,7 @@ def test_an_archive_that_a_crawl_has_open_is_told(call: Callable[..., Called]) -
     write("warcs/a.warc.gz.open", b"\x1f\x8b")
     called = call("passages", "index", "warcs", "--root", "index")
     assert called.code == 4
-    assert "1 archive that a crawl has open, or left so, passed over." in called.err
+    assert "1 archive of a running or killed crawl skipped." in called.err
     assert "warc salvage mends such a file" in called.out
 
 
@@ -204,7 +204,7 @@ def test_a_merge_that_fails_is_told_and_costs_no_document(call: Callable[..., Ca
     write("a.jsonl", line("b", f"{WORDS} b") + line("a", WORDS))
     called = call("passages", "index", "a.jsonl", "--root", "index", "--append")
     assert called.code == 4
-    assert "all that was taken is in the index, but small segments could not be merged: " in called.err
+    assert "the documents were added, but small segments could not be merged: " in called.err
     assert damaged.name in called.err
     assert documents()[-1] == "a"
     deleted = call("passages", "delete", "a", "--root", "index", "--json")
@@ -218,7 +218,7 @@ def test_with_keep_going_what_is_whole_is_indexed_and_the_rest_is_told(call: Cal
     called = call("passages", "index", "b.jsonl", "--root", "index", "--keep-going")
     assert called.code == 4
     assert "b.jsonl, line 2: it is no JSON" in called.out
-    assert "1 fault in the input passed over." in called.err
+    assert "1 fault in the input skipped." in called.err
     assert documents() == ["b", "c"]
 
 
@@ -237,7 +237,7 @@ def test_of_many_that_are_passed_over_it_says_how_many_are_not_shown(call: Calla
     shown = call("passages", "index", "a.jsonl", "--root", "index", "--max-bytes", "100")
     assert shown.code == 4
     assert len([row for row in shown.out.splitlines() if "more than 100 bytes" in row]) == 20
-    assert "... and 1,480 more, of which --json lists a thousand." in shown.out
+    assert "... and 1,480 more; --json lists a thousand." in shown.out
 
 
 def test_a_document_over_the_limit_is_told(call: Callable[..., Called]) -> None:
@@ -305,9 +305,9 @@ def test_all_tokenisers_and_blotters_can_be_named() -> None:
         ((".", "--max-bytes", "0"), "--max-bytes is 0"),
         ((".", "--k", "0"), "k = 0"),
         ((".", "--blotter", "xor", "--window", "3"), "xor"),
-        ((".", "--host", "a\0b"), "is no name of a host"),
-        ((".", "--host", "https://a.example/"), "is no name of a host"),
-        ((".", "--host", "two words"), "is no name of a host"),
+        ((".", "--host", "a\0b"), "is not a host name"),
+        ((".", "--host", "https://a.example/"), "is not a host name"),
+        ((".", "--host", "two words"), "is not a host name"),
         ((".", "--host", "a" * 9_000), "9,000 bytes"),
         (("a.txt", "--base", "elsewhere"), "is not below elsewhere"),
     ],
@@ -362,7 +362,7 @@ def test_ctrl_c_leaves_the_index_as_it_was(tmp_path: Path) -> None:
     program.send_signal(signal.SIGINT)
     _, told = program.communicate(timeout=240)
     assert program.returncode == -signal.SIGINT
-    assert told == "scrapy-dedupe passages index: stopped; the index is as it was before.\n"
+    assert told == "scrapy-dedupe passages index: stopped; the index was not changed.\n"
     assert documents(str(root)) == ["before"]
 
 

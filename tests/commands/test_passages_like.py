@@ -72,7 +72,7 @@ def test_the_menu_of_the_host_of_the_asked_document_is_no_passage(
     for asked in ("https://a.example/5", "https://c.example/"):
         called = call("passages", "like", asked, "--root", root)
         assert (
-            called.out == f"No document in {root} shares a passage that the options ask for with {asked}.\n"
+            called.out == f"No document in {root} shares a passage that matches the options with {asked}.\n"
         )
     kept = call("passages", "like", "https://c.example/", "--root", root, "--keep-boilerplate", "--json")
     assert len(kept.json["hits"]) == 10
@@ -107,7 +107,7 @@ def test_a_name_of_nothing_is_told_to_be_neither(call: Callable[..., Called], ro
 def test_a_url_that_is_not_indexed_is_refused_with_what_to_do(call: Callable[..., Called], root: str) -> None:
     called = call("passages", "like", "https://c.example/", "--root", root)
     assert called.code == 2
-    assert "https://c.example/ is in the index" in called.err
+    assert "has no document https://c.example/." in called.err
     assert "pipe it in" in called.err
 
 

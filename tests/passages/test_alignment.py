@@ -186,7 +186,7 @@ def test_runs_of_texts_of_many_pieces_are_found_wherever_they_stand() -> None:
 
 @pytest.mark.parametrize("times", [1, 3, 40])
 @pytest.mark.parametrize("period", [1, 2, 3, 10, 20])
-def test_all_of_a_periodic_stretch_is_covered_whichever_text_is_longer(period: int, times: int) -> None:
+def test_all_of_a_periodic_part_is_covered_whichever_text_is_longer(period: int, times: int) -> None:
     unit = list(range(100, 100 + period))
     long = [1, *unit * (6_000 // period), 2, 3, *unit * (900 // period), *unit[: period // 2], 4]
     short = [5, *(unit * (15 * times))[: 15 * times + 7], 6, 7, *(unit * 15)[period // 2 :][:18], 2, 3]

@@ -284,16 +284,16 @@ def test_a_blotter_is_what_its_spec_says(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("wolling", "no blotter 'wolling'. Take one of rolling, xor, interleaved."),
+        ("wolling", "no blotter 'wolling'. Choose one of rolling, xor, interleaved."),
         ({}, "no blotter None"),
         ({"name": "rolling/9"}, "no blotter 'rolling/9'"),
-        ({"name": "rolling", "k": 0}, "rolling has k = 0. Take a whole number from 1 to 64."),
+        ({"name": "rolling", "k": 0}, "rolling has k = 0. Give an integer from 1 to 64."),
         ({"name": "rolling", "window": 65}, "rolling has window = 65"),
         ({"name": "rolling", "k": "8"}, "rolling has k = '8'"),
         ({"name": "xor", "k": True}, "xor has k = True"),
-        ({"name": "xor", "bits": 33}, "xor has bits = 33. Take a whole number from 8 to 32."),
+        ({"name": "xor", "bits": 33}, "xor has bits = 33. Give an integer from 8 to 32."),
         ({"name": "interleaved", "streams": 0}, "interleaved has streams = 0"),
-        ({"name": "xor", "window": 8}, "xor takes k, bits, not all of window."),
+        ({"name": "xor", "window": 8}, "xor was given window, but its only parameters are k, bits."),
     ],
 )
 def test_nonsense_is_refused_with_what_is_allowed(spec: Any, message: str) -> None:

@@ -71,7 +71,7 @@ def test_the_share_is_what_it_says() -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
-    with pytest.raises(SettingError, match="share between 0 and 1"):
+    with pytest.raises(SettingError, match="share of a host's documents between 0 and 1"):
         Boilerplate(texts_on([1]), share)
 
 

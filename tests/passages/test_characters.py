@@ -7,14 +7,14 @@ import unicodedata
 import numpy as np
 
 from scrapy_dedupe.passages import characters
-from scrapy_dedupe.passages.characters import BREAK, INVISIBLE, PASSED, SINGLE, WORD
+from scrapy_dedupe.passages.characters import BREAK, IGNORED, INVISIBLE, SINGLE, WORD
 
 EVERYTHING = [chr(point) for point in range(0x110000)]
 
 
 def test_letters_marks_and_numbers_of_every_plane_are_of_words() -> None:
     expected = np.array([WORD if unicodedata.category(char)[0] in "LMN" else BREAK for char in EVERYTHING])
-    expected[list(INVISIBLE)] = PASSED
+    expected[list(INVISIBLE)] = IGNORED
     assert np.array_equal(characters.words(), expected)
 
 
@@ -35,7 +35,7 @@ def test_all_but_white_space_is_a_token_of_source_code() -> None:
     words = characters.words()
     for point, char in enumerate(EVERYTHING):
         if point in INVISIBLE:
-            expected = PASSED
+            expected = IGNORED
         elif char == "_" or words[point] == WORD:
             expected = WORD
         else:

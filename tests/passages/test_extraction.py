@@ -370,14 +370,14 @@ def test_repetition_costs_no_more_than_its_length(
     index: PassageIndex, texts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     compared = 0
-    chains = repeats.Repeats._chains
+    split = repeats.Repeats._split
 
     def counted(self: repeats.Repeats, members: Any) -> Any:
         nonlocal compared
         compared += len(members)
-        return chains(self, members)
+        return split(self, members)
 
-    monkeypatch.setattr(repeats.Repeats, "_chains", counted)
+    monkeypatch.setattr(repeats.Repeats, "_split", counted)
     for number, text in enumerate(texts):
         index.add(f"d{number}", text)
     tokens = sum(len(text.split()) for text in texts)

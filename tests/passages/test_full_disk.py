@@ -135,7 +135,7 @@ def test_a_disk_without_any_room_still_answers(tmp_path: Path) -> None:
             ("passages", "compact", "--root", "disk/index"),
         ):
             called = call(tmp_path, *words)
-            if words[1] != "compact" or called.code:  # one segment is compact already
+            if words[1] != "compact" or called.code:  # one segment is already compact
                 assert_refused(called, "disk/index")
             assert answers(tmp_path, "disk/index") == before
         (disk / "filler").unlink()

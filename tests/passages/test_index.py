@@ -258,7 +258,7 @@ def test_a_text_that_is_too_large_is_refused_and_costs_no_other(
     monkeypatch.setattr(preparation, "LARGEST_TEXT", 1_000)
     with PassageIndex(tmp_path) as index:
         index.add("before", "é" * 500)
-        with pytest.raises(SettingError, match="'large' has 1,002 bytes, and 1,000 are the most"):
+        with pytest.raises(SettingError, match="'large' has 1,002 bytes; the maximum is 1,000"):
             index.add("large", "é" * 501)
         index.add("behind", "x" * 1_000)
     with PassageIndex(tmp_path) as index:

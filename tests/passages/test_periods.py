@@ -1,4 +1,4 @@
-"""In a stretch that repeats itself few positions are left, and memory does not go with its length."""
+"""Few positions remain in a periodic section, and memory does not grow with its length."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def left(values: list[int], part: int) -> list[int]:
 
 
 @pytest.mark.parametrize("part", [3, 10, 1000])
-def test_of_a_stretch_up_to_the_end_of_a_text_the_first_period_is_left(part: int) -> None:
+def test_of_a_section_at_the_end_of_a_text_the_first_period_is_kept(part: int) -> None:
     # The windows at the last four positions reach over the end.
     assert left([0, *[1, 2, 3] * 20], part) == [0, 1, 2, 3, 57, 58, 59, 60]
 
 
 @pytest.mark.parametrize("part", [3, 10, 1000])
-def test_a_position_is_left_where_as_much_of_a_stretch_follows_as_another_one_has(part: int) -> None:
+def test_a_position_is_kept_if_another_section_has_the_length_that_follows(part: int) -> None:
     long, short = [1, 2, 3] * 20, [1, 2, 3] * 8
     positions = left([0, *long, 9, 8, 0, *short, 9, 7], part)
-    # The first period, what another stretch of 24 would begin with, and the last period.
+    # The first period, the start of another section of 24, and the last period.
     assert positions[:8] == [0, 1, 2, 3, 61 - 24, 54, 55, 56]
 
 

@@ -1,4 +1,4 @@
-"""Sums tell which stretches are equal as comparing them does."""
+"""Comparing ranges by sums gives the same result as comparing their items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scrapy_dedupe.passages.prefix_sums import PrefixSums
 
 
 @given(values=st.lists(st.integers(1, 2), min_size=2, max_size=30), block=st.sampled_from([1, 4, 7, 1 << 18]))
-def test_stretches_are_equal_as_far_as_their_items(
+def test_ranges_are_equal_if_their_items_are(
     values: list[int], block: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

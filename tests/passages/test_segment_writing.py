@@ -89,7 +89,7 @@ def test_posts_of_a_text_without_texts_may_come_in_pieces(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("has_texts", "spots", "reason"),
     [
-        (True, [2, 3], "a post is there twice"),
+        (True, [2, 3], "a post was added twice"),
         (True, [2, 0], "0 is no spot"),
         (True, [2], "as many keys as texts and spots"),
         (False, [2, 3], "has no spots"),
@@ -112,7 +112,7 @@ def test_spots_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("has_texts", "keys", "texts", "reason"),
     [
-        (True, [3, 3], [0, 0], "a post is there twice"),
+        (True, [3, 3], [0, 0], "a post was added twice"),
         (True, [3], [0], "a text has other posts"),
         (True, [3, 4], [0, 1], "a text has other posts"),
         (True, [3, 4096], [0, 0], "too large"),
@@ -212,5 +212,5 @@ def test_values_that_leave_no_room_beside_the_key_are_sorted_too() -> None:
 def test_pieces_that_fall_back_are_refused() -> None:
     stream = PostStream(len, 12, 0, 4)
     stream.add(np.array([5, 9], np.uint64), np.array([1, 2]))
-    with pytest.raises(ValueError, match="after larger ones"):
+    with pytest.raises(ValueError, match="after larger posts"):
         stream.add(np.array([8], np.uint64), np.array([1]))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.passages import shared_passages
 from scrapy_dedupe.passages.blots import blotter_of
-from scrapy_dedupe.passages.shared_passages import AskedText, SharedPassage, shares_in_texts
+from scrapy_dedupe.passages.shared_passages import QueryText, SharedPassage, shares_in_texts
 from scrapy_dedupe.passages.tokens import tokeniser_named
 from scrapy_dedupe.passages.values import Place
 
@@ -25,9 +25,9 @@ BLOTTERS = [
 WORDS = tokeniser_named("words")
 
 
-def asked_with(text: str, blotter: object = "rolling", least: int | None = None) -> AskedText:
+def query_with(text: str, blotter: object = "rolling", least: int | None = None) -> QueryText:
     made = blotter_of(blotter)  # type: ignore[arg-type]
-    return AskedText.of(text, WORDS, made, (), made.guarantee if least is None else least)
+    return QueryText.of(text, WORDS, made, (), made.guarantee if least is None else least)
 
 
 def words_of(numbers: list[int]) -> str:
@@ -47,24 +47,24 @@ def test_of_a_long_text_no_less_is_found_around_shared_blots_than_in_all_of_it(
     least = max(1, blotter_of(blotter).guarantee + more)
     hidden = np.array(data.draw(st.lists(st.booleans(), min_size=len(asked), max_size=len(asked))), np.bool_)
     hidden &= data.draw(st.booleans())
-    made = asked_with(words_of(asked), blotter, least)
+    made = query_with(words_of(asked), blotter, least)
     texts = [words_of(other) for other in others]
     whole = shares_in_texts(made, texts, hidden)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_passages, "_SHORT", -1)
-        made = asked_with(words_of(asked), blotter, least)
+        made = query_with(words_of(asked), blotter, least)
         assert shares_in_texts(made, texts, hidden) == whole
 
 
 def test_two_runs_of_a_long_text_stand_where_they_are_told() -> None:
     make = Random(3)
     words = [f"x{make.randrange(10**9)}" for _ in range(60_000)]
-    asked = asked_with(" ".join(words))
+    asked = query_with(" ".join(words))
     first, second = " ".join(words[:15]), " ".join(words[59_000:59_400])
     text = f"before {second.upper()} between {first}"
     (shares,) = shares_in_texts(asked, [text], np.zeros(60_000, np.bool_))
     at = len(" ".join(words[:59_000])) + 1
-    assert [share.asked for share in shares] == [
+    assert [share.query for share in shares] == [
         Place("", 59_000, 59_400, at, at + len(second)),
         Place("", 0, 15, 0, len(first)),
     ]
@@ -76,7 +76,7 @@ def test_two_runs_of_a_long_text_stand_where_they_are_told() -> None:
 def test_what_a_long_text_takes_beside_itself_is_bounded() -> None:
     make = Random(4)
     words = [f"x{make.randrange(10**6)}" for _ in range(400_000)]
-    asked = asked_with(" ".join(words))
+    asked = query_with(" ".join(words))
     nothing = np.zeros(len(words), np.bool_)
     texts = [" ".join(words[at : at + 50]) for at in range(0, 400_000, 20_000)]
     tracemalloc.start()
@@ -88,7 +88,7 @@ def test_what_a_long_text_takes_beside_itself_is_bounded() -> None:
 
 
 def test_tokens_in_several_shares_count_once() -> None:
-    asked = asked_with(words_of(list(range(100))))
+    asked = query_with(words_of(list(range(100))))
     spans = [(5, 20), (10, 15), (18, 30), (50, 60), (60, 70)]
     shares = [SharedPassage(Place("", start, end, 0, 0), None, ()) for start, end in spans]
     assert asked.tokens_covered(shares) == 25 + 20

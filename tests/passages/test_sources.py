@@ -257,7 +257,7 @@ def test_a_number_as_id_is_taken_as_it_is_written(here: Path) -> None:
         ({"url": [1], "text": "a"}, "its field 'url' is no text; --url-field names another"),
         ({"url": "a", "text": 1}, "its field 'text' is no text; --text-field names another"),
         ({"url": "a", "text": None}, "its field 'text' is no text; --text-field names another"),
-        ({"url": "", "text": "a"}, "cannot name a document"),
+        ({"url": "", "text": "a"}, "is not a valid document id"),
         ({"url": "a\0", "text": "a"}, "NUL"),
         ({"url": "\ud800", "text": "a"}, "surrogate"),
         ({"url": "a" * 9_000, "text": "a"}, "9,000 bytes"),

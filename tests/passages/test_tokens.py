@@ -177,5 +177,5 @@ def test_a_text_without_tokens_has_none(name: str) -> None:
 
 
 def test_an_unknown_tokeniser_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SettingError, match=r"no tokeniser 'wrods'. Take one of words, cjk, code\."):
+    with pytest.raises(SettingError, match=r"no tokeniser 'wrods'. Choose one of words, cjk, code\."):
         tokeniser_named("wrods")

@@ -1,5 +1,5 @@
-"""``passages VERB``: text that repeats, and where it stands."""
+"""``passages VERB``: find text that repeats across documents."""
 
-HELP = "Find text that repeats across documents, and say where: an index of passages, and questions to it."
+HELP = "Find text that repeats across documents, and its places, with an index of passages."
 PLACE_OPTION = "--root DIR"
 VERBS = ("index", "like", "extract", "blot", "unblot", "inspect", "check", "compact", "delete")

@@ -1,4 +1,4 @@
-"""``passages blot FILE...``: the blots of texts."""
+"""``passages blot FILE...``: show the blots of texts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-HELP = "Show the blots that an index holds of a text, or would hold, one a line, in hexadecimal digits."
+HELP = "Show the blots that an index keeps, or would keep, of texts, one per line, in hexadecimal."
 
 
 @dataclass(frozen=True, slots=True)
 class BlotLine:
-    """A blot in hexadecimal digits, what it is made of, and how that is written; ends are behind the last."""
+    """A blot in hexadecimal, its ranges of tokens and characters, and its text. Ends are exclusive."""
 
     blot: str
     token_start: int
@@ -46,22 +46,20 @@ class Blotted:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="a file of text or HTML; - is standard input"
-    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a text or HTML file; - for standard input")
     add_root(parser)
     parser.add_argument(
         "--offsets",
         action="store_true",
-        help="show which tokens and characters each is made of, and the words",
+        help="also show the tokens, characters and words of each blot",
     )
     parser.add_argument(
-        "--all", action="store_true", help="show those of all windows, not only those that are kept"
+        "--all", action="store_true", help="show the blots of all windows, not only those that are kept"
     )
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> Blotted:
-    # Without --root there need not be an index: the blots are then those that a new one would hold.
+    # Without --root the index need not exist: show the blots that a new index would keep.
     parameters = parameters_of(root_of(place, opts), None, None, None, create=opts.root is None)
     digits = -(-blotter_of(parameters.blotter).bits // 4)
     files = []

@@ -1,4 +1,4 @@
-"""``passages check``: reads the whole index and says what is damaged."""
+"""``passages check``: read the whole index and report damage."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
-    "Check the index: the sizes and checksums of its files, the order and bounds of all that is in them, and whether every"
-    " document has its text. Nothing is changed."
+    "Check the index: the sizes and checksums of its files, the order and ranges of their values, and whether every document"
+    " has its text. The index is not changed."
 )
 
 _SHOWN: Final = 20
@@ -27,9 +27,9 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class IndexCheckResult:
-    """What was found. *is_full*: all fingerprints were made again and compared.
+    """The result of a check. *is_full*: all fingerprints were computed again and compared.
 
-    *orphans* are files of a writer that is at work or was stopped, which is no problem: the next one removes them.
+    *orphans* are files of a running or stopped writer. They are not a problem: the next writer removes them.
     """
 
     root: str
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="also make all fingerprints again and compare them, which takes longer",
+        help="also compute all fingerprints again and compare them, which takes longer",
     )
 
 
@@ -75,15 +75,15 @@ def run(place: CommandStores, opts: argparse.Namespace) -> IndexCheckResult:
 def text(result: IndexCheckResult) -> str:
     lines = list(map(printable, result.problems[:_SHOWN]))
     if len(result.problems) > _SHOWN:
-        lines.append(f"... and {number_text(len(result.problems) - _SHOWN)} more, which --json lists.")
+        lines.append(f"... and {number_text(len(result.problems) - _SHOWN)} more, listed by --json.")
     if result.orphans:
         names = printable(", ".join(result.orphans[:_SHOWN])) + (
             " and others" if len(result.orphans) > _SHOWN else ""
         )
         lines.append(
-            f"Of a writer that is at work, or that was stopped, and then removed by the next one: {names}."
+            f"Files of a running or stopped writer, which the next writer removes if it was stopped: {names}."
         )
-    verdict = "nothing is wrong" if not result.problems else counted(len(result.problems), "problem")
+    verdict = "no problems" if not result.problems else counted(len(result.problems), "problem")
     lines.append(
         f"Checked {result.root}: {counted(result.segments, 'segment')}, {counted(result.documents, 'document')},"
         f" {counted(result.texts, 'text')}, {counted(result.posts, 'post')} in {result.seconds:.1f} s: {verdict}."
@@ -94,5 +94,5 @@ def text(result: IndexCheckResult) -> str:
 def caveat(result: IndexCheckResult) -> str | None:
     if not result.problems:
         return None
-    things = "1 thing is" if len(result.problems) == 1 else f"{number_text(len(result.problems))} things are"
-    return f"{things} wrong with the index. Index the documents anew into another folder, or put back a copy of this one."
+    problems = counted(len(result.problems), "problem")
+    return f"The index has {problems}. Index the documents again into another folder, or restore a copy of this index."

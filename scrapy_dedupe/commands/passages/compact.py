@@ -1,4 +1,4 @@
-"""``passages compact``: merges the segments of the index, without what is deleted."""
+"""``passages compact``: merge the segments of the index, without deleted documents."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
-    "Merge the segments of the index, and give back the room of deleted documents. As long as it works it takes as much"
-    " room again. Others can read meanwhile; if it is cut, the index is as it was before."
+    "Merge the segments of the index, and free the space of deleted documents. While it runs, it needs as much space again."
+    " The index can be read meanwhile. If it is interrupted, the index is not changed."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The index before and after. *was_done* is False if there was nothing to do."""
+    """The size of the index before and after. *was_done* is False if the index was already compact."""
 
     root: str
     was_done: bool
@@ -60,7 +60,7 @@ def stopped(opts: argparse.Namespace) -> str:
 
 
 def _size(root: Path) -> tuple[int, int]:
-    """How many segments there are, and the bytes of their files."""
+    """The number of segments, and the size of their files in bytes."""
     from scrapy_dedupe.passages.catalogue import read_manifest
 
     manifest = read_manifest(root)
@@ -70,7 +70,7 @@ def _size(root: Path) -> tuple[int, int]:
 
 def text(result: Compacted) -> str:
     if not result.was_done:
-        return f"{result.root} is compact already."
+        return f"{result.root} is already compact."
     return (
         f"{result.root}: {counted(result.segments_before, 'segment')} with {size_text(result.bytes_before)} became"
         f" {counted(result.segments, 'segment')} with {size_text(result.size_bytes)}, in {result.seconds:.1f} s."

@@ -1,4 +1,4 @@
-"""``passages delete DOC_ID…``: takes documents out of the index."""
+"""``passages delete DOC_ID…``: delete documents from the index."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
-    "Delete documents from the index by their ids, the URLs or paths that they were indexed under. The room that they take"
-    " is given back by passages compact."
+    "Delete documents from the index by their ids, which are the URLs or paths under which they were indexed. passages"
+    " compact frees their space."
 )
 
 _SHOWN: Final = 20
@@ -28,9 +28,9 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """*documents* were deleted; *missing* are the ids that the index has no document of.
+    """*documents* is the number of deleted documents, *missing* are the ids that are not in the index.
 
-    *not_merged* says why segments that piled up could not be merged, which changes nothing of that.
+    *not_merged* is the reason why small segments could not be merged. The documents are deleted nevertheless.
     """
 
     root: str
@@ -42,7 +42,7 @@ class Deleted:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", metavar="DOC_ID", nargs="*", help="the id of a document")
     parser.add_argument(
-        "--from", dest="list", metavar="FILE", help="a file with one id a line; - is standard input"
+        "--from", dest="list", metavar="FILE", help="a file with one id per line; - for standard input"
     )
     add_root(parser)
 
@@ -53,8 +53,8 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Deleted:
 
     ids = [*opts.ids, *(_listed(opts.list) if opts.list is not None else ())]
     if not ids and opts.list is None:
-        raise UsageError("No document is named. Give ids, or a file with them by --from.")
-    # A name that stands twice is one.
+        raise UsageError("No documents were given. Give their ids, or a file of ids with --from.")
+    # Ignore duplicates.
     ids = list(dict.fromkeys(map(id_of_name, ids)))
     root = root_of(place, opts)
     with Bars(opts) as bars, PassageIndex(root, create=False, command="passages delete") as index:
@@ -71,16 +71,16 @@ def _listed(name: str) -> list[str]:
         if name == "-":
             data = sys.stdin.buffer.read()
         else:
-            with open(name, "rb") as file:  # noqa: PTH123 - the name of a pipe will do as well
+            with open(name, "rb") as file:  # noqa: PTH123 - the name may also be that of a pipe
                 data = file.read()
     except OSError as error:
         raise ArchiveError(f"{where} cannot be read: {error.strerror or error}.") from error
     try:
-        # Other ends of lines that splitlines() knows can stand in an id.
+        # An id may contain other line boundaries of splitlines().
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"{where} is no UTF-8 at byte {error.start}. Give a file with one id a line, in UTF-8."
+            f"{where} is not UTF-8 at byte {error.start}. Give a file with one id per line, in UTF-8."
         ) from error
     return [line for line in (line.removesuffix("\r") for line in lines) if line]
 
@@ -88,7 +88,7 @@ def _listed(name: str) -> list[str]:
 def text(result: Deleted) -> str:
     lines = [f"{printable(doc_id)} is not in the index." for doc_id in result.missing[:_SHOWN]]
     if len(result.missing) > _SHOWN:
-        lines.append(f"... and {number_text(len(result.missing) - _SHOWN)} more, which --json lists.")
+        lines.append(f"... and {number_text(len(result.missing) - _SHOWN)} more, listed by --json.")
     documents = (
         "1 document was" if result.documents == 1 else f"{number_text(result.documents)} documents were"
     )

@@ -1,4 +1,4 @@
-"""``passages extract``: the passages that stand in several documents, as text, JSON lines or CSV."""
+"""``passages extract``: list the passages that several documents share, as text, JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-HELP = "List the passages that stand in several documents, those first that it would save most to have once."
+HELP = "List the passages that several documents share, sorted by the number of tokens that storing each once would save."
 
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """How many *passages* were written to *output* ("-" is standard output) in which *format*, at how many *places*."""
+    """The numbers of *passages* and *places* written to *output* ("-" is standard output), and the *format*."""
 
     root: str
     output: str
@@ -43,39 +43,41 @@ class Extracted:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_root(parser)
     parser.add_argument(
-        "-o", "--output", default="-", metavar="FILE", help="where to (default: standard output)"
+        "-o", "--output", default="-", metavar="FILE", help="the file to write (default: standard output)"
     )
-    parser.add_argument("--force", action="store_true", help="replace what is there already")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument(
         "--format",
         choices=tuple(WRITERS),
         default="text",
-        help="text; jsonl: a JSON object for each passage; csv: a line for each place (default: text)",
+        help="text; jsonl: one JSON object per passage; csv: one line per place (default: text)",
     )
     parser.add_argument(
         "--min-docs",
         type=int,
         default=2,
         metavar="N",
-        help="passages in at least so many documents (default: 2)",
+        help="the minimum number of documents with a passage (default: 2)",
     )
-    parser.add_argument("--max-docs", type=int, metavar="N", help="passages in at most so many documents")
+    parser.add_argument(
+        "--max-docs", type=int, metavar="N", help="the maximum number of documents with a passage"
+    )
     parser.add_argument(
         "--min-tokens",
         type=int,
         metavar="N",
-        help="passages of at least so many tokens (default: what the index is sure to find, 15 unless it was made with"
-        " another --k or --window; without texts what one blot has, 8 unless --k was another)",
+        help="the minimum length of a passage in tokens (default: the length that the index guarantees to find, which is 15"
+        " unless --k or --window was given; without texts the length of one blot, which is 8 unless --k was given)",
     )
     parser.add_argument(
         "--sigma",
         type=float,
         metavar="X",
-        help="leave out what stands in fewer documents than the mean and X standard deviations over all blots, rounded to"
-        " whole documents",
+        help="ignore blots in fewer documents than the mean plus X standard deviations over all blots, rounded to whole"
+        " documents",
     )
-    parser.add_argument("--top", type=int, metavar="N", help="the best so many passages (default: all)")
-    parser.add_argument("--nested", action="store_true", help="also those that better ones cover")
+    parser.add_argument("--top", type=int, metavar="N", help="list only the best N passages (default: all)")
+    parser.add_argument("--nested", action="store_true", help="include passages that better passages cover")
     parser.add_argument(
         "--skip-copies",
         action="store_true",
@@ -85,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--work",
         type=Path,
         metavar="DIR",
-        help="where what is found is kept meanwhile, several times the size of the texts (default: TMPDIR)",
+        help="the folder for temporary files of several times the size of the texts (default: TMPDIR)",
     )
     add_exclusions(parser)
 
@@ -93,7 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: CommandStores, opts: argparse.Namespace) -> Extracted:
     if opts.output == "-" and opts.json:
         raise UsageError(
-            "Standard output takes the passages; --json needs -o FILE. As JSON they are written by --format jsonl."
+            "The passages are written to standard output, so --json needs -o FILE. To write the passages as JSON, use"
+            " --format jsonl."
         )
     root = root_of(place, opts)
     taboo = [given_text(name) for name in opts.taboo]
@@ -122,25 +125,25 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Extracted:
 
 def _work(opts: argparse.Namespace) -> Path:
     if opts.work is not None and not opts.work.is_dir():
-        raise ArchiveError(f"{opts.work} is no folder. Name one with --work that has room.")
+        raise ArchiveError(f"{opts.work} is not a folder. Name a folder with enough space with --work.")
     try:
         return opts.work or Path(tempfile.gettempdir())
-    except OSError as error:  # Python has tried to write in all that it knows
+    except OSError as error:  # Python could not write to any of the usual folders
         raise ArchiveError(
-            f"There is no folder for temporary files: {error.strerror or error}. Name one with --work that has room."
+            f"There is no folder for temporary files: {error.strerror or error}. Name a folder with enough space with --work."
         ) from error
 
 
 @contextmanager
 def _output(opts: argparse.Namespace) -> Iterator[TextIO]:
-    """Standard output, or a file that has its name only when it is whole."""
+    """Standard output, or a file that gets its name only when it is complete."""
     if opts.output == "-":
         yield sys.stdout
         sys.stdout.flush()
         return
     path = Path(opts.output)
     if path.exists() and not opts.force:
-        raise UsageError(f"{path} is there already. Choose another file, or replace it with --force.")
+        raise UsageError(f"{path} already exists. Choose another file, or replace it with --force.")
     temporary = path.with_name(f"{path.name}.new")
     with writing(path, temporary):
         with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
@@ -150,11 +153,11 @@ def _output(opts: argparse.Namespace) -> Iterator[TextIO]:
 
 def text(result: Extracted) -> str:
     if result.output == "-" and result.format != "text":
-        return ""  # a program reads it
+        return ""  # the output is read by a program
     if result.output == "-":
         return (
             ""
             if result.passages
-            else f"No passage that the options ask for stands in several documents of {result.root}."
+            else f"No documents of {result.root} share a passage that matches the options."
         )
     return f"{counted(result.passages, 'passage')} at {counted(result.places, 'place')}: {result.output}"

@@ -1,4 +1,4 @@
-"""Texts that are given to a verb as files: read as ``passages index`` reads them."""
+"""Read the text of a file that is given to a command, in the same way as ``passages index``."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ _MOST_BYTES: Final = 64_000_000
 
 
 def given_text(name: str) -> str:
-    """The text of a file, or of standard input for ``-``: as it is, of HTML and XML the canonical text.
+    """Return the text of a file, or of standard input for ``-``. For HTML and XML, return the canonical text.
 
-    Raises ArchiveError if it cannot be read, UsageError if it is no single text, DamagedInput if it cannot be made one.
+    Raises ArchiveError if the file cannot be read, UsageError if it is not a single text, and DamagedInput if it cannot be
+    decompressed or parsed.
     """
     shown = "Standard input" if name == STDIN else name
     data = _data(name, shown)
     form = form_of(name, data[:START_BYTES])
     if form in (ARCHIVE, OPEN, LINES):
         raise UsageError(
-            f"{shown} holds many documents, not one text. Name one of them by its URL once it is indexed."
+            f"{shown} contains many documents, not a single text. Index it, and name one of its documents by the URL."
         )
     if form == BINARY:
-        raise UsageError(f"{shown} holds no text. Give a file of text or HTML.")
+        raise UsageError(f"{shown} does not contain text. Give a text or HTML file.")
     text, _ = decoded(data, form)
     if form == PLAIN:
         return text
     try:
         return read(form, text).text
     except HostileMarkup as error:
-        raise DamagedInput(f"{shown} cannot be read as a page: {error}") from error
+        raise DamagedInput(f"{shown} cannot be parsed: {error}") from error
 
 
 def _data(name: str, shown: str) -> bytes:
@@ -55,7 +56,7 @@ def _data(name: str, shown: str) -> bytes:
     if data.startswith(GZIP_MAGIC) and form_of(name, data[:START_BYTES]) not in (ARCHIVE, OPEN):
         data = _unpacked(data, shown)
     if len(data) > _MOST_BYTES:
-        raise UsageError(f"{shown} has more than {_MOST_BYTES:,} bytes. Give a smaller part of it.")
+        raise UsageError(f"{shown} has more than {_MOST_BYTES:,} bytes. Give a part of it.")
     return data
 
 
@@ -63,4 +64,4 @@ def _unpacked(data: bytes, shown: str) -> bytes:
     try:
         return gzip.GzipFile(fileobj=io.BytesIO(data)).read(_MOST_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedInput(f"{shown} is damaged where it is compressed: {error}.") from error
+        raise DamagedInput(f"{shown} cannot be decompressed: {error}.") from error

@@ -1,4 +1,4 @@
-"""``passages index PATH…``: puts documents into the index."""
+"""``passages index PATH…``: add documents to the index."""
 
 from __future__ import annotations
 
@@ -27,30 +27,33 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.faults import Faults
 
 HELP = (
-    "Put documents into the index: folders and files of text or HTML, WARC, ARC and WACZ files, and JSON lines. Of HTML and"
-    " XML the canonical text is indexed, of other files the text as it is. A document that is there under the same id is"
-    " replaced. If the work ends early, by damaged input or by Ctrl-C, the index is as it was before; with --keep-going"
-    " what was written until then stays."
+    "Add documents to the index from folders and files of text or HTML, WARC, ARC and WACZ files, and JSON lines. The"
+    " canonical text of HTML and XML is indexed; other text is indexed unchanged. A document replaces an indexed document"
+    " with the same id. If the command is stopped by damaged input or Ctrl-C, the index is not changed; with --keep-going,"
+    " documents that have been written remain."
 )
 
 TOKENISERS: Final = ("words", "cjk", "code")
 BLOTTERS: Final = ("rolling", "xor", "interleaved")
 _MAX_BYTES: Final = 64_000_000
 _SHOWN: Final = 20
-# What is read and not yet prepared: a few batches for each of many processes, or one large document.
+# Bytes that have been read but not prepared: a few batches for each of many processes, or one large document.
 _MOST_AHEAD: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedPaths:
-    """What was indexed.
+    """The result of indexing.
 
-    *documents* were taken, *replaced* times one in place of another text, be it of the same run; *unchanged* ones were
-    there already. *texts* were stored, and *copies* of the documents have a text that is stored already. *undecodable*
-    have U+FFFD for what was wrong in their encoding. *skipped* counts by reason what was passed over, of which *loud* is
-    to be told; *named* and *faults* list a thousand at most, of *to_name* and *fault_count*. ``text_bytes`` counts what
-    was read as UTF-8, ``bytes_per_s`` is the speed in it.
-    *not_merged* says why segments that piled up could not be merged, which costs no document.
+    *documents* were added. *replaced* counts the texts that were replaced by another one, also within this run;
+    *unchanged* counts documents that had the same text before. *texts* were stored; *copies* counts documents whose text
+    was already stored. *undecodable* counts documents with bytes that were replaced by U+FFFD.
+
+    *skipped* counts skipped documents by reason. *loud* of them are reported as problems. *named* lists at most a thousand
+    of *to_name* skipped documents, *faults* at most a thousand of *fault_count* faults.
+
+    *text_bytes* is the size of the texts that were read, as UTF-8; *bytes_per_s* is the speed in these bytes.
+    *not_merged* is the reason why small segments could not be merged. No document is lost by this.
     """
 
     root: str
@@ -79,69 +82,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="a file, a folder with all below it, a pattern such as 'folder/*.warc.gz', the URL of a WARC file, or - for"
+        help="a file, a folder (with subfolders), a pattern such as 'folder/*.warc.gz', the URL of a WARC file, or - for"
         " JSON lines on standard input",
     )
     add_root(parser)
-    parser.add_argument("--append", action="store_true", help="add to an index that has documents")
+    parser.add_argument("--append", action="store_true", help="add to an index that already has documents")
     parser.add_argument(
-        "--tokeniser", choices=TOKENISERS, help="what a token is (default: words, or as the index has it)"
+        "--tokeniser",
+        choices=TOKENISERS,
+        help="how texts are split into tokens (default: words, or that of the index)",
     )
     parser.add_argument(
         "--blotter",
         choices=BLOTTERS,
-        help="the kind of fingerprints (default: rolling, or as the index has it)",
+        help="the kind of fingerprints (default: rolling, or that of the index)",
     )
-    parser.add_argument("--k", metavar="N", type=int, help="how many tokens make a fingerprint (rolling: 8)")
+    parser.add_argument(
+        "--k", metavar="N", type=int, help="the number of tokens of a fingerprint (rolling: 8)"
+    )
     parser.add_argument(
         "--window",
         metavar="N",
         type=int,
-        help="of so many fingerprints in a row one is kept (8); shared runs of k + window - 1 tokens are always found",
+        help="keep one of N consecutive fingerprints (8); shared runs of k + window - 1 tokens are always found",
     )
     parser.add_argument(
         "--no-text",
         dest="store_text",
         action="store_false",
         default=None,
-        help="keep no texts: passages are then told by their positions alone, and not compared",
+        help="store no texts: passages are then reported by their positions only, and not compared word by word",
     )
     parser.add_argument(
-        "--jobs", metavar="N", type=int, default=1, help="processes; 0 for all cores (default: %(default)s)"
+        "--jobs",
+        metavar="N",
+        type=int,
+        default=1,
+        help="the number of processes; 0 for all cores (default: %(default)s)",
     )
     parser.add_argument(
-        "--url-field", metavar="NAME", default="url", help="of JSON lines, for the id (default: %(default)s)"
+        "--url-field",
+        metavar="NAME",
+        default="url",
+        help="the field of JSON lines with the id (default: %(default)s)",
     )
     parser.add_argument(
         "--text-field",
         metavar="NAME",
         default="text",
-        help="of JSON lines, for the text (default: %(default)s)",
+        help="the field of JSON lines with the text (default: %(default)s)",
     )
     parser.add_argument(
         "--host",
         metavar="NAME",
-        help="the host of all documents (default: that of an id which is a URL, none for other ids)",
+        help="the host of all documents (default: the host of an id that is a URL; none for other ids)",
     )
     parser.add_argument(
-        "--base", metavar="DIR", type=Path, help="give files ids relative to this folder (default: as named)"
+        "--base",
+        metavar="DIR",
+        type=Path,
+        help="make the ids of files relative to this folder (default: paths as given)",
     )
     parser.add_argument(
         "--max-bytes",
         metavar="N",
         type=int,
         default=_MAX_BYTES,
-        help="pass over documents that are larger (default: %(default)s)",
+        help="skip larger documents (default: %(default)s)",
     )
     parser.add_argument(
         "--keep-going",
         action="store_true",
-        help="pass over what is damaged and go on (exit code 4); keep what was written, however it ends",
+        help="skip damaged input and continue (exit code 4); keep documents that have been written if the command fails",
     )
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> IndexedPaths:
-    # Every call of the command line loads this module, so what takes long to load waits until it is used.
+    # Every command loads this module, so import expensive modules only when they are used.
     from scrapy_dedupe.content.canonical import canonical
     from scrapy_dedupe.content.markup import HostileMarkup
     from scrapy_dedupe.live.content.stored_pages import decoded_page
@@ -223,10 +240,10 @@ def _blotter(opts: argparse.Namespace) -> str | dict[str, Any] | None:
 
 
 def _refuse_filled(index: PassageIndex, root: Path, *, is_appending: bool) -> None:
-    # Asked while the lock is held: another process may have begun the index meanwhile.
+    # Check while the lock is held: another process may have created the index meanwhile.
     if not is_appending and (count := len(index)):
         raise StoreRefused(
-            f"The index {root} has {counted(count, 'document')} already. Add to it with --append, or name another folder"
+            f"The index {root} already has {counted(count, 'document')}. Add to it with --append, or name another folder"
             " with --root."
         )
 
@@ -260,10 +277,10 @@ def _result(
 
 def stopped(opts: argparse.Namespace) -> str:
     if getattr(opts, "is_written", False):
-        return "all of it is in the index"
+        return "all documents are in the index"
     if opts.keep_going:
-        return "what was written until then is in the index, and --append adds the rest"
-    return "the index is as it was before"
+        return "documents that had been written are in the index, and --append adds the others"
+    return "the index was not changed"
 
 
 def text(result: IndexedPaths) -> str:
@@ -276,10 +293,10 @@ def text(result: IndexedPaths) -> str:
     ):
         lines += [printable(f"{fault['place']}: {fault['reason']}") for fault in found[:_SHOWN]]
         if count > _SHOWN:
-            lines.append(f"... and {number_text(count - _SHOWN)} more, of which --json lists a thousand.")
-    replaced = f", {number_text(result.replaced)} in place of an older one" if result.replaced else ""
+            lines.append(f"... and {number_text(count - _SHOWN)} more; --json lists a thousand.")
+    replaced = f", {number_text(result.replaced)} replacing an older text" if result.replaced else ""
     unchanged = f"; {number_text(result.unchanged)} unchanged" if result.unchanged else ""
-    copies = f", {number_text(result.copies)} with a text that is stored already" if result.copies else ""
+    copies = f", {number_text(result.copies)} with a text that was already stored" if result.copies else ""
     lines.append(
         f"{result.root}: {counted(result.documents, 'document')} added{replaced}{copies}{unchanged}."
     )
@@ -290,10 +307,11 @@ def text(result: IndexedPaths) -> str:
     words = QUIET | LOUD
     if result.skipped:
         counts = (f"{number_text(count)} {words[reason]}" for reason, count in sorted(result.skipped.items()))
-        lines.append(f"Passed over: {', '.join(counts)}.")
+        lines.append(f"Skipped: {', '.join(counts)}.")
     if result.undecodable:
         lines.append(
-            f"{counted(result.undecodable, 'document')} had bytes that are wrong in the encoding, and are U+FFFD now."
+            f"{counted(result.undecodable, 'document')} had bytes that are invalid in the encoding; they were replaced by"
+            " U+FFFD."
         )
     return "\n".join(lines)
 
@@ -301,14 +319,14 @@ def text(result: IndexedPaths) -> str:
 def caveat(result: IndexedPaths) -> str | None:
     parts = []
     if result.fault_count:
-        parts.append(f"{counted(result.fault_count, 'fault')} in the input passed over")
+        parts.append(f"{counted(result.fault_count, 'fault')} in the input skipped")
     opened = result.skipped.get("open", 0)
     if opened:
-        parts.append(f"{counted(opened, 'archive')} that a crawl has open, or left so, passed over")
+        parts.append(f"{counted(opened, 'archive')} of a running or killed crawl skipped")
     if loud := result.loud - opened:
         parts.append(f"{counted(loud, 'document')} left out")
     if result.undecodable:
         parts.append(f"{counted(result.undecodable, 'document')} with characters replaced")
     if result.not_merged is not None:
-        parts.append(f"all that was taken is in the index, but {result.not_merged}")
+        parts.append(f"the documents were added, but {result.not_merged}")
     return f"{'; '.join(parts)}." if parts else None

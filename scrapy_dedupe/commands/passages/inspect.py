@@ -1,4 +1,4 @@
-"""``passages inspect``: what is in an index."""
+"""``passages inspect``: show what an index contains."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.passages.inspection import Inspected, InspectedDocument
 
-HELP = "Show what is in the index: documents, tokens, posts, sizes, boilerplate, and how it was made."
+HELP = "Show what the index contains: documents, tokens, posts, sizes, boilerplate and parameters."
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedIndex:
-    """*documents* is None unless they are asked for."""
+    """*documents* is None unless ``--documents`` was given."""
 
     root: str
     index: Inspected
@@ -34,13 +34,13 @@ class InspectedIndex:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_root(parser)
-    parser.add_argument("--documents", action="store_true", help="list the documents as well")
+    parser.add_argument("--documents", action="store_true", help="also list the documents")
     parser.add_argument(
         "--boilerplate-share",
         type=float,
         default=SHARE,
         metavar="X",
-        help=f"count as boilerplate what stands in more than this share of a host's documents (default: {SHARE})",
+        help=f"the share of a host's documents above which text is boilerplate (default: {SHARE})",
     )
 
 

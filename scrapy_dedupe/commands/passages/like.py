@@ -1,4 +1,4 @@
-"""``passages like FILE|URL|-``: documents that share passages with a text."""
+"""``passages like FILE|URL|-``: find documents that share passages with a text."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from scrapy_dedupe.passages.snapshot import IndexSnapshot
     from scrapy_dedupe.passages.values import Hit
 
-HELP = "Find documents that share passages with a text, the most alike first, and show the passages."
+HELP = "Find documents that share passages with a text, the most similar first, and show the passages."
 
 
 @dataclass(frozen=True, slots=True)
 class Liked:
-    """*asked* is what was asked about, *text* its text."""
+    """*asked* is the file, document or ``-`` that was given, *text* its text."""
 
     root: str
     asked: str
@@ -38,7 +38,7 @@ class Liked:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    # argparse would put the text behind the files of --taboo, which would take it for one of them.
+    # argparse would show the positional argument last, where --taboo would take it as another of its files.
     parser.usage = (
         "%(prog)s FILE|URL|- [-h] [--root DIR] [--top N] [--min-tokens N] [--taboo FILE [FILE ...]]"
         " [--boilerplate-share X | --keep-boilerplate] [--json]"
@@ -46,29 +46,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "asked",
         metavar="FILE|URL|-",
-        help="a file of text or HTML, the name of an indexed document, which is no hit itself, or standard input",
+        help="a text or HTML file, the id of an indexed document (which is not listed itself), or - for standard input",
     )
     add_root(parser)
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="so many documents (default: 10)")
+    parser.add_argument(
+        "--top", type=int, default=10, metavar="N", help="the maximum number of documents (default: 10)"
+    )
     parser.add_argument(
         "--min-tokens",
         type=int,
         metavar="N",
-        help="passages of at least so many tokens (default: what the index is sure to find, 15 unless it was made with"
-        " another --k or --window)",
+        help="the minimum length of a passage in tokens (default: the length that the index guarantees to find, which is 15"
+        " unless --k or --window was given)",
     )
     add_exclusions(parser)
 
 
 def add_exclusions(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what counts for nothing."""
+    """Add the options that exclude text from passages."""
     parser.add_argument(
         "--taboo",
         nargs="+",
         action="extend",
         default=[],
         metavar="FILE",
-        help="what these texts say is no passage",
+        help="exclude the text of these files from passages",
     )
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
@@ -76,10 +78,9 @@ def add_exclusions(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=SHARE,
         metavar="X",
-        help=f"what stands in more than this share of a host's documents, and in ten of them, is no passage"
-        f" (default: {SHARE})",
+        help=f"exclude text in more than this share of a host's documents, if it is in at least ten (default: {SHARE})",
     )
-    group.add_argument("--keep-boilerplate", action="store_true", help="leave out nothing of that kind")
+    group.add_argument("--keep-boilerplate", action="store_true", help="do not exclude boilerplate")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> Liked:
@@ -101,7 +102,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Liked:
 
 
 def _asked_text(snapshot: IndexSnapshot, asked: str) -> tuple[str, str | None]:
-    """The text that is asked about, and its host if it is that of an indexed document."""
+    """The query text, and its host if it is the text of an indexed document."""
     if asked == STDIN:
         return given_text(asked), None
     is_url = asked.lower().startswith(("http://", "https://"))
@@ -111,20 +112,20 @@ def _asked_text(snapshot: IndexSnapshot, asked: str) -> tuple[str, str | None]:
             return snapshot.text(int(snapshot.text_numbers[number])), snapshot.host_of_document(number)
     if is_url:
         raise UsageError(
-            f"No document {asked} is in the index {snapshot.folder}. To ask about a page that is not there, pipe it in:"
+            f"The index {snapshot.folder} has no document {asked}. To query with a page that is not indexed, pipe it in:"
             f" curl {asked} | scrapy-dedupe passages like - ..."
         )
     if not os.path.lexists(asked):
         raise ArchiveError(
-            f"{asked} is neither a file nor a document of the index {snapshot.folder}. Give a file, the id of a document as"
-            " inspect --documents lists it, or - for standard input."
+            f"{asked} is neither a file nor a document of the index {snapshot.folder}. Give a file, an id that passages"
+            " inspect --documents lists, or - for standard input."
         )
     return given_text(asked), None
 
 
 def text(result: Liked) -> str:
     if not result.hits:
-        return f"No document in {result.root} shares a passage that the options ask for with {_named(result.asked)}."
+        return f"No document in {result.root} shares a passage that matches the options with {_named(result.asked)}."
     lines = []
     for hit in result.hits:
         lines.append(f"{hit.score:5.0%}  {printable(hit.doc_id)}")

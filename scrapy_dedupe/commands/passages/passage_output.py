@@ -1,9 +1,13 @@
-"""The forms in which passages are written.
+"""The output formats of passages.
 
-``text``: for a reader. ``jsonl``: one object a line with ``rank``, ``score``, ``tokens``, ``documents``, ``text`` (null if
-the index keeps none) and ``places``, a list of objects with ``doc_id``, ``token_start``, ``token_end``, ``char_start``
-and ``char_end``. ``csv``: a line with the names of the columns, then one for each place: rank, score, tokens, documents,
-the fields of the place, and the text, as RFC 4180 quotes it.
+``text``
+    For reading.
+``jsonl``
+    One object per line with ``rank``, ``score``, ``tokens``, ``documents``, ``text`` (null if the index keeps no texts)
+    and ``places``, a list of objects with ``doc_id``, ``token_start``, ``token_end``, ``char_start`` and ``char_end``.
+``csv``
+    A header line, then one line per place: rank, score, tokens, documents, the fields of the place, and the text. Fields
+    are quoted as in RFC 4180.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """Writes one passage after the other."""
+    """Writes passages, one per call."""
 
     def write(self, passage: Passage) -> None: ...
 
@@ -33,7 +37,7 @@ class Writer(Protocol):
 class TextWriter:
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._coding = file.encoding or "utf-8"
+        self._encoding = file.encoding or "utf-8"
         self._rank = 0
 
     def write(self, passage: Passage) -> None:
@@ -45,7 +49,7 @@ class TextWriter:
         lines = [head if passage.text is None else f"{head}: {snippet(passage.text)}"]
         lines += [f"     {printable(place.doc_id)}: {place_text(place)}" for place in passage.places]
         written = "\n".join(lines) + "\n"
-        self._file.write(written.encode(self._coding, "backslashreplace").decode(self._coding))
+        self._file.write(written.encode(self._encoding, "backslashreplace").decode(self._encoding))
 
 
 class JsonLinesWriter:
@@ -63,13 +67,13 @@ class JsonLinesWriter:
             "text": passage.text,
             "places": [asdict(place) for place in passage.places],
         }
-        # ASCII alone can be written whatever the coding, and it keeps characters that end lines in one.
+        # json.dumps escapes all non-ASCII characters, so any encoding works, and so no character ends the line.
         self._file.write(json.dumps(row) + "\n")
 
 
 class CsvWriter:
     def __init__(self, file: TextIO) -> None:
-        self._coding = file.encoding or "utf-8"
+        self._encoding = file.encoding or "utf-8"
         self._rows = csv.writer(file)
         self._rank = 0
         names = [field.name for field in fields(Place)]
@@ -84,7 +88,7 @@ class CsvWriter:
             self._rows.writerow([*head, self._encodable(doc_id), *numbers, written])
 
     def _encodable(self, text: str) -> str:
-        return text.encode(self._coding, "backslashreplace").decode(self._coding)
+        return text.encode(self._encoding, "backslashreplace").decode(self._encoding)
 
 
 WRITERS: Final[dict[str, Callable[[TextIO], Writer]]] = {
@@ -92,4 +96,4 @@ WRITERS: Final[dict[str, Callable[[TextIO], Writer]]] = {
     "jsonl": JsonLinesWriter,
     "csv": CsvWriter,
 }
-"""All of them, by name."""
+"""All writers by the name of their format."""

@@ -1,4 +1,4 @@
-"""Where the index of passages is that a verb speaks of."""
+"""The ``--root`` option, and the passage index that it names."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def add_root(parser: argparse.ArgumentParser) -> None:
 
 
 def root_of(place: CommandStores, opts: argparse.Namespace) -> Path:
-    """The folder that ``--root`` names, or else the settings."""
+    """Return the folder of the index: that of ``--root``, or that of the settings."""
     folder: Path | None = opts.root
     return place.settings.passages.root if folder is None else folder
 
 
 def not_merged(index: PassageIndex) -> str | None:
-    """Why the segments of an index that was written could not be merged, in words."""
+    """Return the reason why small segments of *index* could not be merged, or None if there was no error."""
     error = index.merge_error
     return None if error is None else f"small segments could not be merged: {str(error).rstrip('.')}"
 
 
 def opened(root: Path) -> IndexSnapshot:
-    """The index as it is now, to be closed. Raises StoreRefused for one that cannot be asked, as of another version."""
+    """Open a snapshot of the index. Raises StoreRefused if it cannot be used, for example due to another version."""
     from scrapy_dedupe.passages.snapshot import IndexSnapshot
 
     return IndexSnapshot.open(root)

@@ -1,4 +1,4 @@
-"""How a passage and its places are shown on a terminal."""
+"""Format passages and their places for a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST = 100
 
 
 def snippet(text: str, longest: int = _LONGEST) -> str:
-    r"""A text in one line of about so many characters; of a longer one the beginning and the end.
+    r"""Return a text as one line of at most about *longest* characters: of a longer text, the beginning and the end.
 
     >>> snippet("one\n two"), snippet("The quick brown fox jumps over the lazy dog", 30)
     ('one two', 'The quick … the lazy dog')
@@ -25,14 +25,14 @@ def snippet(text: str, longest: int = _LONGEST) -> str:
         head, tail = _line(text[: 2 * longest]), _line(text[-2 * longest :])
     room = longest - 3
     begin, end = head[: room // 2 + 1], tail[-(room - room // 2) - 1 :]
-    # Words are whole, unless one is longer than its half.
+    # Cut at spaces, unless a single word is longer than its half of the line.
     begin = begin.rpartition(" ")[0] or begin[:-1]
     end = end.partition(" ")[2] or end[1:]
     return f"{begin.rstrip()} … {end.lstrip()}"
 
 
 def printable(name: str) -> str:
-    r"""A name, such as that of a document, without what moves the cursor or turns the direction.
+    r"""Return a name with U+FFFD instead of control characters, such as those that move the cursor.
 
     >>> printable("a\nb\x1b[2J c") == "a\ufffdb\ufffd[2J c"
     True
@@ -41,12 +41,12 @@ def printable(name: str) -> str:
 
 
 def _line(text: str) -> str:
-    # What moves the cursor or turns the direction must not reach the terminal.
+    # Characters that move the cursor or change the writing direction must not reach the terminal.
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def place_text(place: Place) -> str:
-    """The ranges of a place; ends are behind the last one.
+    """Return the ranges of a place. Ends are exclusive.
 
     >>> from scrapy_dedupe.passages.values import Place
     >>> place_text(Place("a", 0, 15, 3, 90))

@@ -1,4 +1,4 @@
-"""``passages unblot HEX...``: where blots stand."""
+"""``passages unblot HEX...``: show the places of blots."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.passages.values import Place as PassagePlace
 
-HELP = "Show where blots stand: the words that each is made of, and all their places."
+HELP = "Show the words of blots and all their places."
 
 
 @dataclass(frozen=True, slots=True)
 class BlotPlaces:
-    """*text* is None if the index keeps no texts."""
+    """The places of a blot. *text* is None if the index keeps no texts."""
 
     blot: str
     text: str | None
@@ -37,7 +37,7 @@ class BlotPlaces:
 
 @dataclass(frozen=True, slots=True)
 class UnblottedBlots:
-    """*alone* is how many blots were left out because one document only has them, *unknown* those that none has."""
+    """*alone* is the number of blots left out because only one document has them; *unknown* are blots of no document."""
 
     blots: list[BlotPlaces]
     alone: int
@@ -49,10 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "blots",
         nargs="+",
         metavar="HEX",
-        help="as passages blot shows them; - reads standard input, the first word of each line",
+        help="a blot as shown by passages blot; - reads blots from standard input, the first word of each line",
     )
     add_root(parser)
-    parser.add_argument("--all", action="store_true", help="show also those that stand in one document only")
+    parser.add_argument("--all", action="store_true", help="also show blots of a single document")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> UnblottedBlots:
@@ -60,16 +60,16 @@ def run(place: CommandStores, opts: argparse.Namespace) -> UnblottedBlots:
     with opened(root_of(place, opts)) as snapshot:
         digits = -(-blotter_of(snapshot.parameters.blotter).bits // 4)
         found = unblot(snapshot, [_number(word) for word in words])
-    shown, alone = [], 0
+    shown, single = [], 0
     for item in found:
         documents = item.passage.documents
         if documents < 2 and not opts.all:
-            alone += 1
+            single += 1
             continue
         blot = f"{item.blot:0{digits}x}"
         shown.append(BlotPlaces(blot, item.passage.text, documents, list(item.passage.places)))
     known = {item.blot for item in found}
-    return UnblottedBlots(shown, alone, [word for word in words if _number(word) not in known])
+    return UnblottedBlots(shown, single, [word for word in words if _number(word) not in known])
 
 
 def _words(given: Iterable[str]) -> Iterator[str]:
@@ -86,7 +86,7 @@ def _number(word: str) -> int:
         return int(word, 16)
     except ValueError:
         raise UsageError(
-            f"{word!r} is no blot. Give it in hexadecimal digits, as passages blot shows it."
+            f"{word!r} is not a blot. Give a hexadecimal number as shown by passages blot."
         ) from None
 
 
@@ -98,7 +98,9 @@ def text(result: UnblottedBlots) -> str:
         lines.append(f"{item.blot}  {documents}{words}")
         lines += [f"    {place_text(place)}  {printable(place.doc_id)}" for place in item.places]
     if result.alone:
-        alone = "1 blot stands" if result.alone == 1 else f"{number_text(result.alone)} blots stand"
-        lines.append(f"{alone} in one document only; --all shows such, too.")
-    lines += [f"{word} stands nowhere." for word in result.unknown]
+        blots = "1 blot is" if result.alone == 1 else f"{number_text(result.alone)} blots are"
+        lines.append(
+            f"{blots} in a single document; use --all to show {'it' if result.alone == 1 else 'them'}."
+        )
+    lines += [f"{word} was not found." for word in result.unknown]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Of long texts only stretches are read, and what is found is the same."""
+"""Only ranges of long texts are read, with the same result as reading whole texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def short_texts_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small texts are read by stretches, and with so little around spots that they have to be widened."""
+    """Read ranges of short texts too, with margins so small that ranges must be widened."""
     monkeypatch.setattr(text_ranges, "_SHORT", 0)
     monkeypatch.setattr(text_ranges, "_CHARACTERS_A_TOKEN", 2)
 
@@ -56,7 +56,7 @@ def long_text(seed: int, pieces: list[str], gap: int) -> str:
     st.sampled_from(["rolling", "xor"]),
     st.sampled_from([None, 40, 5]),
 )
-def test_stretches_tell_what_whole_texts_tell(
+def test_ranges_give_the_same_hits_as_whole_texts(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     names: list[str],
