@@ -1,29 +1,30 @@
-"""How fast, how small and how right the passage index is on real text.
+"""Measure speed, size and accuracy of the passage index on real text.
 
     python benchmarks/passages.py FOLDER [--only index|like|append|extract] [--rounds 3] [--most 400] [--keep DIR]
 
-FOLDER holds texts (``.txt``) or HTML files, of which the canonical text is taken. At least 190 MB of text make the
-figures comparable: all of these packages of Debian 12 unpacked (``dpkg-deb -x``) are enough: linux-doc-6.1,
-openjdk-17-doc, libboost1.74-doc, libboost1.81-doc, llvm-14-doc, llvm-15-doc, postgresql-doc-15, git-doc,
-python3.11-doc, libstdc++-12-doc, cmake-doc. At most ``--most`` MB are taken.
+FOLDER contains text (``.txt``) or HTML files. The canonical text of HTML is used. For comparable figures, use at least
+190 MB of text, for example these packages of Debian 12, unpacked with ``dpkg-deb -x``: linux-doc-6.1, openjdk-17-doc,
+libboost1.74-doc, libboost1.81-doc, llvm-14-doc, llvm-15-doc, postgresql-doc-15, git-doc, python3.11-doc,
+libstdc++-12-doc, cmake-doc. At most ``--most`` MB are used.
 
-They become one file of JSON lines, each page under a host that is named after its package, as a crawl would have them.
-60 passages are planted, 20 each of 15, 25 and 50 words drawn from the words of the texts: once as they are, and once
-upper-cased and with other punctuation, each in the middle of a page of its own.
+The texts are written to one file of JSON lines, each page under a host that is named after its package, as in a crawl. 60
+passages are planted, 20 each of 15, 25 and 50 words that are drawn from the texts. Each passage is inserted unchanged into
+the middle of one page, and in upper case with different punctuation into the middle of another page.
 
 index
-    ``passages index`` with one and two jobs, and with ``--no-text``, as processes of their own: MB of text a second by
-    the clock and of CPU, the largest memory of all processes together (proportional set size), and the bytes of the
-    index, of which those without the stored texts are what is compared with the text. They take turns with a peer that
-    keeps everything in memory: `Prototype`, 64-bit fingerprints of 10 words, winnowed, in 40 lines of numpy. Medians.
+    Runs ``passages index`` with one and two jobs, and with ``--no-text``, in separate processes. Prints MB of text per
+    second of wall-clock time and of CPU time, the maximum memory of all processes together (proportional set size), and
+    the size of the index; the size without the stored texts is compared with the size of the texts. Alternates with a peer
+    that keeps everything in memory: `Prototype`, winnowed 64-bit fingerprints of 10 words in 40 lines of NumPy. Medians.
 like
-    Texts of 2, 6 and 90 kB from the pages, asked of the open index, in turn with the prototype: milliseconds, the
-    median and the worst of ten texts, each asked five times.
+    Queries the open index with texts of 2, 6 and 90 kB from the pages, alternating with the prototype. Prints
+    milliseconds: the median and the maximum of ten texts, five queries each.
 append
-    One document at a time, each opened, added and closed, 40 times; and 14 MB, beside a fresh index of the same.
+    Opens the index, adds one document and closes it, 40 times. Then adds 14 MB, compared with a new index of the same
+    texts.
 extract
-    ``passages extract``: seconds, memory; how many of the planted passages are told as one passage; and which share of
-    the first 100 passages is the same in all its places, compared with ``re`` and ``str.casefold`` alone.
+    Runs ``passages extract``. Prints seconds and memory, the number of planted passages that are reported as one passage,
+    and how many of the first 100 passages have the same words at all places, according to ``re`` and ``str.casefold``.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ PUNCTUATION = (", ", ". ", "; ", " - ", "\n", " (", ") ", ": ", "… ")
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A passage, and the pages and characters where it stands."""
+    """A planted passage, with its pages and characters."""
 
     words: tuple[str, ...]
     places: tuple[tuple[str, int, int], ...]
@@ -115,7 +116,7 @@ def _package(path: Path) -> str:
 
 
 def plant(corpus: Corpus) -> None:
-    """Put `EACH` passages of each of the `LENGTHS` into two pages each."""
+    """Insert `EACH` passages of each of the `LENGTHS`, each into two pages."""
     rng = random.Random(7)
     urls = list(corpus.pages)
     vocabulary = WORD.findall(
@@ -149,7 +150,7 @@ def write_lines(pages: Iterable[tuple[str, str]], path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a process and of those that it started."""
+    """The cost of a process, including its child processes."""
 
     seconds: float
     cpu_seconds: float
@@ -157,30 +158,30 @@ class Cost:
 
 
 def run(work: Path, *words: str) -> Cost:
-    """Run a verb. The memory is looked at every 100 ms, and is that of all processes, what they share counted once."""
+    """Run a command. The memory of all processes is sampled every 100 ms; shared memory counts once."""
     begun = time.perf_counter()
     process = subprocess.Popen([*PROGRAM, *words], cwd=work, stdout=subprocess.DEVNULL)
     most = 0
-    is_over = threading.Event()
+    has_ended = threading.Event()
 
-    def look() -> None:
+    def sample() -> None:
         nonlocal most
-        while not is_over.wait(0.1):
-            most = max(most, sum(map(_pss_bytes, _family(process.pid))))
+        while not has_ended.wait(0.1):
+            most = max(most, sum(map(_pss_bytes, _process_tree(process.pid))))
 
-    looking = threading.Thread(target=look)
-    looking.start()
+    sampler = threading.Thread(target=sample)
+    sampler.start()
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - begun
-    is_over.set()
-    looking.join()
+    has_ended.set()
+    sampler.join()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, 4):
-        sys.exit(f"{' '.join(words)} ended with {process.returncode}.")
+        sys.exit(f"{' '.join(words)} failed with exit code {process.returncode}.")
     return Cost(seconds, usage.ru_utime + usage.ru_stime, most / 1e6)
 
 
-def _family(pid: int) -> list[int]:
+def _process_tree(pid: int) -> list[int]:
     try:
         children = [
             int(child)
@@ -189,7 +190,7 @@ def _family(pid: int) -> list[int]:
         ]
     except OSError:
         return []
-    return [pid, *(member for child in children for member in _family(child))]
+    return [pid, *(member for child in children for member in _process_tree(child))]
 
 
 def _pss_bytes(pid: int) -> int:
@@ -204,7 +205,7 @@ def _pss_bytes(pid: int) -> int:
 
 
 class Prototype:
-    """All posts in memory: 64-bit fingerprints of 10 words, of every 8 in a row the smallest; nothing is compared."""
+    """An index in memory: 64-bit fingerprints of 10 words, the smallest of every 8 consecutive ones. Words are not compared."""
 
     def __init__(self, k: int = 10, window: int = 8) -> None:
         self.k = k
@@ -256,23 +257,23 @@ class Prototype:
 
 
 def sizes(folder: Path) -> tuple[int, int]:
-    """Bytes of the stored texts, and of all else."""
+    """The bytes of the stored texts, and of all other files of the index."""
     blobs = sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".blobs")
     return blobs, sum(path.stat().st_size for path in folder.iterdir()) - blobs
 
 
 def indexing(work: Path, corpus: Corpus, rounds: int) -> None:
-    """The part ``index``."""
-    ways = {
+    """Run the part ``index``."""
+    variants = {
         "1 job": ("--root", "one"),
         "2 jobs": ("--root", "two", "--jobs", "2"),
         "1 job, --no-text": ("--root", "none", "--no-text"),
         "2 jobs, --no-text": ("--root", "none-two", "--no-text", "--jobs", "2"),
     }
-    costs: dict[str, list[Cost]] = {name: [] for name in ways}
+    costs: dict[str, list[Cost]] = {name: [] for name in variants}
     peer: list[float] = []
     for _ in range(rounds):
-        for name, words in ways.items():
+        for name, words in variants.items():
             shutil.rmtree(work / words[1], ignore_errors=True)
             costs[name].append(run(work, "passages", "index", "pages.jsonl", *words))
         begun = time.process_time()
@@ -287,10 +288,10 @@ def indexing(work: Path, corpus: Corpus, rounds: int) -> None:
             f"  {name:18} {seconds:6.2f} s  {corpus.size_mb / seconds:6.1f} MB/s   CPU {cpu:6.2f} s"
             f"  {corpus.size_mb / cpu:6.1f} MB/s   {memory:5.0f} MB of memory"
         )
-        blobs, rest = sizes(work / ways[name][1])
-        share = (rest + blobs * ("--no-text" in ways[name])) / corpus.size_bytes
+        blobs, rest = sizes(work / variants[name][1])
+        share = (rest + blobs * ("--no-text" in variants[name])) / corpus.size_bytes
         print(
-            f"  {'':18} {rest / 1e6:6.1f} MB, {'outlines' if '--no-text' in ways[name] else 'texts'}"
+            f"  {'':18} {rest / 1e6:6.1f} MB, {'outlines' if '--no-text' in variants[name] else 'texts'}"
             f" {blobs / 1e6:.1f} MB; without texts {100 * share:.1f} % of the text (goal: 20 %)"
         )
     middle = statistics.median(peer)
@@ -309,7 +310,7 @@ def made_prototype(corpus: Corpus) -> Prototype:
 
 
 def index_of(work: Path) -> Path:
-    """The index with texts, made if the part ``index`` was not asked for."""
+    """The folder of the index with texts. It is created if the part ``index`` has not been run."""
     if not (work / "one").exists():
         run(work, "passages", "index", "pages.jsonl", "--root", "one")
     return work / "one"
@@ -319,23 +320,23 @@ def index_of(work: Path) -> Path:
 
 
 def asking(work: Path, corpus: Corpus) -> None:
-    """The part ``like``."""
+    """Run the part ``like``."""
     rng = random.Random(3)
     prototype = made_prototype(corpus)
     whole = list(corpus.pages.values())
-    print("like: milliseconds, the median and the worst of ten texts")
+    print("like: milliseconds, median and maximum of ten texts")
     with PassageIndex(index_of(work), create=False) as index:
         for size, goal in zip(SIZES, GOALS_MS, strict=True):
             long_enough = [text for text in whole if len(text) >= size]
             if len(long_enough) < 10:
-                print(f"  {size // 1000:3} kB  fewer than ten texts are so long")
+                print(f"  {size // 1000:3} kB  fewer than ten texts have this length")
                 continue
             texts = [text[:size] for text in rng.sample(long_enough, 10)]
             ours = [_milliseconds(index.like, text) for text in texts]
             theirs = [_milliseconds(prototype.like, text) for text in texts]
             print(
                 f"  {size // 1000:3} kB  {statistics.median(ours):7.2f}  {max(ours):7.2f}   goal {goal:3}   prototype,"
-                f" which compares nothing: {statistics.median(theirs):.2f}"
+                f" without comparing words: {statistics.median(theirs):.2f}"
             )
 
 
@@ -353,7 +354,7 @@ def _milliseconds(call: Callable[[str], object], text: str) -> float:
 
 
 def appending(work: Path, corpus: Corpus) -> None:
-    """The part ``append``."""
+    """Run the part ``append``."""
     root = work / "appended"
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(index_of(work), root)
@@ -366,7 +367,7 @@ def appending(work: Path, corpus: Corpus) -> None:
             index.add(f"https://new.example/{number}", text)
         spent.append(1000 * (time.perf_counter() - begun))
     print(
-        f"append: one document {statistics.median(spent):.1f} ms, the worst of 40 {max(spent):.1f} ms (goal: 100)"
+        f"append: one document {statistics.median(spent):.1f} ms, maximum of 40: {max(spent):.1f} ms (goal: 100)"
     )
 
     pages = list(_some(corpus, 14_000_000))
@@ -381,13 +382,13 @@ def appending(work: Path, corpus: Corpus) -> None:
         added.append(run(work, "passages", "index", "more.jsonl", "--root", root.name, "--append").seconds)
     new, more = statistics.median(fresh), statistics.median(added)
     print(
-        f"  {size_mb:.1f} MB, with the start of the program: fresh {new:.2f} s, appended {more:.2f} s"
+        f"  {size_mb:.1f} MB, including the startup of the program: new index {new:.2f} s, appended {more:.2f} s"
         f" ({more / new:.2f}x)"
     )
 
 
 def _some(corpus: Corpus, size_bytes: int) -> Iterator[tuple[str, str]]:
-    """New texts: pages with a word after every sentence."""
+    """About *size_bytes* of new texts: pages with an additional word after every sentence."""
     left = size_bytes
     for url, text in corpus.pages.items():
         if left <= 0:
@@ -401,11 +402,11 @@ def _some(corpus: Corpus, size_bytes: int) -> Iterator[tuple[str, str]]:
 
 
 def extracting(work: Path, corpus: Corpus) -> None:
-    """The part ``extract``."""
+    """Run the part ``extract``."""
     root = index_of(work).name
     cost = run(work, "passages", "extract", "--root", root, "--format", "jsonl", "-o", "passages.jsonl")
     count = 0
-    told = dict.fromkeys(corpus.planted, 0)
+    times_reported = dict.fromkeys(corpus.planted, 0)
     first: list[dict[str, Any]] = []
     sought: dict[str, list[Planted]] = {}
     for planted in corpus.planted:
@@ -418,20 +419,20 @@ def extracting(work: Path, corpus: Corpus) -> None:
                 first.append(passage)
             for place in passage["places"]:
                 for planted in sought.get(place["doc_id"], ()):
-                    told[planted] += _is_told(planted, passage["places"])
+                    times_reported[planted] += _is_reported(planted, passage["places"])
     print(f"extract: {count:,} passages in {cost.seconds:.1f} s, {cost.memory_mb:.0f} MB of memory")
     for length in LENGTHS:
-        found = [number for planted, number in told.items() if len(planted.words) == length]
+        found = [number for planted, number in times_reported.items() if len(planted.words) == length]
         print(
             f"  planted, {length} words: {sum(number > 0 for number in found)} of {len(found)} found,"
             f" {sum(number == 1 for number in found)} as one passage"
         )
     right = sum(_is_right(passage, corpus) for passage in first)
-    print(f"  the first {len(first)}: {right} with the same words in all places")
+    print(f"  the first {len(first)}: {right} with the same words at all places")
 
 
-def _is_told(planted: Planted, places: Sequence[dict[str, Any]]) -> bool:
-    """Whether places are those of what was planted, as a whole."""
+def _is_reported(planted: Planted, places: Sequence[dict[str, Any]]) -> bool:
+    """Whether *places* cover both places of a planted passage completely, and no other document."""
     if {place["doc_id"] for place in places} != {url for url, _, _ in planted.places}:
         return False
     return all(
@@ -466,7 +467,7 @@ def main() -> None:
         "--keep",
         type=Path,
         metavar="DIR",
-        help="work there, and leave what is made; an index of an earlier run is taken as it is",
+        help="work in this folder and keep it; an index of an earlier run is used again",
     )
     options = parser.parse_args()
     corpus = read_corpus(options.folder, options.most * 1_000_000)
