@@ -205,7 +205,10 @@ def _pss_bytes(pid: int) -> int:
 
 
 class Prototype:
-    """An index in memory: 64-bit fingerprints of 10 words, the smallest of every 8 consecutive ones. Words are not compared."""
+    """An index in memory: 64-bit fingerprints of 10 words, of which the smallest of every 8 consecutive ones is kept.
+
+    Words are not compared.
+    """
 
     def __init__(self, k: int = 10, window: int = 8) -> None:
         self.k = k

@@ -147,10 +147,10 @@ class Rolling:
 
 @dataclass(frozen=True, slots=True)
 class Xor:
-    """Blots as of dupi: the exclusive or of *k* token hashes, folded to *bits*.
+    """The blots of dupi: the exclusive or of *k* token hashes, reduced to *bits* bits.
 
-    With tokens numbered from 0, f the hash of a token and ^ the exclusive or, h[i] = f(t[i]) ^ ... ^ f(t[i+k-1]), so
-    that each follows from the one before: h[i+1] = h[i] ^ f(t[i]) ^ f(t[i+k]).
+    With tokens numbered from 0, f the hash of a token and ^ the exclusive or, h[i] = f(t[i]) ^ ... ^ f(t[i+k-1]).
+    Each blot follows from the previous one: h[i+1] = h[i] ^ f(t[i]) ^ f(t[i+k]).
 
     >>> f = np.array([3, 5, 9, 17, 3], dtype=np.uint64)
     >>> h = Xor(k=2).blots(f, np.array([0, 5])).values.tolist()

@@ -11,7 +11,7 @@ kept if another section with the same end has *E* - *p* values. The positions of
 the other section may be too short to have been found.
 
 The kept positions and the last *q* - 1 positions of a section are *possible overlaps*: they may overlap an earlier
-position that has been dropped, which cannot be seen from the remaining positions.
+position that has been dropped, which the remaining positions do not show.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _FEW = 10
 _MOST_AT_ONCE = 640
 # The maximum number of characters of indexed texts in memory at once, except that a single text may have more.
 _MOST_CHARACTERS = 16_000_000
-# The maximum number of tokens compared at once: those of the query text, counted for each indexed text.
+# The maximum of (tokens of the query text) x (texts that are compared together).
 _MOST_TOKENS = 4_000_000
 _MOST_KEYS = 1 << 17
 _first_documents: WeakKeyDictionary[IndexSnapshot, NDArray[np.int64]] = WeakKeyDictionary()
@@ -67,7 +67,7 @@ class BlotRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Unblotted:
+class LocatedBlot:
     """A blot with its places. The text of *passage* is that of the first place, or None if the index keeps no texts."""
 
     blot: int
@@ -322,7 +322,7 @@ def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[
     return [BlotRow(*row) for row in zip(*(column.tolist() for column in rows), strict=True)]
 
 
-def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[Unblotted]:
+def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[LocatedBlot]:
     """Return the places of each blot, in the order in which the documents were added.
 
     The result has each blot once, in the order given, without the blots that the index keeps of no text. Since winnowing
@@ -368,7 +368,7 @@ def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[Unblotted]:
     for there in places.values():
         there.sort(key=lambda place: added[place.doc_id])
     return [
-        Unblotted(blot, Passage(written.get(blot, (None, None))[1], blotter.span, tuple(places[blot])))
+        LocatedBlot(blot, Passage(written.get(blot, (None, None))[1], blotter.span, tuple(places[blot])))
         for blot in distinct
         if places[blot]
     ]

@@ -15,8 +15,8 @@ runs of a class share one list of places. Members that diverge at the same lengt
 There are at most as many runs as positions, however often the text repeats. Time, memory and output grow with n log n
 for n positions.
 
-A member that overlaps the previous one and does not agree further than it is never a place, and is dropped. If members
-overlap at some lengths only, the run is *unverified*: `Repeats.places` must select its places.
+A member is never a place, and is dropped, if it overlaps the previous member at all lengths and agrees no further than
+it. If members overlap at some lengths only, the run is *unverified*: `Repeats.places` must select its places.
 """
 
 from __future__ import annotations

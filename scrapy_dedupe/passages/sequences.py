@@ -2,9 +2,9 @@
 
 For an index with texts, the sequence has one value per token: 32 bits of its hash. Passages are compared word by word
 before they are reported. If two different words have the same 32 bits by chance (one pair in 2^32), a run can be cut
-short or reported twice. A run may begin wherever a seed is near enough: the blotter guarantees that a shared run contains
-one. Seeds are looked up in all windows of tokens. The kept windows are not enough, because the tokens around a run
-decide which windows at its ends are kept.
+short or reported twice. A run may begin only at a short distance before a seed, because the blotter guarantees that a
+shared run contains one near its beginning. Seeds are looked up in all windows of tokens. The kept windows are not enough,
+because the tokens around a run decide which windows at its ends are kept.
 
 For an index without texts only blots can be compared. The sequence has one value per step from a blot to the next one,
 computed from the distance in tokens and the key of the next blot.

@@ -122,7 +122,8 @@ def _chosen(
     def last_before(limits: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.minimum(np.searchsorted(members, limits, "right") - 1, last)
 
-    # The next kept member is the last one in the first window without this member, if the chain has its minimum.
+    # The next kept member is the last one in the first window without this member, if this window's minimum is in the
+    # chain.
     windows = members + 1
     is_whole = windows <= text_ends - window
     has_next = is_whole & (smallest[np.where(is_whole, windows, 0)] == value)

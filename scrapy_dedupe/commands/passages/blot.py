@@ -34,15 +34,15 @@ class BlotLine:
 
 
 @dataclass(frozen=True, slots=True)
-class BlottedFile:
+class FileBlots:
     file: str
     blots: list[BlotLine]
 
 
 @dataclass(frozen=True, slots=True)
-class Blotted:
+class BlotResult:
     has_offsets: bool
-    files: list[BlottedFile]
+    files: list[FileBlots]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: CommandStores, opts: argparse.Namespace) -> Blotted:
+def run(place: CommandStores, opts: argparse.Namespace) -> BlotResult:
     # Without --root the index need not exist: show the blots that a new index would keep.
     parameters = parameters_of(root_of(place, opts), None, None, None, create=opts.root is None)
     digits = -(-blotter_of(parameters.blotter).bits // 4)
@@ -76,11 +76,11 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Blotted:
             )
             for row in blots_of(content, parameters, every=opts.all)
         ]
-        files.append(BlottedFile(name, lines))
-    return Blotted(opts.offsets, files)
+        files.append(FileBlots(name, lines))
+    return BlotResult(opts.offsets, files)
 
 
-def text(result: Blotted) -> str:
+def text(result: BlotResult) -> str:
     lines = []
     for file in result.files:
         if result.has_offsets and len(result.files) > 1:

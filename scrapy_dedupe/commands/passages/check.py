@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
-    "Check the index: the sizes and checksums of its files, the order and ranges of their values, and whether every document"
-    " has its text. The index is not changed."
+    "Check the index: the sizes and checksums of its files, the order and ranges of their values, and whether every"
+    " document has its text. The index is not changed."
 )
 
 _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class IndexCheckResult:
+class CheckResult:
     """The result of a check. *is_full*: all fingerprints were computed again and compared.
 
     *orphans* are files of a running or stopped writer. They are not a problem: the next writer removes them.
@@ -52,14 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: CommandStores, opts: argparse.Namespace) -> IndexCheckResult:
+def run(place: CommandStores, opts: argparse.Namespace) -> CheckResult:
     from scrapy_dedupe.passages.checking import check
 
     begin = time.monotonic()
     root = root_of(place, opts)
     with Bars(opts) as bars:
         found = check(root, opts.full, bars)
-    return IndexCheckResult(
+    return CheckResult(
         str(root),
         list(found.problems),
         list(found.orphans),
@@ -72,7 +72,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> IndexCheckResult:
     )
 
 
-def text(result: IndexCheckResult) -> str:
+def text(result: CheckResult) -> str:
     lines = list(map(printable, result.problems[:_SHOWN]))
     if len(result.problems) > _SHOWN:
         lines.append(f"... and {number_text(len(result.problems) - _SHOWN)} more, listed by --json.")
@@ -91,7 +91,7 @@ def text(result: IndexCheckResult) -> str:
     return "\n".join(lines)
 
 
-def caveat(result: IndexCheckResult) -> str | None:
+def caveat(result: CheckResult) -> str | None:
     if not result.problems:
         return None
     problems = counted(len(result.problems), "problem")

@@ -24,7 +24,7 @@ HELP = (
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactResult:
     """The size of the index before and after. *was_done* is False if the index was already compact."""
 
     root: str
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_root(parser)
 
 
-def run(place: CommandStores, opts: argparse.Namespace) -> Compacted:
+def run(place: CommandStores, opts: argparse.Namespace) -> CompactResult:
     from scrapy_dedupe.passages import PassageIndex
 
     begin = time.monotonic()
@@ -52,7 +52,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Compacted:
             was_done = index.compact()
             segments, size_bytes = _size(root)
     seconds = round(time.monotonic() - begin, 3)
-    return Compacted(str(root), was_done, segments_before, segments, bytes_before, size_bytes, seconds)
+    return CompactResult(str(root), was_done, segments_before, segments, bytes_before, size_bytes, seconds)
 
 
 def stopped(opts: argparse.Namespace) -> str:
@@ -68,7 +68,7 @@ def _size(root: Path) -> tuple[int, int]:
     return len(segments), sum(entry.posts_size + entry.blobs_size for entry in segments)
 
 
-def text(result: Compacted) -> str:
+def text(result: CompactResult) -> str:
     if not result.was_done:
         return f"{result.root} is already compact."
     return (

@@ -27,7 +27,7 @@ _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeleteResult:
     """*documents* is the number of deleted documents, *missing* are the ids that are not in the index.
 
     *not_merged* is the reason why small segments could not be merged. The documents are deleted nevertheless.
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_root(parser)
 
 
-def run(place: CommandStores, opts: argparse.Namespace) -> Deleted:
+def run(place: CommandStores, opts: argparse.Namespace) -> DeleteResult:
     from scrapy_dedupe.passages import PassageIndex
     from scrapy_dedupe.passages.sources import id_of_name
 
@@ -62,7 +62,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Deleted:
         with bars.part("delete", 0):
             was_there = index.delete_many(ids)
     missing = [doc_id for doc_id, was in zip(ids, was_there, strict=True) if not was]
-    return Deleted(str(root), len(ids) - len(missing), missing, not_merged(index))
+    return DeleteResult(str(root), len(ids) - len(missing), missing, not_merged(index))
 
 
 def _listed(name: str) -> list[str]:
@@ -85,7 +85,7 @@ def _listed(name: str) -> list[str]:
     return [line for line in (line.removesuffix("\r") for line in lines) if line]
 
 
-def text(result: Deleted) -> str:
+def text(result: DeleteResult) -> str:
     lines = [f"{printable(doc_id)} is not in the index." for doc_id in result.missing[:_SHOWN]]
     if len(result.missing) > _SHOWN:
         lines.append(f"... and {number_text(len(result.missing) - _SHOWN)} more, listed by --json.")
@@ -96,7 +96,7 @@ def text(result: Deleted) -> str:
     return "\n".join(lines)
 
 
-def caveat(result: Deleted) -> str | None:
+def caveat(result: DeleteResult) -> str | None:
     parts = []
     if count := len(result.missing):
         parts.append(

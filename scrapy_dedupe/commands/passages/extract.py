@@ -30,7 +30,7 @@ HELP = "List the passages that several documents share, sorted by the number of 
 
 
 @dataclass(frozen=True, slots=True)
-class Extracted:
+class ExtractResult:
     """The numbers of *passages* and *places* written to *output* ("-" is standard output), and the *format*."""
 
     root: str
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_exclusions(parser)
 
 
-def run(place: CommandStores, opts: argparse.Namespace) -> Extracted:
+def run(place: CommandStores, opts: argparse.Namespace) -> ExtractResult:
     if opts.output == "-" and opts.json:
         raise UsageError(
             "The passages are written to standard output, so --json needs -o FILE. To write the passages as JSON, use"
@@ -120,7 +120,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Extracted:
             writer.write(passage)
             passages += 1
             places += len(passage.places)
-    return Extracted(str(root), opts.output, opts.format, passages, places)
+    return ExtractResult(str(root), opts.output, opts.format, passages, places)
 
 
 def _work(opts: argparse.Namespace) -> Path:
@@ -130,7 +130,8 @@ def _work(opts: argparse.Namespace) -> Path:
         return opts.work or Path(tempfile.gettempdir())
     except OSError as error:  # Python could not write to any of the usual folders
         raise ArchiveError(
-            f"There is no folder for temporary files: {error.strerror or error}. Name a folder with enough space with --work."
+            f"There is no folder for temporary files: {error.strerror or error}. Name a folder with enough space with"
+            " --work."
         ) from error
 
 
@@ -151,7 +152,7 @@ def _output(opts: argparse.Namespace) -> Iterator[TextIO]:
         temporary.replace(path)
 
 
-def text(result: Extracted) -> str:
+def text(result: ExtractResult) -> str:
     if result.output == "-" and result.format != "text":
         return ""  # the output is read by a program
     if result.output == "-":

@@ -42,7 +42,7 @@ _MOST_AHEAD: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class IndexedPaths:
+class IndexResult:
     """The result of indexing.
 
     *documents* were added. *replaced* counts the texts that were replaced by another one, also within this run;
@@ -53,7 +53,7 @@ class IndexedPaths:
     of *to_name* skipped documents, *faults* at most a thousand of *fault_count* faults.
 
     *text_bytes* is the size of the texts that were read, as UTF-8; *bytes_per_s* is the speed in these bytes.
-    *not_merged* is the reason why small segments could not be merged. No document is lost by this.
+    *not_merged* is the reason why small segments could not be merged. The documents are in the index nevertheless.
     """
 
     root: str
@@ -157,7 +157,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: CommandStores, opts: argparse.Namespace) -> IndexedPaths:
+def run(place: CommandStores, opts: argparse.Namespace) -> IndexResult:
     # Every command loads this module, so import expensive modules only when they are used.
     from scrapy_dedupe.content.canonical import canonical
     from scrapy_dedupe.content.markup import HostileMarkup
@@ -250,9 +250,9 @@ def _refuse_filled(index: PassageIndex, root: Path, *, is_appending: bool) -> No
 
 def _result(
     root: Path, index: PassageIndex, skipped: Skipped, faults: Faults, text_bytes: int, seconds: float
-) -> IndexedPaths:
+) -> IndexResult:
     added = index.added
-    return IndexedPaths(
+    return IndexResult(
         root=str(root),
         documents=added.documents,
         replaced=added.replaced,
@@ -283,7 +283,7 @@ def stopped(opts: argparse.Namespace) -> str:
     return "the index was not changed"
 
 
-def text(result: IndexedPaths) -> str:
+def text(result: IndexResult) -> str:
     from scrapy_dedupe.passages.text_reading import LOUD, QUIET
 
     lines = []
@@ -316,7 +316,7 @@ def text(result: IndexedPaths) -> str:
     return "\n".join(lines)
 
 
-def caveat(result: IndexedPaths) -> str | None:
+def caveat(result: IndexResult) -> str | None:
     parts = []
     if result.fault_count:
         parts.append(f"{counted(result.fault_count, 'fault')} in the input skipped")

@@ -24,7 +24,7 @@ HELP = "Show what the index contains: documents, tokens, posts, sizes, boilerpla
 
 
 @dataclass(frozen=True, slots=True)
-class InspectedIndex:
+class InspectResult:
     """*documents* is None unless ``--documents`` was given."""
 
     root: str
@@ -44,15 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: CommandStores, opts: argparse.Namespace) -> InspectedIndex:
+def run(place: CommandStores, opts: argparse.Namespace) -> InspectResult:
     root = root_of(place, opts)
     with Bars(opts) as bars, bars.part("inspect", 0), opened(root) as snapshot:
         index = inspect(snapshot, opts.boilerplate_share)
         documents = list(inspected_documents(snapshot)) if opts.documents else None
-    return InspectedIndex(str(root), index, documents)
+    return InspectResult(str(root), index, documents)
 
 
-def text(result: InspectedIndex) -> str:
+def text(result: InspectResult) -> str:
     documents = [
         f"{number_text(document.tokens)} tokens, {number_text(document.characters)} characters  {printable(document.doc_id)}"
         for document in result.documents or ()

@@ -28,7 +28,7 @@ HELP = "Find documents that share passages with a text, the most similar first, 
 
 
 @dataclass(frozen=True, slots=True)
-class Liked:
+class LikeResult:
     """*asked* is the file, document or ``-`` that was given, *text* its text."""
 
     root: str
@@ -83,11 +83,11 @@ def add_exclusions(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--keep-boilerplate", action="store_true", help="do not exclude boilerplate")
 
 
-def run(place: CommandStores, opts: argparse.Namespace) -> Liked:
+def run(place: CommandStores, opts: argparse.Namespace) -> LikeResult:
     root = root_of(place, opts)
     taboo = [given_text(name) for name in opts.taboo]
     with Bars(opts) as bars, bars.part("like", 0), opened(root) as snapshot:
-        text, host = _asked_text(snapshot, opts.asked)
+        text, host = _query_text(snapshot, opts.asked)
         hits = like(
             snapshot,
             text,
@@ -98,10 +98,10 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Liked:
             left_out={id_of_name(opts.asked)},
             host=host,
         )
-    return Liked(str(root), opts.asked, text, hits)
+    return LikeResult(str(root), opts.asked, text, hits)
 
 
-def _asked_text(snapshot: IndexSnapshot, asked: str) -> tuple[str, str | None]:
+def _query_text(snapshot: IndexSnapshot, asked: str) -> tuple[str, str | None]:
     """The query text, and its host if it is the text of an indexed document."""
     if asked == STDIN:
         return given_text(asked), None
@@ -123,7 +123,7 @@ def _asked_text(snapshot: IndexSnapshot, asked: str) -> tuple[str, str | None]:
     return given_text(asked), None
 
 
-def text(result: Liked) -> str:
+def text(result: LikeResult) -> str:
     if not result.hits:
         return f"No document in {result.root} shares a passage that matches the options with {_named(result.asked)}."
     lines = []

@@ -36,7 +36,7 @@ class BlotPlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class UnblottedBlots:
+class UnblotResult:
     """*alone* is the number of blots left out because only one document has them; *unknown* are blots of no document."""
 
     blots: list[BlotPlaces]
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also show blots of a single document")
 
 
-def run(place: CommandStores, opts: argparse.Namespace) -> UnblottedBlots:
+def run(place: CommandStores, opts: argparse.Namespace) -> UnblotResult:
     words = dict.fromkeys(_words(opts.blots))
     with opened(root_of(place, opts)) as snapshot:
         digits = -(-blotter_of(snapshot.parameters.blotter).bits // 4)
@@ -69,7 +69,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> UnblottedBlots:
         blot = f"{item.blot:0{digits}x}"
         shown.append(BlotPlaces(blot, item.passage.text, documents, list(item.passage.places)))
     known = {item.blot for item in found}
-    return UnblottedBlots(shown, single, [word for word in words if _number(word) not in known])
+    return UnblotResult(shown, single, [word for word in words if _number(word) not in known])
 
 
 def _words(given: Iterable[str]) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _number(word: str) -> int:
         ) from None
 
 
-def text(result: UnblottedBlots) -> str:
+def text(result: UnblotResult) -> str:
     lines = []
     for item in result.blots:
         documents = "1 document" if item.documents == 1 else f"{number_text(item.documents)} documents"
