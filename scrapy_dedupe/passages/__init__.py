@@ -1,4 +1,4 @@
-"""Which passages repeat? An index of documents that finds the text they share, word by word, and says where it stands."""
+"""Passage index: finds text that documents share, word by word, and the positions where it occurs."""
 
 from __future__ import annotations
 

@@ -1,26 +1,26 @@
-"""What an index folder consists of: its manifest, and which documents of its segments are deleted.
+"""The contents of an index folder: the manifest, and the lists of deleted documents.
 
-An index is a folder of files that are never changed, but for two: ``manifest.json``, which is replaced as a whole, and
-``lock`` (`lock`)::
+The files of an index are never changed, except for two: ``manifest.json``, which is replaced as a whole, and ``lock``
+(see `lock`)::
 
-    manifest.json              what the index consists of
-    lock                       who writes
-    NAME.posts, NAME.blobs     a segment (`segment_layout`)
-    NAME.deleted-GENERATION    which documents of the segment NAME are deleted, since that generation
-    *.new                      a file that is being written; it gets its name when it is whole and on the disk
+    manifest.json              the contents of the index
+    lock                       which process is writing
+    NAME.posts, NAME.blobs     a segment (see `segment_layout`)
+    NAME.deleted-GENERATION    the deleted documents of the segment NAME, valid from that generation on
+    *.new                      a temporary file, renamed when it is complete and on the disk
 
-A file belongs to the index from the moment at which a manifest names it. Whatever else has such a name was left by a
-writer that was killed, or is no longer needed; the next writer removes it.
+A file belongs to the index if the manifest names it. Any other file with such a name was left by a writer that was
+killed, or is no longer needed; the next writer removes it.
 
-The manifest is JSON in UTF-8, with an indent of 1 and a newline at its end::
+The manifest is JSON in UTF-8, with an indent of 1 and a final newline::
 
     format       "scrapy-dedupe passages"
     version      1
-    generation   a number that grows with every change, by one or more, from 1
-    parameters   tokeniser, blotter, has_texts, key_bits: those of `values.Parameters`
+    generation   an integer that grows by at least one with every change, starting at 1
+    parameters   tokeniser, blotter, has_texts, key_bits: the fields of `values.Parameters`
     segments     in the order in which they were added, each with the fields of `segment_layout.SegmentEntry`
-    deleted      an object: names of segments, and of the file with the deleted documents of each
-    checksum     SHA-256 in hex of all the above as JSON with sorted keys, no spaces and ASCII characters alone
+    deleted      an object that maps a segment name to the name of the file with its deleted documents
+    checksum     SHA-256 in hex of the members above, as JSON with sorted keys, no spaces and only ASCII characters
 
 A file of deleted documents, all numbers little-endian::
 
@@ -29,10 +29,10 @@ A file of deleted documents, all numbers little-endian::
     zero         2 bytes
     count        4 bytes
     documents    4 bytes each: numbers of documents within the segment, ascending
-    checksum     4 bytes   CRC-32 of all the above
+    checksum     4 bytes   CRC-32 of everything above
 
-An index is begun with a manifest without segments, so a folder that has segments and no manifest has lost it. As long
-as it is at that first generation its parameters bind nobody, and are replaced by those of the next writer.
+A new index gets a manifest without segments, so a folder that has segments but no manifest has lost its manifest. While
+the index is at this first generation, the next writer may replace its parameters.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _MOST_MANIFEST_BYTES = 16 << 20
 _MOST = 2**63 - 1
 _SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _DELETED_SUFFIX = re.compile(r"deleted-[0-9]{1,19}")
-# What is removed has a name as `segment_name` gives them, since others may keep their files in the folder too.
+# Files are removed only if they have a name as made by `segment_name`: users may keep other files in the folder.
 _OURS = re.compile(
     rf"[0-9]{{8,19}}(?:-[0-9]{{1,19}})?\.(?:posts|blobs|{_DELETED_SUFFIX.pattern})(?:\.new)?|manifest\.json\.new"
 )
@@ -82,7 +82,7 @@ _CHECKSUM_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an index consists of. *deleted* maps the name of a segment to that of the file of its deleted documents."""
+    """The contents of an index. *deleted* maps a segment name to the name of the file with its deleted documents."""
 
     generation: int
     parameters: Parameters
@@ -91,12 +91,12 @@ class Manifest:
 
     @property
     def is_unused(self) -> bool:
-        """Whether it is that of an index that never had a document, so that its parameters bind nobody."""
+        """Whether the index never had a document, so that its parameters can still be replaced."""
         return self.generation == 1 and not self.segments
 
     @property
     def files(self) -> frozenset[str]:
-        """The names of all files that belong to the index, but for the lock."""
+        """The names of all files of the index, except for the lock."""
         names = {MANIFEST, *self.deleted.values()}
         for entry in self.segments:
             names.update((posts_name(entry.name), blobs_name(entry.name)))
@@ -104,7 +104,7 @@ class Manifest:
 
 
 def segment_name(generation: int, number: int = 0) -> str:
-    """The name of the segment that the manifest of *generation* brings, one of several by *number*.
+    """The name of a segment that is added with the manifest of *generation*; *number* distinguishes several.
 
     >>> segment_name(12), segment_name(12, 1)
     ('00000012', '00000012-1')
@@ -113,10 +113,10 @@ def segment_name(generation: int, number: int = 0) -> str:
 
 
 def begin(folder: Path, parameters: Parameters) -> Manifest:
-    """The manifest of the index in *folder*, which is made if there is none; for the writer, who has the lock.
+    """The manifest of the index in *folder*, created if there is none. The caller must hold the lock.
 
-    An index that never had a document gets the parameters that are asked for. What earlier writers have left is removed.
-    Raises as `read_manifest`, `refuse_other_parameters` and `replace_manifest`.
+    An index that never had a document gets *parameters*. Files left by earlier writers are removed. Raises as
+    `read_manifest`, `refuse_other_parameters` and `replace_manifest`.
     """
     manifest = read_manifest(folder)
     if manifest is None or (manifest.is_unused and manifest.parameters != parameters):
@@ -128,20 +128,20 @@ def begin(folder: Path, parameters: Parameters) -> Manifest:
 
 
 def manifest_stamp(folder: Path) -> tuple[object, ...]:
-    """Something that is another one after every change of the index in *folder*.
+    """A value that changes with every change of the index in *folder*.
 
     Raises FileNotFoundError if there is no manifest, StoreUnavailable and StoreRefused as `read_manifest` does.
     """
     path = folder / MANIFEST
     with reading(path):
         found = path.stat()
-    # Two replacements in a row may get the same number, time and size; the generation is in the content. What the
-    # file says does not tell an index that was removed and made again from the one before.
+    # Two replacements in a row may get the same inode, time and size, so the content is needed: it has the generation.
+    # The content is not enough either: an index that was removed and created again may have the same manifest.
     return found.st_dev, found.st_ino, found.st_mtime_ns, read_file(path, _MOST_MANIFEST_BYTES)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of the index in *folder*; None if there is no index, since the folder is not there or is empty.
+    """The manifest of the index in *folder*; None if the folder does not exist or is empty.
 
     Raises StoreRefused if the folder holds other things, or an index that is damaged or of another version;
     StoreUnavailable if it cannot be read.
@@ -155,13 +155,13 @@ def read_manifest(folder: Path) -> Manifest | None:
     try:
         return _manifest_of(json.loads(data), path)
     except (ValueError, RecursionError) as error:
-        raise damaged(path, "is not JSON that this program writes") from error
+        raise damaged(path, "is not valid JSON of a manifest") from error
 
 
 def replace_manifest(folder: Path, manifest: Manifest) -> None:
-    """Make *manifest* the one of the index, as one change that outlives a crash. Raises StoreUnavailable.
+    """Atomically replace the manifest of the index; the change survives a crash. Raises StoreUnavailable.
 
-    From then on the index consists of what it names, all of which has to be on the disk.
+    All files that *manifest* names must already be on the disk.
     """
     value = {
         "format": FORMAT,
@@ -176,7 +176,7 @@ def replace_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def refuse_other_parameters(folder: Path, has: Parameters, asked: Parameters) -> None:
-    """Raise StoreRefused if the index in *folder* was made with other parameters than those asked for."""
+    """Raise StoreRefused if the index in *folder* has other parameters than those requested."""
     if has == asked:
         return
     words = (
@@ -189,25 +189,25 @@ def refuse_other_parameters(folder: Path, has: Parameters, asked: Parameters) ->
     old = ", ".join(f"{what} {old}" for what, old, _ in differing)
     new = ", ".join(f"{what} {new}" for what, _, new in differing)
     raise StoreRefused(
-        f"The index {folder} was made with {old}; {new} is asked for. Ask for what it has, or make another index with"
-        " --root."
+        f"The index {folder} was made with {old}; {new} was requested. Request the parameters of the index, or create"
+        " another index with --root."
     )
 
 
 def orphans(folder: Path, *manifests: Manifest) -> list[str]:
-    """The names of the files in the folder that have names as ours have, and that no manifest names."""
+    """The names of the index files in the folder that no manifest names."""
     belonging = frozenset().union(*(manifest.files for manifest in manifests))
     with reading(folder):
         return sorted(name for name in _names(folder) if _OURS.fullmatch(name) and name not in belonging)
 
 
 def remove_orphans(folder: Path, *manifests: Manifest) -> list[str]:
-    """Remove what no manifest names, and return the names. To be called by the writer, who has the lock.
+    """Remove the index files that no manifest names, and return their names. The caller must hold the lock.
 
-    Of *manifests*, one has to be that on the disk. What cannot be removed is left for the next writer.
+    *manifests* must include the one on the disk. Files that cannot be removed are left for the next writer.
     """
     if not manifests:
-        raise ValueError("without a manifest nobody knows which files are needed")
+        raise ValueError("at least one manifest is needed to know which files belong to the index")
     removed = []
     for name in orphans(folder, *manifests):
         with contextlib.suppress(OSError):
@@ -217,13 +217,13 @@ def remove_orphans(folder: Path, *manifests: Manifest) -> list[str]:
 
 
 def write_deleted(folder: Path, segment: str, generation: int, documents: NDArray[np.int64]) -> str:
-    """Write which documents of a segment are deleted, as numbers within it, and return the name of the file.
+    """Write the numbers of the deleted documents of a segment to a new file, and return its name.
 
-    It belongs to the index as soon as the manifest of *generation* names it. Raises StoreUnavailable.
+    The file belongs to the index as soon as the manifest of *generation* names it. Raises StoreUnavailable.
     """
     numbers = np.unique(np.asarray(documents, np.int64))
     if numbers.size and not 0 <= int(numbers[0]) <= int(numbers[-1]) < 2**32:
-        raise ValueError(f"{numbers[0]} to {numbers[-1]} are no numbers of documents.")
+        raise ValueError(f"document numbers must fit 32 bits, not {numbers[0]} to {numbers[-1]}")
     data = _HEAD.pack(_MAGIC, _DELETED_VERSION, 0, numbers.size) + numbers.astype("<u4").tobytes()
     name = f"{segment}.deleted-{generation}"
     write_file(folder / name, data + zlib.crc32(data).to_bytes(_CHECKSUM_BYTES, "little"))
@@ -231,15 +231,15 @@ def write_deleted(folder: Path, segment: str, generation: int, documents: NDArra
 
 
 def read_deleted(folder: Path, name: str, documents: int) -> NDArray[np.int64]:
-    """Which of the *documents* of a segment the file says are deleted, ascending.
+    """The numbers of the deleted documents in a file, ascending; the segment has *documents* documents.
 
-    Raises StoreRefused if it is damaged, FileNotFoundError if it is gone.
+    Raises StoreRefused if the file is damaged, FileNotFoundError if it is missing.
     """
     path = folder / name
     frame = _HEAD.size + _CHECKSUM_BYTES
     data = read_file(path, frame + 4 * documents)
     if len(data) < frame:
-        raise damaged(path, "is cut")
+        raise damaged(path, "is truncated")
     magic, version, zero, count = _HEAD.unpack_from(data)
     if magic == _MAGIC and version != _DELETED_VERSION:
         raise other_version(path, version, _DELETED_VERSION)
@@ -250,17 +250,17 @@ def read_deleted(folder: Path, name: str, documents: int) -> NDArray[np.int64]:
         or len(data) != frame + 4 * count
         or zlib.crc32(body) != int.from_bytes(data[-_CHECKSUM_BYTES:], "little")
     ):
-        raise damaged(path, "is not what was written")
+        raise damaged(path, "has a wrong header or checksum")
     numbers = np.frombuffer(body, "<u4", offset=_HEAD.size).astype(np.int64)
     if numbers.size and (bool((np.diff(numbers) <= 0).any()) or int(numbers[-1]) >= documents):
-        raise damaged(path, f"names documents that the segment does not have, of {documents}")
+        raise damaged(path, f"names documents outside of the {documents} of its segment, or is not sorted")
     return numbers
 
 
 def refuse_other_files(folder: Path, entry: SegmentEntry) -> None:
-    """Raise StoreRefused unless the two files of a segment are files and have the sizes that the manifest tells.
+    """Raise StoreRefused unless the two files of a segment are regular files of the sizes in the manifest.
 
-    Raises FileNotFoundError if one is gone.
+    Raises FileNotFoundError if one is missing.
     """
     sizes = {posts_name(entry.name): entry.posts_size, blobs_name(entry.name): entry.blobs_size}
     for name, size in sizes.items():
@@ -268,13 +268,13 @@ def refuse_other_files(folder: Path, entry: SegmentEntry) -> None:
         with reading(path):
             found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise damaged(path, "is not a file")
+            raise damaged(path, "is not a regular file")
         if found.st_size != size:
-            raise damaged(path, f"has {found.st_size} bytes and not {size}")
+            raise damaged(path, f"has {found.st_size} bytes instead of {size}")
 
 
 def _refuse_other_things(folder: Path) -> None:
-    """Raise StoreRefused if there is something in a folder that has no manifest."""
+    """Raise StoreRefused if a folder without a manifest is not empty."""
     try:
         with reading(folder):
             names = _names(folder)
@@ -284,17 +284,17 @@ def _refuse_other_things(folder: Path) -> None:
         raise StoreRefused(
             f"{folder} is not a folder. Name a folder for the passage index with --root."
         ) from error
-    # A writer that was killed before its first manifest has left these two at most.
+    # A writer that was killed before its first manifest leaves at most these two files.
     names = sorted(name for name in names if name not in (LOCK, MANIFEST + NEW_SUFFIX))
     if not names:
         return
     if any(_OURS.fullmatch(name) for name in names):
         raise StoreRefused(
-            f"The passage index {folder} has lost its {MANIFEST}. Put it back from a backup, or empty the folder and"
+            f"The passage index {folder} has lost its {MANIFEST}. Restore it from a backup, or empty the folder and"
             " index again."
         )
     raise StoreRefused(
-        f"The folder {folder} is not a passage index: there is {names[0]!r} in it, and no {MANIFEST}. Name another"
+        f"The folder {folder} is not a passage index: it contains {names[0]!r} but no {MANIFEST}. Name another"
         " folder with --root."
     )
 
@@ -306,14 +306,14 @@ def _names(folder: Path) -> list[str]:
 def _manifest_of(value: object, path: Path) -> Manifest:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise StoreRefused(
-            f"{path} is not the manifest of a passage index. It was left as it is; name another folder with --root."
+            f"{path} is not the manifest of a passage index. It was not changed; name another folder with --root."
         )
     version = value.get("version")
     if version != VERSION and isinstance(version, int):
         raise other_version(path, version, VERSION)
     checksum = value.pop("checksum", None)
     if checksum != _checksum(value):
-        raise damaged(path, "does not have the checksum that it tells")
+        raise damaged(path, "has a wrong checksum")
     try:
         if set(value) != {"format", "version", "generation", "parameters", "segments", "deleted"}:
             raise _Wrong("fields")
@@ -325,12 +325,12 @@ def _manifest_of(value: object, path: Path) -> Manifest:
         )
         _check_names(manifest)
     except _Wrong as error:
-        raise damaged(path, f"has a wrong value in: {error}") from error
+        raise damaged(path, f"has an invalid value in: {error}") from error
     return manifest
 
 
 class _Wrong(Exception):
-    """A value of a manifest that cannot be; the text says which."""
+    """A value in a manifest is invalid; the message names its field."""
 
 
 def _parameters(value: object) -> Parameters:

@@ -1,11 +1,11 @@
-"""An index of passages: documents are added and deleted, and asked for the text that repeats in them.
+"""The passage index: add and delete documents, and find text that repeats in them.
 
-What is added is kept in memory until it is written as a segment: by `PassageIndex.flush`, by a question, at the end of
-the context, or as soon as there are 64 MB of text or four million posts. Only while something is written is the index
-locked, so several processes can add to one index in turns; readers need no lock.
+Added documents are kept in memory until they are written as a segment: by `PassageIndex.flush`, before a query, at the
+end of the context, or when 64 MB of text, four million posts or 200,000 documents are pending. The index is locked only
+during a write, so several processes can add to the same index in turns. Readers need no lock.
 
-Small segments are merged as they pile up, each time something was written. A merge that fails takes nothing from the
-index, so it is no error of what was written: it is kept in `PassageIndex.merge_error`, and tried again after a while.
+After each write, small segments are merged when there are too many of them. A failed merge loses no data, so the write
+does not fail: the error is kept in `PassageIndex.merge_error`, and the merge is retried after a pause.
 
 ::
 
@@ -54,33 +54,34 @@ if TYPE_CHECKING:
 MOST_BYTES = 64 << 20
 MOST_POSTS = 4_000_000
 MOST_DOCUMENTS = 200_000
-"""What is pending at most before it is written."""
+"""Limits of the pending documents: they are written when one of these is reached."""
 
-# Arrays of this many elements stay in the cache of a processor's core, more or less; many more do not.
+# Arrays of this many elements roughly fit the cache of a processor core.
 BATCH_CHARACTERS = 1 << 19
 BATCH_DOCUMENTS = 1_000
 
-# A merge may read gigabytes before it fails, so it is not tried at every turn.
+# A merge may read gigabytes before it fails, so it is not retried after every write.
 FIRST_MERGE_PAUSE_S = 60.0
 MOST_MERGE_PAUSE_S = 3600.0
 
 
 class PassageIndex:
-    """The index in the folder *path*; with *create* it is begun there by the first use, if there is none.
+    """The index in the folder *path*. With *create*, the first use creates the index if there is none.
 
     *tokeniser* (``words``, ``cjk``, ``code``), *blotter* (``rolling``, ``xor``, ``interleaved``, or a mapping with its
-    parameters) and *store_text* are those of the index; None takes what it has, or for a new one ``words``, ``rolling``
-    and True. One that never had a document is a new one. While another process writes, this one waits for
-    *lock_timeout_s* seconds; *command* is what others are told about this one. Texts are prepared in *jobs* processes by
-    `add_all`. Segments that have more than *largest_merge_posts* posts and documents together are merged by `compact`
-    alone, or by whoever writes the index without this bound; for a program that cannot wait for such a merge.
+    parameters) and *store_text* are the parameters of the index. None keeps the value of an existing index; a new index
+    gets ``words``, ``rolling`` and True. An index that never had a document counts as new. If another process is writing,
+    a write waits up to *lock_timeout_s* seconds; *command* is shown to other processes that find the index locked.
+    `add_all` prepares texts in *jobs* processes. Segments with more than *largest_merge_posts* posts and documents
+    together are merged only by `compact`, or by a writer without this limit; set it if a program cannot wait for such a
+    merge.
 
-    Several threads may use one of these; they take turns, and what `snapshot` gives is for one of them. A process that
-    was forked in `writing` cannot write with the index of its parent. After `close` everything raises ValueError, as a
-    closed file does.
+    Several threads may share an instance; they take turns. The result of `snapshot` is for one thread only. A process
+    that was forked within `writing` cannot write with its parent's index. After `close`, every method raises ValueError,
+    as for a closed file.
 
-    Raises StoreRefused if the folder is something else, if the index is damaged, of another version or was made with
-    other parameters, or if there is none and *create* is False; SettingError for parameters that cannot be.
+    Raises StoreRefused if the folder holds something else, if the index is damaged, of another version or made with
+    other parameters, or if there is no index and *create* is False; SettingError for invalid parameters.
     """
 
     def __init__(
@@ -119,10 +120,10 @@ class PassageIndex:
     # Adding and deleting
 
     def add(self, doc_id: str, text: str, host: str | None = None) -> None:
-        """Add a document, or give the one of this name another text.
+        """Add a document, or replace the text of the document with this id.
 
-        Its *host* is that of *doc_id*, if that is a web address, unless it is given. Raises SettingError for a name, a
-        host or a text that cannot be one; StoreUnavailable if what is pending cannot be written.
+        *host* defaults to the host of *doc_id* if that is a URL. Raises SettingError for an invalid id, host or text;
+        StoreUnavailable if the pending documents cannot be written.
         """
         named = _named(doc_id, text, host)
         with self._open():
@@ -135,7 +136,7 @@ class PassageIndex:
     def add_all(
         self, documents: Iterable[tuple[str, str] | tuple[str, str, str | None]], jobs: int | None = None
     ) -> None:
-        """Add documents, each given by the arguments of `add`, with the work done in several processes."""
+        """Add documents, given as tuples of the arguments of `add`; several processes prepare them."""
         with self._open():
             self._prepare_batch()
         prepare_one = partial(prepare, parameters=self.parameters)
@@ -150,7 +151,7 @@ class PassageIndex:
                 self.add_prepared(prepared)
 
     def add_prepared(self, prepared: Prepared) -> None:
-        """Add what `preparation.prepare` has made of documents, with the parameters of this index."""
+        """Add the result of `preparation.prepare`, made with the parameters of this index."""
         with self._open():
             self._prepare_batch()
             self._pending.append(prepared)
@@ -158,22 +159,22 @@ class PassageIndex:
 
     @property
     def pending_bytes(self) -> int:
-        """How much text was added and is not yet written, as UTF-8; what was added last is counted in characters."""
+        """Size of the pending texts in bytes of UTF-8; the last, unprepared batch is counted in characters."""
         with self._turn:
             return self._batch_characters + sum(int(prepared.byte_counts.sum()) for prepared in self._pending)
 
     @property
     def pending_documents(self) -> int:
-        """How many documents were added and are not yet written, those counted again that were given again."""
+        """How many added documents are not yet written. A document that was added twice counts twice."""
         with self._turn:
             return len(self._batch) + sum(len(prepared.doc_ids) for prepared in self._pending)
 
     def flush(self) -> None:
-        """Write what was added; from then on it is on the disk, and other processes see it.
+        """Write the pending documents to the disk. Afterwards other processes see them.
 
-        Raises StoreUnavailable if another process writes, or if there is no space. What was added stays pending then;
-        if the error came after it was written, nothing is pending any more. While another thread is in `writing` at once,
-        all of this is done at the end of that.
+        Raises StoreUnavailable if another process is writing, or if there is no space. The documents then stay pending,
+        unless the error came after they were written. While another thread is in an atomic `writing`, the documents are
+        committed at the end of that block.
         """
         with self._open():
             self._prepare_batch()
@@ -184,11 +185,11 @@ class PassageIndex:
                     self._tidy(writer)
 
     def delete(self, doc_id: str) -> bool:
-        """Delete a document; False if there is none of this name. Raises StoreUnavailable."""
+        """Delete a document. Returns False if there is no document with this id. Raises StoreUnavailable."""
         return self.delete_many([doc_id])[0]
 
     def delete_many(self, doc_ids: Iterable[str]) -> list[bool]:
-        """Delete documents as one change, and tell of each whether it was there. Raises StoreUnavailable."""
+        """Delete documents as one change. Returns for each whether it existed. Raises StoreUnavailable."""
         with self._open():
             self.flush()
             with self._writing(self.command or "delete") as writer:
@@ -197,9 +198,9 @@ class PassageIndex:
                 return was_there
 
     def compact(self) -> bool:
-        """Make all segments one, and give free what deleted documents took; False if there was nothing to do.
+        """Merge all segments into one, and free the space of deleted documents. Returns False if there is nothing to do.
 
-        Meanwhile it takes as much space again. Raises StoreUnavailable, and StoreRefused for an index that is damaged.
+        Needs as much free space as the index takes. Raises StoreUnavailable, and StoreRefused for a damaged index.
         """
         with self._open():
             self.flush()
@@ -210,22 +211,22 @@ class PassageIndex:
 
     @contextlib.contextmanager
     def writing(self, command: str = "", *, at_once: bool = False) -> Iterator[Self]:
-        """Keep the index locked for a longer piece of work.
+        """Keep the index locked during the block.
 
-        *command* tells others what for, in place of that of the index. What was added before is written before, and
-        what is added in it at its end at the latest. With *at_once* all that is done in it becomes the index's as one
-        change at the end, and nothing of it if it ends by an error; questions are answered from before till then.
-        Within another one it is a part of that. Raises StoreUnavailable if another process writes; RuntimeError for
-        *at_once* within one that is not so.
+        *command* is shown to other processes that find the index locked; it defaults to the *command* of this instance.
+        Documents that are pending at the start are written first; documents added in the block are written at its end at
+        the latest. With *at_once*, the changes of the block are committed together at its end, or discarded if it raises;
+        until then, queries see the index as it was before the block. A nested block belongs to the outer one. Raises
+        StoreUnavailable if another process is writing; RuntimeError for *at_once* within an outer block without it.
 
-        What other threads add meanwhile is a part of it: if it ends by an error, what is not on the disk then is lost.
+        Changes by other threads during the block belong to it: if it raises, those not yet on the disk are lost.
         """
         held = contextlib.ExitStack()
         with self._open():
             self.flush()
             outer, before = self._writer, self.added
             if outer is not None and at_once and not outer.is_at_once:
-                raise RuntimeError(f"Work on {self.path} that is under way cannot become one change now.")
+                raise RuntimeError(f"A block with atomic=True cannot be nested in one without, in {self.path}.")
             writer = held.enter_context(self._writing(command, at_once=at_once))
         try:
             yield self
@@ -237,28 +238,28 @@ class PassageIndex:
             self._drop()
             raise
         finally:
-            # Another thread may write before it or after it, but not in the middle.
+            # Another thread must not write between the reset of `added` and the release of the lock.
             with self._turn:
                 if outer is None and not writer.is_committed:
                     self.added = before
                 held.close()
 
-    # Asking
+    # Queries
 
     def like(self, text: str, top: int = 10, **options: Any) -> list[Hit]:
-        """The *top* documents that share passages with a text, best first; options as in `queries.like`."""
+        """The *top* documents that share passages with a text, best first. Takes the options of `queries.like`."""
         with self._open():
             return queries.like(self.snapshot(), text, top, **options)
 
     def extract(self, **options: Any) -> Iterator[Passage]:
-        """The passages that repeat, those first that it would save most to have once; `extraction.extract`."""
+        """The repeated passages, those with the largest saving first. Takes the options of `extraction.extract`."""
         from . import extraction
 
         with self._open():
             return self._while_open(extraction.extract(self.snapshot(), **options))
 
     def text(self, doc_id: str) -> str:
-        """The text of a document. Raises KeyError if there is none of this name; StoreRefused without stored texts."""
+        """The text of a document. Raises KeyError for an unknown id; StoreRefused if the index stores no texts."""
         with self._open():
             snapshot = self.snapshot()
             number = snapshot.text_of_document(doc_id)
@@ -273,7 +274,7 @@ class PassageIndex:
             return self._while_open(self.snapshot().iter_documents())
 
     def __len__(self) -> int:
-        """How many documents there are."""
+        """How many documents the index has."""
         with self._open():
             return self.snapshot().document_count
 
@@ -282,17 +283,20 @@ class PassageIndex:
             return self.snapshot().document_number(doc_id) is not None
 
     def check(self, *, full: bool = False) -> IndexCheck:
-        """Look for damage; with *full* also make all posts again and compare them."""
+        """Check the index for damage. With *full*, also compute all posts again and compare them."""
         self.flush()
         return checking.check(self.path, full=full)
 
     def inspect(self, **options: Any) -> Inspected:
-        """The index in figures; options as in `inspection.inspect`."""
+        """Statistics of the index. Takes the options of `inspection.inspect`."""
         with self._open():
             return inspection.inspect(self.snapshot(), **options)
 
     def snapshot(self) -> IndexSnapshot:
-        """The index with all that was added, in `writing` at once as it was before; it stays so until `close`."""
+        """A snapshot of the index that includes all added documents. It stays unchanged and is usable until `close`.
+
+        Within an atomic `writing`, it shows the index as it was before the block.
+        """
         with self._open():
             self.flush()
             try:
@@ -301,16 +305,16 @@ class PassageIndex:
                 raise no_index(self.path) from None
             self._create = False
             if self._snapshot is None or stamp != self._stamp:
-                # Whoever was given the one before may still read in it.
+                # The previous snapshot stays open, since a caller may still be reading from it.
                 self._snapshot, self._stamp = IndexSnapshot.open(self.path), stamp
             return self._snapshot
 
-    # The end
+    # Closing
 
     def close(self) -> None:
-        """Write what is pending, and close all files.
+        """Write the pending documents, and close all files.
 
-        Raises StoreUnavailable if that cannot be written: it is lost then.
+        Raises StoreUnavailable if they cannot be written; they are then lost.
         """
         with self._turn:
             if self._is_closed:
@@ -331,7 +335,7 @@ class PassageIndex:
         if kind is None:
             self.close()
         else:
-            # Nothing is written, and so nothing can come in the place of the error.
+            # Do not write: a failed write would hide the original error.
             with self._turn:
                 self._let_go()
 
@@ -344,7 +348,7 @@ class PassageIndex:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:
-        """The turn of this thread. Raises ValueError if the index is closed."""
+        """Hold the lock between threads. Raises ValueError if the index is closed."""
         with self._turn:
             self._refuse_closed()
             yield
@@ -354,7 +358,7 @@ class PassageIndex:
             raise ValueError(f"The index {self.path} is closed. Open it again.")
 
     def _while_open(self, items: Iterator[Item]) -> Generator[Item]:
-        """What an iterator over the files gives; ValueError once they are closed."""
+        """Yield the items of an iterator that reads the files. Raises ValueError after the index is closed."""
         try:
             while True:
                 with self._open():
@@ -365,7 +369,7 @@ class PassageIndex:
                 yield item
         finally:
             if hasattr(items, "close"):
-                items.close()  # a work folder goes now, and not when somebody collects garbage
+                items.close()  # removes a work folder now instead of at garbage collection
 
     def _prepare_batch(self) -> None:
         if self._batch:
@@ -390,7 +394,7 @@ class PassageIndex:
         self._pending = []
 
     def _tidy(self, writer: IndexWriter) -> None:
-        """Merge what has piled up. What was written before is written, whether that succeeds or not."""
+        """Merge small segments. A failure does not undo what was written before."""
         if time.monotonic() < self._next_merge_at:
             return
         try:
@@ -408,7 +412,7 @@ class PassageIndex:
 
     @contextlib.contextmanager
     def _writing(self, command: str, *, at_once: bool = False) -> Iterator[IndexWriter]:
-        """The writer of the index, with the lock: that of `writing` if that is open."""
+        """The writer of the index, with the lock held. Within `writing`, the writer of that block."""
         if self._writer is not None:
             self._writer.prove_usable()
             self._writer.watch = self.watch
@@ -419,7 +423,7 @@ class PassageIndex:
         with WriterLock(self.path, command or self.command, timeout_s=self.lock_timeout_s):
             self._writer = IndexWriter(self.path, self.parameters, at_once=at_once)
             self._writer.watch = self.watch
-            self._create = False  # one that was there and is gone is not begun again
+            self._create = False  # an index that is deleted from now on is not created again
             try:
                 yield self._writer
             finally:
@@ -428,7 +432,7 @@ class PassageIndex:
 
 
 def _named(doc_id: str, text: str, host: str | None = None) -> Named:
-    """A document as it is prepared. Raises SettingError for what cannot be one."""
+    """A document in the form that `prepare` takes. Raises SettingError for invalid values."""
     checked_name(doc_id)
     if host is not None:
         checked_host(host)
@@ -436,7 +440,7 @@ def _named(doc_id: str, text: str, host: str | None = None) -> Named:
 
 
 def _batches(documents: Iterable[Named]) -> Iterator[list[Named]]:
-    """Documents in pieces that are worth handing over."""
+    """Documents in batches that are large enough to send to another process."""
     batch: list[Named] = []
     characters = 0
     for document in documents:

@@ -1,4 +1,4 @@
-"""The blobs of a segment as they are read. Each is compared with its checksum whenever it is inflated."""
+"""Reading the blobs of a segment. Each blob is compared with its checksum whenever it is decompressed."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Blobs:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.__dict__.pop("_table", None)
         self.file.close()
 
     def inflated(self, text: int) -> bytes:
-        """Return the blob of a text, inflated."""
+        """Return the decompressed blob of a text."""
         data, size = self.stored(text)
         checksums = self._table.checksums
-        # The size is compared with what can be, so that a wrong one does not take all memory.
+        # The size is limited by the best possible compression, so that a wrong size cannot exhaust the memory.
         if zlib.crc32(data) != int(checksums[text]) or size > len(data) * MOST_INFLATION:
             self.refuse_text(text)
         try:
@@ -52,14 +52,14 @@ class Blobs:
         return raw
 
     def stored(self, text: int) -> tuple[bytes, int]:
-        """Return the blob of a text as it is stored, and its size inflated; it is not compared with its checksum."""
+        """Return the blob of a text as stored, and its decompressed size. It is not compared with its checksum."""
         start, stop = self._bounds(text, text + 1)
         return self.file.bytes(start, stop - start), int(self._table.sizes[text])
 
     def stored_many(
         self, start: int, stop: int
     ) -> tuple[memoryview, NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32]]:
-        """Return the blobs of texts in a row, one behind the other: their sizes, sizes inflated and checksums."""
+        """Return the blobs of consecutive texts, concatenated: data, sizes, decompressed sizes and checksums."""
         first, last = self._bounds(start, stop)
         table = self._table
         sizes = np.diff(table.ends[start:stop].astype(np.int64), prepend=first - BLOBS_HEADER_SIZE)
@@ -73,14 +73,14 @@ class Blobs:
         )
 
     def damage(self) -> str | None:
-        """Compare the table with its checksum, and tell if it is damaged."""
+        """Compare the table with its checksum, and describe the damage; None if there is none."""
         stop = BLOBS_HEADER_SIZE + self._header.blobs_size
         if not self._has_sound_table() or any(self.file.bytes(stop, self._header.table_offset - stop)):
             return "its table is damaged"
         return None
 
     def refuse_text(self, text: int) -> NoReturn:
-        """Raise StoreRefused: the blob of *text* is damaged."""
+        """Raise StoreRefused for the damaged blob of *text*."""
         start, _ = self._bounds(text, text + 1)
         self.file.refuse(f"the blob of text {text} at byte {start} is damaged")
 
@@ -112,7 +112,7 @@ class Blobs:
 
 
 class _Table(NamedTuple):
-    """Of each text where its blob ends, its size inflated, and the checksum of its blob."""
+    """For each text the end of its blob, its decompressed size, and the checksum of its blob."""
 
     ends: NDArray[np.uint64]
     sizes: NDArray[np.uint32]

@@ -1,7 +1,7 @@
-"""The packed posts of a segment in blocks, each with a checksum of its own.
+"""The packed posts of a segment in blocks, each with its own checksum.
 
-A question reads a few bytes here and there of a section that may have gigabytes. So that damage is found without reading
-all of it, every 4,096 bytes have their CRC-32: those that a question touches are compared with it, once.
+A query reads a few bytes here and there of a section that may have gigabytes. To find damage without reading the whole
+section, each block of 4,096 bytes has a CRC-32; the blocks that a query touches are checked once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK_SIZE = 4096
-"""Bytes of a block; the last one may have fewer."""
+"""Size of a block in bytes; the last one may be shorter."""
 
 
 def block_count(size: int) -> int:
-    """Return in how many blocks *size* bytes are.
+    """Return how many blocks *size* bytes take.
 
     >>> block_count(4096), block_count(4097)
     (1, 2)
@@ -32,15 +32,15 @@ def block_count(size: int) -> int:
 
 
 class BlockChecksums:
-    """The checksums of blocks that are written in pieces of any size."""
+    """Computes the checksums of blocks from data that is written in pieces of any size."""
 
     def __init__(self) -> None:
         self._whole = array("I")
         self._last = 0
-        self._filled = 0  # bytes of the block that is not whole yet
+        self._filled = 0  # bytes in the block that is not complete yet
 
     def add(self, data: bytes) -> None:
-        """Go on with *data*."""
+        """Continue with *data*."""
         view = memoryview(data)
         while len(view):
             piece = view[: BLOCK_SIZE - self._filled]
@@ -57,7 +57,7 @@ class BlockChecksums:
 
 
 class CheckedBlocks:
-    """Blocks that are read: *data*, the *checksums* of its blocks, and *refuse*, which raises if one is wrong."""
+    """The blocks in *data* with their *checksums*. A wrong checksum calls *refuse*, which must raise."""
 
     def __init__(
         self, data: memoryview, checksums: NDArray[np.uint32], refuse: Callable[[], NoReturn]
@@ -68,7 +68,7 @@ class CheckedBlocks:
         self._is_sound = np.zeros(len(checksums), np.bool_)
 
     def check(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
-        """Compare what covers the bytes from each of *starts* to before its stop, if that was not done before."""
+        """Check the blocks that cover each range from *starts* to *stops*, unless they were checked before."""
         has_bytes = stops > starts
         first, last = starts[has_bytes] // BLOCK_SIZE, (stops[has_bytes] - 1) // BLOCK_SIZE
         counts = last - first + 1

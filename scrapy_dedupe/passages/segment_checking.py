@@ -1,4 +1,4 @@
-"""A segment read in whole, and what is wrong with it told in sentences."""
+"""Checking a whole segment; each problem is described in a sentence."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from .segments import Segment
 
-_POSTS = 1 << 19  # read at a time
-_MOST_TEXTS = 20  # told of by name
+_POSTS = 1 << 19  # posts read at a time
+_MOST_TEXTS = 20  # damaged texts that are named individually
 
 
 def check_segment(segment: Segment, watch: Progress = NO_PROGRESS) -> Iterator[str]:
-    """Yield a sentence for everything that is wrong in *segment*.
+    """Yield a sentence for each problem in *segment*.
 
-    Checksums first; if one is wrong, what it covers is not looked at further. Then order, ranges and counts of posts,
-    names and digests, and every blob: that it can be inflated, and is the text of its digest.
+    Checksums are compared first; if one is wrong, no further checks are made. Then the order, ranges and counts of posts,
+    names and digests are checked, and every blob: it must decompress, and match the digest of its text.
     """
     damage = list(segment.damage())
     yield from damage
@@ -60,14 +60,14 @@ def _check_posts(segment: Segment, watch: Progress) -> Iterator[str]:
         total += len(posts.keys)
         watch.advance(len(posts.keys))
         keys, texts, where = posts.keys, posts.texts, posts.where
-        # A chunk holds all posts of its keys, so that order within chunks is order throughout.
+        # All posts of a key are in the same chunk, so order within the chunks is order throughout.
         is_after = (
             (keys[1:] > keys[:-1])
             | (
                 (keys[1:] == keys[:-1])
                 & (
                     (texts[1:] > texts[:-1])
-                    # A text has one post of a key, wherever it stands, unless blots are told by their ordinals.
+                    # A text has one post per key, except in an index without texts, which has one per blot.
                     | ((seen is not None) & (texts[1:] == texts[:-1]) & (where[1:] > where[:-1]))
                 )
             )
@@ -78,10 +78,10 @@ def _check_posts(segment: Segment, watch: Progress) -> Iterator[str]:
         if seen is not None:
             seen[segment.first_ordinals[texts] + where] = True
     if total != segment.post_count:
-        yield f"{segment.path}: {total} of {segment.post_count} posts can be reached."
+        yield f"{segment.path}: only {total} of {segment.post_count} posts can be reached."
     wrong = np.flatnonzero(counts != segment.post_counts)
     if len(wrong):
-        yield f"{segment.path}: {len(wrong)} texts have other numbers of posts than are told, the first is text {wrong[0]}."
+        yield f"{segment.path}: {len(wrong)} texts have wrong post counts, the first is text {wrong[0]}."
     if seen is not None and not seen.all():
         yield f"{segment.path}: {np.count_nonzero(~seen)} blots have no post."
 
@@ -94,10 +94,10 @@ def _check_texts(segment: Segment, watch: Progress) -> Iterator[str]:
 
 
 def _check_documents(segment: Segment, watch: Progress) -> Iterator[str]:
-    _ = segment.document_texts, segment.document_hosts, segment.hosts  # their ranges are looked at
+    _ = segment.document_texts, segment.document_hosts, segment.hosts  # accessing them checks their ranges
     used = np.unique(segment.document_texts[segment.document_texts < 0])
     if len(used) != len(segment.foreign):
-        yield f"{segment.path}: {len(segment.foreign) - len(used)} digests of other segments' texts have no document."
+        yield f"{segment.path}: {len(segment.foreign) - len(used)} foreign digests have no document."
     heads = np.fromiter(
         (name_head(doc_id.encode()) for doc_id in counted(segment.doc_ids(), watch)),
         np.uint32,
@@ -130,13 +130,13 @@ def _problem_of(segment: Segment, text: int) -> str | None:
         return None
     raw = segment.blob(text)
     if hashlib.sha256(raw).digest()[:DIGEST_SIZE] != _digest(segment.digests, text):
-        return f"{segment.blobs_path}: text {text} is not the one of its digest."
+        return f"{segment.blobs_path}: text {text} does not match its digest."
     try:
         length = len(raw.decode())
     except UnicodeDecodeError:
-        return f"{segment.blobs_path}: text {text} is no UTF-8."
+        return f"{segment.blobs_path}: text {text} is not valid UTF-8."
     if length != int(segment.char_counts[text]):
-        return f"{segment.blobs_path}: text {text} has another length than is told."
+        return f"{segment.blobs_path}: text {text} has a wrong length."
     return None
 
 

@@ -1,4 +1,4 @@
-"""The files of a segment, mapped into memory and compared with what the manifest says of them."""
+"""The files of a segment, mapped into memory and checked against the manifest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Header = TypeVar("_Header")
 class MappedFile:
     """The file *path*, of *size* bytes.
 
-    Raises FileNotFoundError if it is not there, StoreRefused if it has another size, StoreUnavailable if it cannot be
+    Raises FileNotFoundError if it does not exist, StoreRefused if it has another size, StoreUnavailable if it cannot be
     read.
     """
 
@@ -48,59 +48,59 @@ class MappedFile:
             with path.open("rb") as file:
                 found = os.fstat(file.fileno()).st_size
                 if found != size or not size:
-                    self.refuse(f"it has {found} bytes where the manifest says {size}")
+                    self.refuse(f"it has {found} bytes, but the manifest says {size}")
                 self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise StoreUnavailable(
-                f"{path} cannot be read: {error.strerror or error}. See to its permissions."
+                f"{path} cannot be read: {error.strerror or error}. Check its permissions."
             ) from error
 
     def close(self) -> None:
-        """Let go of the file, at the latest when no array of it is in use any more."""
+        """Release the mapping; arrays in use keep it until they are released."""
         try:
             self._map.close()
         except BufferError:
             del self._map
 
     def header(self, read: Callable[[bytes], _Header], size: int, checksum: int) -> _Header:
-        """Return the header of *size* bytes. Raises StoreRefused if it is not the one with that checksum."""
+        """Return the header of *size* bytes. Raises StoreRefused if it is invalid or has another checksum."""
         data = self._map[:size]
         try:
             header = read(data)
         except ValueError as error:
             self.refuse(str(error))
         if header_checksum(data) != checksum:
-            self.refuse("it is another file than the one that the manifest names")
+            self.refuse("it is not the file that the manifest names")
         return header
 
     def bytes(self, offset: int, size: int) -> bytes:
-        """Return a copy of some bytes."""
+        """Return a copy of a range of bytes."""
         return self._map[offset : offset + size]
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Return some bytes, not copied."""
+        """Return a range of bytes without copying."""
         return memoryview(self._map)[offset : offset + size]
 
     def array(self, dtype: str, offset: int, count: int) -> NDArray[Any]:
-        """Return numbers that stand there, not copied."""
+        """Return the numbers at *offset* without copying."""
         return np.ndarray((count,), dtype, self._map, offset=offset)
 
     def forget(self) -> None:
-        """Let the system take back the memory of what was read; it is read again when it is wanted."""
+        """Let the operating system free the memory of pages that were read; they are read again when needed."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise StoreRefused; *what* is what is wrong with the file."""
+        """Raise StoreRefused; *what* describes the problem."""
         raise StoreRefused(
-            f"{self.path} cannot be used: {what}. Restore the index from a copy, or make it anew from its sources."
+            f"{self.path} cannot be used: {what}. Restore the index from a backup, or create it again from its sources."
         )
 
 
 class PostsFile(MappedFile):
-    """The file NAME.posts of *entry* in *folder*, whose sections are all where the layout says."""
+    """The file NAME.posts of *entry* in *folder*; all sections are checked to be at valid offsets."""
 
     def __init__(self, folder: Path, entry: SegmentEntry) -> None:
         super().__init__(folder / posts_name(entry.name), entry.posts_size)
@@ -113,7 +113,7 @@ class PostsFile(MappedFile):
         self._sound: set[Section] = set()
 
     def section(self, section: Section, dtype: str) -> NDArray[Any]:
-        """Return the numbers of a section, not copied. Raises StoreRefused if its checksum is wrong."""
+        """Return the numbers of a section without copying. Raises StoreRefused if its checksum is wrong."""
         span = self.layout.sections[section]
         if section not in self._sound:
             if not self._is_sound(section):
@@ -122,12 +122,12 @@ class PostsFile(MappedFile):
         return self.array(dtype, span.offset, span.size // np.dtype(dtype).itemsize)
 
     def posts(self) -> PackedArray:
-        """Return the section of the posts, which is compared with its checksums by `post_blocks`."""
+        """Return the posts section, unchecked; use `post_blocks` to compare it with its checksums."""
         span = self.layout.sections[Section.POSTS]
         return PackedArray(self.view(span.offset, span.size), self.layout.width, self.layout.posts)
 
     def post_blocks(self) -> CheckedBlocks:
-        """Return the section of the posts as what is to be checked before it is read."""
+        """Return the blocks of the posts section, which check ranges before they are read."""
         span = self.layout.sections[Section.POSTS]
         checksums = self.section(Section.POST_CHECKSUMS, "<u4")
         return CheckedBlocks(
@@ -135,7 +135,7 @@ class PostsFile(MappedFile):
         )
 
     def damage(self) -> str | None:
-        """Compare the sections with their checksums, and tell of the first that is damaged."""
+        """Compare the sections with their checksums, and describe the first damage; None if there is none."""
         stop = POSTS_HEADER_SIZE
         for section, span in self._in_order():
             if not self._is_sound(section):
@@ -146,7 +146,7 @@ class PostsFile(MappedFile):
         return None
 
     def refuse_section(self, section: Section) -> NoReturn:
-        """Raise StoreRefused: *section* is damaged."""
+        """Raise StoreRefused for the damaged *section*."""
         self.refuse(f"its section {section.title!r} is damaged")
 
     def _is_sound(self, section: Section) -> bool:
@@ -173,11 +173,11 @@ class PostsFile(MappedFile):
                 self.refuse_section(section)
             stop = span.offset + span.size
         if stop != entry.posts_size:
-            self.refuse("its header contradicts itself")
+            self.refuse("its header is inconsistent")
 
 
 def _section_sizes(layout: PostsHeader) -> dict[Section, int]:
-    """What the counts say of the sizes; those of names and hosts are free."""
+    """The section sizes that follow from the counts. The sizes of names and hosts are not determined by them."""
     posts_size = packed_size(layout.posts, layout.width)
     buckets = 1 << layout.bucket_bits
     blocks = -(-layout.documents // NAMES_A_BLOCK)

@@ -1,48 +1,48 @@
 """The layout of a segment: two files that are written once and never changed.
 
-A segment holds texts, the documents that are their names, and the posts: which keys stand in which texts. Texts,
-documents and hosts have numbers in the segment, from 0, in the order in which they were added. All numbers are
-little-endian, without sign where not said. CRC-32 is that of zlib.
+A segment holds texts, the documents that have them, and posts, which record the keys of each text. Texts, documents and
+hosts are numbered within the segment from 0, in the order in which they were added. All numbers are little-endian, and
+unsigned unless noted. CRC-32 is that of zlib.
 
 NAME.posts::
 
     header               536 bytes
       magic              8 bytes   "sd-posts"
       version            4 bytes   1
-      has texts          4 bytes   1 if the index keeps its texts, 0 if it keeps outlines
-      key bits           4 bytes   of a key
-      bucket bits        4 bytes   the highest bits of a key, which are the number of its bucket
-      value bits         4 bytes   of a post's value
+      has texts          4 bytes   1 if the index stores texts, 0 if it stores outlines
+      key bits           4 bytes   size of a key
+      bucket bits        4 bytes   how many of the highest bits of a key are the number of its bucket
+      value bits         4 bytes   size of the value of a post
       bucket item        4 bytes   size of a number in "buckets": 2 or 4
       counts             5 x 8 bytes   posts, texts, documents, hosts, foreign digests
       sections           19 x 24 bytes: offset (8), size (8), CRC-32 (4), zero (4); in the order below
       zero               4 bytes
       CRC-32             4 bytes   of the header up to here
-    sections             wherever the header says, at multiples of 8, with zeros between them, to the end of the file
-      posts              sorted by key, then by value, no two equal: each the key without its bucket bits, times
-                         2 ^ value bits, plus the value; packed (see the module `packing`). The value is the number
-                         of the text times 256, plus the spot of the key in it (see the module `spots`), and a text
-                         has one post of a key; if there are outlines, the value is the number of the blot among all
-                         blots of the segment, in the order of the texts
-      bases              8 bytes   of each 256th bucket the number of its first post
-      buckets            2 or 4 bytes   of each bucket the number of its first post, less the base of its 256;
-                         and one item more, for the end of the last
-      digests            16 bytes a text
+    sections             at the offsets in the header, multiples of 8, with zeros between them, to the end of the file
+      posts              sorted by key, then by value, all different: each is the key without its bucket bits, times
+                         2 ^ value bits, plus the value; packed (see the module `packing`). With texts, the value is
+                         the number of the text times 256, plus the spot of the key in the text (see the module
+                         `spots`), and a text has one post per key. With outlines, the value is the number of the blot
+                         among all blots of the segment, in the order of the texts
+      bases              8 bytes   for each 256th bucket, the number of its first post
+      buckets            2 or 4 bytes   for each bucket, the number of its first post, minus the base of its group of
+                         256; and a final item for the end of the last bucket
+      digests            16 bytes per text
       digest heads       4 bytes   the first 4 bytes of the digests as big-endian numbers, sorted
       digest order       4 bytes   the texts in the order of their digests
-      token counts       4 bytes a text
-      char counts        4 bytes a text
-      post counts        4 bytes a text
-      document texts     4 bytes a document, with sign: its text, or -1 - i for the i-th foreign digest
-      document hosts     4 bytes a document: its host
-      foreign digests    16 bytes each: of texts that stand in other segments
-      names              the doc ids in UTF-8, each followed by a zero byte; 64 of them at a time as a raw deflate stream
-      name ends          8 bytes a stream: where it ends in "names"
-      name sizes         4 bytes a stream: its size inflated
+      token counts       4 bytes per text
+      char counts        4 bytes per text
+      post counts        4 bytes per text
+      document texts     4 bytes per document, signed: its text, or -1 - i for the i-th foreign digest
+      document hosts     4 bytes per document: its host
+      foreign digests    16 bytes each: of texts that other segments hold
+      names              the doc ids in UTF-8, each followed by a zero byte; 64 at a time as a raw deflate stream
+      name ends          8 bytes per stream: its end offset in "names"
+      name sizes         4 bytes per stream: its decompressed size
       name heads         4 bytes   the first 4 bytes of the SHA-256 of the doc ids as big-endian numbers, sorted
       name order         4 bytes   the documents in that order
       hosts              in UTF-8, each followed by a zero byte
-      post checksums     4 bytes: the CRC-32 of each 4,096 bytes of "posts", the last ones of what is left
+      post checksums     4 bytes   the CRC-32 of each 4,096 bytes of "posts"; the last block may be shorter
 
 NAME.blobs::
 
@@ -50,18 +50,18 @@ NAME.blobs::
       magic              8 bytes   "sd-blobs"
       version            4 bytes   1
       table's CRC-32     4 bytes
-      texts              8 bytes   how many
-      blobs              8 bytes   their size together
+      texts              8 bytes   number of texts
+      blobs              8 bytes   total size of the blobs
       zero               28 bytes
       CRC-32             4 bytes   of the header up to here
-    blobs                of each text its UTF-8, or its outline (see the module `outlines`), as a raw deflate stream
+    blobs                for each text its UTF-8, or its outline (see the module `outlines`), as a raw deflate stream
     zeros                up to a multiple of 8
-    table                ends: 8 bytes a text, where its blob ends in "blobs"; then sizes: 4 bytes a text, its size
-                         inflated; then checksums: 4 bytes a text, the CRC-32 of its blob
+    table                ends: 8 bytes per text, the end offset of its blob in "blobs"; then sizes: 4 bytes per text,
+                         its decompressed size; then checksums: 4 bytes per text, the CRC-32 of its blob
 
-The entry of a segment, which stands in the manifest, has the sizes of both files and the CRC-32 of both headers. So
-what it takes to open a segment does not grow with it. A section is compared with its CRC-32 when it is first used, posts
-by their blocks of 4,096 bytes, the table of blobs when it is first used, and a blob whenever it is.
+The entry of a segment in the manifest has the sizes of both files and the CRC-32 of both headers, so the cost of opening
+a segment does not depend on its size. A section and the table of blobs are compared with their CRC-32 on first use, posts
+by blocks of 4,096 bytes, and a blob on every use.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ VERSION = 1
 POSTS_HEADER_SIZE = 536
 BLOBS_HEADER_SIZE = 64
 GROUP_BITS = 8
-"""A base stands for 2 ** 8 buckets."""
+"""A base covers 2 ** 8 buckets."""
 NAMES_A_BLOCK = 64
 DIGEST_SIZE = 16
 MOST_INFLATION = 1040
-"""Deflate makes at most so many bytes of one."""
+"""The largest possible ratio of decompressed to compressed size of deflate data."""
 
 _POSTS_MAGIC = b"sd-posts"
 _BLOBS_MAGIC = b"sd-blobs"
@@ -123,13 +123,13 @@ class Section(IntEnum):
 
     @property
     def title(self) -> str:
-        """Its name in the layout."""
+        """The name of the section in the layout."""
         return self.name.lower().replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """What the manifest says of a segment: how much it holds, and the sizes and checksums of its two files."""
+    """The entry of a segment in the manifest: its counts, and the sizes and header checksums of its two files."""
 
     name: str
     posts: int
@@ -143,7 +143,7 @@ class SegmentEntry:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a section stands, and its CRC-32."""
+    """Offset, size and CRC-32 of a section."""
 
     offset: int
     size: int
@@ -168,12 +168,12 @@ class PostsHeader:
 
     @property
     def value_count(self) -> int:
-        """How many values a post may have."""
+        """How many different values a post can have."""
         return self.texts << SPOT_BITS if self.has_texts else self.posts
 
     @property
     def low_bits(self) -> int:
-        """How many bits of a key stand in a post."""
+        """How many bits of a key are stored in a post."""
         return self.key_bits - self.bucket_bits
 
     @property
@@ -182,7 +182,7 @@ class PostsHeader:
         return self.low_bits + self.value_bits
 
     def to_bytes(self) -> bytes:
-        """Return the header as it stands in the file."""
+        """Return the encoded header."""
         head = _HEAD.pack(
             _POSTS_MAGIC,
             VERSION,
@@ -202,7 +202,7 @@ class PostsHeader:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PostsHeader:
-        """Read the header. Raises ValueError with what is wrong with it."""
+        """Decode the header. Raises ValueError with the reason if it is invalid."""
         _check_header(data, _POSTS_MAGIC, POSTS_HEADER_SIZE)
         fields = _HEAD.unpack_from(data)
         _, _, has_texts, key_bits, bucket_bits, value_bits, bucket_item, *counts = fields
@@ -223,7 +223,7 @@ class PostsHeader:
             foreign=foreign,
             sections=spans,
         )
-        # First, since numbers are shifted by them below.
+        # Checked first, since the checks below shift numbers by these bits.
         is_possible = has_texts <= 1 <= key_bits <= MAX_WIDTH and bucket_bits <= key_bits
         if (
             not is_possible
@@ -232,7 +232,7 @@ class PostsHeader:
             or header.width > MAX_WIDTH
             or (has_texts and posts > texts << key_bits)
         ):
-            raise ValueError("its header contradicts itself")
+            raise ValueError("its header is inconsistent")
         return header
 
 
@@ -246,23 +246,23 @@ class BlobsHeader:
 
     @property
     def table_offset(self) -> int:
-        """Where the table begins in the file."""
+        """The offset of the table in the file."""
         return aligned(BLOBS_HEADER_SIZE + self.blobs_size)
 
     @property
     def file_size(self) -> int:
-        """How large the file is."""
+        """The size of the file in bytes."""
         return self.table_offset + 16 * self.texts
 
     def to_bytes(self) -> bytes:
-        """Return the header as it stands in the file."""
+        """Return the encoded header."""
         return _with_checksum(
             _BLOBS_HEAD.pack(_BLOBS_MAGIC, VERSION, self.table_checksum, self.texts, self.blobs_size)
         )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BlobsHeader:
-        """Read the header. Raises ValueError with what is wrong with it."""
+        """Decode the header. Raises ValueError with the reason if it is invalid."""
         _check_header(data, _BLOBS_MAGIC, BLOBS_HEADER_SIZE)
         return cls(*_BLOBS_HEAD.unpack_from(data)[2:])
 
@@ -278,12 +278,12 @@ def blobs_name(name: str) -> str:
 
 
 def aligned(offset: int) -> int:
-    """Return the first multiple of 8 that is not less."""
+    """Return the smallest multiple of 8 that is at least *offset*."""
     return (offset + 7) & ~7
 
 
 def bucket_bits_for(posts: int, key_bits: int, value_bits: int) -> int:
-    """Return into how many buckets posts are put, as a power of two.
+    """Return the number of bucket bits for this many posts.
 
     >>> bucket_bits_for(7_000_000, 40, 15)
     19
@@ -293,7 +293,7 @@ def bucket_bits_for(posts: int, key_bits: int, value_bits: int) -> int:
 
 
 def value_bits_for(values: int) -> int:
-    """Return how many bits one of so many values takes.
+    """Return how many bits are needed for one of this many values.
 
     >>> value_bits_for(256), value_bits_for(257), value_bits_for(0)
     (8, 9, 0)
@@ -302,12 +302,12 @@ def value_bits_for(values: int) -> int:
 
 
 def name_head(name: bytes) -> int:
-    """Return the number by which a doc id is looked up."""
+    """Return the number that a doc id is looked up by."""
     return int.from_bytes(hashlib.sha256(name).digest()[:4], "big")
 
 
 def header_checksum(header: bytes) -> int:
-    """Return the CRC-32 that a header ends with."""
+    """Return the CRC-32 at the end of a header."""
     return int(_CHECKSUM.unpack_from(header, len(header) - _CHECKSUM.size)[0])
 
 
@@ -317,9 +317,9 @@ def _with_checksum(data: bytes) -> bytes:
 
 def _check_header(data: bytes, magic: bytes, size: int) -> None:
     if len(data) < size or data[: len(magic)] != magic:
-        raise ValueError("it is not a file of a passage index, or its beginning is lost")
+        raise ValueError("it is not a file of a passage index, or its beginning is damaged")
     version = int.from_bytes(data[8:12], "little")
     if version != VERSION:
-        raise ValueError(f"it has version {version} of the format, this program reads version {VERSION}")
+        raise ValueError(f"it has format version {version}, but this program reads version {VERSION}")
     if zlib.crc32(data[: size - _CHECKSUM.size]) != header_checksum(data[:size]):
         raise ValueError("the checksum of its header is wrong")

@@ -1,4 +1,4 @@
-"""Doc ids, hosts and digests of a segment as they are read."""
+"""Reading the doc ids, hosts and digests of a segment."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _KEPT_BLOCKS = 64
 
 
 class Names:
-    """The documents of a segment: their doc ids, hosts and texts. Raises StoreRefused where they are damaged."""
+    """The documents of a segment: their ids, hosts and texts. Raises StoreRefused where they are damaged."""
 
     def __init__(self, file: PostsFile) -> None:
         self._file = file
         self._count = file.layout.documents
         self._blocks: dict[int, list[str]] = {}
-        # Threads that share a snapshot fill and empty them at the same time.
+        # Threads that share a snapshot add and remove blocks at the same time.
         self._blocks_turn = threading.Lock()
 
     def doc_id(self, number: int) -> str:
@@ -39,18 +39,18 @@ class Names:
         return self._block(block)[place]
 
     def doc_ids(self) -> Iterator[str]:
-        """Yield all doc ids in their order."""
+        """Yield all doc ids, in the order of their numbers."""
         for block in range(-(-self._count // NAMES_A_BLOCK)):
             yield from self._block(block)
 
     def documents_named(self, doc_ids: Sequence[str]) -> dict[int, int]:
-        """Return, by their places in *doc_ids*, the numbers of the documents with these ids: of each the last."""
+        """Return the numbers of the documents with these ids, by position in *doc_ids*; the last document of each id."""
         found: dict[int, int] = {}
         if not self._count or not doc_ids:
             return found
         sorted_heads: NDArray[np.uint32] = self._file.section(Section.NAME_HEADS, "<u4")
         order: NDArray[np.uint32] = self._file.section(Section.NAME_ORDER, "<u4")
-        # What cannot be encoded names no document: "surrogatepass" gives bytes that no name has.
+        # A string that cannot be encoded is no document's id: "surrogatepass" gives bytes that no stored id has.
         names = (doc_id.encode(errors="surrogatepass") for doc_id in doc_ids)
         heads = np.array([name_head(name) for name in names], np.uint32)
         places = np.searchsorted(sorted_heads, heads)
@@ -74,7 +74,7 @@ class Names:
 
     @cached_property
     def texts(self) -> NDArray[np.int64]:
-        """Of each document the number of its text, or -1 - i for the i-th foreign digest."""
+        """For each document the number of its text, or -1 - i for the i-th foreign digest."""
         texts = self._file.section(Section.DOCUMENT_TEXTS, "<i4").astype(np.int64)
         layout = self._file.layout
         if len(texts) and (texts.min() < -layout.foreign or texts.max() >= layout.texts):
@@ -83,7 +83,7 @@ class Names:
 
     @cached_property
     def host_numbers(self) -> NDArray[np.int32]:
-        """Of each document the number of its host."""
+        """For each document the number of its host."""
         hosts = self._file.section(Section.DOCUMENT_HOSTS, "<u4")
         if len(hosts) and hosts.max() >= self._file.layout.hosts:
             self._file.refuse_section(Section.DOCUMENT_HOSTS)
@@ -91,12 +91,12 @@ class Names:
 
     @cached_property
     def foreign(self) -> list[bytes]:
-        """The digests of texts that stand in other segments."""
+        """The digests of texts that other segments hold."""
         data = self._file.section(Section.FOREIGN, "u1").tobytes()
         return [data[start : start + DIGEST_SIZE] for start in range(0, len(data), DIGEST_SIZE)]
 
     def close(self) -> None:
-        """Forget the names that were read."""
+        """Discard the cached doc ids."""
         with self._blocks_turn:
             self._blocks.clear()
 
@@ -106,7 +106,7 @@ class Names:
             names = self._read_block(block)
             with self._blocks_turn:
                 if len(self._blocks) >= _KEPT_BLOCKS:
-                    del self._blocks[next(iter(self._blocks))]  # the one that was read first
+                    del self._blocks[next(iter(self._blocks))]  # the block that was read first
                 self._blocks[block] = names
         return names
 
@@ -136,7 +136,7 @@ class Names:
 
 
 class Digests:
-    """The digests of a segment's texts, and the way from a digest to its text."""
+    """The digests of a segment's texts, and the lookup of texts by digest."""
 
     def __init__(self, file: PostsFile) -> None:
         self._file = file
@@ -147,7 +147,7 @@ class Digests:
         return self._file.section(Section.DIGESTS, "u1").reshape(-1, DIGEST_SIZE)
 
     def texts_of(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the numbers of the texts with these digests, n x 16; -1 for one that is not here."""
+        """Return the numbers of the texts with these digests, n x 16; -1 for a digest that is not in this segment."""
         count = self._file.layout.texts
         texts = np.full(len(digests), -1, np.int64)
         if not len(digests) or not count:
@@ -157,7 +157,7 @@ class Digests:
         order = self._file.section(Section.DIGEST_ORDER, "<u4")
         places = np.searchsorted(sorted_heads, heads)
         asked = np.arange(len(digests))
-        while len(asked):  # again for those few whose head another one has as well
+        while len(asked):  # repeat for the few digests whose head another digest shares
             inside = places < count
             asked, places = asked[inside], places[inside]
             same = sorted_heads[places] == heads[asked]

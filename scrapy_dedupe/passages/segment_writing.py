@@ -1,8 +1,8 @@
-"""How a segment is written: under other names, synced, and renamed when it is whole.
+"""Writing a segment: to temporary files that are synced, and renamed when they are complete.
 
-Blobs go to the disk as they come. Posts are kept, 13 bytes each, until the segment is closed, because they are sorted
-then; who has them sorted already gives them by pieces with `SegmentWriter.add_sorted_posts`, and no more than a piece
-is kept.
+Blobs are written to the disk immediately. Posts are kept in memory, 13 bytes each, and sorted when the segment is closed.
+A caller whose posts are already sorted passes them in pieces to `SegmentWriter.add_sorted_posts`; then only one piece is
+kept in memory.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from .values import Parameters
 
 _MOST = (1 << 32) - 1
-_LEVEL = 6  # of the streams of names
+_LEVEL = 6  # compression level of names
 
 
 class SegmentWriter:
-    """Write the segment *name* to *folder*. As a context it abandons the segment if that ends with an error.
+    """Writes the segment *name* to *folder*. As a context manager, abandons the segment if the block raises.
 
-    Raises StoreUnavailable if the folder cannot be written to, and ValueError for what contradicts itself: a document
-    of a text that was not added, posts that a text was not said to have.
+    Raises StoreUnavailable if the folder cannot be written to, and ValueError for inconsistent input: a document whose
+    text was not added, or posts that do not match the post count of their text.
     """
 
     def __init__(self, folder: Path, name: str, parameters: Parameters) -> None:
@@ -102,7 +102,7 @@ class SegmentWriter:
     def add_text(
         self, digest: bytes, n_tokens: int, n_chars: int, n_posts: int, blob: bytes, blob_size: int
     ) -> int:
-        """Add a text and return its number. *blob* is deflated, *blob_size* its size inflated."""
+        """Add a text and return its number. *blob* is compressed with deflate, *blob_size* its decompressed size."""
         if len(digest) != DIGEST_SIZE:
             raise ValueError(f"a digest of {len(digest)} bytes")
         if max(blob_size, len(blob), n_tokens, n_chars, n_posts) > _MOST:
@@ -126,9 +126,9 @@ class SegmentWriter:
         raw_sizes: NDArray[np.uint32],
         checksums: NDArray[np.uint32],
     ) -> None:
-        """Add texts as they stand in another segment.
+        """Add texts as another segment stores them.
 
-        *digests* are n x 16, *counts* 3 x n (tokens, characters, posts); *blobs* stand one behind the other.
+        *digests* are n x 16, *counts* 3 x n (tokens, characters, posts); *blobs* are the concatenated blobs.
         """
         self._blobs.write(blobs)
         self._digests += digests.tobytes()
@@ -141,18 +141,18 @@ class SegmentWriter:
         self._blob_checksums.frombytes(checksums.astype(np.uint32, copy=False).tobytes())
 
     def add_document(self, doc_id: str, host: str, text: int | bytes) -> int:
-        """Add a document of an own text (its number) or of one in another segment (its digest); return its number.
+        """Add a document and return its number. *text* is a number in this segment, or the digest of a foreign text.
 
-        Raises ValueError if doc id or host hold a zero character, or what UTF-8 cannot encode.
+        Raises ValueError if doc id or host contain a NUL character, or cannot be encoded as UTF-8.
         """
         if "\0" in host:
-            raise ValueError(f"the host {host!r} holds a zero character")
+            raise ValueError(f"the host {host!r} contains a NUL character")
         host.encode()
         if isinstance(text, bytes):
             if len(text) != DIGEST_SIZE:
                 raise ValueError(f"a digest of {len(text)} bytes")
         elif not 0 <= text < self.text_count:
-            raise ValueError(f"the document {doc_id!r} is of a text that was not added")
+            raise ValueError(f"the text of document {doc_id!r} was not added")
         self._names.add(doc_id)
         if isinstance(text, bytes):
             self._document_texts.append(-1 - self._foreign.setdefault(text, len(self._foreign)))
@@ -164,13 +164,14 @@ class SegmentWriter:
     def add_posts(
         self, keys: NDArray[np.uint64], texts: NDArray[np.int64], spots: NDArray[np.uint8] | None = None
     ) -> None:
-        """Add posts; *texts* are the numbers of own texts, *spots* where in them the keys are (None: anywhere).
+        """Add posts. *texts* are text numbers in this segment, *spots* the spots of the keys (None: `WHOLE`).
 
-        In any order, each key once a text. If the index keeps no texts: text by text as these were added, of each one
-        all in the order of their ordinals, without spots.
+        With stored texts, the order is free, and a text may have each key once. Without stored texts, posts must be
+        grouped by text in the order in which the texts were added, in the order of their ordinals, complete for each
+        text, and without spots.
         """
         if len(keys) != len(texts) or (spots is not None and len(spots) != len(keys)):
-            raise ValueError("as many keys as texts and spots are needed")
+            raise ValueError("keys, texts and spots must have the same length")
         if not len(keys):
             return
         if self._pending + len(keys) > _MOST:
@@ -181,14 +182,14 @@ class SegmentWriter:
             if spots is None:
                 spots = np.full(len(keys), WHOLE, np.uint8)
             elif not spots.all():
-                raise ValueError("0 is no spot")
+                raise ValueError("0 is not a valid spot")
             self._texts.append(texts.astype(np.uint32))
             self._spots.append(np.array(spots, np.uint8))
         elif spots is not None:
             raise ValueError("an index without texts has no spots")
         else:
             if texts[0] < self._last_text or np.any(texts[1:] < texts[:-1]):
-                raise ValueError("posts of an earlier text")
+                raise ValueError("posts must be in the order of their texts")
             self._last_text = int(texts[-1])
             self._check_counts(texts)
         self._keys.append(np.array(keys, np.uint64))

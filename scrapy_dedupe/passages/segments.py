@@ -1,10 +1,9 @@
-"""A segment as it is read: mapped into memory, and looked into where the answer is.
+"""Reading a segment: its files are mapped into memory, and only the parts that a query needs are read.
 
-Opening reads the two headers and compares them with the entry in the manifest. Everything else is compared with its
-checksum when it is first used: tables as a whole, posts by the block, blobs one by one. So damage is refused by name
-where an answer needs what is damaged, and nothing else is read. No number of the file is followed without a look at its
-range, for a file that was made to deceive. `Segment.check` reads everything. The layout is told in the module
-`segment_layout`.
+Opening reads the two headers and compares them with the entry in the manifest. All other data is compared with its
+checksum on first use: tables as a whole, posts by the block, blobs one by one. A query therefore refuses only damage in
+data that it needs, and names what is damaged. Every number from the files is range-checked before use, as protection
+against crafted files. `segment_checking.check_segment` reads everything. The layout is described in `segment_layout`.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Segment", "SegmentEntry", "key_bounds"]
 
-_SCAN = 64  # the posts of a bucket that are all looked at; in larger ones a key is searched for
-_SPLIT_BITS = 16  # bounds of keys are multiples of 2 ** -16 of all keys
+_SCAN = 64  # buckets of up to this many posts are read completely; larger ones are searched for a key
+_SPLIT_BITS = 16  # key bounds are multiples of 2 ** -16 of the key space
 _NOTHING: NDArray[np.int64] = np.zeros(0, np.int64)
 _READ = ("_packed", "_blocks", "_bases", "_buckets", "post_counts", "_names", "_digests")
 
@@ -43,8 +42,8 @@ _READ = ("_packed", "_blocks", "_bases", "_buckets", "post_counts", "_names", "_
 class Segment:
     """The segment of *entry* in *folder*.
 
-    Raises FileNotFoundError if one of its files is not there (any more), StoreRefused for a file that is not the one
-    of the entry, is damaged, or was made with other parameters.
+    Raises FileNotFoundError if one of its files is missing, StoreRefused for a file that is not the one of the entry, is
+    damaged, or was made with other parameters.
     """
 
     def __init__(self, folder: Path, entry: SegmentEntry, parameters: Parameters) -> None:
@@ -64,7 +63,7 @@ class Segment:
             raise StoreRefused(
                 f"{self.path} was written {'with' if layout.has_texts else 'without'} texts and with keys of"
                 f" {layout.key_bits} bits, the index {'with' if self.has_texts else 'without'} texts and with keys of"
-                f" {parameters.key_bits} bits. Restore the segment that belongs to the index from a copy."
+                f" {parameters.key_bits} bits. Restore the right segment from a backup."
             )
         self.key_bits = layout.key_bits
         self._low_bits, self._value_bits = np.uint64(layout.low_bits), np.uint64(layout.value_bits)
@@ -76,16 +75,16 @@ class Segment:
 
     @property
     def path(self) -> Path:
-        """The file of the posts."""
+        """The path of the posts file."""
         return self._file.path
 
     @property
     def blobs_path(self) -> Path:
-        """The file of the blobs."""
+        """The path of the blobs file."""
         return self._blobs.file.path
 
     def close(self) -> None:
-        """Let go of the files. Arrays that were handed out stay readable; nothing else can be asked any more."""
+        """Close the files. Arrays that were returned stay readable; the segment cannot be used any more."""
         if "_names" in self.__dict__:
             self._names.close()
         for name in _READ:
@@ -98,9 +97,9 @@ class Segment:
     def find(
         self, keys: NDArray[np.uint64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the posts of *keys*, which are sorted and different.
+        """Return the posts of *keys*, which must be sorted and unique.
 
-        Of each post the number of its key in *keys*, of its text, and where in it (see `Posts`), in this order.
+        Returns for each post the position of its key in *keys*, its text number and its `where` value (see `Posts`).
         """
         if not len(keys) or not self.post_count:
             return _NOTHING, _NOTHING, _NOTHING
@@ -115,7 +114,7 @@ class Segment:
             both = np.concatenate((wanted, (wanted | self._value_mask) + np.uint64(1)))
             found = self._search(np.tile(starts[large], 2), np.tile(stops[large], 2), both)
             starts[large] = found[: len(large)]
-            # Not less, even in a file that has been made out of order.
+            # A crafted file may be unsorted: the stop must still not be before the start.
             stops[large] = np.maximum(found[len(large) :], starts[large])
             sizes = stops - starts
         self._check_posts(starts, stops)
@@ -129,7 +128,7 @@ class Segment:
         return numbers[found], *self._texts_and_where(values)
 
     def posts_between(self, low_key: int, high_key: int) -> Posts:
-        """Return the posts with keys from *low_key* to before *high_key*, sorted by key, then text, then where in it."""
+        """Return the posts with keys in ``[low_key, high_key)``, sorted by key, then text, then `where`."""
         low_key, high_key = max(low_key, 0), min(high_key, 1 << self.key_bits)
         if low_key >= high_key or not self.post_count:
             return Posts(np.zeros(0, np.uint64), _NOTHING, _NOTHING)
@@ -142,18 +141,18 @@ class Segment:
         posts = self._packed.range(int(starts[0]), int(starts[-1]))
         keys = np.repeat(buckets[:-1].astype(np.uint64) << self._low_bits, np.diff(starts))
         keys |= posts >> self._value_bits
-        # Some in the first and the last bucket may be outside.
+        # Posts in the first and the last bucket may be outside of the range.
         bounds = keys.searchsorted(np.array([low_key, high_key], np.uint64))
         inside = slice(int(bounds[0]), int(bounds[1]))
         values = (posts[inside] & self._value_mask).view(np.int64)
         return Posts(keys[inside], *self._texts_and_where(values))
 
     def key_chunks(self, most_posts: int) -> list[int]:
-        """Return bounds of keys, as `key_bounds` does for several segments."""
+        """Return key bounds, as `key_bounds` does for several segments."""
         return key_bounds([self], most_posts)
 
     def posts_below(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return how many posts have smaller keys than each of *keys*: at least, and at most."""
+        """Return lower and upper bounds of the number of posts with keys smaller than each of *keys*."""
         if not self.post_count:
             return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
         low_bits = int(self._low_bits)
@@ -161,7 +160,7 @@ class Segment:
 
     @cached_property
     def first_ordinals(self) -> NDArray[np.int64]:
-        """Of each text the number of its first blot in the segment, and one item more."""
+        """For each text, the number of its first blot in the segment, and a final item: the count of all blots."""
         return np.concatenate((np.zeros(1, np.int64), np.cumsum(self.post_counts, dtype=np.int64)))
 
     # Texts
@@ -190,28 +189,28 @@ class Segment:
         return self._digests.array
 
     def text_of_digest(self, digest: bytes) -> int | None:
-        """Return the number of the text with this digest."""
+        """Return the number of the text with this digest, None if it is not in this segment."""
         text = int(self.texts_of_digests(np.frombuffer(digest, np.uint8).reshape(1, DIGEST_SIZE))[0])
         return text if text >= 0 else None
 
     def texts_of_digests(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the numbers of the texts with these digests, n x 16; -1 for one that is not here."""
+        """Return the numbers of the texts with these digests, n x 16; -1 for a digest that is not in this segment."""
         return self._digests.texts_of(digests)
 
     def blob(self, text: int) -> bytes:
-        """Return the blob of a text, inflated: its UTF-8, or its outline in bytes."""
+        """Return the decompressed blob of a text: its UTF-8, or its encoded outline."""
         return self._blobs.inflated(text)
 
     def stored_texts(
         self, start: int, stop: int
     ) -> tuple[memoryview, NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32]]:
-        """Return the blobs of texts in a row, one behind the other: their sizes, sizes inflated and checksums."""
+        """Return the blobs of consecutive texts, concatenated: data, sizes, decompressed sizes and checksums."""
         return self._blobs.stored_many(start, stop)
 
     def outline(self, text: int) -> Outline:
-        """Return the outline of a text, in an index without texts."""
+        """Return the outline of a text. Only for an index without texts."""
         if self.has_texts:
-            raise ValueError("an index that keeps its texts has no outlines")
+            raise ValueError("an index that stores its texts has no outlines")
         try:
             outline = decode_outline(self.blob(text))
         except ValueError:
@@ -229,17 +228,17 @@ class Segment:
 
     @property
     def document_texts(self) -> NDArray[np.int64]:
-        """Of each document the number of its text, or -1 - i for the i-th of `foreign`."""
+        """For each document the number of its text, or -1 - i for the i-th digest in `foreign`."""
         return self._names.texts
 
     @property
     def document_hosts(self) -> NDArray[np.int32]:
-        """Of each document the number of its host."""
+        """For each document the number of its host."""
         return self._names.host_numbers
 
     @property
     def foreign(self) -> list[bytes]:
-        """The digests of texts that stand in other segments."""
+        """The digests of texts that other segments hold."""
         return self._names.foreign
 
     def doc_id(self, number: int) -> str:
@@ -247,7 +246,7 @@ class Segment:
         return self._names.doc_id(number)
 
     def doc_ids(self) -> Iterator[str]:
-        """Yield all doc ids in their order."""
+        """Yield all doc ids, in the order of their numbers."""
         return self._names.doc_ids()
 
     def document_number(self, doc_id: str) -> int | None:
@@ -255,32 +254,32 @@ class Segment:
         return self.documents_named([doc_id]).get(0)
 
     def documents_named(self, doc_ids: Sequence[str]) -> dict[int, int]:
-        """Return, by their places in *doc_ids*, the numbers of the documents with these ids: of each the last."""
+        """Return the numbers of the documents with these ids, by position in *doc_ids*; the last document of each id."""
         return self._names.documents_named(doc_ids)
 
-    # The whole
+    # Checks
 
     def damage(self) -> Iterator[str]:
-        """Compare everything but the blobs with its checksum, and yield what is damaged."""
+        """Compare everything except the blobs with its checksum, and yield a sentence for each damaged file."""
         if problem := self._file.damage():
             yield f"{self.path}: {problem}."
         if problem := self._blobs.damage():
             yield f"{self.blobs_path}: {problem}."
 
     def refuse_damage(self) -> None:
-        """Compare everything but the blobs with its checksum. Raises StoreRefused for what is damaged."""
+        """Compare everything except the blobs with its checksum. Raises StoreRefused for damage."""
         if problem := self._file.damage():
             self._file.refuse(problem)
         if problem := self._blobs.damage():
             self._blobs.file.refuse(problem)
 
     def forget(self) -> None:
-        """Let the system take back the memory of what was read; it is read again when it is wanted."""
+        """Let the operating system free the memory of pages that were read; they are read again when needed."""
         self._file.forget()
         self._blobs.file.forget()
 
     def name_tables(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Return the sorted heads of the doc ids, and the documents in their order."""
+        """Return the sorted heads of the doc ids, and the document numbers in this order."""
         return self._file.section(Section.NAME_HEADS, "<u4"), self._file.section(Section.NAME_ORDER, "<u4")
 
     @cached_property
@@ -296,7 +295,7 @@ class Segment:
         return self._file.post_blocks()
 
     def _check_posts(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
-        """Compare posts with their checksums; to be called before they are read."""
+        """Compare posts with their checksums. Must be called before the posts are used."""
         width = self._packed.width
         self._blocks.check(starts * width >> 3, (stops * width + 7) >> 3)
 
@@ -312,7 +311,7 @@ class Segment:
     def _search(
         self, starts: NDArray[np.int64], stops: NDArray[np.int64], posts: NDArray[np.uint64]
     ) -> NDArray[np.int64]:
-        """Return, for each of *posts*, the first place from its start to its stop where no smaller one stands."""
+        """Return, for each of *posts*, the first position between its start and stop whose post is not smaller."""
         low, high = starts, stops
         every = []
         for _ in range(int((stops - starts).max()).bit_length()):
@@ -322,7 +321,7 @@ class Segment:
             is_smaller = (self._packed.gather(looked_at) < posts) & (low < high)
             low = np.where(is_smaller, middle + 1, low)
             high = np.where(is_smaller, high, middle)
-        # All at once: a damaged post leads astray, but not out of the range.
+        # Check all probed posts together: a corrupt one can misdirect the search but not leave the range.
         looked_at = np.concatenate(every)
         self._check_posts(looked_at, looked_at + 1)
         return low
@@ -341,10 +340,10 @@ class Segment:
 
 
 def key_bounds(segments: Sequence[Segment], most_posts: int) -> list[int]:
-    """Return bounds of keys, from 0 to the end, between two of which *segments* together have at most so many posts.
+    """Return key bounds, from 0 to the end of the key space, with at most *most_posts* posts in between.
 
-    More only where one key, or a few keys that stand closer than 2 ** -16 of all keys, have more. Empty for no
-    segments.
+    The posts of all *segments* count. There are more only if a single key, or a few keys within 2 ** -16 of the key space,
+    have more. Empty if there are no segments.
     """
     if not segments:
         return []

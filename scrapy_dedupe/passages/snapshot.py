@@ -1,14 +1,14 @@
-"""What an index holds at one moment, for reading. It stays as it is, whatever is written meanwhile.
+"""Read access to an index as it is at one point in time. Later writes do not change a snapshot.
 
-Texts have one number over all segments: in the order of the segments in the manifest, then in that of the texts within
-each. A document is told by its segment and its number in it. A document may have a text that another segment holds,
-which is why a text is alive exactly if some document has it that is not deleted, in whichever segment that is.
+Texts are numbered across all segments: in the order of the segments in the manifest, then in the order within each
+segment. A document may have a text that another segment holds. A text is therefore alive if any document in any segment
+has it and is not deleted.
 
-No lock is taken. A writer that merges segments removes the files of those it has merged; whoever just read the manifest
-that names them reads it again. Files that are open already stay readable until they are closed.
+No lock is taken. A writer that merges segments removes the files of the merged segments; a reader that has just read the
+manifest that names them reads the manifest again. Files that are already open stay readable until they are closed.
 
-What is read at the start are the few bytes a document and text that tell which texts are alive; names of documents,
-posts and texts are read when they are asked for.
+Opening reads only the few bytes per document and text that decide which texts are alive. Names of documents, posts and
+texts are read on demand.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
     from .values import Outline, Parameters
 
 MOST_POSTS = 2_000_000
-"""How many posts `Snapshot.scan` gives at a time, unless told otherwise."""
+"""Default number of posts per piece of `IndexSnapshot.scan`."""
 
-_TRIES = 50  # each of them needs another manifest, so that files are gone again only where somebody writes without end
-_LEAST_POSTS = 1_024  # a segment tells only to within some posts where a key begins
+_TRIES = 50  # each retry needs a new manifest, so only an index that is written continuously exhausts them
+_LEAST_POSTS = 1_024  # a segment knows the position of a key only to within some posts
 
 
 class IndexSnapshot:
-    """The index in *folder* as *manifest* tells it; `open` reads that first.
+    """The index in *folder* as described by *manifest*; `open` reads the manifest first.
 
-    Raises StoreRefused if a file is damaged or the index was made in a way that is not known here, FileNotFoundError if
-    a file is gone.
+    Raises StoreRefused if a file is damaged or the parameters of the index are unknown, FileNotFoundError if a file is
+    missing.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -79,9 +79,9 @@ class IndexSnapshot:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """The index as it is now.
+        """The current state of the index.
 
-        Raises StoreRefused if there is none, or if it is damaged or of another version; StoreUnavailable if it cannot
+        Raises StoreRefused if there is no index, or if it is damaged or of another version; StoreUnavailable if it cannot
         be read.
         """
         manifest = read_manifest(folder)
@@ -91,7 +91,7 @@ class IndexSnapshot:
             try:
                 return cls(folder, manifest)
             except (FileNotFoundError, StoreRefused) as error:
-                # A writer may have removed, or have replaced, what the manifest named when it was read.
+                # A writer may have removed or replaced files since the manifest was read.
                 newer = read_manifest(folder)
                 if newer == manifest or tries >= _TRIES:
                     if isinstance(error, FileNotFoundError):
@@ -102,14 +102,14 @@ class IndexSnapshot:
 
     @property
     def parameters(self) -> Parameters:
-        """How the index was made."""
+        """The parameters that the index was made with."""
         return self.manifest.parameters
 
     # Texts
 
     @property
     def text_count(self) -> int:
-        """How many texts are stored, with those that no document has any more. Their numbers are below this."""
+        """How many texts are stored, including those that no document has any more. All text numbers are below this."""
         return self._bases[-1]
 
     @cached_property
@@ -129,30 +129,30 @@ class IndexSnapshot:
         return np.bincount(living, minlength=self.text_count).astype(np.int64, copy=False)
 
     def text(self, number: int) -> str:
-        """The text of that number. Raises StoreRefused if the index keeps no texts, or if it is damaged."""
+        """The text with this number. Raises StoreRefused if the index stores no texts, or if it is damaged."""
         if not self.parameters.has_texts:
             raise StoreRefused(
-                f"The index {self.folder} keeps no texts. Where they are needed, index again without --no-text."
+                f"The index {self.folder} stores no texts. Index the documents again without --no-text."
             )
         segment, own = self._own(number)
         try:
             return segment.blob(own).decode()
         except UnicodeDecodeError as error:
             raise damaged(
-                self.folder / blobs_name(segment.name), f"holds no UTF-8 as its text {own}"
+                self.folder / blobs_name(segment.name), f"has invalid UTF-8 in text {own}"
             ) from error
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
-        """The texts of these numbers; as `text`."""
+        """The texts with these numbers. Raises as `text` does."""
         return [self.text(number) for number in numbers]
 
     def outline(self, number: int) -> Outline:
-        """Where the blots of a text stand, in an index without texts. Raises StoreRefused if it is damaged."""
+        """The positions of the blots of a text, in an index without texts. Raises StoreRefused if it is damaged."""
         segment, own = self._own(number)
         return segment.outline(own)
 
     def text_of_digest(self, digest: bytes) -> int | None:
-        """The number of the text that has this digest, alive or not; None if no segment holds it."""
+        """The number of the text with this digest, alive or not; None if no segment holds it."""
         for base, segment in zip(self._bases, self.segments, strict=False):
             own = segment.text_of_digest(digest)
             if own is not None:
@@ -160,7 +160,7 @@ class IndexSnapshot:
         return None
 
     def texts_of_digests(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """The numbers of the texts that have these digests (n x 16 bytes), alive or not; -1 where there is none."""
+        """The numbers of the texts with these digests (n x 16 bytes), alive or not; -1 for unknown digests."""
         numbers = np.full(len(digests), -1, np.int64)
         for base, segment in zip(self._bases, self.segments, strict=False):
             left = np.flatnonzero(numbers < 0)
@@ -174,25 +174,25 @@ class IndexSnapshot:
 
     @property
     def document_count(self) -> int:
-        """How many documents are there, without the deleted ones."""
+        """How many documents there are, without deleted ones."""
         return int(np.count_nonzero(self.is_alive_document))
 
     def document_numbers_of(self, text: int) -> list[int]:
-        """The numbers of the documents that have this text: over all segments, in the order of adding."""
+        """The numbers of the documents with this text, across all segments, in the order in which they were added."""
         return self._documents_by_text(text).tolist()
 
     def doc_id(self, number: int) -> str:
-        """The name of a document, told by its number over all segments."""
+        """The id of a document, given its number across all segments."""
         segment = bisect.bisect_right(self._first_documents, number) - 1
         return self.segments[segment].doc_id(number - self._first_documents[segment])
 
     def text_of_document(self, doc_id: str) -> int | None:
-        """The number of the text that the document of this name has; None if there is no such document."""
+        """The number of the text of the document with this id; None if there is no such document."""
         number = self.document_number(doc_id)
         return None if number is None else int(self.text_numbers[number])
 
     def document_number(self, doc_id: str) -> int | None:
-        """The number over all segments of the document of this name; None if there is no such document."""
+        """The number, across all segments, of the document with this id; None if there is no such document."""
         for first, segment in zip(reversed(self._first_documents[:-1]), reversed(self.segments), strict=True):
             own = segment.document_number(doc_id)
             if own is not None and self.is_alive_document[first + own]:
@@ -200,7 +200,7 @@ class IndexSnapshot:
         return None
 
     def host_of_document(self, number: int) -> str:
-        """The host of a document, told by its number over all segments; "" if it has none."""
+        """The host of a document, given its number across all segments; "" if it has none."""
         return self.host_names[self._document_hosts[number]]
 
     def iter_documents(self) -> Iterator[IndexedDocument]:
@@ -208,14 +208,14 @@ class IndexSnapshot:
         return map(self._document, np.flatnonzero(self.is_alive_document).tolist())
 
     def deleted(self, segment: int) -> NDArray[np.int64]:
-        """Which documents of a segment are deleted, ascending."""
+        """The numbers of the deleted documents of a segment, ascending."""
         return self._deleted[segment]
 
     # Hosts
 
     @property
     def host_names(self) -> list[str]:
-        """The names of all hosts, "" for documents that have none, in the order in which they came."""
+        """The names of all hosts, in the order of their first documents. "" is the host of documents without one."""
         return self._hosts[0]
 
     @property
@@ -224,7 +224,7 @@ class IndexSnapshot:
 
     @cached_property
     def _hosts(self) -> tuple[list[str], NDArray[np.int64]]:
-        """The names of all hosts, and the number of that of each document."""
+        """The names of all hosts, and for each document the number of its host."""
         numbers: dict[str, int] = {}
         parts = []
         for segment in self.segments:
@@ -240,10 +240,10 @@ class IndexSnapshot:
 
     @cached_property
     def text_host(self) -> NDArray[np.int64]:
-        """The host of the first document that has each text, -1 if none has it."""
+        """For each text, the host of the first document that has it; -1 if no document has it."""
         hosts = np.full(self.text_count, -1, np.int64)
         living = np.flatnonzero(self.is_alive_document)[::-1]
-        # Of several values for one text the last is kept, which is that of the first document.
+        # If an index occurs several times, NumPy keeps the last value: that of the first document.
         hosts[self.text_numbers[living]] = self._document_hosts[living]
         return hosts
 
@@ -252,10 +252,10 @@ class IndexSnapshot:
     def find(
         self, keys: NDArray[np.uint64], *, in_order: bool = True
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Where these *keys*, sorted and each once, stand in texts that are alive.
+        """The posts of *keys* in texts that are alive. *keys* must be sorted and unique.
 
-        Gives three arrays of the same length: numbers of keys (their place in *keys*), texts, where in them as in `Posts`;
-        sorted by key, then by text. If they need not be *in_order*, they are so in each segment alone, which is faster.
+        Returns three arrays of the same length: positions in *keys*, text numbers, and the `where` values of `Posts`;
+        sorted by key, then by text. With *in_order* False they are only sorted within each segment, which is faster.
         """
         parts = []
         for base, segment, has_dead, span in zip(
@@ -272,15 +272,15 @@ class IndexSnapshot:
         numbers, texts, where = (_joined([part[i] for part in parts], np.int64) for i in range(3))
         if not in_order:
             return numbers, texts, where
-        # Segments come in the order of the numbers of their texts.
+        # The segments are in the order of their text numbers, so a stable sort by key is enough.
         order = np.argsort(numbers, kind="stable")
         return numbers[order], texts[order], where[order]
 
     def scan(self, most_posts: int = MOST_POSTS) -> Iterator[Posts]:
-        """All posts of texts that are alive, in pieces: sorted by key, then by text, over all segments.
+        """All posts of texts that are alive, in pieces: sorted by key, then by text, across all segments.
 
-        A key is never in two pieces. A piece has at most *most_posts* posts, or 1,024; more of a single key, or of a few
-        that are closer than 2^-16 of all keys.
+        All posts of a key are in the same piece. A piece has at most *most_posts* posts (at least 1,024), unless a single
+        key, or a few keys within 2^-16 of the key space, have more.
         """
         for low, high in pairwise(key_bounds(self.segments, max(most_posts, _LEAST_POSTS))):
             posts = self._posts_between(low, high)
@@ -288,7 +288,7 @@ class IndexSnapshot:
                 yield posts
 
     def close(self) -> None:
-        """Close the files. Arrays that were taken out of this must not be used afterwards."""
+        """Close the files. Arrays taken from the snapshot must not be used afterwards."""
         self._files.close()
 
     def __enter__(self) -> Self:
@@ -335,7 +335,7 @@ class IndexSnapshot:
         return living
 
     def _text_numbers(self) -> NDArray[np.int64]:
-        """The number of the text of each document over all segments; -1 if no segment holds it."""
+        """For each document, the number of its text across all segments; -1 if no segment holds it."""
         parts = []
         for base, segment in zip(self._bases, self.segments, strict=False):
             own = np.asarray(segment.document_texts, np.int64)
@@ -354,7 +354,7 @@ class IndexSnapshot:
             own = document - self._first_documents[number]
             raise damaged(
                 self.folder,
-                f"holds no text for document {own} of the segment {self.manifest.segments[number].name}",
+                f"has no text for document {own} of the segment {self.manifest.segments[number].name}",
             )
         alive = np.zeros(self.text_count, np.bool_)
         alive[living] = True
@@ -368,7 +368,7 @@ class IndexSnapshot:
         return tuple(map(self._span, range(len(self.segments))))
 
     def _own(self, text: int) -> tuple[Segment, int]:
-        """The segment that holds a text, and the number of the text in it."""
+        """The segment that holds a text, and the number of the text within the segment."""
         if not 0 <= text < self.text_count:
             raise IndexError(f"There is no text {text}; there are {self.text_count}.")
         segment = bisect.bisect_right(self._bases, text) - 1
@@ -383,7 +383,7 @@ class IndexSnapshot:
 
     @cached_property
     def _names(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The documents by text, each text's in the order in which they were added, and where those of each begin."""
+        """The documents sorted by text, then by the order of adding, and the bounds of each text's documents."""
         living = np.flatnonzero(self.is_alive_document)
         documents = living[np.argsort(self.text_numbers[living], kind="stable")]
         bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.document_counts)))
@@ -391,15 +391,15 @@ class IndexSnapshot:
 
 
 def no_index(folder: Path) -> StoreRefused:
-    """What is raised where an index is asked for and there is none."""
+    """The error for a folder without an index."""
     return StoreRefused(
-        f"There is no passage index in {folder}. Make one with `scrapy-dedupe passages index`, or name its folder with"
+        f"There is no passage index in {folder}. Create one with `scrapy-dedupe passages index`, or name its folder with"
         " --root."
     )
 
 
 def refuse_unknown_parameters(folder: Path, parameters: Parameters) -> None:
-    """Raise StoreRefused if there is no such tokeniser or blotter, as in an index that a later version has made."""
+    """Raise StoreRefused for an unknown tokeniser or blotter, for example in an index made by a later version."""
     what = f"the tokeniser {parameters.tokeniser!r}"
     try:
         is_known = tokeniser_named(parameters.tokeniser).name == parameters.tokeniser

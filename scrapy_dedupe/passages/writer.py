@@ -1,12 +1,11 @@
-"""The one who writes an index: adds segments, deletes documents, merges segments.
+"""Writing to an index: add segments, delete documents, merge segments.
 
-Whatever is done becomes the index's at once, by the manifest that names it, and is on the disk then; a writer that is
-killed before leaves files behind that the next one removes. The new manifest is written last. An error may come after
-it was replaced, so what the index consists of is what the manifest on the disk says, and no file is removed that it
-names.
+Each change takes effect atomically, when a new manifest replaces the old one; its files are on the disk by then. A
+writer that is killed earlier leaves files that the next writer removes. An error may occur after the manifest was
+replaced, so the manifest on the disk decides what the index contains, and no file that it names is removed.
 
-A document that is added under a name that another text has replaces it: the same manifest brings the new document and
-deletes the old one. A text that the index holds is not stored again, whoever has it.
+Adding a document under an id that has another text replaces that document: the same manifest adds the new one and
+deletes the old one. A text that the index already holds is not stored again, whichever documents have it.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AddedDocuments:
-    """What was added to an index.
+    """Counts of added documents.
 
-    *documents* were taken, *replaced* times one of them in place of an older text or host, also of one that was given
-    just before; *unchanged* ones were there already. *texts* were stored, with so many *tokens*, *characters* and
-    *posts*; *copies* are documents whose text was stored already.
+    *documents* were added. *replaced* counts how often one of them replaced an older text or host, including those of an
+    earlier document of the same call. *unchanged* documents were already in the index. *texts* were stored, with
+    *tokens*, *characters* and *posts* in total. *copies* are documents whose text was already stored.
     """
 
     documents: int = 0
@@ -67,19 +66,19 @@ class AddedDocuments:
 
 @dataclass(frozen=True, slots=True)
 class _NewDocument:
-    """A document to be added: its host, and the digest of its text."""
+    """A document to be added: its host and the digest of its text."""
 
     host: str
     digest: bytes
 
 
 class IndexWriter:
-    """Writes the index in *folder*, whose lock the caller has; it is begun if there is none.
+    """Writes the index in *folder*, for which the caller holds the lock. Creates the index if there is none.
 
-    With *at_once* nothing becomes the index's before `commit`. After an error the writer can be used again; what did not
-    become the index's is as if it had not been asked for. Raises StoreRefused and StoreUnavailable as `catalogue.begin`
-    does. Every method raises StoreRefused if a file that it needs is damaged or gone, and StoreUnavailable in a copy of the
-    process that made the writer, which has no lock.
+    With *at_once*, nothing is committed before `commit`. After an error the writer can be used again; a change that was
+    not committed has no effect. The constructor raises StoreRefused and StoreUnavailable as `catalogue.begin` does. Every
+    method raises StoreRefused if a file that it needs is damaged or missing, and StoreUnavailable in a fork of the process
+    that created the writer, since the fork does not have the lock.
     """
 
     def __init__(self, folder: Path, parameters: Parameters, *, at_once: bool = False) -> None:
@@ -98,26 +97,26 @@ class IndexWriter:
 
     @property
     def is_committed(self) -> bool:
-        """Whether all that was done is the index's."""
+        """Whether all changes are committed."""
         return self.manifest == self._committed
 
     def prove_usable(self) -> None:
-        """Raise StoreUnavailable in another process, or if nobody knows what the index consists of."""
+        """Raise StoreUnavailable in another process, or if the state of the index on the disk is unknown."""
         if self._pid != os.getpid():
             raise StoreUnavailable(
-                f"The index {self.folder} is being written by process {self._pid}, of which this one is a copy. Open"
-                " the index in this process, after the end of that."
+                f"The index {self.folder} is being written by process {self._pid}, and this process is a fork of it. Open"
+                " the index in this process after that process has finished."
             )
         if self._is_doubtful:
             raise StoreUnavailable(
-                f"The manifest of the index {self.folder} could not be replaced and cannot be read, so nobody knows what"
-                " it says. See to the disk, and open the index again."
+                f"The manifest of the index {self.folder} could not be replaced and cannot be read, so the state of the"
+                " index is unknown. Check the disk, and open the index again."
             )
 
     def add(self, batches: Sequence[Prepared], then: Callable[[AddedDocuments], object]) -> None:
-        """Add documents, as one new segment. Raises StoreUnavailable if that cannot be written.
+        """Add documents as one new segment. Raises StoreUnavailable if the segment cannot be written.
 
-        *then* is called as soon as the index has them, which may be before an error is raised.
+        *then* is called as soon as the index has the documents, which may be before an error is raised.
         """
         self.prove_usable()
         named, given, overtaken = _last_of_each_name(batches)
@@ -142,7 +141,7 @@ class IndexWriter:
         self._change((*self.manifest.segments, entry), replaced, lambda: then(added))
 
     def delete(self, doc_ids: Iterable[str]) -> list[bool]:
-        """Delete documents, and tell of each whether it was there. Raises StoreUnavailable."""
+        """Delete documents. Returns for each whether it existed. Raises StoreUnavailable."""
         self.prove_usable()
         asked = list(doc_ids)
         found = self._find_all(dict.fromkeys(asked))
@@ -151,14 +150,14 @@ class IndexWriter:
             numbers.setdefault(segment.name, []).append(number)
         if numbers:
             self._change(self.manifest.segments, numbers)
-        # A name that is given twice is deleted once.
+        # An id that is given twice is deleted once.
         return [found.pop(doc_id, None) is not None for doc_id in asked]
 
     def tidy(self, largest: int = LARGEST) -> None:
-        """Leave out segments of which nothing is needed, and merge some as long as there are too many of one size.
+        """Drop segments that no document needs, and merge segments while there are too many of one size.
 
-        What is merged has at most *largest* posts and documents. Raises StoreUnavailable, and StoreRefused for a segment
-        that is damaged; the index has all the same what it had before.
+        A merged segment has at most *largest* posts and documents. Raises StoreUnavailable, and StoreRefused for a
+        damaged segment; the content of the index is unchanged then.
         """
         self.prove_usable()
         needed = tuple(entry for entry in self.manifest.segments if self._is_needed(entry))
@@ -168,7 +167,7 @@ class IndexWriter:
             self._merge(chosen)
 
     def compact(self) -> bool:
-        """Merge all segments, as far as one can hold them, without what is deleted; False if there is nothing to do.
+        """Merge all segments into as few as possible, without deleted documents. Returns False if there is nothing to do.
 
         Raises as `tidy` does.
         """
@@ -182,14 +181,14 @@ class IndexWriter:
         return is_changed
 
     def commit(self) -> None:
-        """Make what was done the index's, and remove the files that it no longer needs. Raises StoreUnavailable."""
+        """Commit the changes, and remove the files that are no longer needed. Raises StoreUnavailable."""
         self.prove_usable()
         if not self.is_committed:
             self._replace(self.manifest)
             self._remove_leftovers()
 
     def close(self) -> None:
-        """Close the files, and remove what was not committed. Raises nothing that the system says."""
+        """Close the files, and remove uncommitted ones. Ignores errors of the operating system."""
         for segment in self._segments.values():
             segment.close()
         self._segments.clear()
@@ -198,7 +197,7 @@ class IndexWriter:
             self._remove_leftovers()
 
     def _replace(self, manifest: Manifest) -> None:
-        """Make *manifest* that of the index. Its files belong to the index also if an error is raised afterwards."""
+        """Make *manifest* the current one. Its files may belong to the index even if an error is raised."""
         try:
             catalogue.replace_manifest(self.folder, manifest)
         except BaseException:
@@ -213,8 +212,8 @@ class IndexWriter:
         self._committed = manifest
 
     def _remove_leftovers(self) -> None:
-        """Remove files that belong neither to the index nor to what is to become of it. What stays is for the next one."""
-        # Without a manifest that can be read nobody knows what is needed.
+        """Remove files that neither the index nor uncommitted changes need. The next writer removes the rest."""
+        # Without a readable manifest, it is unknown which files are needed.
         with contextlib.suppress(StoreError, OSError):
             found = catalogue.read_manifest(self.folder)
             if found is not None:
@@ -224,7 +223,7 @@ class IndexWriter:
     def _segment(self, entry: SegmentEntry) -> Segment:
         segment = self._segments.get(entry.name)
         if segment is None:
-            # Nobody else removes files meanwhile, so one that is gone is lost.
+            # Only the lock holder removes files, so a missing file is lost.
             try:
                 catalogue.refuse_other_files(self.folder, entry)
                 segment = self._segments[entry.name] = Segment(self.folder, entry, self.parameters)
@@ -236,7 +235,7 @@ class IndexWriter:
         return [self._segment(entry) for entry in self.manifest.segments]
 
     def _living_documents(self, segment: Segment) -> NDArray[np.bool_]:
-        """For each document of a segment whether it is not deleted."""
+        """For each document of a segment, whether it is not deleted."""
         name = segment.name
         living = self._living.get(name)
         if living is None:
@@ -251,7 +250,7 @@ class IndexWriter:
         return living
 
     def _find_all(self, doc_ids: Iterable[str]) -> dict[str, tuple[Segment, int]]:
-        """Where the documents of these names stand that are not deleted."""
+        """The segments and numbers of the documents with these ids that are not deleted."""
         asked = list(doc_ids)
         found: dict[str, tuple[Segment, int]] = {}
         for segment in self._all_segments():
@@ -262,7 +261,7 @@ class IndexWriter:
         return found
 
     def _is_as(self, segment: Segment, number: int, named: _NewDocument) -> bool:
-        """Whether a document of a segment has the same text and host as one that is to be added."""
+        """Whether a document of a segment has the text and host of the document to be added."""
         text = int(segment.document_texts[number])
         digest = segment.foreign[-1 - text] if text < 0 else segment.digests[text].tobytes()
         return digest == named.digest and segment.hosts[segment.document_hosts[number]] == named.host
@@ -270,7 +269,7 @@ class IndexWriter:
     def _written(
         self, batches: Sequence[Prepared], named: dict[str, _NewDocument]
     ) -> tuple[SegmentEntry, AddedDocuments]:
-        """Write a segment of these documents, with those of their texts that the index does not hold."""
+        """Write a segment with these documents, and with their texts that the index does not hold."""
         wanted = dict.fromkeys((each.digest for each in named.values()), -1)
         held = self._held(list(wanted))
         added = AddedDocuments()
@@ -290,7 +289,7 @@ class IndexWriter:
             return writer.close(), added
 
     def _held(self, digests: list[bytes]) -> set[bytes]:
-        """Those digests whose texts the index holds, alive or not."""
+        """The digests whose texts the index holds, including texts of deleted documents."""
         array = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_SIZE)
         is_held = np.zeros(len(digests), bool)
         for segment in self._all_segments():
@@ -303,7 +302,7 @@ class IndexWriter:
         deleted: dict[str, list[int]],
         then: Callable[[], object] = lambda: None,
     ) -> None:
-        """Make the next manifest: of these segments, and with more documents deleted of some of them."""
+        """Commit these segments, with more documents of existing segments deleted."""
         generation = self.manifest.generation + 1
         files = dict(self.manifest.deleted)
         changed: dict[str, NDArray[np.bool_]] = {}
@@ -319,7 +318,7 @@ class IndexWriter:
                     )
                     changed[entry.name] = living
         except BaseException:
-            self._remove_leftovers()  # whose room may be what is lacking
+            self._remove_leftovers()  # may free the space that was missing
             raise
         self._become(segments, files, changed, then)
 
@@ -330,7 +329,7 @@ class IndexWriter:
         changed: dict[str, NDArray[np.bool_]] | None = None,
         then: Callable[[], object] = lambda: None,
     ) -> None:
-        """Go over to these segments; *changed* tells which of their documents are alive, where that is not as before."""
+        """Switch to these segments. *changed* has the new masks of living documents, for segments where they changed."""
         names = {entry.name for entry in segments}
         kept = {name: file for name, file in files.items() if name in names}
         manifest = Manifest(self.manifest.generation + 1, self.parameters, segments, kept)
@@ -347,7 +346,7 @@ class IndexWriter:
                 for name in self._living.keys() - names:
                     del self._living[name]
                 then()
-            # Of a change that failed, or of segments that were merged before they ever belonged to the index.
+            # Files of a failed change, or of segments that were merged before they were committed.
             self._remove_leftovers()
 
     def _merge(self, chosen: slice) -> None:
@@ -366,17 +365,17 @@ class IndexWriter:
         return [entry.posts + entry.documents for entry in self.manifest.segments]
 
     def _is_needed(self, entry: SegmentEntry) -> bool:
-        """Whether any document of a segment, or any of its texts, is not deleted."""
+        """Whether a segment has a document, or a text of any document, that is not deleted."""
         segment = self._segment(entry)
         return bool(self._living_documents(segment).any()) or bool(self._living_texts([segment])[0].any())
 
     def _is_whole(self, entry: SegmentEntry) -> bool:
-        """Whether no document of a segment, and none of its texts, is deleted."""
+        """Whether no document of a segment is deleted, and each of its texts belongs to a document that is not deleted."""
         segment = self._segment(entry)
         return bool(self._living_documents(segment).all()) and bool(self._living_texts([segment])[0].all())
 
     def _living_texts(self, segments: Sequence[Segment]) -> list[NDArray[np.bool_]]:
-        """For each text of these segments whether a document that is not deleted has it, in whichever segment."""
+        """For each text of these segments, whether any segment has a document with this text that is not deleted."""
         living = [np.zeros(segment.text_count, bool) for segment in segments]
         for segment, texts in zip(segments, living, strict=True):
             own = segment.document_texts[self._living_documents(segment)]
@@ -393,7 +392,7 @@ class IndexWriter:
         return living
 
     def _new_name(self) -> str:
-        """A name for a segment that the next manifest brings."""
+        """A name for a segment of the next manifest."""
         name = segment_name(self.manifest.generation + 1, self._number)
         self._number += 1
         self._has_leftovers = True
@@ -401,9 +400,9 @@ class IndexWriter:
 
 
 def _last_of_each_name(batches: Sequence[Prepared]) -> tuple[dict[str, _NewDocument], int, int]:
-    """The documents by their names, in the order in which they were given; how many were given; how many were overtaken.
+    """The documents by id, in the order in which they were given; how many were given; how many were superseded.
 
-    Of several under one name the last one counts, at its own place unless it is as the one before.
+    The last of several documents with one id counts. It keeps the earlier position only if text and host are the same.
     """
     named: dict[str, _NewDocument] = {}
     given = overtaken = 0
@@ -427,7 +426,7 @@ def _digests(batch: Prepared) -> list[bytes]:
 
 
 def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: NDArray[np.int64]) -> AddedDocuments:
-    """Add some texts of a batch with their posts."""
+    """Add some texts of a batch, with their posts."""
     first = writer.text_count
     sizes = np.diff(batch.blob_bounds)
     counts = np.stack([batch.token_counts, batch.char_counts, batch.post_counts])[:, chosen]
