@@ -1,7 +1,7 @@
-"""The pages in WARC and ARC files, as they were stored.
+"""The pages in WARC and ARC files, as stored.
 
-A revisit is the page that its original was: it is indexed under its own URL, with the payload of the original. That may
-be in a file which is read later, so revisits wait in a temporary file until all files are read.
+A revisit is indexed under its own URL with the payload of its original. The original may be in a file that is read later,
+so revisits wait in a temporary file until all files have been read.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _SPOOL_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class PageRules:
-    """What tells pages from other records.
+    """Functions that distinguish pages from other records.
 
-    *kind_of* tells the kind of a page from a declared Content-Type, None for what is no text. *exchanges* gives each
-    response and revisit among records with the method that it was asked for with.
+    *kind_of* returns the kind of a page for a Content-Type, None if it is not a text type. *exchanges* yields each
+    response and revisit among records, with the method of its request.
     """
 
     kind_of: Callable[[str], str | None]
@@ -47,7 +47,7 @@ class PageRules:
 
 
 class Pages:
-    """The pages in the files of a run. Only what identifies captures and revisits is kept, on disk.
+    """The pages in the files of a run. Only the identifying fields of captures and revisits are kept, on disk.
 
     Closed by `close`.
     """
@@ -71,13 +71,13 @@ class Pages:
         )
 
     def close(self) -> None:
-        """Delete what was kept."""
+        """Delete the temporary data."""
         self._captures.close()
         self._waiting.close()
         self._taken.close()
 
     def in_file(self, file: ReadableFile) -> Iterator[RawDocument]:
-        """Yield the responses with status 200 to GET whose Content-Type is one of text, in the order of the file.
+        """Yield the responses to GET requests with status 200 and a text Content-Type, in the order of the file.
 
         Raises OSError if the file cannot be read, and what `Faults.add` raises.
         """
@@ -93,12 +93,12 @@ class Pages:
                 yield from self._document(record.target_uri or "", _content_type(record), record, place)
 
     def note(self, doc_id: str) -> None:
-        """Tell that a document was taken. No older revisit takes its place then."""
+        """Record that a document was indexed, so that no older revisit replaces it."""
         if self._count:
             self._taken.execute("INSERT OR REPLACE INTO taken VALUES (?, ?)", (_key(doc_id), self._count))
 
     def of_revisits(self) -> Iterator[RawDocument]:
-        """Yield the pages that revisits stand for, after all files were read."""
+        """Yield the pages of the revisits. Call it after all files have been read."""
         self._waiting.seek(0)
         for number, line in enumerate(self._waiting, 1):
             url, content_type, place, values = json.loads(line)
@@ -121,7 +121,7 @@ class Pages:
 
     def _wait(self, revisit: StoredRecord, method: str, place: str) -> None:
         reference = reference_of(revisit)
-        # That nothing was modified says nothing of the page.
+        # The head of a 304 does not describe the page.
         has_head = revisit.http is not None and not reference.is_unmodified
         if reason := _reason_against(revisit, method) if has_head else _reason_against_method(method):
             self._skipped.add(reason)
@@ -137,7 +137,7 @@ class Pages:
     def _document(
         self, url: str, content_type: str, source: StoredRecord, place: str
     ) -> Iterator[RawDocument]:
-        """The page of a URL with the payload of *source*, if it is one that can be indexed."""
+        """Yield the page of *url* with the payload of *source*, unless it cannot be indexed."""
         # The body decides about a page without Content-Type.
         if content_type and self._rules.kind_of(content_type) is None:
             self._skipped.add("type")

@@ -1,16 +1,16 @@
-"""Whether an index is as it was written, and says the same of its documents everywhere.
+"""Checking whether an index is intact and consistent.
 
-What is looked at:
+The checks are:
 
-- the manifest, and whether the files that it names are there and have their sizes;
-- each segment by itself: its checksums, its order, and whether its texts have their digests;
+- the manifest, and whether its files exist with the right sizes;
+- each segment: its checksums, its order, and whether its texts match their digests;
 - the deleted documents: whether their segments have them;
-- the documents: whether each has a text that some segment holds, and whether each name is there once;
-- in full, the posts: the blots of every text are made again, and compared with what stands under its number: keys and
-  spots. In an index without texts only their count and their numbering can be compared with the outlines.
+- the documents: whether some segment holds the text of each, and whether each id occurs only once;
+- in full, the posts: the blots of every text are computed again and compared with its stored keys and spots. In an index
+  without texts, only the count and numbering of blots can be compared with the outlines.
 
-Posts are compared by their count and by the sum, modulo 2^64, of what splitmix64 (Steele, Lea, Flood 2014) makes of each:
-that takes 16 bytes a text however many posts there are, and does not depend on their order.
+Posts are compared by their count and by the sum, modulo 2^64, of their hashes by splitmix64 (Steele, Lea, Flood 2014).
+This takes 16 bytes per text for any number of posts, and does not depend on their order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .segment_layout import SegmentEntry
 
 MOST_PROBLEMS = 1_000
-"""How many problems are told at most."""
+"""How many problems are reported at most."""
 
 _TRIES = 50
 _MOST_POSTS = 1_000_000
@@ -55,11 +55,10 @@ _MOST_CHARACTERS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class IndexCheck:
-    """What was looked at in an index, and what is wrong with it.
+    """The result of a check.
 
-    *segments*, *documents* (without the deleted ones), *texts* and *posts* are how many there are as far as the
-    segments can be opened. *orphans* are files of a writer that is at work, or that was stopped, whose files the next
-    one removes; they are no problem.
+    *segments*, *documents* (without deleted ones), *texts* and *posts* are counts, as far as the segments can be opened.
+    *orphans* are files of a writer that is running or was stopped; the next writer removes them. They are no problem.
     """
 
     problems: tuple[str, ...]
@@ -71,10 +70,10 @@ class IndexCheck:
 
 
 def check(folder: Path, full: bool = False, watch: Progress = NO_PROGRESS) -> IndexCheck:
-    """Look at all of the index in *folder*; with *full*, at its posts too, as long as nothing else is wrong.
+    """Check the index in *folder*. With *full*, also check the posts if nothing else is wrong.
 
     Raises StoreRefused if there is no index, or one of another version, or if its manifest is damaged; StoreUnavailable
-    if it cannot be read, or if it is written so often that its files are always gone before they can be opened.
+    if it cannot be read, or if it is written so often that files are always removed before they can be opened.
     """
     for _ in range(_TRIES):
         manifest = read_manifest(folder)
@@ -83,27 +82,27 @@ def check(folder: Path, full: bool = False, watch: Progress = NO_PROGRESS) -> In
         refuse_unknown_parameters(folder, manifest.parameters)
         with ExitStack() as files:
             opened = _opened(folder, manifest, files)
-            # All files are open from here on, and stay what they are, whatever a writer removes.
+            # All files are open now; they stay readable even if a writer removes them.
             if opened is not None:
                 return _checked(folder, manifest, opened, full, watch)
     raise StoreUnavailable(
-        f"The passage index {folder} is written all the time, so that it cannot be checked. Check it again when nobody"
-        " writes."
+        f"The passage index {folder} is being written continuously, so it cannot be checked. Check it again when no"
+        " process is writing."
     )
 
 
 @dataclass(slots=True)
 class _Opened:
-    """What could be opened of an index, what is wrong with the rest, and why it is no snapshot if it is none."""
+    """The parts of an index that could be opened, and problems of the rest. *reason* says why there is no snapshot."""
 
     snapshot: IndexSnapshot | None
-    segments: list[tuple[SegmentEntry, Segment, int]]  # and how many of its documents are deleted
+    segments: list[tuple[SegmentEntry, Segment, int]]  # the int is the number of deleted documents
     problems: list[str]
     reason: str = ""
 
 
 def _opened(folder: Path, manifest: Manifest, files: ExitStack) -> _Opened | None:
-    """Open all files; None if some are gone or others since a writer has changed the index."""
+    """Open all files; None if some are missing or replaced because a writer has changed the index."""
     try:
         snapshot = files.enter_context(IndexSnapshot(folder, manifest))
     except (StoreRefused, FileNotFoundError) as error:
@@ -129,7 +128,7 @@ def _opened(folder: Path, manifest: Manifest, files: ExitStack) -> _Opened | Non
             opened.problems.append(_sentence(folder, error))
     newer = read_manifest(folder)
     if newer != manifest:
-        # What is wrong with files that the index still has is wrong, whoever writes.
+        # Damage in files that the newer manifest still names is no effect of the writer.
         is_damage = newer is not None and any(
             entry in newer.segments and newer.deleted.get(entry.name) == manifest.deleted.get(entry.name)
             for entry in failed
@@ -176,7 +175,7 @@ def _add(problems: list[str], found: Iterator[str] | list[str]) -> None:
 
 
 def _wrong_documents(snapshot: IndexSnapshot) -> Iterator[str]:
-    """What is wrong with the documents, seen over all segments."""
+    """Documents that occur more than once across all segments."""
     hashes = np.fromiter(
         (_hash(document.doc_id) for document in snapshot.iter_documents()),
         np.uint64,
@@ -190,7 +189,7 @@ def _wrong_documents(snapshot: IndexSnapshot) -> Iterator[str]:
     for document in snapshot.iter_documents():
         if _hash(document.doc_id) in often:
             if document.doc_id in seen:
-                yield f"{snapshot.folder}: the document {document.doc_id!r} is there more than once"
+                yield f"{snapshot.folder}: the document {document.doc_id!r} occurs more than once"
             seen.add(document.doc_id)
 
 
@@ -199,7 +198,7 @@ def _hash(doc_id: str) -> int:
 
 
 def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest, watch: Progress) -> Iterator[str]:
-    """In which texts of a segment the posts are not those that their blots give."""
+    """The texts of a segment whose posts do not match their blots."""
     counts = np.zeros(segment.text_count, np.int64)
     sums = np.zeros(segment.text_count, np.uint64)
     has_texts = manifest.parameters.has_texts
@@ -216,13 +215,13 @@ def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest, watc
         for text, count, total, tokens in counted(expected, watch):
             name = f"{entry.name}, text {text}"
             if (int(counts[text]), int(sums[text])) != (count, total):
-                yield f"{name}: its posts are not those of its blots ({counts[text]} posts, {count} expected)"
+                yield f"{name}: its posts do not match its blots ({counts[text]} posts, {count} expected)"
             if tokens is not None and int(segment.token_counts[text]) != tokens:
-                yield f"{name}: it has {tokens} tokens and not {segment.token_counts[text]}"
+                yield f"{name}: it has {tokens} tokens instead of {segment.token_counts[text]}"
 
 
 def _expected_of_texts(segment: Segment, manifest: Manifest) -> Iterator[tuple[int, int, int, int | None]]:
-    """The number of each text, and the count and sum of its posts, and its tokens, made anew."""
+    """For each text its number, and the count and sum of its posts and its token count, computed again."""
     for numbers in _batches(segment):
         found = [("x", "", segment.blob(number).decode(errors="replace")) for number in numbers]
         prepared = prepare(found, manifest.parameters)
@@ -255,12 +254,12 @@ def _batches(segment: Segment) -> Iterator[list[int]]:
 
 
 def _joined(keys: NDArray[np.uint64], spots: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Of each post one number that has its key and its spot."""
+    """Combine key and spot of each post into one number."""
     return (keys << np.uint64(SPOT_BITS)) | spots.astype(np.uint64)
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Each value by the finaliser of splitmix64."""
+    """Apply the finaliser of splitmix64 to each value."""
     mixed = values + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,7 +1,7 @@
-"""What a file holds, told by its name and its first bytes.
+"""Detecting the form of a file by its name and its first bytes.
 
-The name decides where it is a known one; what is known by no name is looked at. A file that ends in ``.gz`` is told by
-what is packed in it.
+A known file name extension decides; otherwise the content is examined. The form of a ``.gz`` file is that of its
+decompressed content.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ PLAIN: Final = "plain"
 PAGE: Final = "page"
 OPEN: Final = "open"
 BINARY: Final = "binary"
-"""Forms beside those of pages, which are ``html``, ``xhtml`` and ``xml``: WARC, ARC, WACZ or a list of WACZ files; JSON
-lines; a text that is taken as it is; a page of an archive, whose headers say what it is; an archive that a crawl has open; none of these."""
+"""The forms, besides those of markup: ``html``, ``xhtml`` and ``xml``.
+
+ARCHIVE is a WARC, ARC or WACZ file or a list of WACZ files; LINES is JSON lines; PLAIN is plain text; PAGE is a page of
+an archive, whose headers decide its kind; OPEN is an archive that a crawl is writing; BINARY is anything else.
+"""
 
 START_BYTES: Final = 65_536
-"""How many of the first bytes are looked at."""
+"""How many of the first bytes are examined."""
 
 _ARCHIVE_NAME: Final = re.compile(r".+\.w?arc(\.(gz|zst|bz2|xz|lz4))?", re.IGNORECASE | re.DOTALL)
-# Any other JSON is a text.
+# Any other JSON file is plain text.
 _WACZ_LIST: Final = ".multi-wacz.json"
 _PAGES: Final = {
     **dict.fromkeys(("html", "htm", "shtml"), "html"),
@@ -43,14 +46,14 @@ _XHTML_ROOT: Final = re.compile(rb"<html\s", re.IGNORECASE)
 _BOMS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 
-# Those that stand in texts: backspace and escape in what a terminal shows, form feeds between pages.
+# Control characters that occur in texts: backspace and escape in terminal output, form feeds between pages.
 _USED_CONTROLS: Final = b"\b\t\n\v\f\r\x1b"
 _CONTROLS: Final = bytes(sorted({*range(0x20), 0x7F} - set(_USED_CONTROLS)))
 _MOST_CONTROLS: Final = 0.02
 
 
 def form_of(name: str, start: bytes) -> str:
-    r"""The form of a file whose first bytes are *start*, as they are stored.
+    r"""The form of a file. *start* has its first bytes as stored, compressed or not.
 
     >>> form_of("a.html", b"<p>a"), form_of("README", b"Read me."), form_of("a.png", b"\x89PNG\r\n\x1a\n\x00\x00")
     ('html', 'plain', 'binary')
@@ -83,7 +86,7 @@ def _page_of(start: bytes) -> str | None:
 
 
 def unpacked_start(start: bytes) -> bytes:
-    """What the first bytes of a gzip file hold; nothing if it is damaged there."""
+    """The first bytes of a gzip file, decompressed; empty if they are damaged."""
     try:
         return zlib.decompressobj(31).decompress(start, START_BYTES)
     except zlib.error:
@@ -91,7 +94,7 @@ def unpacked_start(start: bytes) -> bytes:
 
 
 def is_binary(start: bytes) -> bool:
-    r"""Whether what begins so is no text: a byte is NUL, or many are control characters.
+    r"""Whether data that starts with *start* is not text: it has a NUL byte, or many control characters.
 
     >>> is_binary(b"a\x00b"), is_binary("a\tb".encode("utf-16")), is_binary(b"\x01\x02\x03abc")
     (True, False, True)
@@ -102,7 +105,7 @@ def is_binary(start: bytes) -> bool:
 
 
 def is_binary_text(text: str) -> bool:
-    r"""Whether a decoded page is no text, whatever its server calls it: many are control characters.
+    r"""Whether a decoded page is not text, despite its Content-Type: it has many control characters.
 
     >>> is_binary_text("\0\1\2\3abc"), is_binary_text("a\0" + 100 * "b")
     (True, False)
@@ -111,5 +114,5 @@ def is_binary_text(text: str) -> bool:
 
 
 def has_nul(data: bytes) -> bool:
-    """Whether a byte is NUL, as in no text but UTF-16 and UTF-32 with their marks."""
+    """Whether a byte is NUL. In texts, this occurs only in UTF-16 and UTF-32, which are recognised by their BOM."""
     return b"\0" in data and not data.startswith(_BOMS)

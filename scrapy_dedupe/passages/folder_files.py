@@ -1,7 +1,7 @@
-"""The files of an index folder: read with care, written as one change, and what is said if they cannot be.
+"""Reading and writing the files of an index folder, and the errors when that fails.
 
-A folder may hold anything: what is no file is refused, a FIFO without waiting for who writes to it, and no more is
-read than can be there.
+A folder may hold anything: only regular files are read, opening a FIFO does not block, and the size read is limited.
+Files are written atomically.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NEW_SUFFIX = ".new"
-"""What the name of a file ends in until it is whole and on the disk."""
+"""The suffix of a file until it is complete and on the disk."""
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
-    """All of a file that has at most *most_bytes*.
+    """The content of a file of at most *most_bytes*.
 
-    Raises FileNotFoundError or NotADirectoryError if there is none; StoreRefused if it is larger, or no file;
-    StoreUnavailable if it cannot be read.
+    Raises FileNotFoundError or NotADirectoryError if it does not exist; StoreRefused if it is larger, or not a regular
+    file; StoreUnavailable if it cannot be read.
     """
     with reading(path):
-        # What is no file is refused, a FIFO without waiting for who writes to it.
+        # O_NONBLOCK: opening a FIFO would block.
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise damaged(path, "is not a file")
+                raise damaged(path, "is not a regular file")
             with open(fd, "rb", closefd=False) as file:
                 data = file.read(most_bytes + 1)
         finally:
@@ -44,9 +44,9 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file as one change that outlives a crash.
+    """Write a file atomically, so that the change survives a crash.
 
-    Raises StoreUnavailable, which says whether the file is as it was: an error may come after it was replaced.
+    Raises StoreUnavailable. Its message says whether the file is unchanged, since an error may come after the replacement.
     """
     temporary = path.with_name(path.name + NEW_SUFFIX)
     try:
@@ -60,40 +60,40 @@ def write_file(path: Path, data: bytes) -> None:
             temporary.unlink()
         if isinstance(error, OSError):
             raise StoreUnavailable(
-                f"{path} cannot be written: {error.strerror or error}. See to the space and the permissions; the index"
-                " is as it was."
+                f"{path} cannot be written: {error.strerror or error}. Check the free space and the permissions; the"
+                " index is unchanged."
             ) from error
         raise
     try:
         sync_folder(path.parent)
     except OSError as error:
         raise StoreUnavailable(
-            f"{path} is written, but the system cannot make sure that it outlives a power cut:"
-            f" {error.strerror or error}. See to the disk."
+            f"{path} was written, but the system cannot guarantee that it survives a power failure:"
+            f" {error.strerror or error}. Check the disk."
         ) from error
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise StoreUnavailable for what a system has against reading, but that there is nothing."""
+    """Raise StoreUnavailable for any OSError of the block, except for missing files and folders."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
         raise StoreUnavailable(
-            f"{path} cannot be read: {error.strerror or error}. See to its permissions and to the disk."
+            f"{path} cannot be read: {error.strerror or error}. Check its permissions and the disk."
         ) from error
 
 
 def damaged(path: Path, what: str) -> StoreRefused:
     return StoreRefused(
-        f"The passage index is damaged: {path} {what}. Put the file back from a backup, or index into another folder."
+        f"The passage index is damaged: {path} {what}. Restore the file from a backup, or index into another folder."
     )
 
 
 def lacking(folder: Path, error: FileNotFoundError) -> StoreRefused:
-    """What is raised for a file that the manifest names and that is gone."""
+    """The error for a file that the manifest names and that is missing."""
     return damaged(folder, f"lacks the file {error.filename}")
 
 

@@ -226,7 +226,9 @@ class PassageIndex:
             self.flush()
             outer, before = self._writer, self.added
             if outer is not None and at_once and not outer.is_at_once:
-                raise RuntimeError(f"A block with atomic=True cannot be nested in one without, in {self.path}.")
+                raise RuntimeError(
+                    f"A block with atomic=True cannot be nested in one without, in {self.path}."
+                )
             writer = held.enter_context(self._writing(command, at_once=at_once))
         try:
             yield self

@@ -1,4 +1,4 @@
-"""The parameters of an index: those it was made with, or those that a new one is made with."""
+"""The parameters of an existing index, or of one that is to be created."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ def parameters_of(
     *,
     create: bool,
 ) -> Parameters:
-    """Those of the index in the folder *path* if there is one, and those asked for otherwise.
+    """The parameters of the index in the folder *path*, or the requested ones if there is no index.
 
-    With *create*, an index that never had a document is as none.
-
-    Raises as `PassageIndex` does.
+    With *create*, an index that never had a document counts as missing. Raises as `PassageIndex` does.
     """
     manifest = read_manifest(path)
     if manifest is None and not create:

@@ -1,7 +1,7 @@
-"""What is in an index, in figures.
+"""Statistics of an index.
 
-Most of them are read at once; how many different keys there are, and in how many documents each stands, takes a walk
-over all posts, with bounded memory.
+Most of them are available immediately. The number of different keys, and the number of documents per key, need a scan of
+all posts, which takes bounded memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InspectedSegment:
-    """What one segment has, with what is deleted of it. Sizes are those of its two files."""
+    """The counts of one segment, including deleted documents, and the sizes of its two files."""
 
     name: str
     documents: int
@@ -35,7 +35,7 @@ class InspectedSegment:
 
 @dataclass(frozen=True, slots=True)
 class InspectedDocument:
-    """A document, and how long its text is."""
+    """A document and the length of its text."""
 
     doc_id: str
     host: str
@@ -45,15 +45,15 @@ class InspectedDocument:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The figures of an index; all but those of its segments are without what is deleted.
+    """The statistics of an index; all except those of its segments exclude deleted documents.
 
-    *copies* are the documents that have the text of an earlier one. *documents_a_key_mean* and *_sigma* (the standard
-    deviation) are over all different keys. *boilerplate_keys* are boilerplate on a host at least, in so many
-    *boilerplate_posts*.
+    *copies* are documents that have the text of an earlier one. *documents_a_key_mean* and *_sigma* (the standard
+    deviation) are over all different keys. *boilerplate_keys* are keys that are boilerplate on at least one host; they
+    have *boilerplate_posts* posts there.
 
-    *posts_bytes* is the size of all posts with what tells documents apart, *texts_bytes* that of the stored texts, or of
-    the outlines that stand for them; *share_of_text* is that of *posts_bytes*, or without texts of both, in the
-    characters of all texts.
+    *posts_bytes* is the size of the posts files, *texts_bytes* the size of the stored texts or of the outlines.
+    *share_of_text* is *posts_bytes*, in an index without texts plus *texts_bytes*, divided by the number of characters of
+    all texts.
     """
 
     parameters: dict[str, Any]
@@ -78,7 +78,7 @@ class Inspected:
 
 
 def inspect(snapshot: IndexSnapshot, boilerplate_share: float = SHARE) -> Inspected:
-    """Walk through an index. Raises SettingError for a share that is none, StoreRefused if it is damaged."""
+    """Compute the statistics. Raises SettingError for an invalid share, StoreRefused if the index is damaged."""
     keys = _Keys(snapshot, boilerplate_share)
     living = snapshot.is_alive
     characters = int(snapshot.char_counts[living].sum(dtype=np.int64))
@@ -146,7 +146,7 @@ class _Keys:
             is_boilerplate = boilerplate.is_boilerplate(numbers, posts.texts)
             documents = snapshot.document_counts[posts.texts]
             if not snapshot.parameters.has_texts:
-                # There is a post for each time that a text has the key.
+                # A text has a post for each occurrence of the key; count its documents once.
                 documents = np.where(is_first(numbers, posts.texts), documents, 0)
             of_keys = np.add.reduceat(documents, first)
             self.posts += len(posts.keys)
@@ -156,6 +156,6 @@ class _Keys:
             total += int(of_keys.sum())
             squares += int((of_keys * of_keys).sum())
         self.mean = total / self.count if self.count else 0.0
-        # In whole numbers, so that nothing is lost in the difference of two large ones.
+        # In integers: the difference of two large floats would lose precision.
         variance = (squares * self.count - total * total) / self.count**2 if self.count else 0.0
         self.sigma = sqrt(variance)

@@ -1,11 +1,11 @@
-"""Documents in JSON lines: one object a line, with a field for the id and one for the text.
+"""Documents in JSON lines: one object per line, with one field for the id and one for the text.
 
-Blank lines are passed over. A number as id is taken as it is written. A line that is no JSON object, lacks a field, or
-has something else than a text in one, is a fault that names the line. NaN and infinite numbers are let pass, as Python
+Blank lines are ignored. A numeric id is used as it is written. A line that is not a JSON object, lacks a field, or has a
+field that is not a string is a fault; the fault names the line. NaN and infinite numbers are accepted, since Python
 writes them.
 
-No more of a line is held than the limit. What stands in it beside texts is made Python objects that take up to forty
-times its room, so that has a limit of its own, and is measured before it is parsed.
+At most *max_bytes* of a line are read. Data outside of strings becomes Python objects of up to forty times its size, so
+it has a separate limit, which is checked before parsing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class _Number(str):
-    """A number as it is written: as an id it counts for its text, and Python refuses an int of thousands of digits."""
+    """A number as it is written. Used for ids, and because Python refuses integers of thousands of digits."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ _DECODER: Final = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
 
 @dataclass(frozen=True, slots=True)
 class LineFields:
-    """The names of the fields."""
+    """The names of the fields of id and text."""
 
     url: str = "url"
     text: str = "text"
@@ -61,7 +61,7 @@ def documents_in(
     faults: Faults,
     skipped: Skipped,
 ) -> Iterator[RawDocument]:
-    """Yield the documents of a file that is called *place*. Raises what `Faults.add` raises, and OSError."""
+    """Yield the documents of *file*; messages call it *place*. Raises what `Faults.add` raises, and OSError."""
     number = 0
     lines = _lines(file, max_bytes)
     while True:
@@ -70,7 +70,7 @@ def documents_in(
         try:
             line = next(lines, b"")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            faults.add(where, f"the file cannot be unpacked from here on ({error})")
+            faults.add(where, f"the rest of the file cannot be decompressed ({error})")
             return
         if line is None:
             skipped.add("large", where, f"the line has more than {max_bytes} bytes")
@@ -82,7 +82,9 @@ def documents_in(
         if line.isspace() or not line:
             continue
         if not _has_little_beside_texts(line):
-            skipped.add("large", where, f"the line has more than {_MOST_BESIDE_TEXTS} bytes beside its texts")
+            skipped.add(
+                "large", where, f"the line has more than {_MOST_BESIDE_TEXTS} bytes outside of strings"
+            )
             continue
         try:
             value, is_replaced = _parsed(line)
@@ -90,7 +92,7 @@ def documents_in(
         except ValueError as error:
             faults.add(where, str(error))
             continue
-        # Only an escape can give one.
+        # Only an escape sequence can produce a lone surrogate.
         if b"\\u" in line and _LONE_SURROGATE.search(text):
             text, is_replaced = _LONE_SURROGATE.sub("\ufffd", text), True
         if is_replaced:
@@ -99,7 +101,7 @@ def documents_in(
 
 
 def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
-    """Yield the lines with their ends, None for one that is too long."""
+    """Yield the lines with their line ends; None for a line that is too long."""
     while line := file.readline(max_bytes + 2):
         if len(line.rstrip(b"\r\n")) <= max_bytes:
             yield line
@@ -110,10 +112,10 @@ def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
 
 
 def _has_little_beside_texts(line: bytes) -> bool:
-    """Whether what stands outside of strings has at most the limit, when each string counts as two bytes."""
+    """Whether the data outside of strings is within the limit, where each string counts as two bytes."""
     if len(line) <= _MOST_BESIDE_TEXTS:
         return True
-    # Then every quote begins or ends a string. A regular expression for strings would take memory for each escape.
+    # Without escapes, every quote begins or ends a string. A regular expression for strings takes memory per escape.
     bare = line.replace(rb"\\", b"").replace(rb"\"", b"")
     size = end = 0
     while (start := bare.find(b'"', end)) >= 0:
@@ -122,12 +124,12 @@ def _has_little_beside_texts(line: bytes) -> bool:
             return False
         end = bare.find(b'"', start + 1) + 1
         if not end:
-            return True  # which is no JSON
+            return True  # not valid JSON
     return size + len(bare) - end <= _MOST_BESIDE_TEXTS
 
 
 def _parsed(line: bytes) -> tuple[Any, bool]:
-    """The value of a line, and whether something was wrong in its encoding. Raises ValueError with the reason."""
+    """The value of a line, and whether invalid UTF-8 was replaced. Raises ValueError with the reason."""
     try:
         text, is_replaced = line.decode(), False
     except UnicodeDecodeError:
@@ -135,21 +137,21 @@ def _parsed(line: bytes) -> tuple[Any, bool]:
     try:
         return _DECODER.decode(text), is_replaced
     except RecursionError as error:
-        raise ValueError("it is no JSON that can be read: it is nested too deeply") from error
+        raise ValueError("it is not readable JSON: it is nested too deeply") from error
     except ValueError as error:
-        raise ValueError(f"it is no JSON ({error})") from error
+        raise ValueError(f"it is not valid JSON ({error})") from error
 
 
 def _values(value: Any, fields: LineFields) -> tuple[str, str]:
-    """The id and the text of a line. Raises ValueError, of which SettingError is one, with the reason."""
+    """The id and the text of a line. Raises ValueError (such as SettingError) with the reason."""
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - of the input, not of the call
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - of the input, not of the call
     found = []
     for name, option in ((fields.url, "--url-field"), (fields.text, "--text-field")):
         if name not in value:
-            raise ValueError(f"it has no field {name!r}; {option} names another")
+            raise ValueError(f"it has no field {name!r}; choose another field with {option}")
         if not isinstance(value[name], str) or (name == fields.text and isinstance(value[name], _Number)):
-            raise ValueError(f"its field {name!r} is no text; {option} names another")
+            raise ValueError(f"its field {name!r} is not a string; choose another field with {option}")
         found.append(str(value[name]))
     doc_id, text = found
     return checked_name(doc_id), text

@@ -1,9 +1,9 @@
-"""The lock of an index folder: one process writes at a time, and whoever is refused is told which one that is.
+"""The writer lock of an index folder: one process writes at a time, and others learn which process holds the lock.
 
-The file ``lock`` in the folder is held with an exclusive `flock` and never removed, so the lock ends with the process
-that has it, however that ends; a copy of the process (`os.fork`) does not have it, and does not keep it. What stands in
-the file only says who has it: a JSON object of ``pid``, ``host``, ``since`` (UTC) and ``command`` in one line; empty when
-nobody has it. Where a file system has no such locks, nothing guards the folder. Readers need no lock.
+The lock is an exclusive `flock` on the file ``lock`` in the folder. The file is never removed, so the lock ends with the
+process, however the process ends. A fork of the process neither holds nor keeps the lock. The content of the file only
+names the holder: one line with a JSON object of ``pid``, ``host``, ``since`` (UTC) and ``command``; empty if the lock is
+free. On file systems without such locks, nothing protects the folder. Readers need no lock.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from typing import Self
 
 LOCK = "lock"
-"""The name of the file."""
+"""The name of the lock file."""
 
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
 _POLL_S = 0.02
-_MOST_BYTES = 4096  # of what stands in the file
-_MOST_CHARACTERS = 200  # of each thing that is shown of it
+_MOST_BYTES = 4096  # read of the file
+_MOST_CHARACTERS = 200  # shown of each value
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
-# ENOLCK is not among them: it is said as well where there are locks, but no room or no service for one more.
+# ENOLCK is not included: file systems with locks also report it when they have no resources for another lock.
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
 class WriterLock:
-    """The right to write the index in *folder*, which is made if it is not there; had while this is a context.
+    """Holds the writer lock of the index in *folder* while used as a context manager. Creates the folder if needed.
 
-    *command* says what the lock is for. Another process is waited for *timeout_s* seconds. Raises StoreUnavailable
-    when it still has the lock then, or if the file cannot be written; StoreRefused if there is something else in its
-    place.
+    *command* describes the work for other processes. If another process holds the lock, waits up to *timeout_s* seconds.
+    Raises StoreUnavailable if the lock is still held then, or if the file cannot be written; StoreRefused if the path is
+    not a regular file.
     """
 
     def __init__(self, folder: Path, command: str = "", *, timeout_s: float = 0) -> None:
@@ -62,15 +62,15 @@ class WriterLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object has the lock now, in this process."""
+        """Whether this object holds the lock in this process."""
         return self._fd >= 0 and self._pid == os.getpid()
 
     def __enter__(self) -> Self:
         if self._fd >= 0:
-            raise RuntimeError(f"The lock of {self.folder} is held by this object already.")
+            raise RuntimeError(f"This object already holds the lock of {self.folder}.")
         deadline = time.monotonic() + self.timeout_s
         fd = self._locked(deadline)
-        while fd is None:  # another file has come in the place of the one that was opened
+        while fd is None:  # the file that was opened has been replaced
             fd = self._locked(deadline)
         self._fd, self._pid = fd, os.getpid()
         _held.add(self)
@@ -82,24 +82,24 @@ class WriterLock:
         _held.discard(self)
         fd, self._fd = self._fd, -1
         if fd < 0:
-            return  # in a copy of the process
+            return  # in a fork
         with contextlib.suppress(OSError):
             if self._pid == os.getpid():
-                os.ftruncate(fd, 0)  # so that nobody is named who has gone
+                os.ftruncate(fd, 0)  # no longer name this process as the holder
                 if fcntl is not None:
-                    # Closing is not enough where a child has the descriptor too.
+                    # Closing is not enough if a child process has inherited the descriptor.
                     fcntl.flock(fd, fcntl.LOCK_UN)
         with contextlib.suppress(OSError):
             os.close(fd)
 
     def _leave_to_parent(self) -> None:
-        """Close the file in a copy of the process: as long as any descriptor of it is open the system keeps the lock."""
+        """Close the file in a fork: the lock is kept as long as any descriptor of the file is open."""
         fd, self._fd = self._fd, -1
         with contextlib.suppress(OSError):
             os.close(fd)
 
     def _locked(self, deadline: float) -> int | None:
-        """The descriptor of the file once it is locked; None if it is no longer the one in the folder."""
+        """The descriptor of the locked file; None if the file is no longer the one in the folder."""
         fd = self._open()
         try:
             while not self._is_free(fd):
@@ -110,11 +110,11 @@ class WriterLock:
                 if not self._is_in_place(fd):
                     os.close(fd)
                     return None
-            # A lock on a file that was removed meanwhile keeps nobody out.
+            # A lock on a removed file excludes nobody.
             if not self._is_in_place(fd):
                 os.close(fd)
                 return None
-            # Names only: the lock is had even where a full disk has no room for them.
+            # The content is informative only: the lock is valid even if a full disk has no space for it.
             with contextlib.suppress(OSError):
                 self._write_holder(fd)
         except BaseException:
@@ -124,7 +124,7 @@ class WriterLock:
         return fd
 
     def _is_free(self, fd: int) -> bool:
-        """Lock the file, without waiting; False if another process holds it."""
+        """Try to lock the file without waiting. Returns False if another process holds the lock."""
         if fcntl is None:
             return True
         try:
@@ -135,8 +135,8 @@ class WriterLock:
             if error.errno in _NO_LOCKS:
                 return True
             raise StoreUnavailable(
-                f"{self.folder / LOCK} cannot be locked: {error.strerror or error}. See to the locks of the file"
-                " system (on a network, to its lock service), or name another folder with --root."
+                f"{self.folder / LOCK} cannot be locked: {error.strerror or error}. Check the locks of the file"
+                " system (on a network, its lock service), or name another folder with --root."
             ) from error
         return True
 
@@ -150,7 +150,7 @@ class WriterLock:
         path = self.folder / LOCK
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # A FIFO of this name would be waited for otherwise.
+            # O_NONBLOCK: opening a FIFO of this name would block.
             fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o644)
         except (FileExistsError, NotADirectoryError) as error:
             raise StoreRefused(
@@ -180,7 +180,7 @@ class WriterLock:
         os.pwrite(fd, json.dumps(holder).encode() + b"\n", 0)
 
     def _refusal(self, fd: int) -> str:
-        return f"The index {self.folder} is being written by {_holder(fd)}. Wait for its end."
+        return f"The index {self.folder} is being written by {_holder(fd)}. Wait until it has finished."
 
 
 def _leave_all_to_parent() -> None:
@@ -194,12 +194,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def _holder(fd: int) -> str:
-    """Who has the lock, in words."""
+    """A description of the process that holds the lock."""
     try:
         holder = json.loads(os.pread(fd, _MOST_BYTES, 0))
         pid, host, since, command = (holder[name] for name in ("pid", "host", "since", "command"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return "another process"  # which has not written its name yet
+        return "another process"  # which has not written its description yet
     words = f"process {_shown(pid)} on host {_shown(host)} since {_shown(since)}"
     return f"{words} ({_shown(command)})" if command else words
 

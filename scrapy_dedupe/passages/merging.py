@@ -1,7 +1,7 @@
-"""Several segments made into one, in memory that does not grow with their posts.
+"""Merging segments into one, with memory use that does not depend on their number of posts.
 
-Posts are read by ranges of keys, from all segments, and given on sorted. What is copied is compared with its checksums
-first, so that damage is refused instead of given a new checksum; blobs take theirs with them.
+Posts are read by ranges of keys from all segments, and written sorted. Segments are compared with their checksums before
+they are copied, so that damage is refused instead of getting a new, valid checksum. Blobs keep their checksums.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from .values import Parameters, Posts
 
 _POSTS = 1 << 19
-"""How many posts are in memory at a time, unless one key has more."""
+"""How many posts are kept in memory, unless a single key has more."""
 
-_COPIED = 1 << 12  # texts copied at a time
+_COPIED = 1 << 12  # texts copied in one piece
 
 
 def merge(
@@ -44,12 +44,12 @@ def merge(
     parameters: Parameters,
     watch: Progress = NO_PROGRESS,
 ) -> SegmentEntry:
-    """Write the documents and texts of *segments* that are alive as the segment *name*, in their order.
+    """Write the living documents and texts of *segments* as the segment *name*, in their order.
 
-    *alive* tells of each segment's documents, *texts_alive* of its texts, whether they stay. A text that stands in two
-    segments is kept once, where it comes first; a document of a text that stands in another one of them is given it as
-    its own. Raises StoreRefused for a damaged segment, StoreUnavailable if the folder cannot be written to, ValueError
-    if a document stays and its text, in one of the segments, does not.
+    *alive* has a mask of the documents to keep for each segment, *texts_alive* a mask of the texts. A text that several
+    segments hold is kept once, in its first position, and all its documents refer to that copy. Raises StoreRefused for a
+    damaged segment, StoreUnavailable if the folder cannot be written to, ValueError if a document is kept but its text,
+    in one of the segments, is not.
     """
     for segment in segments:
         segment.refuse_damage()
@@ -69,7 +69,7 @@ def merge(
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Of each segment's texts the new numbers, -1 for those that go, and which are copied from there."""
+    """For the texts of each segment: the new numbers (-1 if not kept), and which are copied from this segment."""
 
     new: list[NDArray[np.int64]]
     kept: list[NDArray[np.bool_]]
@@ -82,10 +82,10 @@ def _number_texts(segments: Sequence[Segment], texts_alive: Sequence[NDArray[np.
     )
     is_alive = np.concatenate([np.zeros(0, np.bool_), *texts_alive])
     if len(is_alive) != len(digests):
-        raise ValueError("of each text it has to be told whether it is alive")
+        raise ValueError("texts_alive must have one value per text")
     texts = np.flatnonzero(is_alive)
     halves = digests[texts].view("<u8")
-    order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable, so that of equal ones the first comes first
+    order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable: of equal digests, the first text comes first
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = (halves[order[1:]] != halves[order[:-1]]).any(axis=1)
     firsts = texts[order[is_first]]
@@ -115,7 +115,7 @@ def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter
 
 
 def _runs(kept: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield where stretches of True begin and end; long ones in pieces."""
+    """Yield the bounds of each run of True; long runs are split."""
     edges = np.flatnonzero(np.diff(kept, prepend=False, append=False)).tolist()
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         for piece in range(start, stop, _COPIED):
@@ -131,7 +131,7 @@ def _copy_documents(
 ) -> None:
     segment = segments[place]
     if len(alive) != segment.document_count:
-        raise ValueError("of each document it has to be told whether it is alive")
+        raise ValueError("alive must have one value per document")
     foreign = segment.foreign
     foreign_numbers = _numbers_of(foreign, segments, numbers)
     hosts, document_hosts = segment.hosts, segment.document_hosts
@@ -144,7 +144,7 @@ def _copy_documents(
         if text >= 0:
             new = int(numbers.new[place][text])
             if new < 0:
-                raise ValueError(f"the document {doc_id!r} is alive, its text is not")
+                raise ValueError(f"the document {doc_id!r} is alive, but its text is not")
         else:
             new = int(foreign_numbers[-1 - text])
             if new < 0:
@@ -155,7 +155,7 @@ def _copy_documents(
 def _numbers_of(
     digests: Sequence[bytes], segments: Sequence[Segment], numbers: _Numbers
 ) -> NDArray[np.int64]:
-    """The new numbers of the texts with these digests, -1 for those that are in none of the segments."""
+    """The new numbers of the texts with these digests; -1 for digests that no segment holds."""
     found = np.full(len(digests), -1, np.int64)
     wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_SIZE)
     for segment, new in zip(segments, numbers.new, strict=True):
@@ -172,7 +172,7 @@ def _merge_posts(
     writer: SegmentWriter,
     watch: Progress,
 ) -> None:
-    # Posts come from one copy of a text alone.
+    # Only the copy of a text that is kept provides its posts.
     sources = [
         np.where(kept, new, -1).astype(np.int32) for new, kept in zip(numbers.new, numbers.kept, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""A file that has its name only when it is whole and on the disk."""
+"""Files that get their name only when they are complete and on the disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NewFile:
-    """A file written as NAME.new, which gets its name at the end. Raises StoreUnavailable."""
+    """Writes the temporary file NAME.new, which `rename` renames to NAME. Raises StoreUnavailable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class NewFile:
         self.write(bytes(-self.size % 8))
 
     def finish(self, header: bytes) -> None:
-        """Put *header* at the beginning, and sync."""
+        """Write *header* at the beginning, sync and close the file."""
         with writing(self.path):
             self._file.seek(0)
             self._file.write(header)
@@ -44,14 +44,14 @@ class NewFile:
             self._file.close()
 
     def rename(self) -> None:
-        """Give the file its name."""
+        """Rename the temporary file."""
         with writing(self.path):
             self._new.replace(self.path)
         self._is_renamed = True
 
     def remove(self) -> None:
-        """Remove the file, under whichever name."""
-        with suppress(OSError):  # what could not be written before cannot be written now
+        """Remove the file, whether it was renamed or not."""
+        with suppress(OSError):  # closing may fail to write buffered data again
             self._file.close()
         with suppress(OSError):
             (self.path if self._is_renamed else self._new).unlink()
@@ -59,10 +59,10 @@ class NewFile:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Tell a failure to write *path* in one sentence, as StoreUnavailable."""
+    """Turn an OSError while writing *path* into StoreUnavailable."""
     try:
         yield
     except OSError as error:
         raise StoreUnavailable(
-            f"{path} cannot be written: {error.strerror or error}. See to the space and the permissions."
+            f"{path} cannot be written: {error.strerror or error}. Check the free space and the permissions."
         ) from error

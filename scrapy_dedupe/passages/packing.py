@@ -1,12 +1,12 @@
-"""Numbers packed at one fixed width in bits, and read from where they lie.
+"""Integers packed at a fixed width in bits, and read in place.
 
 ::
 
     number i     the bits from i * width to (i + 1) * width, the lowest bit of the lowest byte first
-    zeros        up to a whole number of 8 bytes, and 8 bytes more
+    zeros        up to a multiple of 8 bytes, and 8 bytes more
 
-The zeros at the end let a reader take 8 bytes from wherever a number begins, which is why a width is 57 bits at most:
-7 bits of another number may stand before it in its first byte.
+The zeros at the end let a reader take 8 bytes from the first byte of any number. The width is therefore at most 57 bits:
+the first byte may hold up to 7 bits of the previous number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_WIDTH = 57
 
 TAIL = 8
-"""How many bytes of zeros stand behind the last number's."""
+"""How many zero bytes follow the last number."""
 
 _BLOCK = 1 << 14  # numbers packed at a time, which fit the processor's cache
 
@@ -40,12 +40,12 @@ def packed_size(count: int, width: int) -> int:
 
 
 def pack(values: NDArray[np.uint64], width: int) -> bytes:
-    """Return *values* packed. Raises ValueError if one is too large for the width."""
+    """Return *values* packed. Raises ValueError if one does not fit the width."""
     return pack_words(values, width) + bytes(TAIL)
 
 
 def pack_words(values: NDArray[np.uint64], width: int) -> bytes:
-    """As `pack`, without the tail: what is packed of a multiple of 64 numbers can be followed by more."""
+    """As `pack`, without the tail. The result for a multiple of 64 numbers can be followed by more packed numbers."""
     _check_width(width)
     values = np.ascontiguousarray(values, dtype=np.uint64)
     if len(values) and int(values.max()) >> width:
@@ -56,7 +56,7 @@ def pack_words(values: NDArray[np.uint64], width: int) -> bytes:
 
 
 class PackedArray:
-    """*count* numbers of *width* bits, read from *buffer*. Raises ValueError if that is too short."""
+    """*count* numbers of *width* bits, read from *buffer*. Raises ValueError if the buffer is too short."""
 
     def __init__(self, buffer: Buffer, width: int, count: int) -> None:
         _check_width(width)
@@ -66,12 +66,12 @@ class PackedArray:
         self.width = width
         self.count = count
         self._buffer = buffer
-        # Eight bytes from each byte on: the array is as long as the buffer and takes no memory.
+        # Overlapping words of 8 bytes, one per byte: the array is a view and takes no memory.
         self._words: NDArray[np.uint64] = np.ndarray((size - 7,), "<u8", buffer, strides=(1,))
         self._mask = np.uint64((1 << width) - 1)
 
     def gather(self, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the numbers at *positions*, which have to be in range: that is not checked again."""
+        """Return the numbers at *positions*, which must be in range; the range is not checked."""
         bits = positions * self.width
         numbers = self._words[bits >> 3]
         bits &= 7
@@ -80,15 +80,17 @@ class PackedArray:
         return numbers
 
     def range(self, start: int, stop: int) -> NDArray[np.uint64]:
-        """Return the numbers from *start* to before *stop*. Raises ValueError if they are not all there."""
+        """Return the numbers from *start* to before *stop*. Raises ValueError if the range is invalid."""
         if not 0 <= start <= stop <= self.count:
-            raise ValueError(f"{start} to {stop} is not in the {self.count} numbers")
+            raise ValueError(f"the range {start} to {stop} is outside of the {self.count} numbers")
         first = start & ~7
-        if stop - first < 128:  # too few for what follows to pay
+        if stop - first < 128:  # too few for the method below to be faster
             return self.gather(np.arange(start, stop, dtype=np.int64))
         groups = (stop - first) >> 3
         numbers = np.empty((groups, 8), np.uint64)
-        for lane in range(8):  # numbers that lie 8 apart lie `width` bytes apart, at one place in their byte
+        for lane in range(
+            8
+        ):  # numbers 8 positions apart are `width` bytes apart, at the same bit of their byte
             bit = lane * self.width
             lanes: NDArray[np.uint64] = np.ndarray(
                 (groups,),
@@ -105,7 +107,7 @@ class PackedArray:
 
 def _packed_block(values: NDArray[np.uint64], width: int) -> bytes:
     groups = -(-len(values) // 64)
-    # 64 numbers fill `width` words of 64 bits, so each number of a group has its fixed words and shift.
+    # 64 numbers fill `width` words of 64 bits, so the words and the shift of each number in a group are fixed.
     lanes = np.zeros((groups, 64), np.uint64)
     lanes.reshape(-1)[: len(values)] = values
     lanes = np.ascontiguousarray(lanes.T)
@@ -121,4 +123,4 @@ def _packed_block(values: NDArray[np.uint64], width: int) -> bytes:
 
 def _check_width(width: int) -> None:
     if not 0 <= width <= MAX_WIDTH:
-        raise ValueError(f"a width of {width} bits is not possible, 0 to {MAX_WIDTH} are")
+        raise ValueError(f"the width must be from 0 to {MAX_WIDTH} bits, not {width}")

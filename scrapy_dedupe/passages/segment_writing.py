@@ -198,17 +198,18 @@ class SegmentWriter:
     def add_sorted_posts(
         self, keys: NDArray[np.uint64], values: NDArray[np.int64], n_posts: int, n_values: int
     ) -> None:
-        """Add a piece of the posts; all keys are larger than those of the piece before.
+        """Add the next piece of the sorted posts; all keys must be larger than those of the previous piece.
 
-        *values* are as in the layout: numbers of texts x 256 + spots, or numbers of blots in the segment. *n_posts* is
-        how many posts the segment will have, *n_values* how many values there may be: they are the same for every piece.
+        *values* are as in the layout: text numbers x 256 + spots, or numbers of blots in the segment. *n_posts* is the
+        number of posts of the whole segment, *n_values* the number of possible values; both must not change between
+        pieces.
         """
         if self._stream is None:
             self._stream = self._stream_for(n_posts, n_values)
         self._stream.add(np.array(keys, np.uint64), values)
 
     def close(self) -> SegmentEntry:
-        """Sort, write, sync, rename. After an error the segment is abandoned."""
+        """Sort the posts, write, sync and rename the files. Abandons the segment after an error."""
         try:
             return self._close()
         except BaseException:
@@ -216,7 +217,7 @@ class SegmentWriter:
             raise
 
     def abandon(self) -> None:
-        """Remove what has been written."""
+        """Remove the files of the segment."""
         for file in (self._posts, getattr(self, "_blobs", None)):
             if file is not None:
                 file.remove()
@@ -229,7 +230,7 @@ class SegmentWriter:
         return PostStream(self._posts.write, key_bits, bucket_bits, value_bits, spot_bits)
 
     def _check_counts(self, texts: NDArray[np.int64]) -> None:
-        """Posts without texts are told by their place alone, so none may be missing."""
+        """Count posts by text. Without stored texts, the number of a blot follows from these counts."""
         first = int(texts[0])
         counts = np.bincount(texts - first)
         if len(self._counted) < first + len(counts):
@@ -279,19 +280,21 @@ class SegmentWriter:
 
     def _finished_stream(self) -> PostStream:
         stream = self._stream
-        said = sum(self._post_counts)
+        expected = sum(self._post_counts)
         if stream is None:
             n_values = self.text_count << SPOT_BITS if self._parameters.has_texts else self._pending
             stream = self._stream_for(self._pending, n_values)
             counts = self._count_pending()
             if not np.array_equal(counts, np.array(self._post_counts, np.int64)):
-                raise ValueError("a text has other posts than it was said to have")
+                raise ValueError("the posts of a text do not match its post count")
             keys = np.concatenate([np.zeros(0, np.uint64), *self._keys])
             self._keys.clear()
             stream.add(keys, self._pending_values())
         stream.finish()
-        if stream.count != said:
-            raise ValueError(f"{stream.count} posts were added where the texts were said to have {said}")
+        if stream.count != expected:
+            raise ValueError(
+                f"{stream.count} posts were added, but the post counts of the texts add up to {expected}"
+            )
         return stream
 
     def _pending_values(self) -> NDArray[np.uint64]:
@@ -355,7 +358,7 @@ class SegmentWriter:
 
 
 class _Names:
-    """Doc ids, deflated by the block."""
+    """Doc ids, compressed in blocks."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -365,7 +368,7 @@ class _Names:
     def add(self, doc_id: str) -> None:
         name = doc_id.encode()
         if b"\0" in name:
-            raise ValueError(f"the doc id {doc_id!r} holds a zero character")
+            raise ValueError(f"the doc id {doc_id!r} contains a NUL character")
         self.heads.append(name_head(name))
         self._block.append(name + b"\0")
         if len(self._block) == NAMES_A_BLOCK:

@@ -340,10 +340,10 @@ class Segment:
 
 
 def key_bounds(segments: Sequence[Segment], most_posts: int) -> list[int]:
-    """Return key bounds, from 0 to the end of the key space, with at most *most_posts* posts in between.
+    """Return key bounds, from 0 to the end of the key space.
 
-    The posts of all *segments* count. There are more only if a single key, or a few keys within 2 ** -16 of the key space,
-    have more. Empty if there are no segments.
+    Between two adjacent bounds, *segments* together have at most *most_posts* posts, or more if a single key, or a few
+    keys within 2 ** -16 of the key space, have more. Empty if there are no segments.
     """
     if not segments:
         return []

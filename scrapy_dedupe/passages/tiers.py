@@ -1,11 +1,11 @@
-"""Which segments of an index are made into one, so that there are few however it grew.
+"""The choice of segments to merge, which keeps their number small however the index grew.
 
-A segment belongs to a tier by its size: the lowest has those below 65,536, each further one those of up to eight times
-more. Eight neighbours of about one size become one, so whatever is written is written again once a tier, and there are
-at most seven segments a tier. Only neighbours are merged, since their order is that in which documents were added;
-smaller ones between two of a tier count as of that tier, or they could pile up there. No segment gets larger than one
-can be. This is the logarithmic merge policy of Lucene (LogMergePolicy), which among the choices it has takes the
-cheapest.
+A segment belongs to a tier by its size: the lowest tier holds segments below 65,536, each further tier segments up to
+eight times larger. Eight neighbours of about the same size are merged, so everything is written again once per tier, and
+a tier has at most seven segments. Only neighbours are merged, since their order is the order in which documents were
+added. Smaller segments between two of a tier count as part of that tier; otherwise they could pile up there. No merge
+exceeds the largest possible segment. This is the logarithmic merge policy of Lucene (LogMergePolicy), with one addition:
+the cheapest of the possible merges is chosen.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FAN_IN = 8
-"""How many segments are made into one."""
+"""How many segments are merged into one."""
 
 LOWEST = 65_536
 """Segments of fewer posts and documents than this are in the lowest tier."""
 
 LARGEST = 1 << 31
-"""What is merged has at most so many posts and documents, which are numbered with 32 bits in a segment."""
+"""The largest merge, in posts and documents, which have 32-bit numbers within a segment."""
 
 
 def next_merge(sizes: Sequence[int], largest: int = LARGEST) -> slice | None:
-    """Which segments to merge first, by their sizes in posts and documents; None if there are few enough.
+    """The segments to merge next, given the sizes of all in posts and documents; None if there are few enough.
 
-    What is merged has at most *largest* of them.
+    The merged segment has at most *largest* posts and documents.
 
     >>> next_merge([500_000, 9, 9, 9, 9, 9, 9, 9, 9])
     slice(1, 9, None)
@@ -50,7 +50,7 @@ def next_merge(sizes: Sequence[int], largest: int = LARGEST) -> slice | None:
 
 
 def fewest(sizes: Sequence[int]) -> list[slice]:
-    """Which neighbours to merge so that as few segments are left as can be.
+    """The merges of neighbours that leave as few segments as possible.
 
     >>> fewest([5, 5, LARGEST, 5])
     [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]

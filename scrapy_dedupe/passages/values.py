@@ -1,8 +1,8 @@
-"""The values that travel through the passage index.
+"""The value types of the passage index.
 
-A *text* is what is indexed; documents with the same text share it. A *token* is a word of a text, and is told by its
-number, from 0. A *blot* is a fingerprint of a few tokens in a row; a *key* is what of it the index stores. A *passage*
-is a run of tokens that stands in several places.
+A *text* is the unit that is indexed; documents with the same text share it. A *token* is a word of a text, numbered from
+0. A *blot* is a fingerprint of k consecutive tokens; a *key* is the part of a blot that the index stores. A *passage* is
+a run of tokens that occurs in several places.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 KEY_BITS = 40
 """How many bits of a blot an index stores, unless the blotter gives fewer.
 
-In 10 million blots one that is looked up and is not there is taken for one of them once in 100,000 times. Where the index
-keeps texts, whatever is reported is compared word by word afterwards.
+In an index of 10 million blots, looking up an absent blot gives a false match once in 100,000 times. If the index stores
+texts, every match is verified word by word before it is reported.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a passage stands. Ends are behind the last token, or character; characters are code points of the text."""
+    """A position of a passage. Ends are exclusive; characters are code points of the text."""
 
     doc_id: str
     token_start: int
@@ -35,10 +35,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A run of *tokens* tokens that stands in all of *places*, which are in the order in which documents were added.
+    """A run of *tokens* tokens that occurs in all of *places*, which are in the order in which documents were added.
 
-    *text* is how it is written in the first place; None if the index keeps no texts. In the answer to a question,
-    *asked* is where it stands in the text that was asked about, whose ``doc_id`` is empty.
+    *text* is the wording at the first place; None if the index stores no texts. In the result of a query, *asked* is the
+    position in the text of the query, with an empty ``doc_id``.
     """
 
     text: str | None
@@ -48,12 +48,12 @@ class Passage:
 
     @property
     def documents(self) -> int:
-        """In how many documents it stands."""
+        """How many documents have the passage."""
         return len({place.doc_id for place in self.places})
 
     @property
     def score(self) -> int:
-        """What it would save to have it once: tokens x (documents - 1)."""
+        """How many tokens would be saved by storing the passage once: tokens x (documents - 1)."""
         return self.tokens * (self.documents - 1)
 
 
@@ -61,7 +61,7 @@ class Passage:
 class Hit:
     """A document that shares passages with a text.
 
-    *score* is the containment of the text in the document: which share of the text's tokens stands in a shared passage,
+    *score* is the containment of the text in the document: the share of the text's tokens that are in a shared passage,
     from 0 to 1 (after Broder, "On the resemblance and containment of documents", 1997).
     """
 
@@ -72,7 +72,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class IndexedDocument:
-    """A name under which a text was added, and the host whose page it is ("" if none)."""
+    """The id of a document, and its host ("" if none)."""
 
     doc_id: str
     host: str
@@ -80,9 +80,9 @@ class IndexedDocument:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """How an index was made; all its segments have the same.
+    """How an index was made. All its segments have the same parameters.
 
-    *tokeniser* is name and version, such as ``words/1``; *blotter* what `blots.blotter_of` makes one from.
+    *tokeniser* is name and version, such as ``words/1``; *blotter* is a specification for `blots.blotter_of`.
     """
 
     tokeniser: str
@@ -93,11 +93,11 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Posts:
-    """Which keys stand in which texts: three arrays of the same length.
+    """Which keys occur in which texts: three arrays of the same length.
 
-    *keys* are uint64; *texts* int64 numbers of texts; *where* int64. Where the index keeps texts, a text has one post
-    of a key, and *where* is its spot (see the module `spots`). Else it has one of each blot, and *where* is the ordinal:
-    the number of the blot among all blots of its text, in the order of the text.
+    *keys* are uint64; *texts* int64 text numbers; *where* int64. If the index stores texts, a text has one post per key,
+    and *where* is the spot of the key (see the module `spots`). Otherwise a text has one post per blot, and *where* is the
+    ordinal: the number of the blot among all blots of its text, in the order of the text.
     """
 
     keys: NDArray[np.uint64]
@@ -107,10 +107,10 @@ class Posts:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Where the blots of one text stand, in the order of the text: what an index without texts keeps instead.
+    """The positions of the blots of one text, in their order. An index without texts stores outlines instead.
 
-    Arrays of int64 of the same length: the first token of each blot, the character where that begins, and the character
-    behind the blot's last token.
+    Arrays of int64 of the same length: the first token of each blot, the character where that token begins, and the end
+    (exclusive) of the characters of the blot's last token.
     """
 
     token_starts: NDArray[np.int64]

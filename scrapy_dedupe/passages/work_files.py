@@ -1,4 +1,4 @@
-"""Files of a work folder of which single items are read, without the memory that mapping them takes in the end."""
+"""Temporary files with random access to items, which do not use as much memory as mapping the whole file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WINDOW: Final = 1 << 22
-"""So many items of a file are mapped at a time."""
+"""How many items of a file are mapped at a time."""
 
 _CODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
 class Items:
-    """A file of numbers in the order of bytes of this machine, which somebody else writes."""
+    """A file of numbers in native byte order. This class only reads it; other code writes it."""
 
     def __init__(self, path: Path, dtype: type = np.uint32) -> None:
         self._path = path
@@ -30,15 +30,15 @@ class Items:
         self._fd = -1
 
     def between(self, start: int, end: int) -> NDArray:
-        """The items from *start* to *end*."""
+        """The items from *start* to before *end*."""
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDONLY)
         size = self._dtype.itemsize
         return np.frombuffer(os.pread(self._fd, (end - start) * size, start * size), self._dtype)
 
     def some(self, numbers: NDArray[np.int64]) -> NDArray:
-        """The items of these numbers."""
-        # What was read of a mapped file stays in memory for as long as it is mapped, and what is around it.
+        """The items at the positions *numbers*."""
+        # Pages of a mapped file stay in memory as long as the mapping exists, so map one window at a time.
         order = np.argsort(numbers, kind="stable")
         numbers = numbers[order]
         found = np.empty(len(numbers), self._dtype)
@@ -58,9 +58,9 @@ class Items:
 
 
 class WrittenTexts:
-    """Texts of which parts can be read by the numbers of their characters.
+    """Texts whose parts can be read by character position.
 
-    All characters of a text are written with the same number of bytes, 1, 2 or 4, as its largest one needs it.
+    All characters of a text are written with the same number of bytes: 1, 2 or 4, as its largest character needs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class WrittenTexts:
         self._size = 0
 
     def add(self, texts: Sequence[str]) -> None:
-        """Write texts behind those that are there; they are numbered from 0."""
+        """Append texts; they are numbered from 0."""
         for text in texts:
             width, data = _encoded(text)
             self._offsets.append(self._size)
@@ -79,11 +79,11 @@ class WrittenTexts:
             self._size += len(data)
 
     def finish(self) -> None:
-        """All texts are written."""
+        """Flush the file after the last text."""
         self._file.flush()
 
     def slice(self, text: int, start: int, end: int) -> str:
-        """The characters from *start* to *end* of a text."""
+        """The characters from *start* to before *end* of a text."""
         width = self._widths[text]
         data = os.pread(self._file.fileno(), (end - start) * width, self._offsets[text] + start * width)
         return data.decode(_CODINGS[width], "strict" if width == 1 else "surrogatepass")
@@ -93,10 +93,10 @@ class WrittenTexts:
 
 
 def _encoded(text: str) -> tuple[int, bytes]:
-    """A text with as few bytes a character as all of them can have, and how many."""
+    """The number of bytes per character, which is as small as possible, and the encoded text."""
     try:
         return 1, text.encode(_CODINGS[1])
     except UnicodeEncodeError:
         data = text.encode(_CODINGS[2], "surrogatepass")
-    # Characters above U+FFFF take two units.
+    # Characters above U+FFFF take two units, so they need the next width.
     return (2, data) if len(data) == 2 * len(text) else (4, text.encode(_CODINGS[4], "surrogatepass"))

@@ -1,7 +1,7 @@
-"""A folder for what a long question keeps on the disk meanwhile.
+"""A folder for the temporary files of a long query.
 
-It is removed at the end, also after an error. What a process that was killed has left is removed by the next one that
-works beside it: each folder has a file that its process holds locked.
+The folder is removed at the end, also after an error. A folder that a killed process has left is removed by the next
+process that uses the same parent folder: each folder has a file that its process keeps locked.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def work_folder(index: Path, parent: Path | None) -> Iterator[Path]:
-    """A new folder below *parent*, or below that for temporary files, to answer a question about *index* in.
+    """A new folder below *parent*, or below the default folder for temporary files, for a query on *index*.
 
-    Raises StoreUnavailable if it cannot be written, or if the index cannot be read meanwhile.
+    Raises StoreUnavailable if the folder cannot be written to, or if reading the index fails within the block.
     """
     place = Path(tempfile.gettempdir()) if parent is None else parent
     folder = None
@@ -41,7 +41,7 @@ def work_folder(index: Path, parent: Path | None) -> Iterator[Path]:
             held = os.open(Path(folder, _HELD), os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 lock(held)
-                if _is_held(Path(folder, _HELD)):  # there are locks here
+                if _is_held(Path(folder, _HELD)):  # the file system has locks
                     _remove_left(place)
                 yield Path(folder)
             finally:
@@ -50,21 +50,21 @@ def work_folder(index: Path, parent: Path | None) -> Iterator[Path]:
         named = str(error.filename or "")
         if folder is None or named.startswith(folder) or error.errno in _NO_SPACE:
             raise StoreUnavailable(
-                f"The files that extract needs meanwhile cannot be kept in {place}: {error.strerror or error}. See to"
-                " the space and the permissions there, or name another folder with --work or in TMPDIR."
+                f"The temporary files of extract cannot be written to {place}: {error.strerror or error}. Check the free"
+                " space and the permissions there, or name another folder with --work or in TMPDIR."
             ) from error
         raise StoreUnavailable(
-            f"The index {index} cannot be read any more: {named or 'a file'}: {error.strerror or error}."
-            " See to its disk and the permissions there."
+            f"The index {index} can no longer be read: {named or 'a file'}: {error.strerror or error}."
+            " Check its disk and the permissions there."
         ) from error
 
 
 def _remove_left(place: Path) -> None:
-    """Remove the folders of processes that are gone."""
+    """Remove the folders of processes that have ended."""
     for held in place.glob(f"{PREFIX}*/{_HELD}"):
-        # Another process may be removing it as well; a folder of another user stays.
+        # Another process may remove the folder at the same time; folders of other users cannot be removed.
         with contextlib.suppress(OSError):
-            # Whoever has just made the file may not have locked it yet.
+            # A process that has just created the file may not have locked it yet.
             if time.time() - held.stat().st_mtime > _NEW_S and not _is_held(held):
                 shutil.rmtree(held.parent)
 
