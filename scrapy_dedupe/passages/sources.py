@@ -1,16 +1,17 @@
 """The documents in folders, files, archives and JSON lines, as a stream.
 
-A word of a call is a file, a folder, a pattern with the wildcards of `glob`, the URL of an archive, or ``-`` for JSON
-lines on standard input. A folder stands for all below it, in the order of names, each real folder once. What a file
-holds is told by `forms`. The id of a document is
+A source on the command line is a file, a folder, a pattern with the wildcards of `glob`, the URL of an archive, or ``-``
+for JSON lines on standard input. A folder means all files below it, in the order of their names; a folder that is
+reachable several times, through links, is read once. `file_types` detects the form of a file. The id of a document is
 
-- of a file its path as it was found from the word, with ``/`` between its parts, or relative to a base folder;
-- of a page in an archive its URL: of responses with status 200 to GET whose Content-Type is one of text, and of revisits
-  whose original is in one of the archives, which come last;
-- of a JSON line what stands in a field of it.
+- for a file, its path, starting with the source as it was given, with ``/`` between its parts, or relative to a base
+  folder;
+- for a page in an archive, its URL; pages are responses to GET requests with status 200 and a text Content-Type, and, after
+  all others, revisits whose original is in one of the archives;
+- for a JSON line, the content of one of its fields.
 
-Nothing is decoded here: `intake` does that, in other processes. Memory holds one document at a time, of bounded size,
-however large a file is or swells. What is damaged is a fault; what is passed over is counted.
+Documents are not decoded here: `text_reading` does that, in other processes. Memory holds one document at a time, of
+bounded size, even if a file is larger or compressed. Damaged input is reported as a fault; skipped input is counted.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ _WILDCARDS: Final = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """*host* is that of all documents, None where their ids tell it. *base* is what the ids of files are relative to.
+    """Options of reading. *host* is the host of all documents; None derives it from their ids.
 
-    *without* is a folder that is no source, that of the index. No document is larger than *max_bytes*.
+    The ids of files are relative to *base*. *without* is a folder to exclude, such as the index itself. Documents larger
+    than *max_bytes* are skipped.
     """
 
     rules: PageRules
@@ -67,7 +69,7 @@ class SourceOptions:
 
 
 class DocumentSources:
-    """What *words* stand for. Raises UsageError for a word that names nothing, before anything is read."""
+    """The sources that *words* name. Raises UsageError for one that matches nothing, before anything is read."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class DocumentSources:
         self._folders: set[tuple[int, int]] = set()
 
     def documents(self) -> Iterator[RawDocument]:
-        """Yield the documents, in the order of the words, once. Raises what `Faults.add` raises."""
+        """Yield the documents once, in the order of the sources. Raises what `Faults.add` raises."""
         with closing(
             Pages(
                 self._options.rules,
@@ -106,7 +108,7 @@ class DocumentSources:
             yield from pages.of_revisits()
 
     def _stored(self) -> Iterator[RawDocument]:
-        # It may have been made since.
+        # Checked here and not in __init__, since the folder may have been created in between.
         if self._options.without is not None and self._options.without.is_dir():
             self._folders.add(_identity(self._options.without.stat()))
         for place in self._places:
@@ -121,25 +123,25 @@ class DocumentSources:
                 yield from self._file(Path(place), is_named=True)
 
     def _below(self, folder: Path) -> Iterator[RawDocument]:
-        # Folders that are still to be read, the next one last: as deep as the disk may go, without recursion.
+        # Iterators over the folders on the current path, the deepest one last: no recursion, so any depth works.
         waiting: list[Iterator[Path]] = [iter(self._entries(folder))]
         while waiting:
             path = next(waiting[-1], None)
             if path is None:
                 waiting.pop()
-            elif os.path.isdir(path):  # noqa: PTH112 - it tells of no errors, which opening will
+            elif os.path.isdir(path):  # noqa: PTH112 - raises no errors; opening the file reports them
                 waiting.append(iter(self._entries(path)))
             else:
                 yield from self._file(path, is_named=False)
 
     def _entries(self, folder: Path) -> list[Path]:
-        """What is in a folder, in order; nothing if it was read already."""
+        """The paths in a folder, sorted; empty if the folder was already read."""
         place = folder.as_posix()
         try:
             identity = _identity(folder.stat())
             if identity in self._folders:
                 if folder.is_symlink():
-                    self._skipped.add("link", place, "the folder that it links to is read anyway")
+                    self._skipped.add("link", place, "the folder that it links to is read already")
                 return []
             self._folders.add(identity)
             with os.scandir(folder) as entries:
@@ -172,7 +174,7 @@ class DocumentSources:
             yield from self._archive(path, place)
         elif form == OPEN:
             self._skipped.add(
-                "open", place, "a crawl has it open, or was killed; warc salvage mends such a file"
+                "open", place, "a crawl is writing it, or was killed; warc salvage repairs such a file"
             )
         elif form == BINARY:
             self._pass_over_binary(place, is_named=is_named)
@@ -182,7 +184,7 @@ class DocumentSources:
         try:
             data = file.read(limit + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            self._faults.add(place, f"it cannot be unpacked ({error})")
+            self._faults.add(place, f"it cannot be decompressed ({error})")
             return
         if len(data) > limit:
             self._skipped.add("large", place, f"it has more than {limit} bytes")
@@ -197,11 +199,11 @@ class DocumentSources:
             yield RawDocument(doc_id, self._options.host, data, form, place)
 
     def _pass_over_binary(self, place: str, *, is_named: bool) -> None:
-        what = "it is no text, and no archive or file of JSON lines by its name"
+        what = "it is not text, and not an archive or a JSON lines file by its name"
         self._pass_over("binary", place if is_named else "", what, is_named=is_named)
 
     def _pass_over(self, reason: str, place: str, what: str, *, is_named: bool) -> None:
-        """Count a file that nobody expects to be read, unless it was named by itself."""
+        """Count a file that is not expected to be readable, unless the user named the file itself."""
         self._skipped.add("no-text" if is_named else reason, place, what)
 
     def _lines(self, file: IO[bytes], place: str) -> Iterator[RawDocument]:
@@ -228,24 +230,24 @@ class DocumentSources:
                 self._faults.add(shown(str(member)), _unreadable(error))
 
     def _doc_id(self, place: str) -> str:
-        """The id of the document in a file. Raises UsageError for one outside of the base folder."""
+        """The id of the document in a file. Raises UsageError if the file is outside of the base folder."""
         if self._base is not None and place != STANDARD_INPUT and not is_url(place):
             try:
                 place = Path(os.path.abspath(place)).relative_to(self._base).as_posix()  # noqa: PTH100
             except ValueError:
                 raise UsageError(
-                    f"{place} is not below {self._options.base}. Give --base a folder that all files are below."
+                    f"{place} is not below {self._options.base}. Give --base a folder that contains all files."
                 ) from None
         return id_of_name(place)
 
 
 def id_of_name(name: str) -> str:
-    r"""What the id of a document can be of the name of a file, or of a word of a call, that has bytes which are no UTF-8.
+    r"""A valid document id for a file name, or for a command line argument, that may have bytes that are not UTF-8.
 
     >>> id_of_name("caf\udce9.txt")
     'caf\\xe9.txt'
     """
-    # Such a name has surrogates for these bytes, which no text can have.
+    # Such a name has surrogates for these bytes, but a document id must not contain surrogates.
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -257,14 +259,14 @@ def _places_of(word: str) -> list[str]:
     found = sorted(glob.glob(word, recursive=True)) if _WILDCARDS & set(word) else []  # noqa: PTH207 - absolute ones
     if not found:
         raise UsageError(
-            f"{word!r} names nothing that is there. Name files, folders, patterns such as 'folder/*.warc.gz', or - for"
+            f"{word!r} matches nothing. Name files, folders, patterns such as 'folder/*.warc.gz', or - for"
             " JSON lines on standard input."
         )
     return found
 
 
 def _is_index(folder: Path) -> bool:
-    """Whether the folder has a passage index, as far as its manifest can be read."""
+    """Whether the folder has a passage index with a readable manifest."""
     try:
         return read_manifest(folder) is not None
     except StoreError:
@@ -276,7 +278,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _whole(file: BufferedReader, start: bytes) -> IO[bytes]:
-    """A file of which *start* was read, from its beginning and unpacked."""
+    """The decompressed content of a file from its beginning. *start* was already read."""
     if len(start) < START_BYTES:
         stored: IO[bytes] = io.BytesIO(start)
     else:
@@ -292,7 +294,7 @@ def _unreadable(error: OSError) -> str:
 
 
 def _without_place(error: DamagedInput, place: str) -> str:
-    """What is wrong, without the name of the file, which is told in any case."""
+    """The message of an error without the name of the file, which the fault names anyway."""
     where = shown(place) if is_url(place) else str(Path(place).absolute())
     message = str(error)
     return (

@@ -1,14 +1,14 @@
-"""From raw documents to texts that an index takes: content codings undone, bytes decoded, markup made text.
+"""Converting raw documents to the texts that are indexed: decode content codings and characters, extract text of markup.
 
-This is the expensive half of reading, and it is pure: it runs in worker processes, on what `sources` gives. Functions that
-the caller passes in decode the pages of archives and make their canonical texts, because the rooms of this package do not
-know each other.
+This is the expensive part of reading. It has no side effects and runs in worker processes, on the output of `sources`.
+The caller passes in the functions that decode archived pages and compute their canonical texts, since the subpackages
+must not import each other.
 
-Encodings. The pages of archives are decoded as a crawl decodes them. Of a file, a byte order mark decides; then, for
-markup, the charset that the document declares; then UTF-8; a declared name that is no charset is ignored. Bytes that are
-wrong in an encoding become U+FFFD, and such documents are counted.
+Encodings: archived pages are decoded as a crawl decodes them. For a file, a byte order mark decides, then, for markup,
+the charset that the document declares, then UTF-8; unknown declared charsets are ignored. Invalid bytes become U+FFFD,
+and such documents are counted.
 
-Memory. A batch is prepared in pieces as it is read, since a small body may swell to a large one.
+Memory: a batch is converted in pieces, since a small compressed body may have a large text.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ if TYPE_CHECKING:
 QUIET: Final[dict[str, str]] = {
     "binary": "binary files",
     "index": "folders of other passage indexes",
-    "link": "links to folders that are read anyway",
+    "link": "links to folders that are read already",
     "special": "pipes, sockets and devices",
     "status": "responses with another status than 200",
-    "method": "answers to other requests than GET",
-    "type": "pages that are no text",
+    "method": "responses to other requests than GET",
+    "type": "pages that are not text",
     "revisit": "revisits whose original is in none of these files",
 }
-"""Why something is passed over that nobody would expect in the index, with words for it."""
+"""Reasons for skipping that are expected, with a description. They are only counted."""
 
 LOUD: Final[dict[str, str]] = {
-    "open": "archives that a crawl has open",
-    "no-text": "files that were named and are no text",
+    "open": "archives that a crawl is writing",
+    "no-text": "named files that are not text",
     "large": "documents that are too large",
     "hostile": "pages whose markup would take too long",
-    "coding": "pages whose content coding cannot be undone",
-    "encoding": "pages whose declared encoding is no charset",
+    "coding": "pages whose content coding cannot be decoded",
+    "encoding": "pages whose declared encoding is not a known charset",
 }
-"""Why something is passed over that the user has to know of."""
+"""Reasons for skipping that the user must know about, with a description."""
 
 _KEPT: Final = 1_000
 _BATCH_BYTES: Final = 2 << 20
 _BATCH_DOCUMENTS: Final = 1_000
-# Characters of texts that are prepared at once.
+# How many characters are prepared together.
 _PIECE: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RawDocument:
-    """A document as it was found. *data* is a text, or bytes as they are stored.
+    """A document as it was found. *data* is a text, or the bytes as stored.
 
-    *headers* are those of a page in an archive, None for other documents. *place* tells where it was found: a file, and
-    what in it.
+    *headers* are the HTTP headers of an archived page, None for other documents. *place* says where the document was
+    found: the file and the position in it.
     """
 
     doc_id: str
@@ -84,9 +84,9 @@ class RawDocument:
 
 @dataclass(slots=True)
 class Skipped:
-    """How many documents were passed over, by reason, and the first thousand of those *to_name* that have to be named.
+    """Counts of skipped documents by reason. *named* has the first thousand of the *to_name* documents to be reported.
 
-    *replaced* counts documents that were taken with U+FFFD for what was wrong in their encoding; they are named as well.
+    *replaced* counts documents that were indexed with U+FFFD for invalid bytes; they are reported as well.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -95,15 +95,15 @@ class Skipped:
     replaced: int = 0
 
     def add(self, reason: str, place: str = "", sentence: str = "") -> None:
-        """Count one; with a *place* it is named."""
+        """Count a skipped document; with a *place* it is also reported."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         if place:
             self._name(place, sentence.rstrip(".") or (QUIET | LOUD)[reason])
 
     def add_replaced(self, place: str) -> None:
-        """Count and name one that was taken with U+FFFD."""
+        """Count and report a document that has U+FFFD for invalid bytes."""
         self.replaced += 1
-        self._name(place, "it has bytes that are wrong in its encoding, now U+FFFD")
+        self._name(place, "it has invalid bytes in its encoding, replaced by U+FFFD")
 
     def _name(self, place: str, reason: str) -> None:
         self.to_name += 1
@@ -111,7 +111,7 @@ class Skipped:
             self.named.append(Fault(place, reason))
 
     def take(self, other: Skipped) -> None:
-        """Add what another one has counted."""
+        """Add the counts of *other*."""
         for reason, count in other.counts.items():
             self.counts[reason] = self.counts.get(reason, 0) + count
         self.named += other.named[: max(0, _KEPT - len(self.named))]
@@ -120,17 +120,17 @@ class Skipped:
 
     @property
     def loud(self) -> int:
-        """How many were passed over for a reason that the user has to know of."""
+        """How many documents were skipped for a reason that the user must know about."""
         return sum(self.counts.get(reason, 0) for reason in LOUD)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """How documents are read; it can be sent to another process.
+    """How documents are read. Can be pickled.
 
-    *canonical* makes a page of a kind its text; it raises one of *hostile* where that would take too long. *decoded_page*
-    decodes a page of an archive, given its URL, its headers and its body without content codings; it returns ``type`` or
-    ``encoding`` for a page that cannot be read.
+    *canonical* returns the canonical text of a page, given its kind and content; it raises one of *hostile* if that would
+    take too long. *decoded_page* decodes an archived page, given its URL, its headers and its body without content
+    codings; it returns ``type`` or ``encoding`` for a page that cannot be read.
     """
 
     canonical: Callable[[str, str], str]
@@ -141,9 +141,9 @@ class ReadingOptions:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a batch: what the index takes, in pieces, and what was passed over.
+    """The result of a batch: documents prepared for the index, in pieces, and counts of skipped ones.
 
-    *text_bytes* counts the texts as UTF-8, *read_bytes* the batch as it was read.
+    *text_bytes* is the size of the texts as UTF-8, *read_bytes* the size of the batch as it was read.
     """
 
     prepared: tuple[Prepared, ...]
@@ -153,7 +153,7 @@ class Taken:
 
 
 def batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
-    """The documents in pieces that are worth sending to another process."""
+    """The documents in batches that are large enough to send to another process."""
     batch: list[RawDocument] = []
     size = 0
     for document in documents:
@@ -167,15 +167,15 @@ def batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
 
 
 def weight_of(batch: Sequence[RawDocument]) -> int:
-    """How many bytes of memory the documents of a batch take."""
+    """The size of the documents of a batch in memory, in bytes."""
     return sum(sys.getsizeof(document.data) for document in batch)
 
 
 def take(batch: Sequence[RawDocument], reading: ReadingOptions, parameters: Parameters) -> Taken:
-    """Read a batch and prepare it for an index with *parameters*."""
+    """Convert a batch to texts, and prepare them for an index with *parameters*."""
     skipped = Skipped()
     pieces = _pieces(texts_of(batch, reading, skipped))
-    # A loop would keep each piece until there is the next one.
+    # A loop variable would keep each piece in memory until the next one is complete.
     prepared = tuple(map(partial(prepare, parameters=parameters), pieces))
     return Taken(
         prepared,
@@ -186,7 +186,7 @@ def take(batch: Sequence[RawDocument], reading: ReadingOptions, parameters: Para
 
 
 def texts_of(batch: Iterable[RawDocument], reading: ReadingOptions, skipped: Skipped) -> Iterator[Text]:
-    """Yield the documents of a batch as (doc_id, host, text), in their order, and count what is passed over."""
+    """Yield the documents of a batch as (doc_id, host, text), in their order, and count skipped ones."""
     for document in batch:
         text = _text_of(document, reading, skipped)
         if text is not None:
@@ -237,9 +237,11 @@ def _page_of(
         return None
     page = reading.decoded_page(document.doc_id, headers, body)
     if isinstance(page, str):
-        skipped.add(page, document.place if page in LOUD else "", "its declared encoding is no charset")
+        skipped.add(
+            page, document.place if page in LOUD else "", "its declared encoding is not a known charset"
+        )
         return None
-    # What a server calls a text may be anything.
+    # The Content-Type may be wrong, so the content is checked too.
     if is_binary_text(page.text):
         skipped.add("type")
         return None
@@ -249,7 +251,7 @@ def _page_of(
 
 
 def decoded(data: bytes, kind: str) -> tuple[str, bool]:
-    r"""The text of a file, and whether something was wrong in its encoding and is U+FFFD now.
+    r"""The text of a file, and whether invalid bytes were replaced by U+FFFD.
 
     >>> decoded(b"caf\xc3\xa9", PLAIN), decoded(b"caf\xe9", PLAIN)
     (('café', False), ('caf\ufffd', True))

@@ -1,6 +1,6 @@
-"""What was seen during crawls, in figures and as a page.
+"""Statistics of crawls, as data and as a page.
 
-:mod:`.observations` looks on during a crawl, in bounded memory; :mod:`.kept` is the form in which a store keeps that.
-:mod:`.sums` makes of several crawls one :class:`.figures.Report`, which ``report --json`` prints and :mod:`.page`
-draws.
+:mod:`.observations` collects them during a crawl, in bounded memory; :mod:`.serialization` is the form in which a store
+keeps them. :mod:`.sums` combines several crawls into one :class:`.figures.Report`, which ``report --json`` prints and
+:mod:`.page` renders.
 """

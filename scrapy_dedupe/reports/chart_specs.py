@@ -1,8 +1,8 @@
-"""The charts of a report as Vega-Lite specifications, each for a wide and for a narrow screen.
+"""The charts of a report as Vega-Lite specifications, each for a wide and a narrow screen.
 
-Colours are CSS variables and ``currentColor``, which the page gives a value for light and for dark. Every mark says in
-its description what it shows, with exact numbers. Places on the axes are computed here, so that a chart shows what the
-tables say and nothing is stacked, sorted or rounded on the way. Legends and titles are in the page.
+Colours are CSS variables and ``currentColor``; the page defines them for light and dark mode. The description of every
+mark has its exact numbers. All positions are computed here, so that Vega does not stack, sort or round anything and a
+chart shows the same numbers as its table. Legends and titles are in the page.
 
 See https://vega.github.io/vega-lite/docs/spec.html
 """
@@ -34,7 +34,7 @@ KINDS = {
     "near": ("Nearly equal to another", "var(--second)"),
     "unknown": ("Not judged (error)", "var(--third)"),
 }
-"""The kinds of verdicts, with their words and colours."""
+"""The kinds of verdicts, with their labels and colours."""
 
 _ROWS, _ROWS_NARROW = 10, 6
 _NAMES_PX = 240
@@ -43,7 +43,7 @@ _SIZE_UNITS = (("bytes", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB",
 _CONFIG = {
     "font": "Arial, Helvetica, sans-serif",
     "axis": {
-        # It would be read as a linear scale from one number to another; each mark says more.
+        # Screen readers would read the axis as a linear scale; the marks have better descriptions.
         "aria": False,
         "labelColor": "currentColor",
         "titleColor": "currentColor",
@@ -62,7 +62,7 @@ _CONFIG = {
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Something that is drawn as two bars, one on the other: what one and several of each are, and their values of a row."""
+    """A quantity drawn as two stacked bars: singular and plural labels of each part, and a function for the two values."""
 
     title: str
     first: tuple[str, str]
@@ -101,7 +101,7 @@ def measured(rows: Iterable[TimeSlice | Share]) -> list[Measure]:
 
 
 def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
-    """Pages, filtered requests and bytes over time; None if nothing happened, or all in one slice."""
+    """Pages, filtered requests and bytes over time; None if there is at most one slice, or nothing but zeros."""
     places = time_axis.placed(slices)
     measures = measured(place.slice for place in places)
     if not measures or len(places) < 2:
@@ -148,7 +148,7 @@ def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
 
 
 def verdicts(counts: dict[str, int], *, wide: bool) -> Spec | None:
-    """How many pages had each verdict; None if none had one."""
+    """The number of pages per verdict; None if there are none."""
     known = [(kind, counts[kind]) for kind in KINDS if counts.get(kind)]
     known += [(kind, count) for kind, count in counts.items() if kind not in KINDS and count]
     whole = sum(count for _, count in known)
@@ -164,14 +164,14 @@ def verdicts(counts: dict[str, int], *, wide: bool) -> Spec | None:
         bars.append({"row": row, "low": 0, "high": count, "color": color, "label": label})
     if not bars:
         return None
-    # The text behind the longest bar needs room.
+    # Leave room for the text after the longest bar.
     width = WIDE // 2 - _NAMES_PX - 16 if wide else NARROW - 30
     domain = [0, 1.6 * max(bar["high"] for bar in bars)]
     return {**head(), **_lying(rows, bars, width, wide=wide, domain=domain)}
 
 
 def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
-    """How many near copies had which similarity; None if there are none."""
+    """The number of near copies per similarity; None if there are none."""
     known = [found for found in bins if found.pages]
     if not known:
         return None
@@ -189,7 +189,7 @@ def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
     x = {
         "field": "left",
         "type": "quantitative",
-        # Not narrower than that, or rounded labels would be the same.
+        # A narrower domain would round different labels to the same text.
         "scale": {"domain": [min(0.95, *(found.low for found in known)), 1.0], "nice": False},
         "axis": {
             "format": ".0%",
@@ -210,7 +210,7 @@ def bin_text(found: Bin) -> str:
 
 
 def shares(rows: Sequence[Share], *, wide: bool) -> Spec | None:
-    """The largest rows, a panel for each measure, side by side or one below the other; None if there is nothing."""
+    """The largest rows, with a panel for each measure, side by side or stacked; None if there is nothing to show."""
     shown = [row for row in rows if row.name != OTHERS][: _ROWS if wide else _ROWS_NARROW]
     measures = measured(shown)
     if not measures:
@@ -236,7 +236,7 @@ def shares(rows: Sequence[Share], *, wide: bool) -> Spec | None:
 
 
 def head() -> Spec:
-    """What every specification has."""
+    """The common properties of all specifications."""
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "background": None,
@@ -246,7 +246,7 @@ def head() -> Spec:
 
 
 def _titled(measure: Measure, rows: Iterable[Any]) -> tuple[str, int]:
-    """The title of a panel, and by what its values are divided."""
+    """The title of a panel, and the divisor of its values."""
     if not measure.is_size:
         return measure.title, 1
     largest = max((sum(measure.values(row)) for row in rows), default=0)
@@ -255,7 +255,7 @@ def _titled(measure: Measure, rows: Iterable[Any]) -> tuple[str, int]:
 
 
 def _bars(measure: Measure, row: Any, divisor: int) -> list[dict[str, Any]]:
-    """The two bars of a row, one on the other, those that are empty left out."""
+    """The two stacked bars of a row, without empty ones."""
     first, second = measure.values(row)
     bars = [
         (0, first, measure.first, "var(--first)"),
@@ -299,7 +299,7 @@ def _lying(
     is_named: bool = True,
     domain: list[float] | None = None,
 ) -> Spec:
-    """Bars from left to right; the name of a row stands before its bar, on a narrow screen above it."""
+    """Horizontal bars. The name of a row is left of its bar, or above it on a narrow screen."""
     above = 0.12 if wide else 0.5
     y_scale = {"domain": [0, len(rows)], "reverse": True, "nice": False}
     bars = [{**bar, "top": bar["row"] + above, "bottom": bar["row"] + 0.88} for bar in bars]
@@ -312,7 +312,7 @@ def _lying(
     layers = [_rectangles(bars, {"x": x, "x2": {"field": "high"}, "y": y, "y2": {"field": "bottom"}})]
     texts = []
     if is_named:
-        # On the left of its column, so that a wider font than the one that is measured here has room.
+        # Left-aligned in the column: a font that is wider than the one measured here still fits.
         place: Spec = (
             {"align": "left", "dx": -_NAMES_PX, "limit": _NAMES_PX - 30}
             if wide
@@ -323,8 +323,10 @@ def _lying(
         )
     if domain is not None:
         middle = (above + 0.88) / 2
-        beside = {"align": "left", "dx": 6}
-        texts.append(("text", [{**row, "at": row["end"], "y": row["row"] + middle} for row in rows], beside))
+        after_bar = {"align": "left", "dx": 6}
+        texts.append(
+            ("text", [{**row, "at": row["end"], "y": row["row"] + middle} for row in rows], after_bar)
+        )
     for field, values, place in texts:
         layers.append(
             {
@@ -359,7 +361,7 @@ def _counts_axis(bars: list[dict[str, Any]], steps: int, **more: Any) -> Spec:
     axis = {
         "title": None,
         "values": ticks,
-        # Vega would write 0k.
+        # Vega's format for zero would be 0k.
         "labelExpr": "datum.value ? replace(format(datum.value, '~s'), 'G', 'bn') : '0'"
         if largest >= 10_000
         else "format(datum.value, ',~f')",
@@ -371,7 +373,7 @@ def _counts_axis(bars: list[dict[str, Any]], steps: int, **more: Any) -> Spec:
 
 
 def _ticks(largest: float, steps: int, *, is_whole: bool) -> list[float]:
-    """Round numbers from 0 to *largest* or a little more, in at most *steps* steps.
+    """Round numbers from 0 to at least *largest*, in at most *steps* steps.
 
     >>> _ticks(1, 5, is_whole=True), _ticks(93, 5, is_whole=True), _ticks(2.2, 3, is_whole=False)
     ([0.0, 1.0], [0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.0, 1.0, 2.0, 3.0])

@@ -1,7 +1,7 @@
-"""The charts of a report as SVG, drawn by vl-convert (the extra ``report``).
+"""The charts of a report as SVG, rendered by vl-convert (the extra ``report``).
 
-Each chart is drawn twice, for a wide and for a narrow screen; the page shows one of them. The SVG is put into the page
-itself: it names no other file, its colours are those of the page, and its marks can be reached by keyboard.
+Each chart is rendered for a wide and for a narrow screen; the page shows one of them. The SVG is inlined into the page: it
+refers to no other file, uses the colours of the page, and its marks can be reached with the keyboard.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .chart_specs import Spec
     from .figures import Report
 
-# The newest that both the oldest vl-convert that is allowed and the newest one have.
+# The newest version that both the oldest supported and the newest vl-convert provide.
 _VEGA_LITE = "5.20"
 
 _ROOT = re.compile(r"<svg [^>]*>")
@@ -40,19 +40,19 @@ TITLES = {
     "statuses": "Pages and bytes by HTTP status",
     "graph": "Crawls that need each other",
 }
-"""What the charts are called."""
+"""The titles of the charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart: two SVG elements, for screens of at least and of less than 700 pixels."""
+    """One chart as two SVG elements: for screens of at least 700 pixels, and for narrower ones."""
 
     wide: str
     narrow: str
 
 
 def charts_of(report: Report) -> dict[str, Chart]:
-    """The charts of a report by name; one that would be empty is not there.
+    """The charts of a report by name. Empty charts are left out.
 
     Raises :class:`~scrapy_dedupe.errors.SettingError` if vl-convert is not installed.
     """
@@ -81,20 +81,20 @@ def _svg(spec: Spec, name: str, screen: str) -> str:
             f"A report as a page needs the package vl-convert-python, which is not installed ({error}). Run: pip install"
             ' "scrapy-dedupe[report]"'
         ) from error
-    # No address is allowed: all data is in the specification.
+    # No URL may be loaded: all data is in the specification.
     drawn = vl_convert.vegalite_to_svg(spec, vl_version=_VEGA_LITE, allowed_base_urls=[])
     return _for_page(drawn, name, screen)
 
 
 def _for_page(svg: str, name: str, screen: str) -> str:
-    """The element as it stands in the page: ids are its own, and marks have a tooltip and take the focus.
+    """The element for the page, with unique ids and with marks that have a tooltip and can be focused.
 
-    The Tab key reaches the first mark of a chart; from there the arrow keys go on, if scripts may run.
+    The Tab key reaches the first mark of a chart; from there the arrow keys move, if scripts may run.
     """
     root = _ROOT.search(svg)
     size = re.search(r'width="([\d.]+)" height="([\d.]+)" viewBox="([^"]*)"', root[0]) if root else None
     if root is None or size is None:
-        raise ValueError(f"vl-convert drew the chart {name} in a form that is not known: {svg[:200]!r}")
+        raise ValueError(f"vl-convert returned an unknown form of the chart {name}: {svg[:200]!r}")
     ids: dict[str, str] = {}
 
     def own_id(found: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
-"""Which crawls need which, drawn as arcs.
+"""The dependencies of crawls, drawn as arcs.
 
-The crawls stand in a column in the order in which they started, so that every arc goes up to an earlier one, and names
-do not cover each other however many there are.
+The crawls are in a column in the order of their start. Every arc therefore goes up to an earlier crawl, and names never
+overlap.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from .figures import CrawlFigures, CrawlGraph, GraphNode
 
 MOST_ARCS = 200
-"""More arcs than this cannot be told apart: what is missing is drawn first, then the shortest ones. The table has all."""
+"""More arcs are unreadable: missing crawls are drawn first, then the shortest arcs. The table has all."""
 
 _STEPS = 24
 _ROW_PX = 24
 
 
 def ordered(graph: CrawlGraph, crawls: Sequence[CrawlFigures]) -> list[GraphNode]:
-    """The crawls of the graph, the earliest first; those whose start nobody knows come before all others."""
+    """The crawls of the graph by start; those with an unknown start come first."""
     started = {node.id: node.started or "" for node in graph.nodes}
     started.update({crawl.id: crawl.started for crawl in crawls if crawl.started})
     return sorted(graph.nodes, key=lambda node: (started[node.id], node.id))
@@ -44,7 +44,7 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
     arcs: list[dict[str, Any]] = []
     for number, edge in enumerate(edges[:MOST_ARCS]):
         start, end = rows[edge.crawl], rows[edge.needs]
-        # Nearly a half circle where there is room for it, and flatter than one where there are many crawls.
+        # Nearly a semicircle if there is room for it, flatter if there are many crawls.
         rows_apart = abs(start - end)
         reach = min(math.sqrt(rows_apart / len(nodes)), 0.7 * _ROW_PX * rows_apart / width)
         label = f"{wording.clean(edge.crawl)} needs {wording.clean(edge.needs)}"
@@ -137,7 +137,7 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
                 "type": "text",
                 "align": "left",
                 "baseline": "middle",
-                # On the left of its column, so that a wider font than the one that is measured here has room.
+                # Left-aligned in the column: a font that is wider than the one measured here still fits.
                 "dx": -names_px,
                 "limit": names_px - 34,
                 "aria": False,

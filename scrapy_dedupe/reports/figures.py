@@ -1,7 +1,7 @@
-"""The figures of a report: what ``report --json`` prints, and what the page is made of.
+"""The figures of a report: the output of ``report --json``, and the data of the page.
 
-Sizes are in bytes, times are ISO 8601 in UTC. Texts that come from the web (URLs, host names, MIME types) are at most
-2,000 characters long and hold no control characters and no lone surrogates; they are not escaped for HTML.
+Sizes are in bytes, times are ISO 8601 in UTC. Texts from the web (URLs, host names, MIME types) have at most 2,000
+characters, without control characters and lone surrogates; they are not escaped for HTML.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OTHERS = "(others)"
-"""The name of the last row of a list of shares, if it holds what has no row of its own."""
+"""The name of the last row of a list of shares, which sums up all names without their own row."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrawlFigures:
     """One crawl. ``state``: ``committed``, ``uncommitted`` (running, or waiting for a decision), ``canceled``,
-    ``not archived`` (of the content layer alone) or ``not in the index`` (archived, with another index).
+    ``not archived`` (only the content layer was used) or ``not in the index`` (archived, with another index).
 
-    ``spider`` and the times are None where nobody knows them. ``has_details``: what was seen during the crawl is kept;
-    without it the counts come from the index alone, and ``requests_filtered`` and ``verdicts`` from the stats of its
-    commit, if there are any.
+    ``spider`` and the times are None if unknown. ``has_details``: observations of the crawl are stored. Without them, the
+    counts come from the index, and ``requests_filtered`` and ``verdicts`` from the stats of its commit, if there are any.
     """
 
     id: str
@@ -41,8 +40,8 @@ class CrawlFigures:
 class Totals:
     """The sums over the crawls.
 
-    ``responses`` are the records with a payload of their own, ``revisits`` those without. ``duplicates`` are pages that
-    were ``unchanged``, ``exact`` or ``near``; ``dropped`` those of them that the spider did not get.
+    ``responses`` are records with their own payload, ``revisits`` records without. ``duplicates`` are pages that were
+    ``unchanged``, ``exact`` or ``near``; ``dropped`` are duplicates that the spider did not get.
     """
 
     requests_filtered: int
@@ -57,7 +56,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """What happened in ``seconds`` from ``start`` on. Times at which no crawl ran have no slices."""
+    """The counts of ``seconds`` seconds from ``start`` on. There are no slices for times at which no crawl ran."""
 
     start: str
     seconds: int
@@ -70,10 +69,10 @@ class TimeSlice:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What fell to one host, MIME type or status, the largest first. The last row may be :data:`OTHERS`.
+    """The counts of one host, MIME type or status; the largest come first. The last row may be :data:`OTHERS`.
 
-    ``requests_filtered`` is None for MIME types and statuses: a request that is not sent has neither. ``is_bound``:
-    there may be more, since some came before the name was noticed among many; that is in the last row.
+    ``requests_filtered`` is None for MIME types and statuses, since a filtered request has no response. ``is_bound``: the
+    counts are lower bounds, since earlier ones of this name may be included in the last row.
     """
 
     name: str
@@ -89,7 +88,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """How many near copies have an estimated similarity from ``low`` up to, but not including, ``high``.
+    """The number of near copies with an estimated similarity from ``low`` to before ``high``.
 
     The last bin includes its end, 1.0.
     """
@@ -101,7 +100,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A page that repeats another. ``kind``: ``exact`` or ``near``, with its ``similarity``."""
+    """A page that duplicates another one. ``kind``: ``exact`` or ``near``, with its ``similarity``."""
 
     url: str
     kind: str
@@ -110,10 +109,10 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """Pages at other URLs with the text of the one at ``url``, which was read first and is not counted.
+    """Pages at other URLs with the text of the page at ``url``, which was read first and is not counted.
 
-    ``is_bound``: there may be more pages, since some came before the group was noticed among many.
-    ``least_similarity`` is 1.0 where all are equal.
+    ``is_bound``: the counts are lower bounds, since earlier pages of the group may not be counted.
+    ``least_similarity`` is 1.0 if all texts are equal.
     """
 
     url: str
@@ -127,10 +126,11 @@ class DuplicateGroup:
 
 @dataclass(frozen=True, slots=True)
 class UrlFilterFigures:
-    """The URL filter of one crawl, as its stats ``dedupe/url/…`` say. What they do not say is None.
+    """The URL filter of one crawl, from its stats ``dedupe/url/…``. Missing stats are None.
 
-    ``estimated_error`` is the probability that the next new URL is taken for seen, ``expected_lost`` the number of
-    pages that were lost so. ``confirmed`` and ``false_positives``: answers that the exact set confirmed or corrected.
+    ``estimated_error`` is the probability that the next new URL is filtered wrongly, ``expected_lost`` the expected number
+    of pages lost that way. ``confirmed`` and ``false_positives`` count filter answers that the exact set confirmed or
+    corrected.
     """
 
     crawl: str
@@ -147,10 +147,10 @@ class UrlFilterFigures:
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A crawl. ``state`` is None for one that is needed and is not in the index.
+    """A crawl. ``state`` is None if it is needed but not in the index.
 
-    ``needs_unknown`` says why the index may not know all that it needs; None if it does. ``is_in_report``: its figures
-    are in the report. ``started`` is None where nobody knows it.
+    ``needs_unknown`` says why the index may not know all dependencies of the crawl; None if it does. ``is_in_report``: the
+    figures of the crawl are in the report. ``started`` is None if unknown.
     """
 
     id: str
@@ -164,7 +164,7 @@ class GraphNode:
 class GraphEdge:
     """Revisits of ``crawl`` refer to records of ``needs``, in ``files`` of its files.
 
-    ``is_missing``: the other crawl, or one of the files, is not there.
+    ``is_missing``: the other crawl, or one of the files, does not exist.
     """
 
     crawl: str
@@ -175,9 +175,9 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class CrawlGraph:
-    """Which crawls need which: those of the report, all that these need, and those that need one of them.
+    """Dependencies between crawls: the reported ones, all that these need, and those that need one of them.
 
-    ``left_out`` is how many more there are.
+    ``left_out`` is the number of further crawls.
     """
 
     nodes: list[GraphNode]
@@ -187,12 +187,12 @@ class CrawlGraph:
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """A pattern of URLs most of whose pages brought little that was new.
+    """A URL pattern most of whose pages had little new content.
 
-    ``pages`` were judged and are not ``unchanged``. ``exact`` and ``near`` of them are copies of pages at other URLs;
-    ``template`` others are none, and have hardly a word besides what their host puts on many pages. ``share`` is that
-    of the three, from 0 to 1. Of a page with parameters and the same one without, the first is the copy, whichever was
-    read first.
+    ``pages`` were judged and are not ``unchanged``. ``exact`` and ``near`` are the copies among them of pages at other
+    URLs. ``template`` counts pages that are not copies, but have hardly any text besides the template of their host.
+    ``share`` is the share of these three kinds, from 0 to 1. If a page with parameters and the same page without them are
+    equal, the one with parameters counts as the copy, whichever was read first.
     """
 
     pattern: str
@@ -206,10 +206,10 @@ class Trap:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What crawls saw and saved. ``made`` is the time of the report, ``version`` that of scrapy-dedupe.
+    """The statistics and savings of crawls. ``made`` is the time of the report, ``version`` that of scrapy-dedupe.
 
-    ``notes`` are sentences about what is not known, and what was left out. ``more_groups`` is the number of groups that are
-    not in ``groups``, None if it is not known.
+    ``notes`` are sentences about unknown and omitted data. ``more_groups`` is the number of groups that are not in
+    ``groups``, None if unknown.
     """
 
     made: str

@@ -1,6 +1,6 @@
-"""The largest groups of pages with one text, by the URL of the page that was read first.
+"""The largest groups of pages with the same text, identified by the URL of the page that was read first.
 
-Pages that are unchanged since an earlier visit are in none: all of a site that is crawled again would be.
+Pages that are unchanged since an earlier visit are excluded: otherwise a repeated crawl would count the whole site.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KINDS = ("exact", "near")
 
 
 class Group(Row):
-    """Pages that repeat the one at ``url``."""
+    """Pages that duplicate the page at ``url``."""
 
     __slots__ = ("examples", "kinds", "least", "url")
 
@@ -39,7 +39,7 @@ class Groups(HeavyHitters[Group]):
         super().__init__(_MOST_GROUPS, _MOST_BYTES)
 
     def count(self, original_url: str, url: str, kind: str, similarity: float | None) -> None:
-        """Note that the page at *url* repeats the one at *original_url*; *kind*: ``exact`` or ``near``."""
+        """Record that the page at *url* duplicates the one at *original_url*; *kind*: ``exact`` or ``near``."""
         shown = shown_url(original_url)
         key = key_of(original_url, shown)
         group = self._row(key)
@@ -60,7 +60,7 @@ class Groups(HeavyHitters[Group]):
         return Group()
 
     def merge(self, other: Groups) -> None:
-        """Add what another one counted, over the bounds if need be."""
+        """Add the groups of *other*. The result may exceed the bounds."""
         for name, group in self._rows.items():
             if name not in other._rows:
                 group.missed += other.floor
@@ -81,7 +81,7 @@ class Groups(HeavyHitters[Group]):
         self.floor += other.floor
 
     def largest(self, most: int) -> list[DuplicateGroup]:
-        """The largest groups, the one with most pages first."""
+        """The largest groups, by number of pages."""
         found = sorted(self._rows.values(), key=lambda group: (-group.calls, group.url))
         return [
             DuplicateGroup(
@@ -97,17 +97,17 @@ class Groups(HeavyHitters[Group]):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in plain values, within the bounds."""
+        """Everything as plain values, within the bounds."""
         self.cut()
         return {"floor": self.floor, "rows": [_plain(name, group) for name, group in self]}
 
     def take(self, data: object) -> None:
-        """Fill this empty one with what :meth:`as_dict` gave. Raises :class:`ValueError` for anything else."""
+        """Restore the result of :meth:`as_dict` in an empty object. Raises :class:`ValueError` for invalid data."""
         plain = dict_of(data)
         for item in list_of(plain.get("rows")):
             key, url, missed, least, *rest = list_of(item)
             examples = [value for value in rest if isinstance(value, list)]
-            # There may be a count of unchanged pages before these two.
+            # Older data may have a count of unchanged pages before these two.
             *_, exact, near = (value for value in rest if not isinstance(value, list))
             group = Group(text_of(url))
             group.missed, group.least = count_of(missed), share_of(least)
@@ -134,5 +134,5 @@ def _plain(name: str, group: Group) -> list[Any]:
 def _example(values: list[Any]) -> Example:
     url, kind, similarity = values
     if kind not in _KINDS:
-        raise ValueError("no kind of copy")
+        raise ValueError("not a kind of duplicate")
     return Example(text_of(url), kind, None if similarity is None else share_of(similarity))

@@ -1,9 +1,9 @@
 """Rows by name, for any number of names in bounded memory.
 
 As in Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams,
-ICDT 2005) the rows that were counted least often make room for new ones, here many at once: when there are twice as
-many rows as there may be, or twice as many bytes of text in them. Whoever comes afterwards may have been counted
-before; ``missed`` of a new row is the most that can be, and no name without a row was counted more often than ``floor``
+ICDT 2005), the rows with the lowest counts are removed to make room for new ones. Here many are removed at once, when
+there are twice as many rows, or bytes of text, as the limit. A name that gets a new row may have been counted before:
+``missed`` of the row is an upper bound of these counts, and no name without a row has been counted more than ``floor``
 times.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Row:
-    """What is known of one name. ``calls``: how often it was counted; ``text_bytes``: the size of its texts in UTF-8."""
+    """The data of one name. ``calls``: how often it was counted; ``text_bytes``: the size of its texts in UTF-8."""
 
     __slots__ = ("calls", "missed", "text_bytes")
 
@@ -32,7 +32,7 @@ RowT = TypeVar("RowT", bound=Row)
 
 
 class HeavyHitters(Generic[RowT]):
-    """At most 2 x ``most_rows`` rows with at most 2 x ``most_bytes`` bytes of text, and one row more."""
+    """At most 2 x ``most_rows`` rows with 2 x ``most_bytes`` bytes of text, plus one row."""
 
     def __init__(self, most_rows: int, most_bytes: int) -> None:
         self._most_rows = most_rows
@@ -42,11 +42,11 @@ class HeavyHitters(Generic[RowT]):
         self.floor = 0
 
     def _make(self, name: str) -> RowT:
-        """A new row."""
+        """Create a row."""
         raise NotImplementedError
 
     def _give_up(self, row: RowT) -> None:
-        """Take note of what a row counted that is given up."""
+        """Called with a row that is removed, to keep its counts elsewhere."""
 
     def __iter__(self) -> Iterator[tuple[str, RowT]]:
         return iter(self._rows.items())
@@ -55,7 +55,7 @@ class HeavyHitters(Generic[RowT]):
         return len(self._rows)
 
     def _row(self, name: str) -> RowT:
-        """The row of a name, which may be a new one."""
+        """The row of a name, created if needed."""
         row = self._rows.get(name)
         if row is None:
             if len(self._rows) >= 2 * self._most_rows or self._text_bytes >= 2 * self._most_bytes:
@@ -67,10 +67,10 @@ class HeavyHitters(Generic[RowT]):
         return row
 
     def _take(self, name: object, row: RowT) -> None:
-        """Put a row that was stored in its place. Raises :class:`ValueError` for no name, and for one that comes twice."""
+        """Add a stored row. Raises :class:`ValueError` for an invalid or repeated name."""
         text = text_of(name)
         if text in self._rows:
-            raise ValueError("a name twice")
+            raise ValueError("a repeated name")
         self._put(text, row)
 
     def _put(self, name: str, row: RowT) -> None:
@@ -83,7 +83,7 @@ class HeavyHitters(Generic[RowT]):
         self._text_bytes += size
 
     def cut(self) -> None:
-        """Keep to the bounds: the rows of those that were counted most often."""
+        """Remove rows until the bounds are met. The rows with the highest counts are kept."""
         if len(self._rows) <= self._most_rows and self._text_bytes <= self._most_bytes:
             return
         kept: dict[str, RowT] = {}

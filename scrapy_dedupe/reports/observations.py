@@ -1,7 +1,7 @@
-"""What was seen during a crawl, in bounded memory.
+"""Observations of a crawl, in bounded memory.
 
-Counters are exact. Hosts, MIME types, statuses, groups of duplicates and patterns of URLs are those that came most
-often (see :mod:`.heavy_hitters`); what has no row of its own is in the sums all the same.
+Counters are exact. Hosts, MIME types, statuses, groups of duplicates and URL patterns have rows only for the most
+frequent ones (see :mod:`.heavy_hitters`); the sums include all others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 KINDS = ("unique", "unchanged", "changed", "exact", "near", "unknown")
-"""The kinds of verdicts, and one of the report's own: ``changed`` is nearly what its own URL had at an earlier visit."""
+"""The kinds of verdicts, and ``changed``: a near copy of an earlier version of the same URL, only used in reports."""
 DUPLICATES = ("unchanged", "changed", "exact", "near")
 BINS = 100
 
@@ -62,14 +62,14 @@ SHARE_COLUMNS = (
 TIME_COLUMNS = ("requests_filtered", "pages", "duplicates", "bytes_written", "bytes_conserved")
 
 SUMMED_STATS = ("dedupe/url/confirmed", "dedupe/url/false_positives", "dedupe/errors/report")
-"""Stats that each run of a job counts from 0 on; their sums over the runs are kept. Others are those of the last run."""
+"""Stats that each run of a job counts from 0. Their sums over the runs are kept; of other stats, the last run's value."""
 
 _MOST_STATS = 200
 _STATS_PREFIXES = ("dedupe/", "dupefilter/")
 
 
 class Observations:
-    """What was seen during a crawl, over all runs of its job. ``now`` gives the time in seconds since the epoch.
+    """The observations of a crawl, over all runs of its job. ``now`` returns the time in seconds since the epoch.
 
     Every method may be called from any thread.
     """
@@ -90,16 +90,16 @@ class Observations:
         self.groups = Groups()
         self.url_patterns = UrlPatterns()
         self.stats: dict[str, int | float] = {}
-        # The sums over the runs before this one.
+        # The stats of the earlier runs.
         self._earlier: dict[str, int | float] = {}
 
     @property
     def started_text(self) -> str:
-        """When the first run began, as ISO 8601 in UTC."""
+        """When the first run started, as ISO 8601 in UTC."""
         return iso_time(self.started)
 
     def filtered(self, url: str) -> None:
-        """Note a request that was filtered as seen."""
+        """Record a request that was filtered as a duplicate."""
         host = host_of(url)
         with self._lock:
             self.totals["requests_filtered"] += 1
@@ -120,12 +120,12 @@ class Observations:
         same_url: bool = False,
         is_bare: bool = False,
     ) -> None:
-        """Note a page with its verdict: ``kind`` and ``same_url`` are as it says. ``size_bytes`` is that of its body.
+        """Record a page with its verdict, whose ``kind`` and ``same_url`` are given. ``size_bytes`` is the size of its body.
 
-        ``is_bare``: a new page that has hardly a word besides what its host puts on many pages.
+        ``is_bare``: the page is new, but has hardly any text besides the template of its host.
         """
         if kind not in KINDS or kind == "changed":
-            raise ValueError(f"{kind!r} is no kind of verdict.")
+            raise ValueError(f"{kind!r} is not a kind of verdict.")
         is_duplicate = kind in DUPLICATES
         is_other = is_duplicate and original_url is not None and not (same_url or original_url == url)
         similarity = _checked_similarity(similarity)
@@ -151,11 +151,11 @@ class Observations:
                 self.groups.count(original_url, url, kind, similarity)
 
     def recorded(self, url: str, mime: str, status: int, kind: str, written: int, conserved: int) -> None:
-        """Note an exchange that the archive took. ``kind`` is that of the record, the sizes are in bytes."""
+        """Record an archived exchange. ``kind`` is the kind of its record; the sizes are in bytes."""
         written, conserved = _bounded(written), _bounded(conserved)
         is_response, is_revisit = int(kind == "response"), int(kind == "revisit")
         if not (is_response or is_revisit):
-            # It was skipped, and has no record: a row for it would have nothing in it.
+            # A skipped exchange has no record, so all its columns would be 0.
             return
         host, mime, word = host_of(url), mime_of(mime), _status_text(status)
         counts = ((3, is_response), (4, is_revisit), (5, written), (6, conserved))
@@ -171,7 +171,7 @@ class Observations:
             self._at_this_time((3, written), (4, conserved))
 
     def set_stats(self, stats: Mapping[str, object]) -> None:
-        """Keep the numbers about deduplication among the stats of this run, in the place of what was kept of it."""
+        """Keep the stats of deduplication of this run. They replace those of an earlier call."""
         kept = dict(self._earlier)
         for key in sorted(
             key for key in map(str, stats) if key.startswith(_STATS_PREFIXES) and len(key) <= 120
@@ -187,7 +187,7 @@ class Observations:
     def _at_this_time(self, *counts: tuple[int, int]) -> None:
         self._is_running = True
         self.ended = now = self._time()
-        # A clock may be set back.
+        # The clock may have been set back.
         self.started = min(self.started, now)
         self.timeline.count(now, counts)
 
@@ -195,7 +195,7 @@ class Observations:
         return min(max(self._now(), 0.0), float(LAST_SECOND))
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in plain values, for JSON; below 400 kB."""
+        """Everything as plain values for JSON; less than 400 kB."""
         with self._lock:
             if self._is_running:
                 self._at_this_time()
@@ -217,11 +217,11 @@ class Observations:
             }
 
     def copy(self) -> Observations:
-        """The same, on its own."""
+        """An independent copy."""
         return self.from_dict(self.as_dict(), self._now)
 
     def merge(self, other: Observations) -> None:
-        """Add what was seen during another crawl. Neither can go on then."""
+        """Add the observations of another crawl. Neither object may record anything afterwards."""
         for name, number in other.totals.items():
             self.totals[name] += number
         for kind, pages in other.verdicts.items():
@@ -236,14 +236,14 @@ class Observations:
 
     @classmethod
     def from_dict(cls, data: object, now: Callable[[], float] = time.time) -> Observations:
-        """What :meth:`as_dict` gave, to go on with.
+        """Restore the result of :meth:`as_dict`; the object can record more.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreRefused` for anything else, and for a newer format.
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused` for invalid data, and for a newer format.
         """
         format_ = data.get("format") if isinstance(data, dict) else None
         if isinstance(format_, int) and format_ > FORMAT:
             raise StoreRefused(
-                f"What was seen during the crawl has format {format_}, this version of scrapy-dedupe reads format"
+                f"The observations of the crawl have format {format_}, but this version of scrapy-dedupe reads format"
                 f" {FORMAT}. Upgrade scrapy-dedupe."
             )
         try:
@@ -252,7 +252,7 @@ class Observations:
                 raise ValueError("no format")
             return cls._read(plain, now)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
-            raise StoreRefused(f"What was seen during the crawl is damaged ({error}).") from error
+            raise StoreRefused(f"The observations of the crawl are damaged ({error}).") from error
 
     @classmethod
     def _read(cls, plain: dict[str, Any], now: Callable[[], float]) -> Observations:
@@ -264,7 +264,7 @@ class Observations:
         new.verdicts = {kind: count_of(verdicts[kind], MOST_PAGES) for kind in KINDS}
         new.similarities = [count_of(pages, MOST_PAGES) for pages in list_of(plain["similarities"])]
         if len(new.similarities) != BINS:
-            raise ValueError("another number of bins")
+            raise ValueError("wrong number of bins")
         new.timeline.take(plain["timeline"])
         new.hosts.take(plain["hosts"])
         new.mime_types.take(plain["mime_types"])
@@ -277,7 +277,7 @@ class Observations:
 
 
 def iso_time(seconds: float) -> str:
-    """A time since the epoch as ISO 8601 in UTC, as the index writes it.
+    """A time since the epoch as ISO 8601 in UTC, in the format of the index.
 
     >>> iso_time(1.5)
     '1970-01-01T00:00:01.500Z'
@@ -302,5 +302,5 @@ def _status_text(status: int) -> str:
 def _time_of(value: object) -> float:
     seconds = float(number_of(value))
     if not 0 <= seconds <= LAST_SECOND:
-        raise ValueError("no time")
+        raise ValueError("not a time")
     return seconds

@@ -1,8 +1,8 @@
-"""A report as one HTML page that can be opened from a file, kept and sent.
+"""A report as a single HTML page that can be opened from a file, kept and sent.
 
-The page refers to nothing outside: style, charts and the few lines of script are in it, and its Content-Security-Policy
-forbids the rest. Whatever comes from the web is escaped by Jinja (the extra ``report``), and only whole http(s) URLs
-become links. Each chart has a table with the same numbers, so nothing depends on colours, on a pointer or on scripts.
+The page refers to nothing outside: style, charts and a short script are included, and its Content-Security-Policy forbids
+everything else. Jinja (the extra ``report``) escapes all data from the web, and only complete http(s) URLs become links.
+Each chart has a table with the same numbers, so that the page is usable without colours, a pointer or scripts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from .figures import Report
 
 CARDS_SHOWN = 10
-"""How many groups and traps are shown at once; the others are folded."""
+"""How many groups and traps are visible at first; the others are collapsed."""
 
 
 def page(report: Report) -> str:
-    """The page, as text to be written in UTF-8.
+    """Render the page as a string, to be encoded as UTF-8.
 
     Raises :class:`~scrapy_dedupe.errors.SettingError` if Jinja or vl-convert is not installed.
     """
@@ -62,14 +62,14 @@ def page(report: Report) -> str:
 
 
 def title(report: Report) -> str:
-    """What the page is called: the crawl that it is about, or how many there are."""
+    """The title of the page: the only crawl, or the number of crawls."""
     if len(report.crawls) == 1:
         return f"Crawl {wording.clean(report.crawls[0].id)}"
     return wording.counted(len(report.crawls), "crawl")
 
 
 def summary(report: Report) -> str:
-    """One sentence that says what was found again, and what that saved."""
+    """A one-sentence summary of duplicates and savings."""
     if not report.crawls:
         return "There is no crawl to report about."
     totals, parts = report.totals, []
@@ -96,14 +96,14 @@ def summary(report: Report) -> str:
         parts.append(f"{wording.size(whole)} were written; each response was stored whole")
     if not parts:
         parts.append("nothing was filtered, read or stored")
-    # A number and its unit stay on one line.
+    # Keep a number and its unit on one line.
     return re.sub(
         r"(?<=\d) (?=%|k?B\b|[MGTP]B\b)", "\N{NO-BREAK SPACE}", f"In {_which(report)}: {'; '.join(parts)}."
     )
 
 
 def _which(report: Report) -> str:
-    """The crawls of the report, and when they ran."""
+    """The crawls of the report, and the days on which they ran."""
     days = sorted(
         f"{found:%Y-%m-%d}"
         for crawl in report.crawls
@@ -120,13 +120,13 @@ def _which(report: Report) -> str:
 
 
 def _judged_and_repeated(verdicts: dict[str, int]) -> tuple[int, int] | tuple[None, None]:
-    """How many pages of a crawl were judged, and how many of them repeat a text; None if none is known."""
+    """The number of judged pages of a crawl, and how many of them are duplicates; None if there are none."""
     judged = sum(pages for kind, pages in verdicts.items() if kind != "unknown")
     return (judged, sum(verdicts.get(kind, 0) for kind in DUPLICATES)) if judged else (None, None)
 
 
 def _needs(report: Report) -> dict[str, list[Any]]:
-    """The edges of the graph by the crawl that needs something."""
+    """The edges of the graph, grouped by the crawl that depends on others."""
     needs: dict[str, list[Any]] = {}
     for edge in report.graph.edges:
         needs.setdefault(edge.crawl, []).append(edge)

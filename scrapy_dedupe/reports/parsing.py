@@ -1,4 +1,4 @@
-"""Checks of plain values that were stored; each raises :class:`ValueError` for what it does not expect."""
+"""Checks of stored plain values. Each raises :class:`ValueError` for an unexpected value."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
 MOST_PAGES = 2**50
-"""More pages than there are. The sum over thousands of crawls can be drawn in 64 bits."""
+"""A limit above any number of pages. The sum over thousands of crawls fits 64 bits, so that it can be drawn."""
 
 MOST_OF_ONE = 2**50
-"""More bytes than anything that is counted at once can have."""
+"""A limit above the number of bytes that can be counted at once."""
 
 _MOST_OF_ALL = 2**80
 _MOST_CHARS = 3_000
 
 
 def dict_of(value: object) -> dict[str, Any]:
-    """A dict, as it is."""
+    """Return *value* if it is a dict."""
     if not isinstance(value, dict):
-        raise ValueError("no dict")  # noqa: TRY004
+        raise ValueError("not a dict")  # noqa: TRY004
     return value
 
 
 def list_of(value: object) -> list[Any]:
-    """A list, as it is."""
+    """Return *value* if it is a list."""
     if not isinstance(value, list):
-        raise ValueError("no list")  # noqa: TRY004
+        raise ValueError("not a list")  # noqa: TRY004
     return value
 
 
 def text_of(value: object) -> str:
-    """A text of at most 3,000 characters, made harmless: other programs write to a shared store too."""
+    """A string of at most 3,000 characters, made harmless: other programs write to a shared store too."""
     if not isinstance(value, str) or len(value) > _MOST_CHARS:
-        raise ValueError("no short text")
+        raise ValueError("not a short string")
     return harmless(value, _MOST_CHARS)
 
 
 def count_of(value: object, most: int = _MOST_OF_ALL) -> int:
-    """A whole number from 0 to *most*."""
+    """An integer from 0 to *most*."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ValueError("no count")
+        raise ValueError("not a count")
     return value
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a finite number.
+    """Whether a value is a finite number.
 
     >>> is_number(10**400), is_number(float("nan")), is_number(True)
     (True, False, False)
@@ -62,7 +62,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def number_of(value: object) -> int | float:
     """A finite number."""
     if not is_number(value):
-        raise ValueError("no number")
+        raise ValueError("not a number")
     return max(-_MOST_OF_ALL, min(value, _MOST_OF_ALL)) if isinstance(value, int) else value
 
 
@@ -70,5 +70,5 @@ def share_of(value: object) -> float:
     """A number from 0 to 1."""
     number = float(number_of(value))
     if not 0 <= number <= 1:
-        raise ValueError("no share")
+        raise ValueError("not a share")
     return number

@@ -1,4 +1,4 @@
-"""The crawls that a report is about: those of the index, and those of which the content layer alone knows."""
+"""The crawls in a report: those in the index, and those that only the content layer has recorded."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _MOST_OUTSIDE = 100
 
 @dataclass(slots=True)
 class Reported:
-    """Crawls in the order of their start, with what they need of each other, and what is to be told of the choice.
+    """Crawls in the order of their start, their dependencies, and notes about the selection.
 
-    ``unreadable`` are crawls whose details are damaged, or of a newer version.
+    ``unreadable`` are crawls whose observations are damaged, or of a newer version.
     """
 
     crawls: list[CrawlSeen] = field(default_factory=list)
@@ -47,11 +47,11 @@ def reported_crawls(
     most: int,
     progress: Progress = NO_PROGRESS,
 ) -> Reported:
-    """The crawls with these ids, or the newest ones, at most *most* of them.
+    """The crawls with these ids, or without ids the *most* newest ones.
 
-    *stores* are those of the index and of the texts, that of the index first. Raises
+    *stores* are those of the index and of the texts, in this order. Raises
     :class:`~scrapy_dedupe.errors.CrawlStateError` for an unknown id, and :class:`~scrapy_dedupe.errors.StoreRefused`
-    for a named crawl whose details cannot be read.
+    for a named crawl whose observations cannot be read.
     """
     from scrapy_dedupe.crawls import CrawlIndex
     from scrapy_dedupe.crawls.dependencies import Dependencies
@@ -64,13 +64,13 @@ def reported_crawls(
     listed = sorted(
         (info for info in known.values() if info.state != "canceled"), key=lambda info: info.started or ""
     )
-    # Of those without an entry in the index their own data alone say when they were.
+    # The start of crawls that are not in the index is only known from their observations.
     wanted = dict.fromkeys(ids or [*(info.id for info in listed[-most:]), *others])
     for crawl in wanted:
         if crawl not in known and crawl not in others:
             raise CrawlStateError(
-                f"The store knows no crawl {crawl}, and nothing was kept of it. The verb crawls lists those of the"
-                " index."
+                f"The store has no crawl {crawl}, neither in the index nor in its reports. List the crawls of the index"
+                " with the verb crawls."
             )
     found = Reported()
     if not wanted:
@@ -79,13 +79,13 @@ def reported_crawls(
     with part(progress, "report", len(wanted), "crawls"):
         for crawl in counted(wanted, progress):
             seen.append(_seen(crawl, known.get(crawl), kept, found, is_named=bool(ids)))
-            # Any number of crawls may have only texts, and the observations of one take some 100 kB.
+            # The number of crawls without an index entry is not limited, and each takes about 100 kB.
             if not ids and len(seen) >= 2 * most:
                 seen = sorted(seen, key=_started)[-most:]
     seen.sort(key=_started)
     if not ids and len(listed) + len(others) > most:
         found.notes.append(
-            f"Of {number(len(listed) + len(others))} crawls the newest {most} are reported. Name others by their ids."
+            f"Only the newest {most} of {number(len(listed) + len(others))} crawls are reported. Give ids to choose others."
         )
         seen = seen[-most:]
     chosen = {crawl.id for crawl in seen}
@@ -93,15 +93,15 @@ def reported_crawls(
     found.unreadable = [crawl for crawl in found.unreadable if crawl in chosen]
     if found.unreadable:
         found.notes.append(
-            f"What is kept of {', '.join(found.unreadable[:5])} cannot be read: it is damaged, or of a newer version."
-            " It was left as it is."
+            f"The observations of {', '.join(found.unreadable[:5])} cannot be read: they are damaged, or of a newer"
+            " version. They were not changed."
         )
     found.graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
     return found
 
 
 class _Kept:
-    """What the stores have kept of crawls."""
+    """The observations that the stores have kept."""
 
     def __init__(self, stores: Iterable[Store]) -> None:
         self._stores: dict[str, Store] = {}
@@ -137,7 +137,7 @@ def _started(crawl: CrawlSeen) -> str:
 
 
 def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
-    """The crawls of a report, all that they need, and those that need one of them; of many the nearest ones."""
+    """The graph of the reported crawls, all that they need, and those that need one of them; the nearest of many."""
     chosen = set(crawls)
     related = dict.fromkeys(crawls)
     waiting = deque(crawls)

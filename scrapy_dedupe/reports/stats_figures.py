@@ -1,4 +1,4 @@
-"""Figures that are read from the stats of a crawl, which may hold anything."""
+"""Reads figures from the stats of a crawl, whose values may have any type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 2**63 - 1
 
 
 def count(stats: Mapping[str, object], key: str) -> int:
-    """A count, 0 if there is none.
+    """A count; 0 if it is missing or not a number.
 
     >>> count({"a": 3}, "a"), count({"a": "3"}, "a"), count({}, "a")
     (3, 0, 0)
@@ -24,7 +24,7 @@ def count(stats: Mapping[str, object], key: str) -> int:
 
 
 def time(stats: Mapping[str, object], key: str) -> str | None:
-    """A time as ISO 8601 in UTC, None if there is none.
+    """A time as ISO 8601 in UTC; None if it is missing or invalid.
 
     >>> time({"finish_time": "2026-11-28T10:00:00+00:00"}, "finish_time")
     '2026-11-28T10:00:00.000Z'
@@ -41,7 +41,7 @@ def time(stats: Mapping[str, object], key: str) -> str | None:
 
 
 def url_filter(crawl: str, stats: Mapping[str, object]) -> UrlFilterFigures | None:
-    """The URL filter of a crawl, None if it had none of ours."""
+    """The URL filter of a crawl; None if the crawl did not use one of this project."""
     if _count(stats.get("dedupe/url/capacity")) is None:
         return None
     counts = {

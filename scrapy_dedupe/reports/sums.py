@@ -1,4 +1,4 @@
-"""The report over several crawls."""
+"""Combines the observations of several crawls into a report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NARROW = BINS * 8 // 10
 
 @dataclass(frozen=True, slots=True)
 class CrawlSeen:
-    """What is known of a crawl: what the index says, None if it is not in it, and what was seen, None if not kept."""
+    """A crawl with its entry in the index and its observations; None for what is missing."""
 
     id: str
     info: CrawlInfo | None = None
@@ -56,11 +56,11 @@ def report_of(
     notes: Sequence[str] = (),
     made: datetime | None = None,
 ) -> Report:
-    """The report over *crawls*, in their order. ``notes`` come before those that are made here.
+    """The report over *crawls*, in their order. ``notes`` come before the notes that are made here.
 
-    ``made`` is the time of the report, now if it is None. Observations of a crawl that runs may go on meanwhile.
+    ``made`` is the time of the report; None means now. The observations may belong to a crawl that is still running.
     """
-    # A copy, since a crawl may go on, and since summing changes it.
+    # Copies, since a running crawl changes its observations, and merging changes them too.
     seen = [
         CrawlSeen(crawl.id, crawl.info, None if crawl.observations is None else crawl.observations.copy())
         for crawl in crawls
@@ -71,7 +71,7 @@ def report_of(
     url_filters = [
         found for crawl in seen if (found := stats_figures.url_filter(crawl.id, _stats(crawl))) is not None
     ]
-    # The first one is where all are added up, so this comes last.
+    # Merging changes the first observations, so it must come last.
     whole = _merged(seen)
     hosts = _shares(whole.hosts, MOST_HOSTS)
     mime_types = _of_answers(_shares(whole.mime_types, MOST_NAMES))
@@ -86,12 +86,12 @@ def report_of(
     if many := [name for name, rows in counted.items() if any(row.is_bound for row in rows)]:
         own_notes.append(
             f"There were too many {' and '.join(many)} to count each from its first page on. Figures with “at least” are"
-            " the least that they can be; the totals are exact."
+            " lower bounds; the totals are exact."
         )
     if graph.left_out:
         own_notes.append(
-            f"Of the crawls that these need or are needed by, {graph.left_out:,} more are left out of the graph; the verb"
-            " crawls graph shows all."
+            f"The graph leaves out {graph.left_out:,} more crawls that these need or are needed by. The verb crawls graph"
+            " shows all."
         )
     verdicts = {kind: sum(crawl.verdicts[kind] for crawl in figures) for kind in KINDS}
     return Report(
@@ -123,7 +123,7 @@ def _merged(crawls: Sequence[CrawlSeen]) -> Observations:
 
 
 def _stats(crawl: CrawlSeen) -> dict[str, object]:
-    """What is known of a crawl's stats; those of the commit are the newest ones, and of the last run alone."""
+    """The stats of a crawl. Those of the commit are the newest, but cover only the last run."""
     seen = {} if crawl.observations is None else dict(crawl.observations.stats)
     committed = {} if crawl.info is None or crawl.info.stats is None else crawl.info.stats
     summed = {key: max(seen[key], stats_figures.count(committed, key)) for key in SUMMED_STATS if key in seen}
@@ -137,7 +137,7 @@ def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:
     if seen is None:
         filtered = stats_figures.count(stats, "dupefilter/filtered")
         verdicts = {kind: stats_figures.count(stats, f"dedupe/content/{kind}") for kind in KINDS}
-        # The stats count such pages among those that are near, too.
+        # The stats count changed pages as near, too.
         verdicts["near"] = max(verdicts["near"] - verdicts["changed"], 0)
         ended = stats_figures.time(stats, "finish_time")
     else:
@@ -171,9 +171,9 @@ def _state(crawl: CrawlSeen) -> str:
 
 
 def _archived(crawl: CrawlSeen) -> tuple[int, int, int, int]:
-    """Responses, revisits, bytes written and bytes conserved, from where more of them are known.
+    """Responses, revisits, bytes written and bytes conserved, from the more complete source.
 
-    The index lags behind while a crawl runs, and what was seen lacks the last minute of a crawl that was killed.
+    While a crawl runs, the index is behind the observations; after a kill, the observations lack the last minute.
     """
     if crawl.observations is not None and not _is_cut(crawl):
         totals = crawl.observations.totals
@@ -187,7 +187,7 @@ def _archived(crawl: CrawlSeen) -> tuple[int, int, int, int]:
 
 
 def _is_cut(crawl: CrawlSeen) -> bool:
-    """Whether the index has more records of a crawl than were seen."""
+    """Whether the index has more records of a crawl than its observations."""
     if crawl.info is None or crawl.observations is None:
         return False
     totals = crawl.observations.totals
@@ -195,7 +195,7 @@ def _is_cut(crawl: CrawlSeen) -> bool:
 
 
 def _is_unsized(crawl: CrawlSeen) -> bool:
-    """Whether the bytes that a crawl wrote are known in part only."""
+    """Whether only a part of the bytes that a crawl wrote is known."""
     if crawl.info is None or not (crawl.observations is None or _is_cut(crawl)):
         return False
     return crawl.info.counts.total_urls > 0 and crawl.info.counts.total_crawl_size == 0
@@ -211,34 +211,34 @@ def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
     notes = []
     if bare := [crawl.id for crawl in crawls if crawl.observations is None]:
         notes.append(
-            f"Nothing is known of the course of {_named(bare)}: imported, made by another program or an earlier"
-            " version, or nothing was kept, as by classes that are set by hand without"
-            " scrapy_dedupe.extensions.ReportExtension. Only the counts of the index are shown, and the timeline, hosts,"
-            " groups and patterns are without them."
+            f"There are no observations of {_named(bare)}: imported, made by another program or an earlier version, or"
+            " not observed because the classes were set manually without scrapy_dedupe.extensions.ReportExtension. Only"
+            " their counts in the index are shown; the timeline, hosts, groups and patterns do not include them."
         )
     if cut := [crawl.id for crawl in crawls if _is_cut(crawl)]:
         notes.append(
-            f"The archive has more records of {_named(cut)} than were seen, as while it runs or after a kill: what is seen"
-            " is kept once a minute. The counts of records and bytes are those of the archive; requests, pages, the timeline"
-            " and the hosts, MIME types and statuses lack the rest."
+            f"The archive has more records of {_named(cut)} than were observed. This happens while a crawl runs and after a"
+            " kill, since observations are saved once a minute. The counts of records and bytes are those of the archive;"
+            " requests, pages, the timeline, hosts, MIME types and statuses are incomplete."
         )
     if unsized := [crawl.id for crawl in crawls if _is_unsized(crawl)]:
         notes.append(
-            f"The index learns the size of the files at the end of a crawl, so {_named(unsized)} may have written more"
-            " bytes than are shown."
+            f"The index gets the size of the files at the end of a crawl, so {_named(unsized)} may have written more bytes"
+            " than shown."
         )
     if failed := [crawl.id for crawl in crawls if stats_figures.count(_stats(crawl), "dedupe/errors/report")]:
         notes.append(
-            f"There were errors in seeing what {_named(failed)} did (dedupe/errors/report, in its log). Figures may be too"
-            " low."
+            f"Observing {_named(failed)} failed at times (dedupe/errors/report; see its log). Figures may be too low."
         )
     if waiting := [crawl.id for crawl in crawls if crawl.info and crawl.info.state == "uncommitted"]:
-        notes.append(f"Not committed: {_named(waiting)}. What is not committed may still change.")
+        notes.append(
+            f"Not committed: {_named(waiting)}. The figures of an uncommitted crawl may still change."
+        )
     return notes
 
 
 def _named(crawls: Sequence[str]) -> str:
-    """Crawls by id, the first ones of many.
+    """A list of crawl ids for a sentence; only the first ones of many.
 
     >>> _named(["a"]), _named(["a", "b"]), _named([str(number) for number in range(9)])
     ('the crawl a', 'the crawls a, b', 'the crawls 0, 1, 2, 3, 4 and 4 more')
@@ -273,7 +273,7 @@ def _timeline(whole: Observations) -> list[TimeSlice]:
 
 
 def _shares(tallies: Tallies, most: int) -> list[Share]:
-    """The names that were counted most often, and one row for the others if there are any."""
+    """The most frequent names, and a row for all others if there are any."""
     ranked = sorted(tallies, key=lambda item: (-item[1].calls, item[0]))
     shares = [_share(name, row, is_bound=row.missed > 0) for name, row in ranked[:most]]
     others = Tally(len(SHARE_COLUMNS))
@@ -288,12 +288,12 @@ def _share(name: str, row: Tally, *, is_bound: bool = False) -> Share:
 
 
 def _of_answers(shares: list[Share]) -> list[Share]:
-    """Without a count of requests that had no answer."""
+    """The shares without filtered requests, since these have no response."""
     return [replace(share, requests_filtered=None) for share in shares]
 
 
 def _bins(similarities: Sequence[int]) -> list[Bin]:
-    """From the lowest similarity that there was up to 1: in steps of 0.01, or of 0.05 if it is below 0.8."""
+    """Bins from the lowest similarity up to 1, in steps of 0.01, or of 0.05 if the lowest is below 0.8."""
     lowest = next((number for number, pages in enumerate(similarities) if pages), None)
     if lowest is None:
         return []

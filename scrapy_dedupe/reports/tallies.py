@@ -1,4 +1,4 @@
-"""Counters by name: what has no row of its own counts in one for all others, so sums stay exact."""
+"""Counters by name. Names without a row share one row, so that sums stay exact."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Tally(Row):
-    """The counters of one name, one a column."""
+    """The counters of one name, one per column."""
 
     __slots__ = ("counts",)
 
@@ -21,13 +21,13 @@ class Tally(Row):
         self.counts = [0] * columns
 
     def add(self, other: Tally) -> None:
-        """Add what another one counted."""
+        """Add the counters of *other*."""
         self.calls += other.calls
         self.counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
 
 
 class Tallies(HeavyHitters[Tally]):
-    """Counters in so many columns for each name; bounds as :class:`.heavy_hitters.HeavyHitters` has them."""
+    """Counters in *columns* columns for each name, with the bounds of :class:`.heavy_hitters.HeavyHitters`."""
 
     def __init__(self, columns: int, most_rows: int, most_bytes: int) -> None:
         super().__init__(most_rows, most_bytes)
@@ -35,18 +35,18 @@ class Tallies(HeavyHitters[Tally]):
         self.others = Tally(columns)
 
     def count(self, name: str, counts: Iterable[tuple[int, int]]) -> None:
-        """Add to the counters of *name*; each pair is a column and a number from 0 on."""
+        """Add to the counters of *name*; each pair is a column and a non-negative number."""
         row = self._row(name)
         for column, number in counts:
             row.counts[column] += number
 
     def sums(self) -> list[int]:
-        """The sum of each column over all names that ever were."""
+        """The sum of each column over all names, including those that no longer have a row."""
         rows = [self.others, *self._rows.values()]
         return [sum(row.counts[column] for row in rows) for column in range(self._columns)]
 
     def merge(self, other: Tallies) -> None:
-        """Add what another one counted, over its bounds if need be; :meth:`cut` keeps to them."""
+        """Add the counters of *other*. The result may exceed the bounds until the next :meth:`cut`."""
         for name, row in self._rows.items():
             if name not in other._rows:
                 row.missed += other.floor
@@ -62,7 +62,7 @@ class Tallies(HeavyHitters[Tally]):
         self.others.add(other.others)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in plain values, within the bounds."""
+        """Everything as plain values, within the bounds."""
         self.cut()
         return {
             "rows": [[name, row.calls, row.missed, *row.counts] for name, row in self],
@@ -71,7 +71,7 @@ class Tallies(HeavyHitters[Tally]):
         }
 
     def take(self, data: object) -> None:
-        """Fill this empty one with what :meth:`as_dict` gave. Raises :class:`ValueError` for anything else."""
+        """Restore the result of :meth:`as_dict` in an empty object. Raises :class:`ValueError` for invalid data."""
         plain = dict_of(data)
         for item in list_of(plain.get("rows")):
             name, *numbers = list_of(item)
@@ -83,7 +83,7 @@ class Tallies(HeavyHitters[Tally]):
     def _read(self, numbers: list[Any]) -> Tally:
         calls, missed, *counts = map(count_of, numbers)
         if len(counts) != self._columns:
-            raise ValueError("a row of another width")
+            raise ValueError("a row with a wrong number of columns")
         row = Tally(self._columns)
         row.calls, row.missed, row.counts = calls, missed, counts
         return row

@@ -1,4 +1,4 @@
-"""Texts from the web, made short and harmless before they are kept or shown."""
+"""Shortens texts from the web and removes harmful characters before they are stored or shown."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hashlib import blake2b
 MOST_CHARS = 2_000
 MOST_HOST_CHARS = 253
 
-# Besides control characters and lone surrogates those that change the direction of what follows, by which a URL can
-# be made to look like another one.
+# Control characters, lone surrogates, and characters that change the direction of the following text, which could make
+# a URL look like another one.
 _HARMFUL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
 _MIME_CHARS = re.compile(r"[a-z0-9!#$&^_.+*-]+/[a-z0-9!#$&^_.+*-]+")
@@ -18,7 +18,7 @@ _USER = re.compile(r"\A([A-Za-z][A-Za-z0-9+.-]*://)[^/?#]*@")
 
 
 def harmless(text: str, most_chars: int = MOST_CHARS) -> str:
-    r"""At most so many characters of a text, with U+FFFD for those that do harm.
+    r"""A text with at most *most_chars* characters, and U+FFFD for harmful characters.
 
     >>> harmless("a\tb" + chr(0xD800))
     'a�b�'
@@ -29,12 +29,12 @@ def harmless(text: str, most_chars: int = MOST_CHARS) -> str:
 
 
 def shown_url(url: str, most_chars: int = MOST_CHARS) -> str:
-    """A URL as it may be shown to others: harmless, and without a user name and password.
+    """A URL that may be shown to others: without harmful characters, user name and password.
 
     >>> shown_url("https://me:secret@example.com/"), shown_url("https://example.com//@me")
     ('https://example.com/', 'https://example.com//@me')
     """
-    # Before it is cut: a password may be a token of thousands of characters.
+    # Remove the user before shortening: a password may be a token of thousands of characters.
     return harmless(without_user(url), most_chars)
 
 
@@ -57,17 +57,17 @@ def host_of(url: str) -> str:
 
 
 def host_and_rest(url: str) -> tuple[str, str]:
-    """The host of a URL as :func:`host_of` gives it, and what stands behind it; empty if there is no host.
+    """The host of a URL as returned by :func:`host_of`, and the rest after it; the rest is empty if there is no host.
 
     >>> host_and_rest("https://example.com/a?b")
     ('example.com', '/a?b')
     """
-    # Without the help of urlsplit(), which raises for some hosts and takes ten times as long.
+    # urlsplit() raises for some hosts and takes ten times as long.
     found = _AUTHORITY.match(url)
     if found is None:
         return "(none)", ""
     host = found[1].rpartition("@")[2].lower()
-    # No host has a bracket of this kind, and what begins with one is our own.
+    # Values in parentheses are used by this module; no host starts with a parenthesis.
     is_host = host and not host.startswith("(")
     return harmless(host, MOST_HOST_CHARS) if is_host else "(none)", url[found.end() :]
 
@@ -85,9 +85,9 @@ def mime_of(content_type: str) -> str:
 
 
 def key_of(url: str, shown: str) -> str:
-    """What tells a URL from others: how it is shown, or a hash where others may be shown like it.
+    """A key that identifies a URL: its shown form, or a hash if other URLs may be shown the same way.
 
-    Of an enormous one both ends and the length count.
+    Only both ends and the length of a very long URL are hashed.
 
     >>> key_of("https://example.com/", "https://example.com/")
     'https://example.com/'

@@ -1,7 +1,7 @@
-"""The axis of the timeline: time as it passed while crawls ran.
+"""The axis of the timeline, without the time between crawls.
 
-Between two crawls there may be a month, and a crawl may take a minute. Where no crawl ran, the axis is broken: a gap
-takes a hundredth of it. A slice that would be too narrow to be seen is drawn a little wider.
+There may be a month between two crawls that take a minute each. The axis is therefore broken where no crawl ran: a gap
+takes a hundredth of it. A slice that is too narrow to be visible is drawn slightly wider.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GAPS_SHARE = 1 / 4
 
 @dataclass(frozen=True, slots=True)
 class PlacedSlice:
-    """A slice of the timeline, with its place on the axis. ``is_after_gap``: the axis is broken before it."""
+    """A slice of the timeline with its position on the axis. ``is_after_gap``: the axis is broken before it."""
 
     slice: TimeSlice
     start: datetime
@@ -37,7 +37,7 @@ class PlacedSlice:
 
     @property
     def text(self) -> str:
-        """When it was."""
+        """The time span in words."""
         is_short = (self.end - self.start).total_seconds() < 60
         until = "%H:%M" if self.start.date() == self.end.date() else "%Y-%m-%d %H:%M"
         seconds = ":%S" if is_short or self.start.second or self.end.second else ""
@@ -45,7 +45,7 @@ class PlacedSlice:
 
 
 def placed(slices: Iterable[TimeSlice]) -> list[PlacedSlice]:
-    """Slices in the order of time, each with its place from 0 on. One whose start is no time is left out."""
+    """The slices in the order of time, with positions from 0 on. Slices with an invalid start are left out."""
     known = [(start, found) for found in slices if (start := wording.moment(found.start)) is not None]
     known.sort(key=lambda pair: (pair[0], pair[1].seconds))
     whole = sum(found.seconds for _, found in known) or 1
@@ -66,9 +66,9 @@ def _is_gap(before: tuple[datetime, TimeSlice], after: tuple[datetime, TimeSlice
 
 
 def ticks(slices: list[PlacedSlice], most: int) -> list[tuple[float, list[str]]]:
-    """At most *most* places of the axis, each with the lines of its label: the time, and the date where it changes.
+    """At most *most* positions on the axis with the lines of their labels: the time, and the date where it changes.
 
-    The starts of what follows a gap come first; no two labels are so near that they would touch.
+    Starts after a gap have priority; labels keep enough distance not to touch each other.
     """
     if not slices:
         return []
@@ -77,7 +77,7 @@ def ticks(slices: list[PlacedSlice], most: int) -> list[tuple[float, list[str]]]
     chosen: list[PlacedSlice] = []
     for wanted in (slices[:1], [one for one in slices if one.is_after_gap], slices):
         for one in wanted:
-            # A label stands to the right of its tick, and the last one needs room too.
+            # Labels are to the right of their ticks, so the last one needs room too.
             if one.left <= whole - apart * 0.8 and all(
                 abs(one.left - other.left) >= apart for other in chosen
             ):

@@ -1,7 +1,7 @@
-"""Counters over time: slots whose width doubles when there are more than there may be.
+"""Counters over time, in slots. When there are too many slots, their width is doubled.
 
-A slot is a whole number of widths since the epoch, so those of several crawls fit on each other. In a run there is a
-slot for every moment, also for one at which nothing happened; times between runs have none.
+The start of a slot is a multiple of its width since the epoch, so that the slots of several crawls match. Within a run,
+there is a slot for all times, including those without events; between runs, there are no slots.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 MOST_SLOTS = 120
 LAST_SECOND = 2**37 - 1
-"""The end of every slot that begins by then, in the year 6325, can be written as a date."""
+"""The latest time, in the year 6325: even the end of a slot that begins then can be converted to a date."""
 
 
 class Timeline:
-    """Counters in so many columns for at most 120 slots, which are one second wide at first."""
+    """Counters in *columns* columns for at most 120 slots, whose initial width is one second."""
 
     def __init__(self, columns: int) -> None:
         self._columns = columns
@@ -28,9 +28,9 @@ class Timeline:
         self.seconds = 1
 
     def count(self, now_s: float, counts: Iterable[tuple[int, int]] = ()) -> None:
-        """Add to the counters of a moment (seconds since the epoch); each pair is a column and a number.
+        """Add to the counters at a time in seconds since the epoch; each pair is a column and a number.
 
-        Without any it is noted that the run goes on.
+        Without pairs, only record that the run is active.
         """
         second = int(min(max(now_s, 0), LAST_SECOND))
         slot = second // self.seconds
@@ -43,7 +43,7 @@ class Timeline:
     def _go_to(self, second: int) -> int:
         slot = second // self.seconds
         if self._newest is None or slot < self._newest:
-            # The first moment of a run, or a clock that was set back.
+            # The first event of a run, or a clock that was set back.
             self._slots.setdefault(slot, [0] * self._columns)
             while len(self._slots) > MOST_SLOTS:
                 self._double()
@@ -69,7 +69,7 @@ class Timeline:
             self._newest //= 2
 
     def merge(self, other: Timeline) -> None:
-        """Add what another one counted. The other one may be changed by it."""
+        """Add the counters of *other*, which may be modified."""
         while self.seconds < other.seconds:
             self._double()
         while other.seconds < self.seconds:
@@ -83,26 +83,26 @@ class Timeline:
             self._double()
 
     def slices(self) -> list[tuple[int, list[int]]]:
-        """Each slot in the order of time: its first second since the epoch, and its counters."""
+        """All slots in the order of time: the first second since the epoch, and the counters."""
         return [(slot * self.seconds, row) for slot, row in sorted(self._slots.items())]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in plain values."""
+        """Everything as plain values."""
         return {"seconds": self.seconds, "slots": [[slot, *row] for slot, row in sorted(self._slots.items())]}
 
     def take(self, data: object) -> None:
-        """Fill this empty one with what :meth:`as_dict` gave. Raises :class:`ValueError` for anything else.
+        """Restore the result of :meth:`as_dict` in an empty object. Raises :class:`ValueError` for invalid data.
 
-        What is counted from then on belongs to another run.
+        Later counts belong to another run.
         """
         plain = dict_of(data)
         seconds = count_of(plain.get("seconds"))
         slots = list_of(plain.get("slots"))
         if not 1 <= seconds <= LAST_SECOND + 1 or seconds & (seconds - 1) or len(slots) > MOST_SLOTS:
-            raise ValueError("no timeline")
+            raise ValueError("not a timeline")
         self.seconds = seconds
         for item in slots:
             slot, *row = map(count_of, list_of(item))
             if len(row) != self._columns or slot * seconds > LAST_SECOND:
-                raise ValueError("a slot of another kind")
+                raise ValueError("an invalid slot")
             self._slots[slot] = row

@@ -1,8 +1,8 @@
-"""The pattern of a URL: what many pages of one kind have in common.
+"""The pattern of a URL: a form that many pages of one kind have in common.
 
-``{n}`` stands for a number, ``{id}`` for a long number in hex or a UUID, ``{token}`` for another long word without
-sense, ``{value}`` for what a parameter is, ``{repeated}`` for parts of the path that come several times, and ``{name}``
-for any page of a folder.
+``{n}`` replaces a number, ``{id}`` a long hexadecimal number or a UUID, ``{token}`` another long random string,
+``{value}`` the value of a parameter, ``{repeated}`` parts of the path that are repeated, and ``{name}`` any page of a
+folder.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _WORDS = re.compile(r"[a-z]+(?:[-_][a-z0-9]+)+", re.IGNORECASE)
 
 
 class Patterns(NamedTuple):
-    """The patterns that a URL has: its path with the names of its parameters, and wider ones.
+    """The patterns of a URL: its path with the names of its parameters, and wider ones.
 
-    ``path``: all pages at the path, whatever their parameters; None if it has less than three. ``folder``: all pages
-    beside it, whatever their names; None if it has parameters. ``wide``: all pages of the host that have the parameter,
-    whatever their path, one for each; and all in whose paths a part comes again.
+    ``path``: all pages at the path, with any parameters; None if the URL has fewer than three. ``folder``: all pages in the
+    same folder; None if the URL has parameters. ``wide``: for each parameter, all pages of the host that have it, at any
+    path; and all pages whose path has a repeated part.
     """
 
     whole: str
@@ -49,7 +49,7 @@ class Patterns(NamedTuple):
 
 
 def patterns_of(url: str) -> Patterns:
-    """The patterns of a URL, of which the first 1,000 characters behind the host are looked at.
+    """The patterns of a URL. Only the first 1,000 characters after the host are used.
 
     >>> patterns_of("https://example.com/calendar/2026/11?month=12").whole
     'example.com/calendar/{n}/{n}?month={n}'
@@ -60,7 +60,7 @@ def patterns_of(url: str) -> Patterns:
     """
     host, rest = host_and_rest(url)
     path, _, query = rest[:_READ_CHARS].partition("#")[0].partition("?")
-    # What stands behind a semicolon is a parameter, too: ;jsessionid=12AB.
+    # The part after a semicolon is a parameter, too: ;jsessionid=12AB.
     path, _, beside = path.partition(";")
     parts = path[1:].split("/", 200)
     repeats = len(set(parts)) < len(parts)
@@ -74,7 +74,7 @@ def patterns_of(url: str) -> Patterns:
     for name, value in pairs:
         kind = "{n}" if _NUMBER.fullmatch(value) else "{value}"
         kinds[name] = kind if kinds.get(name, kind) == kind else "{value}"
-    # In one order, since a generator of links may put them in any.
+    # Sorted, since generated links may have any order of parameters.
     names = sorted(kinds)
     shown = list(dict.fromkeys(_parameter(name, kinds[name]) for name in names[:_MOST_NAMES]))
     more = "&…" if len(names) > _MOST_NAMES else ""
@@ -103,7 +103,7 @@ def _parameter(name: str, kind: str) -> str:
 
 
 def is_folder(pattern: str) -> bool:
-    """Whether a pattern stands for the pages of a folder.
+    """Whether a pattern means the pages of a folder.
 
     >>> is_folder("example.com/a/{name}"), is_folder("example.com/{n}")
     (True, False)
@@ -112,7 +112,7 @@ def is_folder(pattern: str) -> bool:
 
 
 def _folder(host: str, parts: Sequence[str]) -> str | None:
-    # A path may end with a slash.
+    # The path may end with a slash.
     end = 1 if parts[-1] or len(parts) == 1 else 2
     if parts[-end] in ("", "…", _REPEATED):
         return None
@@ -125,13 +125,13 @@ def _path(parts: list[str]) -> list[str]:
 
 
 def _has_repeated(parts: Sequence[str]) -> bool:
-    # Equal numbers may be a day and a month.
+    # Equal numbers are ignored: they may be a day and a month.
     words = [part for part in parts if part and not part.isdigit()]
     return len(set(words)) < len(words)
 
 
 def _part(part: str) -> str:
-    """One part of a path, with numbers and words without sense replaced.
+    """One part of a path, with numbers and random strings replaced.
 
     >>> [_part(part) for part in ("news", "page12.html", "3f2a90bc77", "2026-11-28", "ten-years-after-9-11-and-more-of-it")]
     ['news', 'page{n}.html', '{id}', '{n}-{n}-{n}', 'ten-years-after-{n}-{n}-and-more-of-it']
@@ -146,7 +146,7 @@ def _part(part: str) -> str:
 
 
 def _without_repeats(parts: list[str]) -> list[str]:
-    """The parts of a path, with {repeated} where up to four parts come again at once.
+    """The parts of a path, with {repeated} in place of immediate repetitions of up to four parts.
 
     >>> _without_repeats("a/b/a/b/a/b/c".split("/"))
     ['a', 'b', '{repeated}', 'c']
@@ -166,10 +166,10 @@ def _without_repeats(parts: list[str]) -> list[str]:
 
 
 def _period(parts: Sequence[str], place: int) -> int:
-    """How many parts from *place* on come again directly behind, 0 if none do."""
+    """How many parts from *place* on are repeated immediately after; 0 if none are."""
     for period in range(1, _LONGEST_PERIOD + 1):
         block = parts[place : place + period]
-        # Two slashes in a row repeat nothing, and two equal numbers may be a day and a month.
+        # Empty parts do not count as a repetition, and two equal numbers may be a day and a month.
         if (
             block == parts[place + period : place + 2 * period]
             and any(block)

@@ -1,8 +1,8 @@
-"""Patterns of URLs, and those most of whose pages brought little that was new.
+"""URL patterns, and those most of whose pages had little new content.
 
-Such pages repeat others, or have hardly a word besides what their host puts on many pages. The pattern may be a trap: a
-calendar without end, a session in the URL, filters in any combination, relative links that grow. It may as well be
-printer versions, or what a generator of manuals makes of nothing.
+Such pages duplicate others, or have hardly any text besides the template of their host. The pattern may be a trap: an
+endless calendar, a session in the URL, filters in any combination, growing relative links. It may also be harmless, such
+as printer versions, or empty pages of generated manuals.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ MOST_EXAMPLES = 3
 _MOST_PATTERNS = 400
 _MOST_BYTES = 40_000
 _EXAMPLE_CHARS = 500
-# A wider pattern stands for a narrower one only if it says more.
+# A wider pattern is reported instead of a narrower one only if it has this many times more such pages.
 _WIDER = 1.2
 
 
 class Pattern(Row):
     """The pages of one pattern.
 
-    ``exact`` and ``near`` have the text of pages at other URLs, ``bare`` ones are new and hardly have any of their own.
-    The ``examples`` are of these three.
+    ``exact`` and ``near`` count copies of pages at other URLs, ``bare`` new pages that have hardly any text besides the
+    template of their host. ``examples`` are URLs of these three kinds.
     """
 
     __slots__ = ("bare", "exact", "examples", "near", "unchanged")
@@ -44,18 +44,18 @@ class Pattern(Row):
 
     @property
     def different(self) -> int:
-        """The pages without those that are as they were: what was found out of them was found out earlier."""
+        """The number of pages without unchanged ones, which an earlier visit has already judged."""
         return self.calls - self.unchanged
 
     @property
     def fruitless(self) -> int:
-        """The pages that brought little that was new."""
+        """The number of pages with little new content."""
         return self.exact + self.near + self.bare
 
     def is_suspect(self, name: str) -> bool:
-        """Whether most pages brought little.
+        """Whether most pages had little new content.
 
-        That pages of one folder are short says little, so it has to be three quarters of them then.
+        Short pages in one folder are common, so for a doubtful folder three quarters of the pages are required.
         """
         if self.different < LEAST_PAGES:
             return False
@@ -64,22 +64,22 @@ class Pattern(Row):
         return not self.is_doubtful(name) or 4 * self.fruitless >= 3 * self.different
 
     def is_doubtful(self, name: str) -> bool:
-        """Whether it is a folder most of whose pages repeat no others."""
+        """Whether it is a folder most of whose pages are not copies."""
         return is_folder(name) and 2 * (self.exact + self.near) <= self.different
 
 
 class UrlPatterns(HeavyHitters[Pattern]):
-    """How many pages each pattern of URLs has, and how many of them brought little, in bounded memory."""
+    """Counts, for each URL pattern, the pages and those with little new content, in bounded memory."""
 
     def __init__(self) -> None:
         super().__init__(_MOST_PATTERNS, _MOST_BYTES)
 
     def count(self, url: str, kind: str, original_url: str | None = None, *, is_bare: bool = False) -> None:
-        """Note a page. ``original_url`` is that of the page at another URL that it repeats, None if it repeats none.
+        """Record a page. ``original_url`` is the URL of the page that it duplicates, None if there is none.
 
-        ``is_bare``: it has hardly a word besides what its host puts on many pages; that counts if it is ``unique``.
-        Which of two equal pages comes first is chance. So a page without parameters that repeats the same one with
-        parameters is no copy; the other one is.
+        ``is_bare``: the page has hardly any text besides the template of its host; this counts only if it is ``unique``.
+        The order in which two equal pages are read is random. If a page without parameters duplicates the same page with
+        parameters, the one with parameters therefore counts as the copy.
         """
         is_copy = original_url is not None and kind in ("exact", "near")
         is_plain = is_copy and original_url is not None and _is_plain(url, original_url)
@@ -97,9 +97,9 @@ class UrlPatterns(HeavyHitters[Pattern]):
                 known = self._rows.get(name)
                 if known is None:
                     continue
-                # It may have been counted as bare. No page counts twice.
+                # It may have been counted as bare; a page must not count twice.
                 known.bare -= known.bare > 0
-                # Of a row that was given up meanwhile the page itself may not be counted.
+                # If the row was removed and created again meanwhile, the page itself may not be counted.
                 if known.fruitless + known.unchanged < known.calls:
                     self._add_copy(known, kind, original_url)
 
@@ -121,7 +121,7 @@ class UrlPatterns(HeavyHitters[Pattern]):
         return Pattern()
 
     def merge(self, other: UrlPatterns) -> None:
-        """Add what another one counted, over the bounds if need be."""
+        """Add the counts of *other*. The result may exceed the bounds."""
         for name, row in other:
             ours = self._rows.get(name)
             if ours is None:
@@ -136,10 +136,10 @@ class UrlPatterns(HeavyHitters[Pattern]):
             ours.examples = (ours.examples + new)[:MOST_EXAMPLES]
 
     def traps(self, most: int) -> list[Trap]:
-        """Patterns of at least 20 pages, more than half of which brought little; those with most of them first.
+        """Patterns of at least 20 pages, most of which had little new content; those with the most such pages first.
 
-        Where one pattern is part of another, the narrower one is told, unless the wider one has many more such pages.
-        Folders whose pages are short and no copies come last.
+        If one pattern includes another, only the narrower one is reported, unless the wider one has many more such pages.
+        Folders whose pages are short but not copies come last.
         """
         found = {name: row for name, row in self if row.is_suspect(name)}
         above = {name: _above(name, row, found) for name, row in found.items()}
@@ -168,7 +168,7 @@ class UrlPatterns(HeavyHitters[Pattern]):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in plain values, within the bounds."""
+        """Everything as plain values, within the bounds."""
         self.cut()
         rows = [
             [name, row.calls, row.missed, row.exact, row.near, row.unchanged, row.bare, *row.examples]
@@ -177,7 +177,7 @@ class UrlPatterns(HeavyHitters[Pattern]):
         return {"floor": self.floor, "rows": rows}
 
     def take(self, data: object) -> None:
-        """Fill this empty one with what :meth:`as_dict` gave. Raises :class:`ValueError` for anything else."""
+        """Restore the result of :meth:`as_dict` in an empty object. Raises :class:`ValueError` for invalid data."""
         plain = dict_of(data)
         for item in list_of(plain.get("rows")):
             name, calls, missed, exact, near, unchanged, *rest = list_of(item)
@@ -196,7 +196,7 @@ class UrlPatterns(HeavyHitters[Pattern]):
 
 
 def _is_plain(url: str, original_url: str) -> bool:
-    """Whether a URL is another one without its parameters.
+    """Whether *url* is *original_url* without its parameters.
 
     >>> _is_plain("http://a/b", "http://a/b?sid=1"), _is_plain("http://a/b", "http://a/c?sid=1")
     (True, False)
@@ -208,12 +208,12 @@ def _is_plain(url: str, original_url: str) -> bool:
 def _all_patterns(url: str) -> tuple[str, ...]:
     """The patterns of a URL, the narrowest one first."""
     whole, path, folder, wide = patterns_of(url)
-    # A URL may look like the pattern of others, and counts once all the same.
+    # A URL may look like a pattern, so the same name can occur twice; it must count once.
     return tuple(dict.fromkeys(one for one in (whole, path, folder, *wide) if one is not None))
 
 
 def _above(name: str, row: Pattern, known: Mapping[str, Pattern]) -> list[str]:
-    """The wider ones of the known patterns that a pattern is part of, as its examples show."""
+    """The known patterns that are wider than this one and include it, according to its examples."""
     found = [patterns_of(example) for example in row.examples]
     if not found:
         return []
@@ -229,6 +229,6 @@ def _above(name: str, row: Pattern, known: Mapping[str, Pattern]) -> list[str]:
         and all(one.path == path for one in found)
         and known[path].fruitless >= row.fruitless
     ):
-        # A parameter of one path alone.
+        # The examples of a parameter pattern all have the same path.
         wider = [path]
     return [one for one in wider if one is not None and one in known]

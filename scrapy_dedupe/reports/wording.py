@@ -1,7 +1,7 @@
-"""Numbers, sizes, times and URLs as people read them.
+"""Numbers, sizes, times and URLs in readable form.
 
-What comes from the web is shown with its control characters and marks of direction replaced, so that a URL cannot
-look like another one; a long one is shortened in the middle, where URLs differ least.
+In texts from the web, control characters and direction marks are replaced, so that a URL cannot look like another one.
+Long texts are shortened in the middle, where URLs differ least.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ COPIES = {
     "changed": "changed little since an earlier visit",
     "near": "nearly equal to another page",
 }
-"""What is said of pages that repeat a text, in the order in which it is said."""
+"""The descriptions of duplicates, in the order in which they are listed."""
 
 _HARMFUL = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffc\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 _SHOWN_CHARS = 90
-# Longer ones may have been cut when they were kept.
+# Longer URLs may have been shortened when they were stored.
 _MAX_LINK_CHARS = 1_999
 
 
 def clean(text: str) -> str:
-    r"""A text with a replacement character for what is not seen, or changes how the rest is seen.
+    r"""A text with a replacement character for invisible characters and those that change how the rest is shown.
 
     >>> clean("a\x00b\u202ec")
     'a�b�c'
@@ -37,7 +37,7 @@ def clean(text: str) -> str:
 
 
 def shortened(text: str, chars: int = _SHOWN_CHARS) -> str:
-    """A text of at most *chars* characters: what is longer loses its middle.
+    """A text of at most *chars* characters; longer texts lose their middle.
 
     >>> shortened("https://example.com/a/very/long/path", 20)
     'https://exam…ng/path'
@@ -58,7 +58,7 @@ def drawn(text: str, chars: int) -> str:
 
 
 def is_link(url: str) -> bool:
-    """Whether a URL may be made a link: an http(s) URL with a host, whole, and without anything that is not seen.
+    """Whether a URL may become a link: a complete http(s) URL with a host and without invisible characters.
 
     >>> is_link("https://example.com/"), is_link("javascript:alert(1)"), is_link("https:///path")
     (True, False, False)
@@ -73,13 +73,14 @@ def is_link(url: str) -> bool:
 
 
 def left_out_groups(shown: int, more: int | None) -> str:
-    """That of the groups of duplicates only *shown* are there; None for *more*: nobody knows how many more there are.
+    """A sentence that says how many groups of duplicates are shown. *more* is the number of others, None if unknown.
 
     >>> left_out_groups(30, 1_204)
-    'Of the 1,234 groups of duplicates the 30 largest ones are shown.'
+    'Only the 30 largest of 1,234 groups of duplicates are shown.'
     """
-    whole = "" if more is None else f"{number(shown + more)} "
-    return f"Of the {whole}groups of duplicates the {number(shown)} largest ones are shown."
+    if more is None:
+        return f"Only the {number(shown)} largest groups of duplicates are shown."
+    return f"Only the {number(shown)} largest of {number(shown + more)} groups of duplicates are shown."
 
 
 def number(value: int) -> str:
@@ -92,7 +93,7 @@ def number(value: int) -> str:
 
 
 def large_number(value: int) -> str:
-    """A count in few characters, for where it is large.
+    """A count in few characters, also for large numbers.
 
     >>> large_number(999_999), large_number(1_234_567), large_number(99_950_000), large_number(3_000_000_000)
     ('999,999', '1.23 million', '100 million', '3 billion')
@@ -118,7 +119,7 @@ def size(size_bytes: int) -> str:
 
 
 def _scaled(value: float, units: tuple[str, ...]) -> str:
-    """Three digits that count, and the unit. A trailing zero says nothing and is left out."""
+    """A number with three significant digits and its unit, without trailing zeros."""
     step = 0
     while float(f"{value:.3g}") >= 1_000 and step < len(units) - 1:
         value, step = value / 1_000, step + 1
@@ -126,7 +127,7 @@ def _scaled(value: float, units: tuple[str, ...]) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share; empty if there is no whole. Never 0 % of something, nor 100 % of less than all.
+    """A percentage; empty if *whole* is 0. Never 0 % of something, nor 100 % of less than all.
 
     >>> percent(1, 4), percent(1, 4_000), percent(3_999, 4_000), percent(0, 0)
     ('25 %', 'below 1 %', 'above 99 %', '')
@@ -142,7 +143,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def share(value: float) -> str:
-    """A share from 0 to 1, never rounded up to all.
+    """A share from 0 to 1 as a percentage, never rounded up to 100 %.
 
     >>> share(1.0), share(0.9999), share(0.87)
     ('100 %', 'above 99 %', '87 %')
@@ -151,7 +152,7 @@ def share(value: float) -> str:
 
 
 def similarity(value: float) -> str:
-    """How similar texts are that are nearly equal: never all, since equal texts are not called near.
+    """The similarity of near copies as a percentage; never 100 %, since equal texts are not near copies.
 
     >>> similarity(1.0), similarity(0.953)
     ('above 99 %', '95 %')
@@ -160,7 +161,7 @@ def similarity(value: float) -> str:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """How many there are of something.
+    """A number with its noun.
 
     >>> counted(1, "page"), counted(1_200, "page"), counted(0, "copy", "copies")
     ('1 page', '1,200 pages', '0 copies')
@@ -169,7 +170,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in one unit, or two.
+    """A duration in one or two units.
 
     >>> duration(45), duration(60), duration(5400), duration(200_000)
     ('45 s', '1 min', '1 h 30 min', '2 d 7 h')
@@ -186,7 +187,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(iso: str) -> datetime | None:
-    """A time in ISO 8601 as UTC; None for what is none.
+    """A time in ISO 8601 as UTC; None if it is invalid.
 
     >>> moment("2026-11-29T09:07:00Z").isoformat()
     '2026-11-29T09:07:00+00:00'
@@ -199,7 +200,7 @@ def moment(iso: str) -> datetime | None:
 
 
 def time(iso: str | None, *, to_the_second: bool = False) -> str:
-    """A time in UTC, to the minute or to the second; empty if there is none.
+    """A time in UTC, to the minute or to the second; empty if *iso* is empty.
 
     >>> time("2026-11-29T09:07:31+00:00"), time("2026-11-29T09:07:31Z", to_the_second=True), time(None)
     ('2026-11-29 09:07', '2026-11-29 09:07:31', '')
@@ -213,7 +214,7 @@ def time(iso: str | None, *, to_the_second: bool = False) -> str:
 
 
 def until(start: str | None, end: str | None) -> str:
-    """When something ended, without the day if it began on the same one.
+    """The end of a time span, without the day if it is the same as that of the start.
 
     >>> until("2026-11-29T09:07:31Z", "2026-11-29T10:00:00Z"), until("2026-11-29T09:07:31Z", "2026-11-30T10:00:00Z")
     ('10:00', '2026-11-30 10:00')

@@ -1,5 +1,5 @@
-"""What long pieces of work over many inputs have in common.
+"""Helpers for long-running work on many inputs.
 
-Whether a damaged input ends the work (`faults`), how far it is (`watching`), several processes (`jobs`), and a folder
-that a cut-off piece of work goes on from (`state`).
+Handling of damaged input (`faults`), progress reporting (`progress`), worker processes (`jobs`), and a folder that lets
+interrupted work continue (`state`).
 """

@@ -1,4 +1,4 @@
-"""What is wrong with an input, and whether the work goes on."""
+"""Faults in an input, and whether to continue after one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _KEPT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A place in an input, and what is wrong with it.
+    """A fault in an input.
 
-    ``place`` is the name of the file, with the offset in bytes or the number of the line where one is known:
+    ``place`` is the name of the file, with the offset in bytes or the line number if known:
     ``a.warc.gz, offset 512`` or ``manifest.txt, line 3``.
     """
 
@@ -29,13 +29,13 @@ class Fault:
 
 
 class Faults:
-    """Collects faults; raises DamagedInput for the first one, unless the work is to go on (``--keep-going``).
+    """Collects faults. Raises DamagedInput for the first one unless *keep_going* (``--keep-going``) is set.
 
-    `count` counts all of them; `first` keeps a thousand at most. *advice* is what that error tells the user to do.
+    `count` counts all faults; `first` has at most the first thousand. *advice* ends the error message.
     """
 
     def __init__(
-        self, *, keep_going: bool = False, advice: str = "--keep-going passes over it and goes on."
+        self, *, keep_going: bool = False, advice: str = "--keep-going skips it and continues."
     ) -> None:
         self.keep_going = keep_going
         self.advice = advice
@@ -43,7 +43,7 @@ class Faults:
         self.first: list[Fault] = []
 
     def add(self, place: str, reason: str) -> None:
-        """Note a fault. Raises DamagedInput unless the work is to go on."""
+        """Record a fault. Raises DamagedInput unless *keep_going* is set."""
         fault = Fault(place, reason.rstrip("."))
         if not self.keep_going:
             raise DamagedInput(f"{fault}. {self.advice}")
@@ -52,12 +52,12 @@ class Faults:
             self.first.append(fault)
 
     def add_damage(self, damage: Damage) -> None:
-        """As `add`, for a damaged place that a reader of WARC files tells of."""
+        """Record damage that a reader of WARC files reports. Raises as `add`."""
         self.add(
             f"{damage.path}, offset {damage.offset}", f"{damage.reason} ({damage.length} bytes passed over)"
         )
 
     def take(self, count: int, first: tuple[Fault, ...]) -> None:
-        """Add what another process has collected."""
+        """Add the faults that another process has collected."""
         self.count += count
         self.first += first[: max(0, _KEPT - len(self.first))]

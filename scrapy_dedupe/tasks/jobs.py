@@ -1,10 +1,10 @@
-"""The same work on many things, in one process or in several.
+"""Applying a function to many tasks, in this process or in several.
 
-Results come in the order in which they are ready (`run_jobs`), or in that of the tasks (`run_in_order`). The first
-error ends the rest and is raised. Processes are started afresh (spawn), so the function and its tasks must be importable
-and plain values; they end when the process that started them ends, however it ends: each one watches a pipe that the
-system closes then. They do not import the main module of the program, which for a command would be all of Scrapy and
-longer than many tasks.
+Results are yielded as they are completed (`run_jobs`), or in the order of the tasks (`run_in_order`). The first error is
+raised and stops the rest. Processes are started with the spawn method, so the function must be importable and tasks must
+be picklable. Workers end when the parent process ends, even if it is killed: each one watches a pipe that the system
+closes then. Workers do not import the main module of the program: for a command, that would import all of Scrapy, which
+takes longer than many tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-# Only one thread at a time may hide the main module: another one would take what is hidden for what there was.
+# Only one thread at a time may hide the main module; a second thread would save the hidden state as the original.
 _hiding = threading.Lock()
 
 _WAITING_PER_JOB = 2
@@ -42,10 +42,10 @@ _AHEAD_PER_JOB = 8
 def run_jobs(
     function: Callable[[Task], Result], tasks: Sequence[Task], jobs: int
 ) -> Generator[tuple[Task, Result]]:
-    """Yield each task with what *function* gives for it, as soon as it is there.
+    """Yield each task with the result of *function*, in the order of completion.
 
-    With one job all is done in this process, task by task, as the caller asks for it; 0 jobs are as many as there are
-    cores. Raises what *function* raises, SettingError for a number below 0, ArchiveError if the system ends a process.
+    With one job, all tasks run in this process, each when the caller asks for the next result; 0 jobs means one per core.
+    Raises what *function* raises, SettingError for a negative number, ArchiveError if the system ends a process.
     """
     count = min(job_count(jobs), len(tasks))
     if count <= 1:
@@ -62,18 +62,18 @@ def run_in_order(
     weight: Callable[[Task], int] | None = None,
     most: int = 0,
 ) -> Generator[Result]:
-    """Yield what *function* gives for each task, in the order of the tasks.
+    """Yield the result of *function* for each task, in the order of the tasks.
 
-    Tasks are taken as they are needed, in this process, so they may be as many as they like: at most eight a job are
-    taken before their results are. So the processes have something to do also while the caller is busy with a result.
-    Given a *weight*, those that are handed over weigh *most* together; a heavier one is handed over alone. With one job,
-    or one task, all is done in this process. Raises as `run_jobs` does, and what *tasks* raises.
+    *tasks* is consumed on demand, in this process, so it may be unlimited: at most eight tasks per job are taken before
+    their results are yielded, so that workers stay busy while the caller processes a result. With *weight*, the tasks in
+    progress have a total weight of at most *most*; a heavier task runs without others. With one job, or one task, all
+    work is done in this process. Raises as `run_jobs`, and what *tasks* raises.
     """
     left = iter(tasks)
     count = job_count(jobs)
     first = list(islice(left, 2 if count > 1 else 0))
     is_alone = len(first) < 2
-    # The list itself would keep two tasks to the end.
+    # Clear the list, which would keep two tasks in memory to the end.
     left, first = chain(first, left), []
     if is_alone:
         for task in left:
@@ -83,16 +83,16 @@ def run_in_order(
 
 
 def job_count(jobs: int) -> int:
-    """How many processes ``--jobs`` asks for. Raises SettingError.
+    """The number of processes that ``--jobs`` requests. Raises SettingError.
 
     >>> job_count(3)
     3
     """
     if jobs < 0:
-        raise SettingError(f"There cannot be {jobs} jobs. Give a number from 1 on, or 0 for all cores.")
+        raise SettingError(f"The number of jobs is {jobs}. Give a number from 1 on, or 0 for all cores.")
     if jobs:
         return jobs
-    # A container may be given fewer cores than the machine has.
+    # The affinity respects that a container may have fewer cores than the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -101,7 +101,7 @@ def _in_processes(
 ) -> Generator[tuple[Task, Result]]:
     with _pool_of(count) as pool:
         left = iter(tasks)
-        # Few are handed over at a time, so that results do not pile up where the caller is slow.
+        # Submit only a few tasks at a time, so that results do not pile up if the caller is slow.
         waiting = {_submit(pool, function, task): task for task in islice(left, _WAITING_PER_JOB * count)}
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -135,7 +135,7 @@ def _in_order(
                 yield next_result()
             waiting.append((_submit(pool, function, task), weighing))
             heavy += weighing
-            # Else it would be held here until the next one comes, besides that.
+            # Otherwise this variable keeps the task in memory until the next one is read.
             del task
             if waiting[0][0].done() or len(waiting) >= _AHEAD_PER_JOB * count:
                 yield next_result()
@@ -146,7 +146,7 @@ def _in_order(
 @contextmanager
 def _pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
     context = get_context("spawn")
-    # Nothing is ever written: the pipe ends when its writer is closed, by us or by the system.
+    # The parent never writes: the pipe ends when its writer is closed, by `finally` or by the system.
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(reader,))
     try:
@@ -154,7 +154,7 @@ def _pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown()
     except BrokenProcessPool:
         raise ArchiveError(
-            "A worker process was ended by the system, maybe for want of memory. Run the command again, with fewer"
+            "A worker process was ended by the system, possibly because memory ran out. Run the command again with fewer"
             " --jobs."
         ) from None
     finally:
@@ -164,16 +164,16 @@ def _pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _submit(pool: ProcessPoolExecutor, function: Callable[[Task], Result], task: Task) -> Future[Result]:
-    """Hand a task over; this is where processes are started, as long as there are fewer than there may be."""
-    with _interrupts_held_back(), _hiding, _hidden_main(function, task):
+    """Submit a task. This starts a new process if there are fewer than the maximum."""
+    with _interrupts_blocked(), _hiding, _hidden_main(function, task):
         return pool.submit(function, task)
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Let processes that are started now never hear Ctrl-C, which reaches all those of a terminal; the first decides.
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT in processes that are started within the block; the parent handles Ctrl-C for all of them.
 
-    They inherit it, so they are deaf also while they import, which `_begin` would be too late for.
+    The blocked signal mask is inherited, so it also applies during their imports, when `_begin` has not run yet.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -187,12 +187,12 @@ def _interrupts_held_back() -> Iterator[None]:
 
 @contextmanager
 def _hidden_main(function: Callable[[Task], object], task: Task) -> Iterator[None]:
-    """Have processes that are started meanwhile do without the main module, unless they need it for what they are given."""
+    """Keep processes that are started within the block from importing the main module, unless their task needs it."""
     called = function.func if isinstance(function, partial) else function
     if "__main__" in (getattr(called, "__module__", None), type(task).__module__):
         yield
         return
-    # multiprocessing.spawn.get_preparation_data names the main module by these two, for a process to import it.
+    # multiprocessing.spawn.get_preparation_data passes the main module to a process by these two attributes.
     main = sys.modules["__main__"].__dict__
     hidden: dict[str, object] = {name: main[name] for name in ("__spec__", "__file__") if name in main}
     try:

@@ -1,4 +1,4 @@
-"""How a piece of work tells somebody how far it is."""
+"""Progress reporting for long-running work."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ T = TypeVar("T")
 
 
 class Progress(Protocol):
-    """Told by a step, in the process and thread that called it. A part may begin within another one."""
+    """Receives progress, in the process and thread of the work. Parts can be nested."""
 
     def begin(self, title: str, total: int, unit: str = "B") -> None:
-        """A part of the work begins, of about so many bytes, or other things that *unit* names (0: unknown)."""
+        """A part of the work begins; it has about *total* bytes, or items called *unit* (0: unknown)."""
 
     def advance(self, count: int) -> None:
-        """So many more of them are done, of the part that began last and is not over."""
+        """*count* more bytes or items of the current part are done."""
 
     def end(self) -> None:
-        """The part that began last is over."""
+        """The current part ends."""
 
 
 class NoProgress:
-    """A `Watch` that says nothing."""
+    """Progress that is not reported."""
 
     def begin(self, title: str, total: int, unit: str = "B") -> None:
         pass
@@ -42,7 +42,7 @@ NO_PROGRESS: Final[Progress] = NoProgress()
 
 @contextmanager
 def part(watch: Progress, title: str, total: int, unit: str = "B") -> Iterator[None]:
-    """A part of the work that is over at the end of the block."""
+    """Report the block as a part of the work."""
     watch.begin(title, total, unit)
     try:
         yield
@@ -51,21 +51,21 @@ def part(watch: Progress, title: str, total: int, unit: str = "B") -> Iterator[N
 
 
 class Reached:
-    """Tells a watch how far a file has been read, by the offsets of its records."""
+    """Reports the progress of reading a file, given the offsets of its records."""
 
     def __init__(self, watch: Progress) -> None:
         self._watch = watch
         self._offset = 0
 
     def __call__(self, offset: int) -> None:
-        """What stands before *offset* is done."""
+        """Everything before *offset* is done."""
         if offset > self._offset:
             self._watch.advance(offset - self._offset)
             self._offset = offset
 
 
 def counted(items: Iterable[T], watch: Progress) -> Iterator[T]:
-    """The *items*, each told to the watch when the next one is asked for."""
+    """Yield *items*, and report each as done when the next one is requested."""
     for item in items:
         yield item
         watch.advance(1)

@@ -1,6 +1,6 @@
-"""A folder where a long piece of work keeps what it has done, so that it can go on after it was cut.
+"""A state folder, which lets long-running work continue after an interruption.
 
-One process at a time has it. A file has its final name only when it is whole and on the disk.
+Only one process at a time uses the folder. A file gets its final name only when it is complete and on the disk.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from .faults import Fault, Faults
 
 LOCK = "lock"
-"""The file in the folder that is locked."""
+"""The name of the lock file in the folder."""
 
 
 class StateFolder:
-    """The folder *path*, made if it is not there and locked while it is used as a context.
+    """The folder *path*, created if it does not exist and locked while used as a context manager.
 
-    Raises ArchiveError if another process has it, or if it cannot be made.
+    Raises ArchiveError if another process holds the lock, or if the folder cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,18 +43,18 @@ class StateFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
                 try:
                     self._fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-                except FileNotFoundError:  # whoever had the folder has just removed it
+                except FileNotFoundError:  # another process has just removed the folder
                     continue
                 if not lock(self._fd):
                     self._close()
                     raise ArchiveError(
-                        f"Another process works in {self.path}. Wait for its end, or choose another output."
+                        f"Another process is working in {self.path}. Wait until it has finished, or choose another output."
                     )
                 if is_same_file(self._fd, self.path / LOCK):
                     break
                 self._close()
             try:
-                _remove_tree(self._gone)  # of a process that was killed while it removed the folder
+                _remove_tree(self._gone)  # left by a process that was killed while it removed the folder
             except OSError:
                 self._close()
                 raise
@@ -66,21 +66,21 @@ class StateFolder:
         self._close()
 
     def read_json(self, name: str) -> Any:
-        """What `write_json` has written, None if there is nothing. Raises ArchiveError if it cannot be read."""
+        """The value written by `write_json`, None if there is none. Raises ArchiveError if it cannot be read."""
         path = self.path / name
         try:
             return json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise ArchiveError(f"{path} cannot be read ({error}). --force begins anew.") from error
+            raise ArchiveError(f"{path} cannot be read ({error}). Start again with --force.") from error
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write a value, as one change. Raises ArchiveError."""
+        """Write a value atomically. Raises ArchiveError."""
         write_whole(self.path / name, (json.dumps(value, indent=1) + "\n").encode())
 
     def clear(self, *, keep: frozenset[str] = frozenset(), last: tuple[str, ...] = ()) -> None:
-        """Remove all but what *keep* names, and what *last* names after all else, in that order."""
+        """Remove all entries except those in *keep*; those in *last* are removed after the others, in that order."""
         with writing(self.path):
             entries = [path for path in self.path.iterdir() if path.name not in keep]
             entries.sort(key=lambda path: last.index(path.name) + 1 if path.name in last else 0)
@@ -92,9 +92,9 @@ class StateFolder:
             sync_folder(self.path)
 
     def remove(self) -> None:
-        """Remove the folder and all in it, as one change."""
+        """Remove the folder and its content atomically."""
         with writing(self.path):
-            # The process that had the folder before may be removing what was its.
+            # The process that used the folder before may still be removing its copy.
             _remove_tree(self._gone)
             self.path.rename(self._gone)
             sync_folder(self.path.parent)
@@ -102,7 +102,7 @@ class StateFolder:
 
     @property
     def is_left(self) -> bool:
-        """Whether an earlier process has left the folder, or what it had not yet removed of it."""
+        """Whether an earlier process has left the folder, or parts of it that it had not removed yet."""
         return self.path.exists() or self._gone.exists()
 
     @property
@@ -116,14 +116,14 @@ class StateFolder:
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a folder that another process may be removing as well."""
+    """Remove a folder that another process may be removing at the same time."""
     while path.exists():
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
 
 def tell_again(faults: Faults, count: int, first: Sequence[Fault]) -> None:
-    """Tell what an earlier run, or another process, has found. Raises DamagedInput as `Faults.add` does."""
+    """Add the faults of an earlier run or another process to *faults*. Raises DamagedInput as `Faults.add` does."""
     if faults.keep_going:
         faults.take(count, tuple(first))
         return
@@ -132,7 +132,7 @@ def tell_again(faults: Faults, count: int, first: Sequence[Fault]) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file as one change that outlives a crash. Raises ArchiveError."""
+    """Write a file atomically, so that it survives a crash. Raises ArchiveError."""
     temporary = path.with_name(f"{path.name}.new")
     with writing(path, temporary):
         with temporary.open("wb") as file:
@@ -145,7 +145,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Tell a failure to write *path* in one sentence, as ArchiveError, and remove what is *temporary*."""
+    """Turn an OSError while writing *path* into ArchiveError, and remove the file *temporary* after any error."""
     try:
         yield
     except BaseException as error:
@@ -154,7 +154,7 @@ def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
                 temporary.unlink()
         if isinstance(error, OSError):
             raise ArchiveError(
-                f"{path} cannot be written: {error.strerror or error}. See to the space and the permissions, or choose"
+                f"{path} cannot be written: {error.strerror or error}. Check the free space and the permissions, or choose"
                 " another place."
             ) from error
         raise
@@ -162,11 +162,11 @@ def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(file: object) -> Iterator[None]:
-    """Tell a failure to read *file* in one sentence, as ArchiveError."""
+    """Turn an OSError while reading *file* into ArchiveError."""
     try:
         yield
     except OSError as error:
         raise ArchiveError(
-            f"{shown(str(file))} cannot be read: {error.strerror or error}. See whether it is there, and to its"
+            f"{shown(str(file))} cannot be read: {error.strerror or error}. Check whether it exists, and its"
             " permissions."
         ) from error
