@@ -32,13 +32,13 @@ _ID = re.compile(r'\bid="([^"]+)"|url\(#([^)"]+)\)')
 
 
 TITLES = {
-    "timeline": "What happened over time",
+    "timeline": "Pages, requests and bytes over time",
     "verdicts": "Pages by verdict",
     "similarities": "Near copies by similarity",
     "hosts": "Pages, requests and bytes by host",
     "mime_types": "Pages and bytes by MIME type",
     "statuses": "Pages and bytes by HTTP status",
-    "graph": "Crawls that need each other",
+    "graph": "Dependencies of crawls",
 }
 """The titles of the charts."""
 

@@ -1,10 +1,10 @@
 "use strict";
-// The page can be read without this. It shows what a mark of a chart says when the mark has the focus, lets the arrow
-// keys go from mark to mark, sorts tables, and opens what is folded before it is printed.
+// The page works without this script. The script shows the label of the focused mark of a chart, moves between marks with
+// the arrow keys, sorts tables, and expands all details for printing.
 const tip = document.getElementById("tip");
 const isMark = (element) => element instanceof SVGElement && element.hasAttribute("tabindex");
 
-function say() {
+function showTip() {
   const mark = document.activeElement;
   tip.hidden = !isMark(mark);
   if (tip.hidden) return;
@@ -15,9 +15,9 @@ function say() {
   tip.style.left = `${Math.max(8, left)}px`;
   tip.style.top = `${above > 0 ? above : at.bottom + 8}px`;
 }
-document.addEventListener("focusin", say);
+document.addEventListener("focusin", showTip);
 document.addEventListener("focusout", () => { tip.hidden = true; });
-document.addEventListener("scroll", () => { if (!tip.hidden) say(); }, { passive: true });
+document.addEventListener("scroll", () => { if (!tip.hidden) showTip(); }, { passive: true });
 document.addEventListener("keydown", (event) => {
   const { key, target } = event;
   if (key === "Escape") tip.hidden = true;
