@@ -453,7 +453,7 @@ async def test_a_folder_of_other_things_refuses_the_start(
     (tmp_path / "passages" / "holiday.jpg").write_bytes(b"x")
     with pytest.raises(StoreRefused):
         await crawl(LinkSpider, settings, urls=web.url())
-    assert "is not a passage index: there is 'holiday.jpg' in it" in caplog.text
+    assert "is not a passage index: it contains 'holiday.jpg'" in caplog.text
     assert "The crawl does not start." in caplog.text
     assert "DEDUPE_PASSAGES_DIR" in caplog.text
     assert [path.name for path in (tmp_path / "passages").iterdir()] == ["holiday.jpg"]
@@ -569,7 +569,7 @@ async def test_what_the_index_writes_of_itself_is_not_lost(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scrapy_dedupe.passages.index.BATCH_DOCUMENTS", 2)
-    monkeypatch.setattr("scrapy_dedupe.passages.index.MOST_DOCUMENTS", 2)
+    monkeypatch.setattr("scrapy_dedupe.passages.index.MAX_PENDING_DOCUMENTS", 2)
     monkeypatch.setattr(passages, "_LAST_WAIT_S", 0.0)
     monkeypatch.setattr(passages, "_FLUSH_S", 3600.0)
     for number in range(5):
@@ -687,7 +687,7 @@ async def test_the_texts_of_an_archive_are_those_of_the_crawl_that_made_it(
     named = {
         fault["place"].rpartition(web.url(""))[2].rstrip(")"): fault["reason"] for fault in result["named"]
     }
-    assert {path for path, reason in named.items() if "no charset" in reason} == no_charset
+    assert {path for path, reason in named.items() if "not a known charset" in reason} == no_charset
     assert {path for path, reason in named.items() if "U+FFFD" in reason} >= {"/wrong"}
     # The content layer, the list of pages and `content explain` read them so as well.
     reader = PageReader(Settings())

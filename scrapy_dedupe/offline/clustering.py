@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.state import tell_again, writing
+from scrapy_dedupe.tasks.state import replay_faults, writing
 
 from .collisions import CollisionCounts, resolve_collisions
 from .manifest import LineWriter, read_all, read_lines
@@ -87,7 +87,7 @@ def number_clusters(
             for line in lines:
                 watch.advance(line.length)
         total.add(CollisionCounts(**known["counts"]))
-        tell_again(faults, known["fault_count"], [Fault(**fault) for fault in known["faults"]])
+        replay_faults(faults, known["fault_count"], [Fault(**fault) for fault in known["faults"]])
     watch.end()
     with LineWriter(output, columns=_NUMBERED_COLUMNS, force=True) as writer:
         _write(writer, read_all(paths))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, tell_again, writing
+from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults, writing
 from scrapy_dedupe.warc.reading import read_records
 
 from .arc_conversion import ConversionOptions, convert_arc
@@ -320,7 +320,7 @@ class _Steps:
                 "faults": [asdict(fault) for fault in own.first],
             }
             state.write_json(told_name, told)
-        tell_again(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
+        replay_faults(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
         return Input(name, path) if told["is_converted"] else None
 
     def _sums(self, inputs: Sequence[Input]) -> dict[str, Any]:
@@ -341,7 +341,7 @@ class _Steps:
                 before_end=lambda sums: state.write_json(SUMS, asdict(sums)),
             )
         told: dict[str, Any] = state.read_json(SUMS)
-        tell_again(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
+        replay_faults(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
         return told
 
     def _numbered(self, places: Places, size_bytes: int) -> dict[str, Any]:
@@ -363,7 +363,7 @@ class _Steps:
             faults = [asdict(fault) for fault in own.first]
             told = asdict(counts) | {"fault_count": own.count, "faults": faults}
             state.write_json(NUMBERED, told)
-        tell_again(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
+        replay_faults(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
         return told
 
 

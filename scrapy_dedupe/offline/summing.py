@@ -23,7 +23,7 @@ from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import job_count, run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
-from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, tell_again, write_whole, writing
+from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults, write_whole, writing
 from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.remote import is_url
 
@@ -115,7 +115,7 @@ def sum_files(
         sums = _sum_parts(parts, options, watch)
         for part in parts:
             total.add(sums[part.path])
-            tell_again(faults, sums[part.path].fault_count, sums[part.path].faults)
+            replay_faults(faults, sums[part.path].fault_count, sums[part.path].faults)
         file_format = options.format or (_format_of(output) if is_added_to else "text")
         # Whatever a kill leaves of it goes with the folder.
         whole = state.path / "manifest"

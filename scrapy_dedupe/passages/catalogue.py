@@ -66,12 +66,12 @@ FORMAT = "scrapy-dedupe passages"
 VERSION = 1
 MANIFEST = "manifest.json"
 
-_MOST_MANIFEST_BYTES = 16 << 20
-_MOST = 2**63 - 1
+_MAX_MANIFEST_BYTES = 16 << 20
+_MAX_INT = 2**63 - 1
 _SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _DELETED_SUFFIX = re.compile(r"deleted-[0-9]{1,19}")
 # Files are removed only if they have a name as made by `segment_name`: users may keep other files in the folder.
-_OURS = re.compile(
+_INDEX_FILE_NAME = re.compile(
     rf"[0-9]{{8,19}}(?:-[0-9]{{1,19}})?\.(?:posts|blobs|{_DELETED_SUFFIX.pattern})(?:\.new)?|manifest\.json\.new"
 )
 _HEAD = struct.Struct("<8sHHI")
@@ -137,7 +137,7 @@ def manifest_stamp(folder: Path) -> tuple[object, ...]:
         found = path.stat()
     # Two replacements in a row may get the same inode, time and size, so the content is needed: it has the generation.
     # The content is not enough either: an index that was removed and created again may have the same manifest.
-    return found.st_dev, found.st_ino, found.st_mtime_ns, read_file(path, _MOST_MANIFEST_BYTES)
+    return found.st_dev, found.st_ino, found.st_mtime_ns, read_file(path, _MAX_MANIFEST_BYTES)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -148,9 +148,9 @@ def read_manifest(folder: Path) -> Manifest | None:
     """
     path = folder / MANIFEST
     try:
-        data = read_file(path, _MOST_MANIFEST_BYTES)
+        data = read_file(path, _MAX_MANIFEST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
-        _refuse_other_things(folder)
+        _refuse_other_content(folder)
         return None
     try:
         return _manifest_of(json.loads(data), path)
@@ -198,7 +198,9 @@ def orphans(folder: Path, *manifests: Manifest) -> list[str]:
     """The names of the index files in the folder that no manifest names."""
     belonging = frozenset().union(*(manifest.files for manifest in manifests))
     with reading(folder):
-        return sorted(name for name in _names(folder) if _OURS.fullmatch(name) and name not in belonging)
+        return sorted(
+            name for name in _names(folder) if _INDEX_FILE_NAME.fullmatch(name) and name not in belonging
+        )
 
 
 def remove_orphans(folder: Path, *manifests: Manifest) -> list[str]:
@@ -273,7 +275,7 @@ def refuse_other_files(folder: Path, entry: SegmentEntry) -> None:
             raise damaged(path, f"has {found.st_size} bytes instead of {size}")
 
 
-def _refuse_other_things(folder: Path) -> None:
+def _refuse_other_content(folder: Path) -> None:
     """Raise StoreRefused if a folder without a manifest is not empty."""
     try:
         with reading(folder):
@@ -288,7 +290,7 @@ def _refuse_other_things(folder: Path) -> None:
     names = sorted(name for name in names if name not in (LOCK, MANIFEST + NEW_SUFFIX))
     if not names:
         return
-    if any(_OURS.fullmatch(name) for name in names):
+    if any(_INDEX_FILE_NAME.fullmatch(name) for name in names):
         raise StoreRefused(
             f"The passage index {folder} has lost its {MANIFEST}. Restore it from a backup, or empty the folder and"
             " index again."
@@ -316,7 +318,7 @@ def _manifest_of(value: object, path: Path) -> Manifest:
         raise damaged(path, "has a wrong checksum")
     try:
         if set(value) != {"format", "version", "generation", "parameters", "segments", "deleted"}:
-            raise _Wrong("fields")
+            raise _InvalidValue("fields")
         manifest = Manifest(
             _number(value["generation"], "generation"),
             _parameters(value["parameters"]),
@@ -324,19 +326,19 @@ def _manifest_of(value: object, path: Path) -> Manifest:
             dict(_object(value["deleted"])),
         )
         _check_names(manifest)
-    except _Wrong as error:
+    except _InvalidValue as error:
         raise damaged(path, f"has an invalid value in: {error}") from error
     return manifest
 
 
-class _Wrong(Exception):
+class _InvalidValue(Exception):
     """A value in a manifest is invalid; the message names its field."""
 
 
 def _parameters(value: object) -> Parameters:
     found = _object(value)
     if set(found) != {item.name for item in fields(Parameters)}:
-        raise _Wrong("parameters")
+        raise _InvalidValue("parameters")
     key_bits = _number(found["key_bits"], "key_bits")
     is_good = (
         isinstance(found["tokeniser"], str)
@@ -345,7 +347,7 @@ def _parameters(value: object) -> Parameters:
         and 1 <= key_bits <= 64
     )
     if not is_good:
-        raise _Wrong("parameters")
+        raise _InvalidValue("parameters")
     return Parameters(found["tokeniser"], found["blotter"], found["has_texts"], key_bits)
 
 
@@ -353,40 +355,40 @@ def _entry(value: object) -> SegmentEntry:
     found = _object(value)
     items = fields(SegmentEntry)
     if set(found) != {item.name for item in items}:
-        raise _Wrong("segments")
+        raise _InvalidValue("segments")
     for item in items:
         if item.type == "int":
             _number(found[item.name], f"segments, {item.name}")
         elif not isinstance(found[item.name], str):
-            raise _Wrong(f"segments, {item.name}")
+            raise _InvalidValue(f"segments, {item.name}")
     return SegmentEntry(**found)
 
 
 def _check_names(manifest: Manifest) -> None:
     names = [entry.name for entry in manifest.segments]
     if len(set(names)) < len(names) or not all(map(_SEGMENT_NAME.fullmatch, names)):
-        raise _Wrong("segments, name")
+        raise _InvalidValue("segments, name")
     for segment, file in manifest.deleted.items():
         name, _, suffix = file.partition(".") if isinstance(file, str) else ("", "", "")
         if segment not in names or name != segment or not _DELETED_SUFFIX.fullmatch(suffix):
-            raise _Wrong("deleted")
+            raise _InvalidValue("deleted")
 
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Wrong("fields")
+        raise _InvalidValue("fields")
     return value
 
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise _Wrong("fields")
+        raise _InvalidValue("fields")
     return value
 
 
 def _number(value: object, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
-        raise _Wrong(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_INT:
+        raise _InvalidValue(name)
     return value
 
 

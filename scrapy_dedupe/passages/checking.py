@@ -27,7 +27,7 @@ from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 
 from .catalogue import orphans, read_deleted, read_manifest, refuse_other_files
-from .folder_files import lacking
+from .folder_files import missing_file
 from .preparation import prepare
 from .segment_checking import check_segment
 from .segments import Segment
@@ -141,7 +141,7 @@ def _opened(folder: Path, manifest: Manifest, files: ExitStack) -> _Opened | Non
 def _sentence(folder: Path, error: StoreRefused | FileNotFoundError) -> str:
     if isinstance(error, StoreRefused):
         return str(error)
-    return str(lacking(folder, error))
+    return str(missing_file(folder, error))
 
 
 def _checked(folder: Path, manifest: Manifest, opened: _Opened, full: bool, watch: Progress) -> IndexCheck:

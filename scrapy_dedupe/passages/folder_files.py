@@ -22,8 +22,8 @@ NEW_SUFFIX = ".new"
 """The suffix of a file until it is complete and on the disk."""
 
 
-def read_file(path: Path, most_bytes: int) -> bytes:
-    """The content of a file of at most *most_bytes*.
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """The content of a file of at most *max_bytes*.
 
     Raises FileNotFoundError or NotADirectoryError if it does not exist; StoreRefused if it is larger, or not a regular
     file; StoreUnavailable if it cannot be read.
@@ -35,11 +35,11 @@ def read_file(path: Path, most_bytes: int) -> bytes:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise damaged(path, "is not a regular file")
             with open(fd, "rb", closefd=False) as file:
-                data = file.read(most_bytes + 1)
+                data = file.read(max_bytes + 1)
         finally:
             os.close(fd)
-    if len(data) > most_bytes:
-        raise damaged(path, f"has more than {most_bytes} bytes")
+    if len(data) > max_bytes:
+        raise damaged(path, f"has more than {max_bytes} bytes")
     return data
 
 
@@ -92,7 +92,7 @@ def damaged(path: Path, what: str) -> StoreRefused:
     )
 
 
-def lacking(folder: Path, error: FileNotFoundError) -> StoreRefused:
+def missing_file(folder: Path, error: FileNotFoundError) -> StoreRefused:
     """The error for a file that the manifest names and that is missing."""
     return damaged(folder, f"lacks the file {error.filename}")
 

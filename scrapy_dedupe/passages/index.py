@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     Named = tuple[str, str | None, str]
     Item = TypeVar("Item")
 
-MOST_BYTES = 64 << 20
-MOST_POSTS = 4_000_000
-MOST_DOCUMENTS = 200_000
+MAX_PENDING_BYTES = 64 << 20
+MAX_PENDING_POSTS = 4_000_000
+MAX_PENDING_DOCUMENTS = 200_000
 """Limits of the pending documents: they are written when one of these is reached."""
 
 # Arrays of this many elements roughly fit the cache of a processor core.
@@ -62,7 +62,7 @@ BATCH_DOCUMENTS = 1_000
 
 # A merge may read gigabytes before it fails, so it is not retried after every write.
 FIRST_MERGE_PAUSE_S = 60.0
-MOST_MERGE_PAUSE_S = 3600.0
+MAX_MERGE_PAUSE_S = 3600.0
 
 
 class PassageIndex:
@@ -106,9 +106,9 @@ class PassageIndex:
         self.merge_error: StoreError | OSError | None = None
         self.parameters = parameters_of(self.path, tokeniser, blotter, store_text, create=create)
         self._create = create and not (self.path / MANIFEST).exists()
-        self._largest_merge = LARGEST if largest_merge_posts is None else largest_merge_posts
+        self._max_merge_size = LARGEST if largest_merge_posts is None else largest_merge_posts
         self._merge_pause_s = self._next_merge_at = 0.0
-        self._turn = threading.RLock()
+        self._thread_lock = threading.RLock()
         self._is_closed = False
         self._batch: list[Named] = []
         self._batch_characters = 0
@@ -131,7 +131,7 @@ class PassageIndex:
             self._batch_characters += len(text)
             if self._batch_characters >= BATCH_CHARACTERS or len(self._batch) >= BATCH_DOCUMENTS:
                 self._prepare_batch()
-                self._flush_if_much()
+                self._flush_if_full()
 
     def add_all(
         self, documents: Iterable[tuple[str, str] | tuple[str, str, str | None]], jobs: int | None = None
@@ -155,18 +155,18 @@ class PassageIndex:
         with self._open():
             self._prepare_batch()
             self._pending.append(prepared)
-            self._flush_if_much()
+            self._flush_if_full()
 
     @property
     def pending_bytes(self) -> int:
         """Size of the pending texts in bytes of UTF-8; the last, unprepared batch is counted in characters."""
-        with self._turn:
+        with self._thread_lock:
             return self._batch_characters + sum(int(prepared.byte_counts.sum()) for prepared in self._pending)
 
     @property
     def pending_documents(self) -> int:
         """How many added documents are not yet written. A document that was added twice counts twice."""
-        with self._turn:
+        with self._thread_lock:
             return len(self._batch) + sum(len(prepared.doc_ids) for prepared in self._pending)
 
     def flush(self) -> None:
@@ -181,8 +181,8 @@ class PassageIndex:
             if self._pending or not (self.path / MANIFEST).exists():
                 with self._writing("") as writer:
                     if self._pending:
-                        writer.add(self._pending, self._stored)
-                    self._tidy(writer)
+                        writer.add(self._pending, self._mark_written)
+                    self._merge_small_segments(writer)
 
     def delete(self, doc_id: str) -> bool:
         """Delete a document. Returns False if there is no document with this id. Raises StoreUnavailable."""
@@ -194,7 +194,7 @@ class PassageIndex:
             self.flush()
             with self._writing(self.command or "delete") as writer:
                 was_there = writer.delete(doc_ids)
-                self._tidy(writer)
+                self._merge_small_segments(writer)
                 return was_there
 
     def compact(self) -> bool:
@@ -210,14 +210,14 @@ class PassageIndex:
                 return is_changed
 
     @contextlib.contextmanager
-    def writing(self, command: str = "", *, at_once: bool = False) -> Iterator[Self]:
+    def writing(self, command: str = "", *, atomic: bool = False) -> Iterator[Self]:
         """Keep the index locked during the block.
 
         *command* is shown to other processes that find the index locked; it defaults to the *command* of this instance.
         Documents that are pending at the start are written first; documents added in the block are written at its end at
-        the latest. With *at_once*, the changes of the block are committed together at its end, or discarded if it raises;
+        the latest. With *atomic*, the changes of the block are committed together at its end, or discarded if it raises;
         until then, queries see the index as it was before the block. A nested block belongs to the outer one. Raises
-        StoreUnavailable if another process is writing; RuntimeError for *at_once* within an outer block without it.
+        StoreUnavailable if another process is writing; RuntimeError for *atomic* within an outer block without it.
 
         Changes by other threads during the block belong to it: if it raises, those not yet on the disk are lost.
         """
@@ -225,23 +225,23 @@ class PassageIndex:
         with self._open():
             self.flush()
             outer, before = self._writer, self.added
-            if outer is not None and at_once and not outer.is_at_once:
+            if outer is not None and atomic and not outer.is_atomic:
                 raise RuntimeError(
                     f"A block with atomic=True cannot be nested in one without, in {self.path}."
                 )
-            writer = held.enter_context(self._writing(command, at_once=at_once))
+            writer = held.enter_context(self._writing(command, atomic=atomic))
         try:
             yield self
-            with self._turn:
+            with self._thread_lock:
                 self.flush()
                 if outer is None:
                     writer.commit()
         except BaseException:
-            self._drop()
+            self._discard_pending()
             raise
         finally:
             # Another thread must not write between the reset of `added` and the release of the lock.
-            with self._turn:
+            with self._thread_lock:
                 if outer is None and not writer.is_committed:
                     self.added = before
                 held.close()
@@ -318,14 +318,14 @@ class PassageIndex:
 
         Raises StoreUnavailable if they cannot be written; they are then lost.
         """
-        with self._turn:
+        with self._thread_lock:
             if self._is_closed:
                 return
             try:
                 if self._create or self.pending_documents:
                     self.flush()
             finally:
-                self._let_go()
+                self._release()
 
     def __enter__(self) -> Self:
         with self._open():
@@ -338,12 +338,12 @@ class PassageIndex:
             self.close()
         else:
             # Do not write: a failed write would hide the original error.
-            with self._turn:
-                self._let_go()
+            with self._thread_lock:
+                self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._is_closed = True
-        self._drop()
+        self._discard_pending()
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
             snapshot.close()
@@ -351,7 +351,7 @@ class PassageIndex:
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:
         """Hold the lock between threads. Raises ValueError if the index is closed."""
-        with self._turn:
+        with self._thread_lock:
             self._refuse_closed()
             yield
 
@@ -380,30 +380,34 @@ class PassageIndex:
             self._batch = []
             self._batch_characters = 0
 
-    def _flush_if_much(self) -> None:
+    def _flush_if_full(self) -> None:
         posts = sum(len(prepared.keys) for prepared in self._pending)
         documents = sum(len(prepared.doc_ids) for prepared in self._pending)
-        if posts >= MOST_POSTS or documents >= MOST_DOCUMENTS or self.pending_bytes >= MOST_BYTES:
+        if (
+            posts >= MAX_PENDING_POSTS
+            or documents >= MAX_PENDING_DOCUMENTS
+            or self.pending_bytes >= MAX_PENDING_BYTES
+        ):
             self.flush()
 
-    def _drop(self) -> None:
+    def _discard_pending(self) -> None:
         self._batch = []
         self._batch_characters = 0
         self._pending = []
 
-    def _stored(self, added: AddedDocuments) -> None:
+    def _mark_written(self, added: AddedDocuments) -> None:
         self.added += added
         self._pending = []
 
-    def _tidy(self, writer: IndexWriter) -> None:
+    def _merge_small_segments(self, writer: IndexWriter) -> None:
         """Merge small segments. A failure does not undo what was written before."""
         if time.monotonic() < self._next_merge_at:
             return
         try:
-            writer.tidy(self._largest_merge)
+            writer.tidy(self._max_merge_size)
         except (StoreError, OSError) as error:
             self.merge_error = error
-            self._merge_pause_s = min(max(2 * self._merge_pause_s, FIRST_MERGE_PAUSE_S), MOST_MERGE_PAUSE_S)
+            self._merge_pause_s = min(max(2 * self._merge_pause_s, FIRST_MERGE_PAUSE_S), MAX_MERGE_PAUSE_S)
             self._next_merge_at = time.monotonic() + self._merge_pause_s
         else:
             self._merge_succeeded()
@@ -413,17 +417,17 @@ class PassageIndex:
         self._merge_pause_s = self._next_merge_at = 0.0
 
     @contextlib.contextmanager
-    def _writing(self, command: str, *, at_once: bool = False) -> Iterator[IndexWriter]:
+    def _writing(self, command: str, *, atomic: bool = False) -> Iterator[IndexWriter]:
         """The writer of the index, with the lock held. Within `writing`, the writer of that block."""
         if self._writer is not None:
-            self._writer.prove_usable()
+            self._writer.check_usable()
             self._writer.watch = self.watch
             yield self._writer
             return
         if not self._create and not (self.path / MANIFEST).exists():
             raise no_index(self.path)
         with WriterLock(self.path, command or self.command, timeout_s=self.lock_timeout_s):
-            self._writer = IndexWriter(self.path, self.parameters, at_once=at_once)
+            self._writer = IndexWriter(self.path, self.parameters, atomic=atomic)
             self._writer.watch = self.watch
             self._create = False  # an index that is deleted from now on is not created again
             try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _BOM: Final = b"\xef\xbb\xbf"
 _PIECE: Final = 1 << 20
-_MOST_BESIDE_TEXTS: Final = 4 << 20
+_MAX_BYTES_OUTSIDE_STRINGS: Final = 4 << 20
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -81,9 +81,11 @@ def documents_in(
             line = line.removeprefix(_BOM)
         if line.isspace() or not line:
             continue
-        if not _has_little_beside_texts(line):
+        if not _is_within_limit_outside_strings(line):
             skipped.add(
-                "large", where, f"the line has more than {_MOST_BESIDE_TEXTS} bytes outside of strings"
+                "large",
+                where,
+                f"the line has more than {_MAX_BYTES_OUTSIDE_STRINGS} bytes outside of strings",
             )
             continue
         try:
@@ -111,21 +113,21 @@ def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
         yield None
 
 
-def _has_little_beside_texts(line: bytes) -> bool:
+def _is_within_limit_outside_strings(line: bytes) -> bool:
     """Whether the data outside of strings is within the limit, where each string counts as two bytes."""
-    if len(line) <= _MOST_BESIDE_TEXTS:
+    if len(line) <= _MAX_BYTES_OUTSIDE_STRINGS:
         return True
     # Without escapes, every quote begins or ends a string. A regular expression for strings takes memory per escape.
     bare = line.replace(rb"\\", b"").replace(rb"\"", b"")
     size = end = 0
     while (start := bare.find(b'"', end)) >= 0:
         size += start - end + 2
-        if size > _MOST_BESIDE_TEXTS:
+        if size > _MAX_BYTES_OUTSIDE_STRINGS:
             return False
         end = bare.find(b'"', start + 1) + 1
         if not end:
             return True  # not valid JSON
-    return size + len(bare) - end <= _MOST_BESIDE_TEXTS
+    return size + len(bare) - end <= _MAX_BYTES_OUTSIDE_STRINGS
 
 
 def _parsed(line: bytes) -> tuple[Any, bool]:

@@ -10,7 +10,7 @@ import numpy as np
 from deflate import DeflateError, deflate_decompress
 
 from .segment_files import MappedFile
-from .segment_layout import BLOBS_HEADER_SIZE, MOST_INFLATION, BlobsHeader, SegmentEntry, blobs_name
+from .segment_layout import BLOBS_HEADER_SIZE, MAX_INFLATION, BlobsHeader, SegmentEntry, blobs_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ class Blobs:
         data, size = self.stored(text)
         checksums = self._table.checksums
         # The size is limited by the best possible compression, so that a wrong size cannot exhaust the memory.
-        if zlib.crc32(data) != int(checksums[text]) or size > len(data) * MOST_INFLATION:
+        if zlib.crc32(data) != int(checksums[text]) or size > len(data) * MAX_INFLATION:
             self.refuse_text(text)
         try:
             raw = bytes(deflate_decompress(data, size))

@@ -16,7 +16,7 @@ from .segment_blocks import CheckedBlocks, block_count
 from .segment_layout import (
     DIGEST_SIZE,
     GROUP_BITS,
-    NAMES_A_BLOCK,
+    NAMES_PER_BLOCK,
     POSTS_HEADER_SIZE,
     PostsHeader,
     Section,
@@ -180,7 +180,7 @@ def _section_sizes(layout: PostsHeader) -> dict[Section, int]:
     """The section sizes that follow from the counts. The sizes of names and hosts are not determined by them."""
     posts_size = packed_size(layout.posts, layout.width)
     buckets = 1 << layout.bucket_bits
-    blocks = -(-layout.documents // NAMES_A_BLOCK)
+    blocks = -(-layout.documents // NAMES_PER_BLOCK)
     return {
         Section.POSTS: posts_size,
         Section.BASES: 8 * ((buckets >> GROUP_BITS) + 1),

@@ -84,9 +84,9 @@ POSTS_HEADER_SIZE = 536
 BLOBS_HEADER_SIZE = 64
 GROUP_BITS = 8
 """A base covers 2 ** 8 buckets."""
-NAMES_A_BLOCK = 64
+NAMES_PER_BLOCK = 64
 DIGEST_SIZE = 16
-MOST_INFLATION = 1040
+MAX_INFLATION = 1040
 """The largest possible ratio of decompressed to compressed size of deflate data."""
 
 _POSTS_MAGIC = b"sd-posts"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from deflate import DeflateError, deflate_decompress
 
-from .segment_layout import DIGEST_SIZE, MOST_INFLATION, NAMES_A_BLOCK, Section, name_head
+from .segment_layout import DIGEST_SIZE, MAX_INFLATION, NAMES_PER_BLOCK, Section, name_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,18 +29,18 @@ class Names:
         self._count = file.layout.documents
         self._blocks: dict[int, list[str]] = {}
         # Threads that share a snapshot add and remove blocks at the same time.
-        self._blocks_turn = threading.Lock()
+        self._blocks_lock = threading.Lock()
 
     def doc_id(self, number: int) -> str:
         """Return the doc id of a document."""
         if not 0 <= number < self._count:
             raise IndexError(f"there is no document {number}")
-        block, place = divmod(number, NAMES_A_BLOCK)
+        block, place = divmod(number, NAMES_PER_BLOCK)
         return self._block(block)[place]
 
     def doc_ids(self) -> Iterator[str]:
         """Yield all doc ids, in the order of their numbers."""
-        for block in range(-(-self._count // NAMES_A_BLOCK)):
+        for block in range(-(-self._count // NAMES_PER_BLOCK)):
             yield from self._block(block)
 
     def documents_named(self, doc_ids: Sequence[str]) -> dict[int, int]:
@@ -97,14 +97,14 @@ class Names:
 
     def close(self) -> None:
         """Discard the cached doc ids."""
-        with self._blocks_turn:
+        with self._blocks_lock:
             self._blocks.clear()
 
     def _block(self, block: int) -> list[str]:
         names = self._blocks.get(block)
         if names is None:
             names = self._read_block(block)
-            with self._blocks_turn:
+            with self._blocks_lock:
                 if len(self._blocks) >= _KEPT_BLOCKS:
                     del self._blocks[next(iter(self._blocks))]  # the block that was read first
                 self._blocks[block] = names
@@ -116,13 +116,13 @@ class Names:
         start = int(ends[block - 1]) if block else 0
         stop, size = int(ends[block]), int(sizes[block])
         data = self._file.section(Section.NAMES, "u1")
-        if not start <= stop <= len(data) or size > (stop - start) * MOST_INFLATION:
+        if not start <= stop <= len(data) or size > (stop - start) * MAX_INFLATION:
             self._file.refuse_section(Section.NAME_ENDS)
         try:
             raw = deflate_decompress(data[start:stop].tobytes(), size)
         except DeflateError:
             self._file.refuse_section(Section.NAMES)
-        count = min(NAMES_A_BLOCK, self._count - block * NAMES_A_BLOCK)
+        count = min(NAMES_PER_BLOCK, self._count - block * NAMES_PER_BLOCK)
         return self._split(bytes(raw), count, Section.NAMES)
 
     def _split(self, data: bytes, count: int, section: Section) -> list[str]:

@@ -22,7 +22,7 @@ from .segment_layout import (
     BLOBS_HEADER_SIZE,
     DIGEST_SIZE,
     GROUP_BITS,
-    NAMES_A_BLOCK,
+    NAMES_PER_BLOCK,
     POSTS_HEADER_SIZE,
     BlobsHeader,
     PostsHeader,
@@ -371,7 +371,7 @@ class _Names:
             raise ValueError(f"the doc id {doc_id!r} contains a NUL character")
         self.heads.append(name_head(name))
         self._block.append(name + b"\0")
-        if len(self._block) == NAMES_A_BLOCK:
+        if len(self._block) == NAMES_PER_BLOCK:
             self.finish()
 
     def finish(self) -> None:

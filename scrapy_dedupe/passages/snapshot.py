@@ -26,7 +26,7 @@ from scrapy_dedupe.errors import SettingError, StoreRefused
 
 from .blots import blotter_of, key_bits
 from .catalogue import read_deleted, read_manifest, refuse_other_files
-from .folder_files import damaged, lacking
+from .folder_files import damaged, missing_file
 from .segment_layout import DIGEST_SIZE, blobs_name
 from .segments import Segment, key_bounds
 from .tokens import tokeniser_named
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from .segment_layout import SegmentEntry
     from .values import Outline, Parameters
 
-MOST_POSTS = 2_000_000
+DEFAULT_SCAN_POSTS = 2_000_000
 """Default number of posts per piece of `IndexSnapshot.scan`."""
 
 _TRIES = 50  # each retry needs a new manifest, so only an index that is written continuously exhausts them
-_LEAST_POSTS = 1_024  # a segment knows the position of a key only to within some posts
+_MIN_POSTS = 1_024  # a segment knows the position of a key only to within some posts
 
 
 class IndexSnapshot:
@@ -95,7 +95,7 @@ class IndexSnapshot:
                 newer = read_manifest(folder)
                 if newer == manifest or tries >= _TRIES:
                     if isinstance(error, FileNotFoundError):
-                        raise lacking(folder, error) from error
+                        raise missing_file(folder, error) from error
                     raise
                 manifest = newer
         raise no_index(folder)
@@ -134,7 +134,7 @@ class IndexSnapshot:
             raise StoreRefused(
                 f"The index {self.folder} stores no texts. Index the documents again without --no-text."
             )
-        segment, own = self._own(number)
+        segment, own = self._segment_and_number(number)
         try:
             return segment.blob(own).decode()
         except UnicodeDecodeError as error:
@@ -148,7 +148,7 @@ class IndexSnapshot:
 
     def outline(self, number: int) -> Outline:
         """The positions of the blots of a text, in an index without texts. Raises StoreRefused if it is damaged."""
-        segment, own = self._own(number)
+        segment, own = self._segment_and_number(number)
         return segment.outline(own)
 
     def text_of_digest(self, digest: bytes) -> int | None:
@@ -276,13 +276,13 @@ class IndexSnapshot:
         order = np.argsort(numbers, kind="stable")
         return numbers[order], texts[order], where[order]
 
-    def scan(self, most_posts: int = MOST_POSTS) -> Iterator[Posts]:
+    def scan(self, most_posts: int = DEFAULT_SCAN_POSTS) -> Iterator[Posts]:
         """All posts of texts that are alive, in pieces: sorted by key, then by text, across all segments.
 
         All posts of a key are in the same piece. A piece has at most *most_posts* posts (at least 1,024), unless a single
         key, or a few keys within 2^-16 of the key space, have more.
         """
-        for low, high in pairwise(key_bounds(self.segments, max(most_posts, _LEAST_POSTS))):
+        for low, high in pairwise(key_bounds(self.segments, max(most_posts, _MIN_POSTS))):
             posts = self._posts_between(low, high)
             if len(posts.keys):
                 yield posts
@@ -312,7 +312,7 @@ class IndexSnapshot:
                 parts.append(Posts(posts.keys, posts.texts + base, posts.where))
         if len(parts) == 1:
             return parts[0]
-        posts = _one_after_another(parts)
+        posts = _concatenated(parts)
         order = np.argsort(posts.keys, kind="stable")
         return Posts(posts.keys[order], posts.texts[order], posts.where[order])
 
@@ -367,7 +367,7 @@ class IndexSnapshot:
     def _spans(self) -> tuple[slice, ...]:
         return tuple(map(self._span, range(len(self.segments))))
 
-    def _own(self, text: int) -> tuple[Segment, int]:
+    def _segment_and_number(self, text: int) -> tuple[Segment, int]:
         """The segment that holds a text, and the number of the text within the segment."""
         if not 0 <= text < self.text_count:
             raise IndexError(f"There is no text {text}; there are {self.text_count}.")
@@ -424,7 +424,7 @@ def _joined(parts: Sequence[NDArray], dtype: type) -> NDArray:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
 
 
-def _one_after_another(parts: Sequence[Posts]) -> Posts:
+def _concatenated(parts: Sequence[Posts]) -> Posts:
     return Posts(
         _joined([part.keys for part in parts], np.uint64),
         _joined([part.texts for part in parts], np.int64),

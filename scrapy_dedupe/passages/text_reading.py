@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     Text = tuple[str, str | None, str]
 
-QUIET: Final[dict[str, str]] = {
+COUNTED_REASONS: Final[dict[str, str]] = {
     "binary": "binary files",
     "index": "folders of other passage indexes",
     "link": "links to folders that are read already",
@@ -49,7 +49,7 @@ QUIET: Final[dict[str, str]] = {
 }
 """Reasons for skipping that are expected, with a description. They are only counted."""
 
-LOUD: Final[dict[str, str]] = {
+REPORTED_REASONS: Final[dict[str, str]] = {
     "open": "archives that a crawl is writing",
     "no-text": "named files that are not text",
     "large": "documents that are too large",
@@ -98,7 +98,7 @@ class Skipped:
         """Count a skipped document; with a *place* it is also reported."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         if place:
-            self._name(place, sentence.rstrip(".") or (QUIET | LOUD)[reason])
+            self._name(place, sentence.rstrip(".") or (COUNTED_REASONS | REPORTED_REASONS)[reason])
 
     def add_replaced(self, place: str) -> None:
         """Count and report a document that has U+FFFD for invalid bytes."""
@@ -121,7 +121,7 @@ class Skipped:
     @property
     def loud(self) -> int:
         """How many documents were skipped for a reason that the user must know about."""
-        return sum(self.counts.get(reason, 0) for reason in LOUD)
+        return sum(self.counts.get(reason, 0) for reason in REPORTED_REASONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,9 @@ def _page_of(
     page = reading.decoded_page(document.doc_id, headers, body)
     if isinstance(page, str):
         skipped.add(
-            page, document.place if page in LOUD else "", "its declared encoding is not a known charset"
+            page,
+            document.place if page in REPORTED_REASONS else "",
+            "its declared encoding is not a known charset",
         )
         return None
     # The Content-Type may be wrong, so the content is checked too.

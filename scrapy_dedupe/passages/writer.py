@@ -22,7 +22,7 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS
 
 from . import catalogue
 from .catalogue import Manifest, segment_name
-from .folder_files import lacking
+from .folder_files import missing_file
 from .merging import merge
 from .preparation import DIGEST_SIZE
 from .segment_writing import SegmentWriter
@@ -75,21 +75,21 @@ class _NewDocument:
 class IndexWriter:
     """Writes the index in *folder*, for which the caller holds the lock. Creates the index if there is none.
 
-    With *at_once*, nothing is committed before `commit`. After an error the writer can be used again; a change that was
+    With *atomic*, nothing is committed before `commit`. After an error the writer can be used again; a change that was
     not committed has no effect. The constructor raises StoreRefused and StoreUnavailable as `catalogue.begin` does. Every
     method raises StoreRefused if a file that it needs is damaged or missing, and StoreUnavailable in a fork of the process
     that created the writer, since the fork does not have the lock.
     """
 
-    def __init__(self, folder: Path, parameters: Parameters, *, at_once: bool = False) -> None:
+    def __init__(self, folder: Path, parameters: Parameters, *, atomic: bool = False) -> None:
         self.folder = folder
         self.parameters = parameters
         self.manifest = catalogue.begin(folder, parameters)
         self._pid = os.getpid()
-        self.is_at_once = at_once
+        self.is_atomic = atomic
         self.watch = NO_PROGRESS
         self._committed = self.manifest
-        self._is_doubtful = False
+        self._is_state_unknown = False
         self._has_leftovers = False
         self._number = 0
         self._segments: dict[str, Segment] = {}
@@ -100,56 +100,56 @@ class IndexWriter:
         """Whether all changes are committed."""
         return self.manifest == self._committed
 
-    def prove_usable(self) -> None:
+    def check_usable(self) -> None:
         """Raise StoreUnavailable in another process, or if the state of the index on the disk is unknown."""
         if self._pid != os.getpid():
             raise StoreUnavailable(
                 f"The index {self.folder} is being written by process {self._pid}, and this process is a fork of it. Open"
                 " the index in this process after that process has finished."
             )
-        if self._is_doubtful:
+        if self._is_state_unknown:
             raise StoreUnavailable(
                 f"The manifest of the index {self.folder} could not be replaced and cannot be read, so the state of the"
                 " index is unknown. Check the disk, and open the index again."
             )
 
-    def add(self, batches: Sequence[Prepared], then: Callable[[AddedDocuments], object]) -> None:
+    def add(self, batches: Sequence[Prepared], on_commit: Callable[[AddedDocuments], object]) -> None:
         """Add documents as one new segment. Raises StoreUnavailable if the segment cannot be written.
 
-        *then* is called as soon as the index has the documents, which may be before an error is raised.
+        *on_commit* is called as soon as the index has the documents, which may be before an error is raised.
         """
-        self.prove_usable()
-        named, given, overtaken = _last_of_each_name(batches)
+        self.check_usable()
+        named, given, superseded = _last_by_id(batches)
         replaced: dict[str, list[int]] = {}
         for doc_id, found in self._find_all(named).items():
             segment, number = found
-            if self._is_as(segment, number, named[doc_id]):
+            if self._is_unchanged(segment, number, named[doc_id]):
                 del named[doc_id]
             else:
                 replaced.setdefault(segment.name, []).append(number)
         if not named:
-            then(AddedDocuments(documents=overtaken, replaced=overtaken, unchanged=given - overtaken))
+            on_commit(AddedDocuments(documents=superseded, replaced=superseded, unchanged=given - superseded))
             return
-        entry, added = self._written(batches, named)
+        entry, added = self._write_segment(batches, named)
         added = replace(
             added,
-            documents=len(named) + overtaken,
-            replaced=sum(map(len, replaced.values())) + overtaken,
-            unchanged=given - len(named) - overtaken,
+            documents=len(named) + superseded,
+            replaced=sum(map(len, replaced.values())) + superseded,
+            unchanged=given - len(named) - superseded,
             copies=len(named) - added.texts,
         )
-        self._change((*self.manifest.segments, entry), replaced, lambda: then(added))
+        self._apply_deletions((*self.manifest.segments, entry), replaced, lambda: on_commit(added))
 
     def delete(self, doc_ids: Iterable[str]) -> list[bool]:
         """Delete documents. Returns for each whether it existed. Raises StoreUnavailable."""
-        self.prove_usable()
+        self.check_usable()
         asked = list(doc_ids)
         found = self._find_all(dict.fromkeys(asked))
         numbers: dict[str, list[int]] = {}
         for segment, number in found.values():
             numbers.setdefault(segment.name, []).append(number)
         if numbers:
-            self._change(self.manifest.segments, numbers)
+            self._apply_deletions(self.manifest.segments, numbers)
         # An id that is given twice is deleted once.
         return [found.pop(doc_id, None) is not None for doc_id in asked]
 
@@ -159,10 +159,10 @@ class IndexWriter:
         A merged segment has at most *largest* posts and documents. Raises StoreUnavailable, and StoreRefused for a
         damaged segment; the content of the index is unchanged then.
         """
-        self.prove_usable()
+        self.check_usable()
         needed = tuple(entry for entry in self.manifest.segments if self._is_needed(entry))
         if len(needed) < len(self.manifest.segments):
-            self._become(needed, dict(self.manifest.deleted))
+            self._switch_to(needed, dict(self.manifest.deleted))
         while (chosen := next_merge(self._sizes(), largest)) is not None:
             self._merge(chosen)
 
@@ -171,7 +171,7 @@ class IndexWriter:
 
         Raises as `tidy` does.
         """
-        self.prove_usable()
+        self.check_usable()
         is_changed = False
         for chosen in reversed(fewest(self._sizes())):
             entries = self.manifest.segments[chosen]
@@ -182,9 +182,9 @@ class IndexWriter:
 
     def commit(self) -> None:
         """Commit the changes, and remove the files that are no longer needed. Raises StoreUnavailable."""
-        self.prove_usable()
+        self.check_usable()
         if not self.is_committed:
-            self._replace(self.manifest)
+            self._replace_manifest(self.manifest)
             self._remove_leftovers()
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class IndexWriter:
             self.manifest = self._committed
             self._remove_leftovers()
 
-    def _replace(self, manifest: Manifest) -> None:
+    def _replace_manifest(self, manifest: Manifest) -> None:
         """Make *manifest* the current one. Its files may belong to the index even if an error is raised."""
         try:
             catalogue.replace_manifest(self.folder, manifest)
@@ -204,7 +204,7 @@ class IndexWriter:
             try:
                 found = catalogue.read_manifest(self.folder)
             except StoreError:
-                self._is_doubtful = True
+                self._is_state_unknown = True
             else:
                 if found == manifest:
                     self._committed = manifest
@@ -228,7 +228,7 @@ class IndexWriter:
                 catalogue.refuse_other_files(self.folder, entry)
                 segment = self._segments[entry.name] = Segment(self.folder, entry, self.parameters)
             except FileNotFoundError as error:
-                raise lacking(self.folder, error) from error
+                raise missing_file(self.folder, error) from error
         return segment
 
     def _all_segments(self) -> list[Segment]:
@@ -245,7 +245,7 @@ class IndexWriter:
                 try:
                     living[catalogue.read_deleted(self.folder, file, segment.document_count)] = False
                 except FileNotFoundError as error:
-                    raise lacking(self.folder, error) from error
+                    raise missing_file(self.folder, error) from error
             self._living[name] = living
         return living
 
@@ -260,18 +260,18 @@ class IndexWriter:
                     found[asked[place]] = segment, number
         return found
 
-    def _is_as(self, segment: Segment, number: int, named: _NewDocument) -> bool:
+    def _is_unchanged(self, segment: Segment, number: int, named: _NewDocument) -> bool:
         """Whether a document of a segment has the text and host of the document to be added."""
         text = int(segment.document_texts[number])
         digest = segment.foreign[-1 - text] if text < 0 else segment.digests[text].tobytes()
         return digest == named.digest and segment.hosts[segment.document_hosts[number]] == named.host
 
-    def _written(
+    def _write_segment(
         self, batches: Sequence[Prepared], named: dict[str, _NewDocument]
     ) -> tuple[SegmentEntry, AddedDocuments]:
         """Write a segment with these documents, and with their texts that the index does not hold."""
         wanted = dict.fromkeys((each.digest for each in named.values()), -1)
-        held = self._held(list(wanted))
+        held = self._stored_digests(list(wanted))
         added = AddedDocuments()
         with SegmentWriter(self.folder, self._new_name(), self.parameters) as writer:
             for batch in batches:
@@ -288,7 +288,7 @@ class IndexWriter:
                 )
             return writer.close(), added
 
-    def _held(self, digests: list[bytes]) -> set[bytes]:
+    def _stored_digests(self, digests: list[bytes]) -> set[bytes]:
         """The digests whose texts the index holds, including texts of deleted documents."""
         array = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_SIZE)
         is_held = np.zeros(len(digests), bool)
@@ -296,11 +296,11 @@ class IndexWriter:
             is_held |= segment.texts_of_digests(array) >= 0
         return {digests[number] for number in np.flatnonzero(is_held)}
 
-    def _change(
+    def _apply_deletions(
         self,
         segments: tuple[SegmentEntry, ...],
         deleted: dict[str, list[int]],
-        then: Callable[[], object] = lambda: None,
+        on_commit: Callable[[], object] = lambda: None,
     ) -> None:
         """Commit these segments, with more documents of existing segments deleted."""
         generation = self.manifest.generation + 1
@@ -320,24 +320,24 @@ class IndexWriter:
         except BaseException:
             self._remove_leftovers()  # may free the space that was missing
             raise
-        self._become(segments, files, changed, then)
+        self._switch_to(segments, files, changed, on_commit)
 
-    def _become(
+    def _switch_to(
         self,
         segments: tuple[SegmentEntry, ...],
         files: dict[str, str],
         changed: dict[str, NDArray[np.bool_]] | None = None,
-        then: Callable[[], object] = lambda: None,
+        on_commit: Callable[[], object] = lambda: None,
     ) -> None:
         """Switch to these segments. *changed* has the new masks of living documents, for segments where they changed."""
         names = {entry.name for entry in segments}
         kept = {name: file for name, file in files.items() if name in names}
         manifest = Manifest(self.manifest.generation + 1, self.parameters, segments, kept)
         try:
-            if not self.is_at_once:
-                self._replace(manifest)
+            if not self.is_atomic:
+                self._replace_manifest(manifest)
         finally:
-            if self.is_at_once or self._committed is manifest:
+            if self.is_atomic or self._committed is manifest:
                 self.manifest = manifest
                 self._number = 0
                 self._living.update(changed or {})
@@ -345,7 +345,7 @@ class IndexWriter:
                     self._segments.pop(name).close()
                 for name in self._living.keys() - names:
                     del self._living[name]
-                then()
+                on_commit()
             # Files of a failed change, or of segments that were merged before they were committed.
             self._remove_leftovers()
 
@@ -359,7 +359,7 @@ class IndexWriter:
             name = self._new_name()
             merged = (merge(segments, living, texts, self.folder, name, self.parameters, self.watch),)
         start, stop, _ = chosen.indices(len(entries))
-        self._become((*entries[:start], *merged, *entries[stop:]), dict(self.manifest.deleted))
+        self._switch_to((*entries[:start], *merged, *entries[stop:]), dict(self.manifest.deleted))
 
     def _sizes(self) -> list[int]:
         return [entry.posts + entry.documents for entry in self.manifest.segments]
@@ -399,13 +399,13 @@ class IndexWriter:
         return name
 
 
-def _last_of_each_name(batches: Sequence[Prepared]) -> tuple[dict[str, _NewDocument], int, int]:
+def _last_by_id(batches: Sequence[Prepared]) -> tuple[dict[str, _NewDocument], int, int]:
     """The documents by id, in the order in which they were given; how many were given; how many were superseded.
 
     The last of several documents with one id counts. It keeps the earlier position only if text and host are the same.
     """
     named: dict[str, _NewDocument] = {}
-    given = overtaken = 0
+    given = superseded = 0
     for batch in batches:
         digests = _digests(batch)
         given += len(batch.doc_ids)
@@ -415,9 +415,9 @@ def _last_of_each_name(batches: Sequence[Prepared]) -> tuple[dict[str, _NewDocum
                 if before.digest == digests[text] and before.host == host:
                     continue
                 del named[doc_id]
-                overtaken += 1
+                superseded += 1
             named[doc_id] = _NewDocument(host, digests[text])
-    return named, given, overtaken
+    return named, given, superseded
 
 
 def _digests(batch: Prepared) -> list[bytes]:

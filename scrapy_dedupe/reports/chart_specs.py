@@ -129,7 +129,7 @@ def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
         is_last = measure is measures[-1]
         axis = {**x_axis, "labels": is_last}
         x = {"field": "left", "type": "quantitative", "scale": x_scale, "axis": axis}
-        layers = [_upright(bars, x)]
+        layers = [_vertical_bars(bars, x)]
         if gaps:
             layers.append(
                 {
@@ -167,7 +167,7 @@ def verdicts(counts: dict[str, int], *, wide: bool) -> Spec | None:
     # Leave room for the text after the longest bar.
     width = WIDE // 2 - _NAMES_PX - 16 if wide else NARROW - 30
     domain = [0, 1.6 * max(bar["high"] for bar in bars)]
-    return {**head(), **_lying(rows, bars, width, wide=wide, domain=domain)}
+    return {**head(), **_horizontal_bars(rows, bars, width, wide=wide, domain=domain)}
 
 
 def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
@@ -201,7 +201,7 @@ def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
         },
     }
     width = (WIDE // 2 if wide else NARROW) - _AXIS_PX - 30
-    return {**head(), "width": width, "height": 150, **_upright(bars, x)}
+    return {**head(), "width": width, "height": 150, **_vertical_bars(bars, x)}
 
 
 def bin_text(found: Bin) -> str:
@@ -231,7 +231,9 @@ def shares(rows: Sequence[Share], *, wide: bool) -> Spec | None:
         ]
         width = (WIDE - _NAMES_PX) // len(measures) - 34 if wide else NARROW - 24
         is_named = place == 0 or not wide
-        panels.append({"title": title, **_lying(rows_named, bars, width, wide=wide, is_named=is_named)})
+        panels.append(
+            {"title": title, **_horizontal_bars(rows_named, bars, width, wide=wide, is_named=is_named)}
+        )
     return {**head(), "hconcat" if wide else "vconcat": panels, "spacing": 34 if wide else 14}
 
 
@@ -273,7 +275,7 @@ def _bars(measure: Measure, row: Any, divisor: int) -> list[dict[str, Any]]:
     ]
 
 
-def _upright(bars: list[dict[str, Any]], x: Spec) -> Spec:
+def _vertical_bars(bars: list[dict[str, Any]], x: Spec) -> Spec:
     """Bars from ``left`` to ``right`` and from ``low`` to ``high``."""
     return _rectangles(
         bars,
@@ -290,7 +292,7 @@ def _upright(bars: list[dict[str, Any]], x: Spec) -> Spec:
     )
 
 
-def _lying(
+def _horizontal_bars(
     rows: list[dict[str, Any]],
     bars: list[dict[str, Any]],
     width: int,

@@ -45,7 +45,7 @@ class HeavyHitters(Generic[RowT]):
         """Create a row."""
         raise NotImplementedError
 
-    def _give_up(self, row: RowT) -> None:
+    def _on_removed(self, row: RowT) -> None:
         """Called with a row that is removed, to keep its counts elsewhere."""
 
     def __iter__(self) -> Iterator[tuple[str, RowT]]:
@@ -94,5 +94,5 @@ class HeavyHitters(Generic[RowT]):
                 text_bytes += row.text_bytes
             else:
                 self.floor = max(self.floor, row.calls + row.missed)
-                self._give_up(row)
+                self._on_removed(row)
         self._rows, self._text_bytes = kept, text_bytes

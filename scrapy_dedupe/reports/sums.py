@@ -74,8 +74,8 @@ def report_of(
     # Merging changes the first observations, so it must come last.
     whole = _merged(seen)
     hosts = _shares(whole.hosts, MOST_HOSTS)
-    mime_types = _of_answers(_shares(whole.mime_types, MOST_NAMES))
-    statuses = _of_answers(_shares(whole.statuses, MOST_NAMES))
+    mime_types = _without_filtered(_shares(whole.mime_types, MOST_NAMES))
+    statuses = _without_filtered(_shares(whole.statuses, MOST_NAMES))
     groups = whole.groups.largest(MOST_GROUPS)
     counted: dict[str, Sequence[Share] | Sequence[DuplicateGroup]] = {
         "hosts": hosts,
@@ -83,9 +83,9 @@ def report_of(
         "statuses": statuses,
         "groups of duplicates": groups,
     }
-    if many := [name for name, rows in counted.items() if any(row.is_bound for row in rows)]:
+    if inexact := [name for name, rows in counted.items() if any(row.is_bound for row in rows)]:
         own_notes.append(
-            f"There were too many {' and '.join(many)} to count each from its first page on. Figures with “at least” are"
+            f"There were too many {' and '.join(inexact)} to count each from its first page on. Figures with “at least” are"
             " lower bounds; the totals are exact."
         )
     if graph.left_out:
@@ -175,7 +175,7 @@ def _archived(crawl: CrawlSeen) -> tuple[int, int, int, int]:
 
     While a crawl runs, the index is behind the observations; after a kill, the observations lack the last minute.
     """
-    if crawl.observations is not None and not _is_cut(crawl):
+    if crawl.observations is not None and not _is_incomplete(crawl):
         totals = crawl.observations.totals
         return totals["responses"], totals["revisits"], totals["bytes_written"], totals["bytes_conserved"]
     if crawl.info is None:
@@ -186,7 +186,7 @@ def _archived(crawl: CrawlSeen) -> tuple[int, int, int, int]:
     return counts.total_urls - revisits, revisits, max(counts.total_crawl_size, seen), counts.conserved_size
 
 
-def _is_cut(crawl: CrawlSeen) -> bool:
+def _is_incomplete(crawl: CrawlSeen) -> bool:
     """Whether the index has more records of a crawl than its observations."""
     if crawl.info is None or crawl.observations is None:
         return False
@@ -194,9 +194,9 @@ def _is_cut(crawl: CrawlSeen) -> bool:
     return crawl.info.counts.total_urls > totals["responses"] + totals["revisits"]
 
 
-def _is_unsized(crawl: CrawlSeen) -> bool:
+def _has_unknown_size(crawl: CrawlSeen) -> bool:
     """Whether only a part of the bytes that a crawl wrote is known."""
-    if crawl.info is None or not (crawl.observations is None or _is_cut(crawl)):
+    if crawl.info is None or not (crawl.observations is None or _is_incomplete(crawl)):
         return False
     return crawl.info.counts.total_urls > 0 and crawl.info.counts.total_crawl_size == 0
 
@@ -215,13 +215,13 @@ def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
             " not observed because the classes were set manually without scrapy_dedupe.extensions.ReportExtension. Only"
             " their counts in the index are shown; the timeline, hosts, groups and patterns do not include them."
         )
-    if cut := [crawl.id for crawl in crawls if _is_cut(crawl)]:
+    if cut := [crawl.id for crawl in crawls if _is_incomplete(crawl)]:
         notes.append(
             f"The archive has more records of {_named(cut)} than were observed. This happens while a crawl runs and after a"
             " kill, since observations are saved once a minute. The counts of records and bytes are those of the archive;"
             " requests, pages, the timeline, hosts, MIME types and statuses are incomplete."
         )
-    if unsized := [crawl.id for crawl in crawls if _is_unsized(crawl)]:
+    if unsized := [crawl.id for crawl in crawls if _has_unknown_size(crawl)]:
         notes.append(
             f"The index gets the size of the files at the end of a crawl, so {_named(unsized)} may have written more bytes"
             " than shown."
@@ -287,7 +287,7 @@ def _share(name: str, row: Tally, *, is_bound: bool = False) -> Share:
     return Share(name, **dict(zip(SHARE_COLUMNS, row.counts, strict=True)), is_bound=is_bound)
 
 
-def _of_answers(shares: list[Share]) -> list[Share]:
+def _without_filtered(shares: list[Share]) -> list[Share]:
     """The shares without filtered requests, since these have no response."""
     return [replace(share, requests_filtered=None) for share in shares]
 

@@ -91,5 +91,5 @@ class Tallies(HeavyHitters[Tally]):
     def _make(self, name: str) -> Tally:
         return Tally(self._columns)
 
-    def _give_up(self, row: Tally) -> None:
+    def _on_removed(self, row: Tally) -> None:
         self.others.add(row)

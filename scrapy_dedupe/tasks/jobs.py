@@ -33,7 +33,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 # Only one thread at a time may hide the main module; a second thread would save the hidden state as the original.
-_hiding = threading.Lock()
+_hidden_main_lock = threading.Lock()
 
 _WAITING_PER_JOB = 2
 _AHEAD_PER_JOB = 8
@@ -89,7 +89,7 @@ def job_count(jobs: int) -> int:
     3
     """
     if jobs < 0:
-        raise SettingError(f"The number of jobs is {jobs}. Give a number from 1 on, or 0 for all cores.")
+        raise SettingError(f"Cannot run {jobs} jobs. Give a positive number, or 0 for all cores.")
     if jobs:
         return jobs
     # The affinity respects that a container may have fewer cores than the machine.
@@ -165,7 +165,7 @@ def _pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
 
 def _submit(pool: ProcessPoolExecutor, function: Callable[[Task], Result], task: Task) -> Future[Result]:
     """Submit a task. This starts a new process if there are fewer than the maximum."""
-    with _interrupts_blocked(), _hiding, _hidden_main(function, task):
+    with _interrupts_blocked(), _hidden_main_lock, _hidden_main(function, task):
         return pool.submit(function, task)
 
 

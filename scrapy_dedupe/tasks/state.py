@@ -122,7 +122,7 @@ def _remove_tree(path: Path) -> None:
             shutil.rmtree(path)
 
 
-def tell_again(faults: Faults, count: int, first: Sequence[Fault]) -> None:
+def replay_faults(faults: Faults, count: int, first: Sequence[Fault]) -> None:
     """Add the faults of an earlier run or another process to *faults*. Raises DamagedInput as `Faults.add` does."""
     if faults.keep_going:
         faults.take(count, tuple(first))

@@ -61,7 +61,7 @@ def test_what_a_stopped_writer_has_left_is_told_and_is_no_problem(
 def test_what_a_writer_at_work_has_written_is_not_called_left(
     call: Callable[..., Called], root: Path
 ) -> None:
-    with PassageIndex(root) as index, index.writing(at_once=True):
+    with PassageIndex(root) as index, index.writing(atomic=True):
         index.add("x", "text")
         index.flush()
         called = call("passages", "check", "--root", str(root), "--json")

@@ -141,7 +141,7 @@ def test_an_archive_that_a_crawl_has_open_is_told(call: Callable[..., Called]) -
     called = call("passages", "index", "warcs", "--root", "index")
     assert called.code == 4
     assert "1 archive of a running or killed crawl skipped." in called.err
-    assert "warc salvage mends such a file" in called.out
+    assert "warc salvage repairs such a file" in called.out
 
 
 def test_an_index_whose_documents_are_all_deleted_is_as_empty(call: Callable[..., Called]) -> None:
@@ -163,8 +163,8 @@ def test_damage_ends_the_work_and_leaves_the_index_as_it_was(call: Callable[...,
     call("passages", "index", "a.jsonl", "--root", "index")
     called = call("passages", "index", "b.jsonl", "--root", "index", "--append")
     assert (called.code, called.out) == (4, "")
-    assert "b.jsonl, line 2: it is no JSON" in called.err
-    assert "--keep-going passes over it" in called.err
+    assert "b.jsonl, line 2: it is not valid JSON" in called.err
+    assert "--keep-going skips it" in called.err
     assert documents() == ["a"]
 
 
@@ -217,7 +217,7 @@ def test_with_keep_going_what_is_whole_is_indexed_and_the_rest_is_told(call: Cal
     write("b.jsonl", line("b", WORDS) + "{no json\n" + line("c", WORDS))
     called = call("passages", "index", "b.jsonl", "--root", "index", "--keep-going")
     assert called.code == 4
-    assert "b.jsonl, line 2: it is no JSON" in called.out
+    assert "b.jsonl, line 2: it is not valid JSON" in called.out
     assert "1 fault in the input skipped." in called.err
     assert documents() == ["b", "c"]
 
@@ -300,7 +300,7 @@ def test_all_tokenisers_and_blotters_can_be_named() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("nothing",), "'nothing' names nothing that is there"),
+        (("nothing",), "'nothing' matches nothing"),
         ((".", "--jobs", "-1"), "--jobs is -1"),
         ((".", "--max-bytes", "0"), "--max-bytes is 0"),
         ((".", "--k", "0"), "k = 0"),

@@ -55,8 +55,8 @@ def test_without_an_id_all_crawls_are_summed_up(call: Callable[..., Any], store_
     assert report["totals"]["requests_filtered"] == 1
     assert (report["totals"]["pages_judged"], report["totals"]["duplicates"]) == (3, 2)
     notes = " ".join(report["notes"])
-    assert "Nothing is known of the course of the crawl first" in notes
-    assert "more records of the crawl second than were seen" in notes
+    assert "There are no observations of the crawl first" in notes
+    assert "more records of the crawl second than were observed" in notes
     assert "Not committed: the crawl second." in notes
     assert report["unreadable"] == []
     assert report["output"] is None
@@ -109,7 +109,7 @@ def test_an_unknown_crawl_is_refused(call: Callable[..., Any], store_url: str) -
     called = call("report", "first", "third", "--store", store_url)
     assert called.code == 3
     assert called.out == ""
-    assert "The store knows no crawl third" in called.err
+    assert "The store has no crawl third" in called.err
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_of_many_crawls_the_newest_are_reported(
     report = call("report", "--store", store_url, "--json").json
     assert [crawl["id"] for crawl in report["crawls"]][-1] == "newer"
     assert len(report["crawls"]) == 2
-    assert "Of 4 crawls the newest 2 are reported. Name others by their ids." in report["notes"]
+    assert "Only the newest 2 of 4 crawls are reported. Give ids to choose others." in report["notes"]
 
 
 def test_the_newest_of_many_crawls_with_texts_alone_are_reported_in_the_order_of_time(
@@ -153,7 +153,7 @@ def test_the_newest_of_many_crawls_with_texts_alone_are_reported_in_the_order_of
         save(store_url, f"c{number:02}", pack(seen(start=T + 10**9 + 86_400 * day)))
     report = call("report", "--store", store_url, "--json").json
     assert [crawl["id"] for crawl in report["crawls"]] == ["c03", "c07", "c01"]
-    assert "Of 14 crawls the newest 3 are reported. Name others by their ids." in report["notes"]
+    assert "Only the newest 3 of 14 crawls are reported. Give ids to choose others." in report["notes"]
 
 
 def test_canceled_crawls_are_left_out(call: Callable[..., Any], store_url: str) -> None:
@@ -356,7 +356,7 @@ def test_the_graph_has_what_the_crawls_need(call: Callable[..., Any], store_url:
     text = page.read_text("utf-8")
     assert "second needs first in 2 files, which is missing" in text
     assert "uncommitted; not in this report" in text
-    assert "a hollow point is a crawl that is not in this report" in text
+    assert "hollow points are crawls that are not in this report" in text
 
 
 def test_the_graph_goes_on_to_what_is_needed_further_on_and_has_an_end(
@@ -379,4 +379,4 @@ def test_the_graph_goes_on_to_what_is_needed_further_on_and_has_an_end(
     report = call("report", "c4", "--store", url, "--json").json
     assert [node["id"] for node in report["graph"]["nodes"]] == ["c4", "c3", "c2"]
     assert len(report["graph"]["edges"]) == 2
-    assert any("3 more are left out of the graph" in note for note in report["notes"])
+    assert any("The graph leaves out 3 more crawls" in note for note in report["notes"])

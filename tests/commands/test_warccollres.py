@@ -153,7 +153,7 @@ def test_an_output_that_is_there_is_kept_unless_it_is_forced(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--jobs", "-1"), "There cannot be -1 jobs"),
+        (("--jobs", "-1"), "Cannot run -1 jobs"),
         (("--jobs", "many"), "invalid int value"),
         (("--format", "xml"), "invalid choice"),
         (("--paths", "map"), "map, line 1: a name and a place"),

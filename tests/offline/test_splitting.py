@@ -158,7 +158,7 @@ def test_a_file_of_somebody_else_is_not_taken_for_a_part_of_a_killed_run(
 
 def test_two_do_not_split_into_the_same_parts_at_once(tmp_path: Path) -> None:
     def lines() -> Iterator[ManifestLine]:
-        with pytest.raises(ArchiveError, match="Another process works in"):
+        with pytest.raises(ArchiveError, match="Another process is working in"):
             split_by_count([a_line()], tmp_path / "m", 1)
         yield a_line()
 

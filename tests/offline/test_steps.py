@@ -268,7 +268,7 @@ def test_two_runs_at_once_are_refused(folder: Path, monkeypatch: pytest.MonkeyPa
     do = steps.number_clusters
 
     def meanwhile(*args: Any, **options: Any) -> Any:
-        with pytest.raises(ArchiveError, match="Another process works in"):
+        with pytest.raises(ArchiveError, match="Another process is working in"):
             run(folder)
         return do(*args, **options)
 

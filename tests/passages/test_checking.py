@@ -85,7 +85,7 @@ def test_posts_of_other_blots_are_found_in_full_alone(tmp_path: Path) -> None:
     assert check(tmp_path).problems == ()
     problems = check(tmp_path, full=True).problems
     assert len(problems) == 3
-    assert problems[0].startswith("s, text 0: its posts are not those of its blots")
+    assert problems[0].startswith("s, text 0: its posts do not match its blots")
 
 
 def test_posts_with_other_spots_are_found_in_full_alone(tmp_path: Path) -> None:
@@ -93,13 +93,13 @@ def test_posts_with_other_spots_are_found_in_full_alone(tmp_path: Path) -> None:
     assert check(tmp_path).problems == ()
     problems = check(tmp_path, full=True).problems
     assert len(problems) == 3
-    assert problems[0].startswith("s, text 0: its posts are not those of its blots")
+    assert problems[0].startswith("s, text 0: its posts do not match its blots")
 
 
 def test_a_wrong_count_of_tokens_is_found_in_full(tmp_path: Path) -> None:
     write_index(tmp_path, WITH_TEXTS, [write_real(tmp_path, WITH_TEXTS, tokens=1)])
     problems = check(tmp_path, full=True).problems
-    assert "s, text 3: it has 1 tokens and not 2" in problems
+    assert "s, text 3: it has 1 tokens instead of 2" in problems
     assert len(problems) == len(TEXTS)
 
 
@@ -130,7 +130,7 @@ def test_a_document_without_a_text_is_a_problem(tmp_path: Path) -> None:
     entry = write_segment(tmp_path, "s", WITH_TEXTS, ["abc"], [("a", "", "abc"), ("b", "", "lost")])
     write_index(tmp_path, WITH_TEXTS, [entry])
     (problem,) = check(tmp_path).problems
-    assert "holds no text for document 1 of the segment s" in problem
+    assert "has no text for document 1 of the segment s" in problem
 
 
 def test_a_name_that_is_there_twice_is_a_problem_unless_one_is_deleted(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_name_that_is_there_twice_is_a_problem_unless_one_is_deleted(tmp_path:
     second = write_segment(tmp_path, "t", WITH_TEXTS, ["de"], [("a", "", "de")])
     write_index(tmp_path, WITH_TEXTS, [first, second])
     (problem,) = check(tmp_path).problems
-    assert problem.endswith("the document 'a' is there more than once")
+    assert problem.endswith("the document 'a' occurs more than once")
     write_index(tmp_path, WITH_TEXTS, [first, second], {"s": write_deleted(tmp_path, "s", 2, np.array([0]))})
     assert check(tmp_path).problems == ()
 
@@ -204,7 +204,7 @@ def test_an_index_that_is_written_without_end_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, monkeypatch, 1_000)
-    with pytest.raises(StoreUnavailable, match="is written all the time"):
+    with pytest.raises(StoreUnavailable, match="is being written continuously"):
         check(tmp_path)
     assert writer.turns < 200
     with pytest.raises(StoreRefused, match="lacks the file"):

@@ -494,7 +494,7 @@ def test_a_full_disk_is_told_apart_from_an_index_that_cannot_be_read(
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("scrapy_dedupe.passages.work_files.WrittenTexts.add", full)
-    with pytest.raises(StoreUnavailable, match=r"cannot be kept in .*work: No space left"):
+    with pytest.raises(StoreUnavailable, match=r"cannot be written to .*work: No space left"):
         list(index.extract(work=work))
     assert not list(work.iterdir())
     monkeypatch.setattr("scrapy_dedupe.passages.snapshot.IndexSnapshot.texts", gone)

@@ -342,7 +342,7 @@ def test_a_compacted_index_without_documents_has_no_segments(tmp_path: Path) -> 
 
 
 def test_much_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scrapy_dedupe.passages.index.MOST_BYTES", 10_000)
+    monkeypatch.setattr("scrapy_dedupe.passages.index.MAX_PENDING_BYTES", 10_000)
     index = PassageIndex(tmp_path)
     most = 0
     for number in range(100):
@@ -583,7 +583,7 @@ def test_a_snapshot_stays_as_it_is(tmp_path: Path) -> None:
 def test_what_is_written_at_once_is_seen_at_its_end(tmp_path: Path) -> None:
     with PassageIndex(tmp_path) as index:
         index.add("a", COPIED)
-        with index.writing("index", at_once=True):
+        with index.writing("index", atomic=True):
             for name in ("b", "c"):
                 index.add(name, f"{words(1)} {COPIED}")
                 index.flush()
@@ -598,7 +598,7 @@ def test_of_what_is_written_at_once_nothing_stays_after_an_error(tmp_path: Path)
         index.add("a", COPIED)
         index.flush()
         before = files(tmp_path)
-        with suppress(Cut), index.writing("index", at_once=True):
+        with suppress(Cut), index.writing("index", atomic=True):
             index.add("b", COPIED)
             index.flush()
             index.delete("a")

@@ -131,7 +131,7 @@ def test_what_is_stored_is_not_pending_even_if_an_error_follows(
     sync = Fault(monkeypatch, folder_files, "sync_folder")
     index.add("new", words(9))
     sync.arm(io_error, turn=1)
-    with pytest.raises(StoreUnavailable, match="is written, but") as raised:
+    with pytest.raises(StoreUnavailable, match="was written, but") as raised:
         index.flush()
     assert "as it was" not in str(raised.value)
     sync.mend()
@@ -173,7 +173,7 @@ def test_nothing_is_removed_while_the_manifest_cannot_be_read(
         sync.arm(io_error)
         read.arm(no_space)
         index.add("new", words(9))
-        with pytest.raises(StoreUnavailable, match="is written, but"):
+        with pytest.raises(StoreUnavailable, match="was written, but"):
             index.flush()
         with pytest.raises(StoreUnavailable, match="nobody knows"):
             index.flush()
@@ -308,16 +308,16 @@ def test_a_program_that_cannot_wait_merges_small_segments_alone(tmp_path: Path) 
 
 def test_a_piece_of_work_in_another_one_is_a_part_of_that(tmp_path: Path) -> None:
     index = filled(tmp_path, 1)
-    with suppress(Cut), index.writing("outer", at_once=True):
+    with suppress(Cut), index.writing("outer", atomic=True):
         index.add("a", words(10))
-        for at_once in (False, True):
-            with index.writing("inner", at_once=at_once):
-                index.add(f"b{at_once}", words(11 + at_once))
+        for atomic in (False, True):
+            with index.writing("inner", atomic=atomic):
+                index.add(f"b{atomic}", words(11 + atomic))
             assert segments(tmp_path) == 1
         raise Cut
     assert names(tmp_path) == ["d0"]
     assert index.added.documents == 0
-    with index.writing("outer"), pytest.raises(RuntimeError, match="one change"), index.writing(at_once=True):
+    with index.writing("outer"), pytest.raises(RuntimeError, match="one change"), index.writing(atomic=True):
         pass
 
 
@@ -325,7 +325,7 @@ def test_work_at_once_leaves_no_files_that_neither_the_old_nor_the_new_index_has
     index = filled(tmp_path, 3)
     committed = read_manifest(tmp_path).files  # type: ignore[union-attr]
     most = 0
-    with index.writing(at_once=True):
+    with index.writing(atomic=True):
         for number in range(10, 80):
             index.add(f"d{number}", words(number))
             index.flush()
@@ -372,7 +372,7 @@ def test_a_child_does_not_write_with_the_lock_of_its_parent(tmp_path: Path) -> N
         with index.writing("own"):
             pass
 
-    with index.writing("work", at_once=True):
+    with index.writing("work", atomic=True):
         index.add("a", words(11))
         index.flush()
         for work in (add, begin, index.compact, lambda: index.delete_many(["d0"])):

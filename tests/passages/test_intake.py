@@ -73,7 +73,7 @@ def test_a_long_page_is_not_read_by_a_codec_that_takes_time_without_bounds(chars
     for body, content_type in ((text, "text/html"), (text[50:], f"text/html; charset={charset}")):
         texts, skipped = read_all([page(body.encode(), content_type)], reading())
         assert (texts, skipped.counts, skipped.loud) == ([], {"encoding": 1}, 1)
-        assert str(skipped.named[0]) == "a place: its declared encoding is no charset"
+        assert str(skipped.named[0]) == "a place: its declared encoding is not a known charset"
 
 
 def test_pages_are_told_by_the_function_that_was_given_and_plain_texts_are_left_alone() -> None:
@@ -120,7 +120,7 @@ def test_texts_with_replaced_characters_are_counted() -> None:
     texts, skipped = read_all([*wrong, document(b"a")], reading())
     assert (len(texts), skipped.counts, skipped.replaced, skipped.to_name) == (4, {}, 3, 3)
     assert {str(one) for one in skipped.named} == {
-        "a place: it has bytes that are wrong in its encoding, now U+FFFD"
+        "a place: it has invalid bytes in its encoding, replaced by U+FFFD"
     }
 
 

@@ -62,7 +62,7 @@ def test_whoever_is_refused_is_told_who_writes(tmp_path: Path) -> None:
         end(process)
     words = f"process {process.pid} on host {socket.gethostname()} since 20"
     assert f"The index {tmp_path} is being written by {words}" in str(refusal.value)
-    assert str(refusal.value).endswith("Z (passages index /data). Wait for its end.")
+    assert str(refusal.value).endswith("Z (passages index /data). Wait until it has finished.")
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_writer_is_not_waited_for_longer_than_was_said(tmp_path: Path) -> None
 
 def test_the_same_object_does_not_take_its_lock_twice(tmp_path: Path) -> None:
     with WriterLock(tmp_path) as held:
-        with pytest.raises(RuntimeError, match="by this object"):
+        with pytest.raises(RuntimeError, match="This object already holds the lock"):
             held.__enter__()
         with pytest.raises(StoreUnavailable), WriterLock(tmp_path):
             pass

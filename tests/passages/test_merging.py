@@ -153,7 +153,7 @@ def test_nothing_merges_to_an_empty_segment(tmp_path: Path) -> None:
 
 def test_a_living_document_of_a_dead_text_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     part = Part(Case((Text("dead", ()),), (Name("a", "", 0),)), (True,), (False,))
-    with pytest.raises(ValueError, match="the document 'a' is alive, its text is not"):
+    with pytest.raises(ValueError, match="the document 'a' is alive, but its text is not"):
         merged(tmp_path, [part], has_texts=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["part0.blobs", "part0.posts"]
 

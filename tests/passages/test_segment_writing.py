@@ -90,8 +90,8 @@ def test_posts_of_a_text_without_texts_may_come_in_pieces(tmp_path: Path) -> Non
     ("has_texts", "spots", "reason"),
     [
         (True, [2, 3], "a post was added twice"),
-        (True, [2, 0], "0 is no spot"),
-        (True, [2], "as many keys as texts and spots"),
+        (True, [2, 0], "0 is not a valid spot"),
+        (True, [2], "the same length"),
         (False, [2, 3], "has no spots"),
     ],
 )
@@ -113,15 +113,15 @@ def test_spots_that_cannot_be_are_refused(
     ("has_texts", "keys", "texts", "reason"),
     [
         (True, [3, 3], [0, 0], "a post was added twice"),
-        (True, [3], [0], "a text has other posts"),
-        (True, [3, 4], [0, 1], "a text has other posts"),
+        (True, [3], [0], "do not match its post count"),
+        (True, [3, 4], [0, 1], "do not match its post count"),
         (True, [3, 4096], [0, 0], "too large"),
         (True, [3, 4], [0, 2], "a text that was not added"),
         (True, [3, 4], [0, -1], "a text that was not added"),
-        (True, [3, 4], [0], "as many keys as texts"),
-        (False, [3, 4], [1, 0], "posts of an earlier text"),
-        (False, [3, 4], [0, 1], "a text has other posts"),
-        (False, [], [], "a text has other posts"),
+        (True, [3, 4], [0], "the same length"),
+        (False, [3, 4], [1, 0], "in the order of their texts"),
+        (False, [3, 4], [0, 1], "do not match its post count"),
+        (False, [], [], "do not match its post count"),
     ],
 )
 def test_posts_that_contradict_the_texts_are_refused(
@@ -157,7 +157,7 @@ def test_a_document_that_cannot_be_stored_is_refused(
     given_parameters = parameters(has_texts=True)
     with SegmentWriter(tmp_path, "one", given_parameters) as writer:
         writer.add_text(Text("", ()).digest, 0, 0, 0, deflate_compress(b""), 0)
-        with pytest.raises(ValueError, match=r"zero character|was not added|surrogates|digest"):
+        with pytest.raises(ValueError, match=r"NUL character|was not added|surrogates|digest"):
             writer.add_document(doc_id, host, text)
         writer.add_document("good", "host", 0)
         segment = Segment(tmp_path, writer.close(), given_parameters)
@@ -176,7 +176,7 @@ def test_a_full_disk_is_told_in_one_sentence_and_leaves_nothing(tmp_path: Path, 
             writer.close()
 
     with pytest.raises(
-        StoreUnavailable, match=rf"{name} cannot be written: No space left on device\. See to"
+        StoreUnavailable, match=rf"{name} cannot be written: No space left on device\. Check the free space"
     ):
         write_them()
     assert names(tmp_path) == []

@@ -230,7 +230,7 @@ def test_an_index_without_segments_is_empty(tmp_path: Path) -> None:
 
 def test_where_there_is_no_index_it_is_said_how_to_make_one(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(StoreRefused, match=r"There is no passage index in .* Make one with"):
+        with pytest.raises(StoreRefused, match=r"There is no passage index in .* Create one with"):
             IndexSnapshot.open(folder)
 
 
@@ -259,7 +259,7 @@ def test_a_text_lives_on_in_the_segment_of_another_name(tmp_path: Path) -> None:
 def test_a_text_that_no_segment_holds_is_damage_only_if_a_document_has_it(tmp_path: Path) -> None:
     entry = write_segment(tmp_path, "s", WITH_TEXTS, ["abc"], [("a", "", "abc"), ("b", "", "lost")])
     write_index(tmp_path, WITH_TEXTS, [entry])
-    with pytest.raises(StoreRefused, match="holds no text for document 1 of the segment s"):
+    with pytest.raises(StoreRefused, match="has no text for document 1 of the segment s"):
         IndexSnapshot.open(tmp_path)
     write_index(tmp_path, WITH_TEXTS, [entry], {"s": write_deleted(tmp_path, "s", 2, np.array([1]))}, 2)
     with IndexSnapshot.open(tmp_path) as snapshot:
@@ -271,7 +271,7 @@ def test_an_index_without_texts_says_so(tmp_path: Path) -> None:
     write_index(
         tmp_path, WITHOUT_TEXTS, [write_segment(tmp_path, "s", WITHOUT_TEXTS, ["ab"], [("a", "", "ab")])]
     )
-    with IndexSnapshot.open(tmp_path) as snapshot, pytest.raises(StoreRefused, match="keeps no texts"):
+    with IndexSnapshot.open(tmp_path) as snapshot, pytest.raises(StoreRefused, match="stores no texts"):
         snapshot.text(0)
 
 

@@ -106,7 +106,7 @@ def test_binary_files_in_a_folder_are_counted_and_one_that_is_named_is_told(here
     assert not found.skipped.loud
     found = Found("docs/a.png")
     assert found.skipped.loud == 1
-    assert str(found.skipped.named[0]).startswith("docs/a.png: it is no text")
+    assert str(found.skipped.named[0]).startswith("docs/a.png: it is not text")
 
 
 def test_a_loop_of_links_ends(here: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_name_that_is_no_utf_8_becomes_one(here: Path) -> None:
 
 def test_a_word_that_names_nothing_is_refused_before_anything_is_read(here: Path) -> None:
     write("a.txt")
-    with pytest.raises(UsageError, match=r"'b\*' names nothing that is there"):
+    with pytest.raises(UsageError, match=r"'b\*' matches nothing"):
         Found("a.txt", "b*")
 
 
@@ -249,14 +249,17 @@ def test_a_number_as_id_is_taken_as_it_is_written(here: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"{no json", "it is no JSON"),
+        (b"{no json", "it is not valid JSON"),
         (b"[" * 100_000, "nested too deeply"),
-        (b"[1]", "it is no JSON object"),
+        (b"[1]", "it is not a JSON object"),
         (b"{}", "it has no field 'url'; --url-field names another"),
         ({"url": "a"}, "it has no field 'text'; --text-field names another"),
-        ({"url": [1], "text": "a"}, "its field 'url' is no text; --url-field names another"),
-        ({"url": "a", "text": 1}, "its field 'text' is no text; --text-field names another"),
-        ({"url": "a", "text": None}, "its field 'text' is no text; --text-field names another"),
+        ({"url": [1], "text": "a"}, "its field 'url' is not a string; choose another field with --url-field"),
+        ({"url": "a", "text": 1}, "its field 'text' is not a string; choose another field with --text-field"),
+        (
+            {"url": "a", "text": None},
+            "its field 'text' is not a string; choose another field with --text-field",
+        ),
         ({"url": "", "text": "a"}, "is not a valid document id"),
         ({"url": "a\0", "text": "a"}, "NUL"),
         ({"url": "\ud800", "text": "a"}, "surrogate"),
@@ -320,7 +323,7 @@ def test_fields_of_no_interest_may_have_any_number(value: bytes) -> None:
 def test_a_line_of_many_small_things_is_named_and_never_made_objects(
     unit: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_lines, "_MOST_BESIDE_TEXTS", 100_000)
+    monkeypatch.setattr(json_lines, "_MAX_BYTES_OUTSIDE_STRINGS", 100_000)
     long = b'{"url": "a", "text": "b", "n": [' + unit * (2_000_000 // len(unit)) + b"0]}"
     data = lines(long, {"url": "b", "text": "b"})
     tracemalloc.start()
@@ -329,7 +332,7 @@ def test_a_line_of_many_small_things_is_named_and_never_made_objects(
     tracemalloc.stop()
     assert found.ids == ["b"]
     assert found.skipped.counts == {"large": 1}
-    assert "beside its texts" in found.skipped.named[0].reason
+    assert "outside of strings" in found.skipped.named[0].reason
     assert peak < 4 * len(long)
 
 
@@ -342,7 +345,7 @@ def test_a_long_text_may_say_anything(text: str) -> None:
 
 def test_a_long_line_that_is_cut_is_no_json() -> None:
     found = Found("-", stdin=b'{"url": "a", "text": "' + b"a" * 6_000_000, max_bytes=64_000_000)
-    assert "it is no JSON" in found.told
+    assert "it is not valid JSON" in found.told
 
 
 def test_the_lines_before_the_cut_of_a_packed_file_are_taken(here: Path) -> None:

@@ -334,7 +334,7 @@ def test_damaged_values_are_refused_with_a_sentence(data: object) -> None:
 
 
 def test_a_newer_format_is_refused_with_what_to_do() -> None:
-    with pytest.raises(StoreRefused, match=r"has format 2.*Upgrade"):
+    with pytest.raises(StoreRefused, match=r"have format 2.*Upgrade"):
         Observations.from_dict(damaged("format", 2))
 
 
@@ -351,9 +351,7 @@ def test_a_newer_format_is_refused_with_what_to_do() -> None:
     ],
 )
 def test_damaged_bytes_are_refused_and_the_crawl_named(data: bytes) -> None:
-    with pytest.raises(
-        StoreRefused, match=r"The report of the crawl my-crawl cannot be read\..*left as it is"
-    ):
+    with pytest.raises(StoreRefused, match=r"The report of the crawl my-crawl cannot be read\..*not changed"):
         unpack(data, "my-crawl")
 
 

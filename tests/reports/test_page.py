@@ -310,8 +310,8 @@ def test_pages_that_one_other_repeats_are_folded_by_themselves() -> None:
     ("more", "told"),
     [
         (0, []),
-        (70, ["Of the 72 groups of duplicates the 2 largest ones are shown."]),
-        (None, ["Of the groups of duplicates the 2 largest ones are shown."]),
+        (70, ["Only the 2 largest of 72 groups of duplicates are shown."]),
+        (None, ["Only the 2 largest groups of duplicates are shown."]),
     ],
 )
 def test_groups_that_are_left_out_are_told_of(more: int | None, told: list[str]) -> None:
@@ -337,7 +337,7 @@ def test_a_trap_names_only_what_there_is() -> None:
     trap = Trap("example.org/{n}", 30, 0, 20, 0, 0.67, [])
     card = Selector(page(empty_report(traps=[trap]))).css("#traps li p:not(.url)")
     assert " ".join(card.xpath("string()").get("").split()) == (
-        "20 of 30 pages (67 %) brought little: 20 nearly equal to pages at other URLs."
+        "20 of 30 pages (67 %) had little new content: 20 nearly equal to pages at other URLs."
     )
 
 
@@ -362,8 +362,8 @@ def test_a_row_that_may_have_more_says_so() -> None:
 def test_a_trap_says_why_its_pages_brought_little(parsed: Selector) -> None:
     (card,) = parsed.css("#traps > ol.cards > li")
     assert " ".join(card.css(":scope > p:not(.url) ::text").getall()) == (
-        "2,990 of 3,120 pages (96 %) brought little: 2,690 equal to pages at other URLs, 100 nearly equal,"
-        " 200 with hardly a word besides what is on many pages of the host."
+        "2,990 of 3,120 pages (96 %) had little new content: 2,690 equal to pages at other URLs, 100 nearly equal,"
+        " 200 with hardly any text besides the template of the host."
     )
 
 

@@ -140,7 +140,7 @@ def test_of_a_crawl_without_details_the_index_and_its_stats_are_asked() -> None:
     assert (figures.responses, figures.revisits, figures.bytes_written) == (6, 4, 9_000)
     assert (figures.requests_filtered, figures.verdicts["exact"], figures.verdicts["near"]) == (12, 4, 0)
     assert (report.totals.pages_judged, report.totals.dropped) == (10, 2)
-    assert report.notes[0].startswith("Nothing is known of the course of the crawl old:")
+    assert report.notes[0].startswith("There are no observations of the crawl old:")
 
 
 def test_pages_that_changed_little_are_near_in_the_stats_and_apart_in_a_report() -> None:
@@ -157,8 +157,8 @@ def test_a_crawl_that_was_cut_is_counted_as_the_index_has_it() -> None:
     assert (report.totals.responses, report.totals.revisits, report.totals.bytes_conserved) == (10, 40, 9_999)
     # The index learns the size of the files at the end of a crawl.
     assert report.totals.bytes_written == 1_900
-    assert any("more records of the crawl cut than were seen" in note for note in report.notes)
-    assert any("so the crawl cut may have written more bytes than are shown" in note for note in report.notes)
+    assert any("more records of the crawl cut than were observed" in note for note in report.notes)
+    assert any("so the crawl cut may have written more bytes than shown" in note for note in report.notes)
     assert any(note.startswith("Not committed: the crawl cut.") for note in report.notes)
 
 
@@ -187,7 +187,7 @@ def test_few_hosts_of_many_are_named_and_the_rest_is_one_row() -> None:
     assert sum(share.requests_filtered for share in report.hosts) == 1_001
     assert any(share.is_bound for share in report.hosts)
     assert any(note.startswith("There were too many hosts to count") for note in report.notes)
-    assert any("the least that they can be" in note for note in report.notes)
+    assert any("lower bounds" in note for note in report.notes)
 
 
 def test_every_name_is_told_where_there_are_few() -> None:
@@ -259,7 +259,7 @@ def test_what_earlier_runs_counted_is_in_the_report_of_a_committed_crawl() -> No
     report = report_of([CrawlSeen("a", info("a", Counts(), stats=last), job)])
     (urls,) = report.url_filters
     assert (urls.seen, urls.confirmed, urls.false_positives) == (9, 7, 1)
-    assert any("errors in seeing what the crawl a did" in note for note in report.notes)
+    assert any("Observing the crawl a failed at times" in note for note in report.notes)
 
 
 def test_runs_on_different_days_have_a_timeline_each() -> None:

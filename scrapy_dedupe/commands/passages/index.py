@@ -190,7 +190,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> IndexResult:
             store_text=opts.store_text,
             command="passages index",
         ) as index,
-        index.writing(at_once=not opts.keep_going),
+        index.writing(atomic=not opts.keep_going),
     ):
         index.watch = watch
         _refuse_filled(index, root, is_appending=opts.append)
@@ -284,7 +284,7 @@ def stopped(opts: argparse.Namespace) -> str:
 
 
 def text(result: IndexResult) -> str:
-    from scrapy_dedupe.passages.text_reading import LOUD, QUIET
+    from scrapy_dedupe.passages.text_reading import COUNTED_REASONS, REPORTED_REASONS
 
     lines = []
     for count, found in (
@@ -304,7 +304,7 @@ def text(result: IndexResult) -> str:
         f"{size_text(result.text_bytes)} of text, {number_text(result.tokens)} tokens and {number_text(result.posts)} posts in"
         f" {result.seconds:.1f} s: {size_text(result.bytes_per_s)}/s."
     )
-    words = QUIET | LOUD
+    words = COUNTED_REASONS | REPORTED_REASONS
     if result.skipped:
         counts = (f"{number_text(count)} {words[reason]}" for reason, count in sorted(result.skipped.items()))
         lines.append(f"Skipped: {', '.join(counts)}.")
