@@ -118,11 +118,11 @@ class DocumentSources:
             elif is_url(place):
                 yield from self._archive(place_file(place), place)
             elif Path(place).is_dir():
-                yield from self._below(Path(place))
+                yield from self._files_below(Path(place))
             else:
                 yield from self._file(Path(place), is_named=True)
 
-    def _below(self, folder: Path) -> Iterator[RawDocument]:
+    def _files_below(self, folder: Path) -> Iterator[RawDocument]:
         # Iterators over the folders on the current path, the deepest one last: no recursion, so any depth works.
         waiting: list[Iterator[Path]] = [iter(self._entries(folder))]
         while waiting:
@@ -158,15 +158,15 @@ class DocumentSources:
         place = path.as_posix()
         try:
             if not stat.S_ISREG(path.stat().st_mode):
-                self._pass_over("special", place, "it is a pipe, a socket or a device", is_named=is_named)
+                self._skip("special", place, "it is a pipe, a socket or a device", is_named=is_named)
                 return
             with path.open("rb") as file:
                 start = file.read(START_BYTES)
                 form = form_of(path.name, start)
                 if form == LINES:
-                    yield from self._lines(_whole(file, start), place)
+                    yield from self._lines(_decompressed(file, start), place)
                 elif form not in (ARCHIVE, OPEN, BINARY):
-                    yield from self._document(_whole(file, start), place, form, is_named=is_named)
+                    yield from self._document(_decompressed(file, start), place, form, is_named=is_named)
         except OSError as error:
             self._faults.add(place, _unreadable(error))
             return
@@ -177,7 +177,7 @@ class DocumentSources:
                 "open", place, "a crawl is writing it, or was killed; warc salvage repairs such a file"
             )
         elif form == BINARY:
-            self._pass_over_binary(place, is_named=is_named)
+            self._skip_binary(place, is_named=is_named)
 
     def _document(self, file: IO[bytes], place: str, form: str, *, is_named: bool) -> Iterator[RawDocument]:
         limit = self._options.max_bytes
@@ -189,7 +189,7 @@ class DocumentSources:
         if len(data) > limit:
             self._skipped.add("large", place, f"it has more than {limit} bytes")
         elif has_nul(data):
-            self._pass_over_binary(place, is_named=is_named)
+            self._skip_binary(place, is_named=is_named)
         else:
             try:
                 doc_id = checked_name(self._doc_id(place))
@@ -198,11 +198,11 @@ class DocumentSources:
                 return
             yield RawDocument(doc_id, self._options.host, data, form, place)
 
-    def _pass_over_binary(self, place: str, *, is_named: bool) -> None:
+    def _skip_binary(self, place: str, *, is_named: bool) -> None:
         what = "it is not text, and not an archive or a JSON lines file by its name"
-        self._pass_over("binary", place if is_named else "", what, is_named=is_named)
+        self._skip("binary", place if is_named else "", what, is_named=is_named)
 
-    def _pass_over(self, reason: str, place: str, what: str, *, is_named: bool) -> None:
+    def _skip(self, reason: str, place: str, what: str, *, is_named: bool) -> None:
         """Count a file that is not expected to be readable, unless the user named the file itself."""
         self._skipped.add("no-text" if is_named else reason, place, what)
 
@@ -277,7 +277,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _whole(file: BufferedReader, start: bytes) -> IO[bytes]:
+def _decompressed(file: BufferedReader, start: bytes) -> IO[bytes]:
     """The decompressed content of a file from its beginning. *start* was already read."""
     if len(start) < START_BYTES:
         stored: IO[bytes] = io.BytesIO(start)

@@ -110,7 +110,7 @@ class Skipped:
         if len(self.named) < _KEPT:
             self.named.append(Fault(place, reason))
 
-    def take(self, other: Skipped) -> None:
+    def merge(self, other: Skipped) -> None:
         """Add the counts of *other*."""
         for reason, count in other.counts.items():
             self.counts[reason] = self.counts.get(reason, 0) + count
@@ -140,7 +140,7 @@ class ReadingOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class PreparedBatch:
     """The result of a batch: documents prepared for the index, in pieces, and counts of skipped ones.
 
     *text_bytes* is the size of the texts as UTF-8, *read_bytes* the size of the batch as it was read.
@@ -171,13 +171,15 @@ def weight_of(batch: Sequence[RawDocument]) -> int:
     return sum(sys.getsizeof(document.data) for document in batch)
 
 
-def take(batch: Sequence[RawDocument], reading: ReadingOptions, parameters: Parameters) -> Taken:
+def prepare_batch(
+    batch: Sequence[RawDocument], reading: ReadingOptions, parameters: Parameters
+) -> PreparedBatch:
     """Convert a batch to texts, and prepare them for an index with *parameters*."""
     skipped = Skipped()
     pieces = _pieces(texts_of(batch, reading, skipped))
     # A loop variable would keep each piece in memory until the next one is complete.
     prepared = tuple(map(partial(prepare, parameters=parameters), pieces))
-    return Taken(
+    return PreparedBatch(
         prepared,
         skipped,
         sum(int(piece.byte_counts[piece.texts].sum()) for piece in prepared),

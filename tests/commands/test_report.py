@@ -114,7 +114,7 @@ def test_an_unknown_crawl_is_refused(call: Callable[..., Any], store_url: str) -
 
 @pytest.mark.parametrize(
     ("data", "word"),
-    [(b"no zlib", "damaged"), (zlib.compress(b'{"format": 2}'), "Upgrade"), (pack(seen())[:-9], "cut off")],
+    [(b"no zlib", "damaged"), (zlib.compress(b'{"format": 2}'), "Upgrade"), (pack(seen())[:-9], "truncated")],
 )
 def test_what_cannot_be_read_is_refused_by_name_and_told_of_in_a_sum(
     call: Callable[..., Any], store_url: str, data: bytes, word: str

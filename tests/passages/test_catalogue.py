@@ -380,7 +380,7 @@ def test_a_manifest_that_is_huge_or_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match=r"manifest\.json is not a regular file"):
         read_manifest(tmp_path)
     with pytest.raises(
-        StoreUnavailable, match=r"manifest\.json cannot be written: Is a directory\. .* as it was"
+        StoreUnavailable, match=r"manifest\.json cannot be written: Is a directory\. .* is unchanged"
     ):
         replace_manifest(tmp_path, MANIFEST_VALUE)
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]

@@ -13,11 +13,11 @@ from passages.reading_pages import reading
 
 from scrapy_dedupe.passages.blots import blotter_of, key_bits
 from scrapy_dedupe.passages.file_types import PAGE, PLAIN
-from scrapy_dedupe.passages.text_reading import RawDocument, Skipped, decoded, take, texts_of
+from scrapy_dedupe.passages.text_reading import RawDocument, Skipped, decoded, prepare_batch, texts_of
 from scrapy_dedupe.passages.values import Parameters
 
 if TYPE_CHECKING:
-    from scrapy_dedupe.passages.text_reading import ReadingOptions, Taken, Text
+    from scrapy_dedupe.passages.text_reading import PreparedBatch, ReadingOptions, Text
 
 
 def document(data: bytes | str, kind: str = PLAIN, **fields: object) -> RawDocument:
@@ -134,7 +134,7 @@ def test_what_two_processes_have_passed_over_is_added_up() -> None:
     other.add("large", "b")
     other.add("binary")
     other.replaced = 3
-    one.take(other)
+    one.merge(other)
     assert (one.counts, one.loud, one.replaced) == ({"large": 2, "binary": 1}, 2, 3)
     assert [fault.place for fault in one.named] == ["a", "b"]
 
@@ -151,12 +151,12 @@ def test_bodies_that_swell_are_prepared_as_they_are_read() -> None:
     assert most < few + 3_000_000
 
 
-def taken_within(batch: list[RawDocument]) -> tuple[int, Taken]:
+def taken_within(batch: list[RawDocument]) -> tuple[int, PreparedBatch]:
     """What became of a batch, and the memory that it took."""
     blotter = blotter_of("rolling")
     parameters = Parameters("words/1", blotter.spec, True, key_bits(blotter))
     tracemalloc.start()
-    taken = take(batch, reading(10_000_000), parameters)
+    taken = prepare_batch(batch, reading(10_000_000), parameters)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak, taken

@@ -192,7 +192,7 @@ def test_a_packed_file_that_is_cut_is_named(here: Path, cut: int) -> None:
     found = Found("a.txt.gz", "b.txt.gz")
     assert found.ids == []
     assert [fault.place for fault in found.faults.first] == ["a.txt.gz", "b.txt.gz"]
-    assert "unpacked" in found.told
+    assert "decompressed" in found.told
 
 
 def test_a_document_that_is_too_large_or_swells_is_named_and_never_held(here: Path) -> None:
@@ -252,8 +252,8 @@ def test_a_number_as_id_is_taken_as_it_is_written(here: Path) -> None:
         (b"{no json", "it is not valid JSON"),
         (b"[" * 100_000, "nested too deeply"),
         (b"[1]", "it is not a JSON object"),
-        (b"{}", "it has no field 'url'; --url-field names another"),
-        ({"url": "a"}, "it has no field 'text'; --text-field names another"),
+        (b"{}", "it has no field 'url'; choose another field with --url-field"),
+        ({"url": "a"}, "it has no field 'text'; choose another field with --text-field"),
         ({"url": [1], "text": "a"}, "its field 'url' is not a string; choose another field with --url-field"),
         ({"url": "a", "text": 1}, "its field 'text' is not a string; choose another field with --text-field"),
         (

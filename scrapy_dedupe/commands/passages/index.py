@@ -164,7 +164,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> IndexResult:
     from scrapy_dedupe.live.content.stored_pages import decoded_page
     from scrapy_dedupe.passages import PassageIndex
     from scrapy_dedupe.passages.preparation import host_named
-    from scrapy_dedupe.passages.text_reading import ReadingOptions, Skipped, batches, take, weight_of
+    from scrapy_dedupe.passages.text_reading import ReadingOptions, Skipped, batches, prepare_batch, weight_of
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import run_in_order
 
@@ -196,7 +196,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> IndexResult:
         _refuse_filled(index, root, is_appending=opts.append)
         watch.begin("Indexing", 0)
         prepared = run_in_order(
-            partial(take, reading=reading, parameters=index.parameters),
+            partial(prepare_batch, reading=reading, parameters=index.parameters),
             batches(sources.documents()),
             opts.jobs,
             weight_of,
@@ -206,7 +206,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> IndexResult:
             for taken in batches_taken:
                 for piece in taken.prepared:
                     index.add_prepared(piece)
-                skipped.take(taken.skipped)
+                skipped.merge(taken.skipped)
                 text_bytes += taken.text_bytes
                 watch.advance(taken.read_bytes)
         watch.end()
