@@ -62,7 +62,7 @@ async def refused(web: WebServer, settings: dict[str, Any], *, addon: bool = Tru
         ("dedupe.sqlite", "Did you mean sqlite:///dedupe.sqlite?"),
         ("/var/lib/dedupe.sqlite", "Did you mean sqlite:////var/lib/dedupe.sqlite?"),
         ("sqlite://dedupe.db", "Did you mean sqlite:///dedupe.db?"),
-        ("redis://localhost:6379/zero", "the database 'zero' is no number"),
+        ("redis://localhost:6379/zero", "the database 'zero' is not a number"),
         ("redis:", "Allowed: sqlite:///relative.db"),
     ],
 )
@@ -108,9 +108,9 @@ def test_a_server_that_wants_a_password(redis_server: RedisServer) -> None:
         with pytest.raises(StoreUnavailable) as caught:
             tried(redis_server.url.replace("//", f"//{user}"))
         said[name] = str(caught.value)
-    assert "The server wants a password: redis://USER:PASSWORD@host:port/0" in said["none"]
-    assert "See to the user and the password in the URL" in said["wrong"]
-    assert "Give the user that the URL names all keys" in said["reader"]
+    assert "The server requires a password: redis://USER:PASSWORD@host:port/0" in said["none"]
+    assert "Check the user and the password in the URL" in said["wrong"]
+    assert "Allow the user in the URL to access all keys" in said["reader"]
     with open_index(redis_server.url.replace("//", "//:right@")) as index:
         assert index.crawls() == []
 
@@ -118,7 +118,7 @@ def test_a_server_that_wants_a_password(redis_server: RedisServer) -> None:
 def test_a_server_without_tls_or_with_fewer_databases(redis_url: str) -> None:
     for url, words, timeout_s in (
         # It waits for the end of what it takes for a command.
-        (redis_url.replace("redis:", "rediss:"), "write redis:// in place of rediss://", 1),
+        (redis_url.replace("redis:", "rediss:"), "write redis:// instead of rediss://", 1),
         (f"{redis_url[:-1]}99", "use a smaller number in the URL", 240),
     ):
         with pytest.raises(StoreUnavailable) as caught:

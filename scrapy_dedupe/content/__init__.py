@@ -1,4 +1,4 @@
-"""Have we read this text? Canonical text, exact and near copies, verdicts."""
+"""Content deduplication: canonical text, exact and near duplicates, verdicts."""
 
 from __future__ import annotations
 

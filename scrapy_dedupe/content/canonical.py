@@ -1,26 +1,25 @@
-"""Canonical text: what the exact and the near layer compare.
+"""Canonical text: the form of a page that the exact and the near layer compare.
 
-Three canonicalisers. Each has a name and a version, such as ``text/1``, which is part of every key, so that
-texts of different canonicalisers, and of different versions of one, never meet.
+There are three canonicalisers. The name and version of a canonicaliser, such as ``text/1``, are part of every key:
+texts of different canonicalisers, or of different versions of one, are never compared.
 
 ``text``
-    What a reader of the page gets: the text of the HTML5 tree, title included. Script, style, template and
-    comments are out. Block elements, ``<br>`` and table cells are separated by one space, inline elements by
-    nothing. ``<noscript>`` and hidden text stay: the crawler saw them. Entities are decoded; case and digits
-    are kept.
+    The text that a reader of the page sees: the text of the HTML5 tree, including the title. Scripts, styles,
+    templates and comments are removed. Block elements, ``<br>`` and table cells are separated by one space, inline
+    elements by nothing. ``<noscript>`` and hidden text are kept, because the crawler received them. Entities are
+    decoded; case and digits are kept.
 ``html``
-    The same, with the link targets and image sources as they are written, so that two pages with the same
-    words and other pictures differ.
+    As ``text``, plus link targets and image sources as written, so that two pages with the same words and different
+    pictures differ.
 ``raw``
-    The decoded body as it is.
+    The decoded body, unchanged.
 
-The steps of the first two are taken in this order: parse, join, drop characters (controls, U+FEFF, U+00AD,
-U+200B to U+200D), collapse Unicode White_Space and trim, NFC (with U+034F after every 30 combining marks in a
-row). The result as plain text is its own canonical
-text.
+``text`` and ``html`` take these steps, in this order: parse, join, remove characters (controls, U+FEFF, U+00AD,
+U+200B to U+200D), collapse and trim Unicode White_Space, NFC (with U+034F after every 30 combining marks in a row).
+Canonicalising the result again as plain text does not change it.
 
-What kind of page it is, the declared Content-Type decides (:func:`kind_of`): browsers and archives go by it,
-and a PDF can look like text. Markup that takes an HTML5 parser long beyond its size is refused: :mod:`.markup`.
+The declared Content-Type decides the kind of a page (:func:`kind_of`), as in browsers and archives; sniffing could
+take a PDF for text. Markup that takes an HTML5 parser far longer than its size explains is rejected: :mod:`.markup`.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ _PARSED: Final = ("html", "xhtml")
 
 _VERSIONS: Final = {"text": 1, "html": 1, "raw": 1}
 
-# Elements with a box of their own: those that the HTML standard's rendering section shows as a block, a list
-# item or a part of a table; <br>; and form controls, whose texts would otherwise run together.
+# Elements that are displayed as a box: blocks, list items and parts of tables according to the rendering section of
+# the HTML standard; <br>; and form controls, whose texts would otherwise run together.
 _BLOCKS: Final = (
     "address article aside blockquote body br button caption center col colgroup dd details dialog dir div dl"
     " dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html"
@@ -69,8 +68,7 @@ _LINKS: Final[dict[str, tuple[str, ...]]] = {
 
 _VOID: Final = frozenset("area base br col embed hr img input link meta source track wbr".split())  # noqa: SIM905
 
-
-# A page with more text than this says something, whatever element it stands in.
+# A page with more text than this is never a shell, whatever elements contain the text.
 _LONGEST_SHELL: Final = 500
 
 
@@ -79,18 +77,18 @@ def _tag_ids(names: Iterable[str]) -> dict[int, str]:
     return {tree.create_node(name).tag_id: name for name in names}
 
 
-# Comparing numbers is several times faster than comparing names or matching a CSS selector.
+# Comparing tag numbers is several times faster than comparing names or matching a CSS selector.
 _BLOCK_IDS: Final = frozenset(_tag_ids(_BLOCKS.split()))
 _REMOVED_IDS: Final = frozenset(_tag_ids(("script", "style", "template")))
 _LINK_IDS: Final = _tag_ids(_LINKS)
 _WANTED: Final = _BLOCK_IDS | _REMOVED_IDS
 
-# Left to themselves these two look up at each call, in 1.2 microseconds, which of str, bytes and node they were given.
+# Called normally, these methods take 1.2 microseconds to find out whether they were given str, bytes or a node.
 _insert_before: Final = LexborNode.insert_before["str"]  # type: ignore[index]
 _insert_after: Final = LexborNode.insert_after["str"]  # type: ignore[index]
 
-# Control characters that are not White_Space. U+001C to U+001F are among them, though str.split() takes them
-# for white space: that is why they are dropped before the rest is collapsed.
+# Control characters that are not White_Space. They include U+001C to U+001F, which str.split() treats as white
+# space; these are therefore removed before white space is collapsed.
 _NO_WHITE_SPACE: Final = "\x1c\x1d\x1e\x1f"
 _DROPPED_CODES: Final = (
     *range(0x09), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0),
@@ -99,19 +97,19 @@ _DROPPED_CODES: Final = (
 _DROPPED: Final = re.compile("[" + "".join(f"\\u{code:04x}" for code in _DROPPED_CODES) + "]+")
 _DROPPED_BYTES: Final = bytes(code for code in _DROPPED_CODES if code < 0x100)
 
-# Combining marks beyond 30 in a row mean nothing in any language, and putting n of them into order takes n^2
-# steps. As in Unicode's Stream-Safe Text Format (UAX #15, section 13), a joiner that changes nothing else is put
-# after every 30. The pattern finds where to look closer: no mark is a word character.
+# No language uses more than 30 combining marks in a row, and ordering n marks takes n^2 steps. As in Unicode's
+# Stream-Safe Text Format (UAX #15, section 13), a joiner without any other effect is inserted after every 30 marks.
+# The pattern finds candidates: no mark is a word character.
 _LONGEST_RUN: Final = 30
 _MAYBE_MARKS: Final = re.compile(rf"[^\w\s\x00-\x7f]{{{_LONGEST_RUN + 1},}}")
-# NFC can make two marks of one, and leave three more of the character before them: fewer than 14 stay within 30.
+# NFC can turn one mark into two and split off three more from the preceding character: 13 marks stay within 30.
 _MAYBE_TOO_MANY: Final = re.compile(r"[\u0300-\U0010ffff](?<=[^\w\s])[^\w\s\x00-\x7f]{13}")
 _JOINER: Final = "\u034f"
-# Three marks that do not say they are marks until they are decomposed.
+# Three marks that are recognised as marks only after decomposition.
 _DISGUISED_MARKS: Final = "\u0f73\u0f75\u0f81"
 
-# One piece of XML markup. Every alternative that has begun also ends, at the end of the text at the latest,
-# and no character is looked at twice: the whole scan is linear.
+# One piece of XML markup. Every alternative that starts to match also ends, at the latest at the end of the text,
+# and no character is examined twice: the scan is linear.
 _XML_MARKUP: Final = re.compile(
     r"""
       <!--.*?(?:-->|\Z)
@@ -126,7 +124,7 @@ _XML_LINK: Final = re.compile(r"""\b(?:href|src|url)\s*+=\s*+(?:"([^"]*+)"|'([^'
 
 
 def canonical_text(html: str) -> str:
-    """The canonical text of an HTML page.
+    """Return the canonical text of an HTML page.
 
     >>> canonical_text("<title>Hi</title><p>f<b>oo</b> &amp;<br>bar<td>1<td>2<script>no()</script>")
     'Hi foo & bar12'
@@ -137,7 +135,7 @@ def canonical_text(html: str) -> str:
 
 
 def canonical(kind: str, text: str, canonicalizer: str = "text") -> str:
-    """The canonical text of a page, as of :func:`read`.
+    """Return the canonical text of a page; see :func:`read`.
 
     >>> canonical("xml", "<a><b>1</b><b>2</b></a>")
     '1 2'
@@ -147,10 +145,10 @@ def canonical(kind: str, text: str, canonicalizer: str = "text") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """What a page says.
+    """The canonical text of a page, and whether the page is a shell.
 
-    A *shell* has no text beside its title and ``<noscript>``, or none at all, and no more than 500 characters there,
-    as pages that JavaScript fills have.
+    A *shell* is a page that JavaScript fills: it has no text except in its title and ``<noscript>``, and at most 500
+    characters there.
     """
 
     text: str
@@ -158,10 +156,10 @@ class Canonical:
 
 
 def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
-    """What is compared of a page whose decoded body is *text*.
+    """Canonicalise a page with the decoded body *text*.
 
-    *kind* is one of :data:`KINDS`; only HTML and XHTML have shells. The result can always be encoded as UTF-8: a
-    lone surrogate becomes U+FFFD. Raises :class:`.HostileMarkup`, and nothing else on any text.
+    *kind* is one of :data:`KINDS`; only HTML and XHTML pages can be shells. The result can always be encoded as
+    UTF-8: a lone surrogate becomes U+FFFD. Raises :class:`.HostileMarkup`; no text causes another exception.
 
     >>> read("html", "<title>App</title><div id=root></div><noscript>Enable JavaScript.</noscript>")
     Canonical(text='App Enable JavaScript.', is_shell=True)
@@ -183,12 +181,12 @@ def _read_html(kind: str, text: str, with_links: bool) -> Canonical:
     result = _clean(_tree_text(tree, with_links))
     if len(result) > _LONGEST_SHELL:
         return Canonical(result, False)
-    # The links stand in the tree as text: it is no longer the page.
+    # _tree_text() has inserted the links as text, so the tree must be parsed again.
     return Canonical(result, _is_shell(_tree(kind, text) if with_links else tree))
 
 
 def version(canonicalizer: str) -> str:
-    """Name and version of a canonicaliser, as in every key.
+    """The name and version of a canonicaliser, as used in every key.
 
     >>> version("text")
     'text/1'
@@ -197,7 +195,7 @@ def version(canonicalizer: str) -> str:
 
 
 def kind_of(content_type: str) -> str | None:
-    """The kind of page that a Content-Type declares, None if it is no text.
+    """The kind of page that a Content-Type declares; None if it is not a text type.
 
     >>> kind_of("text/html; charset=utf-8"), kind_of("application/rss+xml"), kind_of("application/pdf")
     ('html', 'xml', None)
@@ -232,7 +230,7 @@ def _tree_text(tree: LexborHTMLParser, with_links: bool) -> str:
     if root is None:
         return ""
     wanted = _WANTED | _LINK_IDS.keys() if with_links else _WANTED
-    # The list is needed: the tree must not change while it is walked.
+    # The list is necessary: the tree must not change during traversal.
     for node in [node for node in root.traverse() if node.tag_id in wanted]:
         tag_id = node.tag_id
         if tag_id in _BLOCK_IDS:
@@ -257,7 +255,7 @@ def _links_of(node: LexborNode) -> str:
 
 
 def _xhtml_as_html(xhtml: str) -> str:
-    # An HTML parser takes <title/> for an open title and everything after it for its text.
+    # An HTML parser ignores the slash in <title/> and takes everything after it for the title.
     def rewritten(match: re.Match[str]) -> str:
         if (cdata := match["cdata"]) is not None:
             return entities.escape(cdata)
@@ -294,7 +292,7 @@ def _without_surrogates(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Through UTF-16, so that two halves that stand together become the character they mean.
+        # UTF-16 joins the two halves of a surrogate pair into the character that they encode.
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
@@ -304,21 +302,21 @@ def _clean(text: str) -> str:
         narrow = text.encode("latin-1")
     except UnicodeEncodeError:
         return _clean_wide(text)
-    # No mark, and nothing that NFC changes.
+    # Latin-1 has no combining marks and nothing that NFC changes.
     return " ".join(narrow.translate(None, _DROPPED_BYTES).decode("latin-1").split())
 
 
 def _clean_wide(text: str) -> str:
     if any(separator in text for separator in _NO_WHITE_SPACE):
         text = _DROPPED.sub("", text)
-    # Collapsed first, because there is less to look through then.
+    # White space is collapsed first, so that the remaining steps have less text to process.
     text = " ".join(text.split())
     if not text.isprintable():
         text = " ".join(_DROPPED.sub("", text).split())
     if not _MAYBE_TOO_MANY.search(text):
         return unicodedata.normalize("NFC", text)
     text = unicodedata.normalize("NFC", _MAYBE_MARKS.sub(_with_joiners, text))
-    # Composing can leave a mark more than there was.
+    # Composition can leave one mark more than before.
     return _MAYBE_MARKS.sub(_with_joiners, text)
 
 

@@ -1,4 +1,4 @@
-"""The content layer as a library, without a crawl."""
+"""Content deduplication as a library, without a crawl."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_TEXT_TYPE = "type"
 
 _NEAR = NearOptions()
 
-# Documents that are looked up at once.
+# The number of documents that are looked up in one call.
 _BATCH = 32
 
 
@@ -43,7 +43,7 @@ class Document:
         for name in ("url", "html", "content_type"):
             value = getattr(self, name)
             if not isinstance(value, str):
-                raise TypeError(f"{name} of a Document is text, not {type(value).__name__}.")
+                raise TypeError(f"{name} of a Document must be str, not {type(value).__name__}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,15 @@ class _Options:
 
 
 class Deduplicator:
-    """Tells of each document whether its text, or almost the same text, was seen before.
+    """Checks whether the text of a document, or almost the same text, was seen before.
 
     *options* are the settings of the content layer in lower case without their prefix: ``canonicalizer``,
     ``near_threshold``, ``near_recall``, ``near_num_perm``, ``near_shingle_size``, ``near_min_chars`` (each a number, or a
     mapping of content types to numbers), ``template_guard``, ``content_max_bytes``, ``content_ttl`` (seconds),
-    ``crawl_id`` (under which the documents are remembered) and ``store_timeout``. Raises
+    ``crawl_id`` (the crawl under which the documents are stored) and ``store_timeout``. Raises
     :class:`~scrapy_dedupe.errors.SettingError` for an unknown option or a value that is not allowed, and
-    :class:`~scrapy_dedupe.errors.StoreError` when the store cannot be used. An SQLite file that does not exist is
-    made. To be used from one thread at a time.
+    :class:`~scrapy_dedupe.errors.StoreError` when the store is unusable. A missing SQLite file is created. Use an
+    instance from one thread at a time.
     """
 
     def __init__(self, store_url: str = "sqlite:///dedupe.sqlite", **options: Any) -> None:
@@ -100,16 +100,16 @@ class Deduplicator:
             raise
 
     def check(self, document: Document) -> Verdict:
-        """The verdict on *document*, which is remembered if it is new.
+        """Return the verdict on *document*, and remember its text if it is new.
 
-        A document of a type that is no text, a larger one than ``content_max_bytes`` (counted in UTF-8), one
-        without text and one whose markup would take too long to parse are ``unknown``. Raises
-        :class:`~scrapy_dedupe.errors.StoreError`.
+        The verdict is ``unknown`` for a document whose type is not a text type, which is larger than
+        ``content_max_bytes`` (counted in UTF-8), which has no text, or whose markup would take too long to parse.
+        Raises :class:`~scrapy_dedupe.errors.StoreError`.
         """
         return self._check([document])[0]
 
     def check_many(self, documents: Iterable[Document]) -> list[Verdict]:
-        """The verdicts on *documents*, in their order; each one is compared with those before it."""
+        """Return the verdicts on *documents*, in their order. Each document is also compared with earlier ones."""
         verdicts: list[Verdict] = []
         rest = iter(documents)
         while batch := list(islice(rest, _BATCH)):
@@ -117,18 +117,18 @@ class Deduplicator:
         return verdicts
 
     def forget(self, url: str) -> bool:
-        """Forget what was read at *url*, for a document that could not be kept. False if nothing was known."""
+        """Forget the texts first seen at *url*, for a document that could not be saved. False if there were none."""
         self._check_open()
         return self._store.content.forget(url) > 0
 
     def flush(self) -> None:
-        """Make what was remembered survive a power failure. (A killed process loses nothing of the texts anyway.)"""
+        """Make the stored texts survive a power failure. (They survive a kill of the process anyway.)"""
         self._check_open()
         self._judge.save()
         self._store.content.flush()
 
     def close(self) -> None:
-        """Keep what was learnt of templates, and give back the store. Safe to repeat."""
+        """Save the learned templates and close the store. Safe to repeat."""
         if not self._is_closed:
             self._is_closed = True
             try:
@@ -164,7 +164,7 @@ class Deduplicator:
 
 
 def _is_longer(text: str, limit_bytes: int) -> bool:
-    # A code point has 1 to 4 bytes in UTF-8: most texts need not be encoded to know.
+    # A code point has 1 to 4 bytes in UTF-8, so most texts need not be encoded.
     if len(text) > limit_bytes:
         return True
     return len(text) * 4 > limit_bytes and len(text.encode("utf-8", "surrogatepass")) > limit_bytes

@@ -1,8 +1,8 @@
-"""How two canonical texts differ, so that a person can read it.
+"""A readable diff of two canonical texts.
 
-A canonical text has no lines. It is broken after each sentence, and a longer one between words, at places that depend
-on the words before them alone: a word more or less moves the breaks of its own neighbourhood, and the rest of the
-lines stay equal.
+A canonical text has no lines. It is broken into lines after each sentence; long sentences are also broken between
+words, at places that depend only on the preceding words. An added or removed word therefore moves only the breaks
+near it, and all other lines stay equal.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 80
 
-# A long sentence is broken from here on, after one word in four.
+# A long sentence is broken after this many characters, at one word in four.
 _LEAST: Final = 40
 _ONE_IN: Final = 4
 
-# Ends of sentences; those of scripts without spaces are followed by none.
+# Ends of sentences. In scripts without spaces no space follows.
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…][\"'”’)\]]) |(?<=[.!?…]) |(?<=[。！？])(?=.)|\n")
 _WORD: Final = re.compile(rf"\S{{1,{_WIDTH}}}(?:\s+|(?=\S)|\Z)")
 
 
 def lines_of(text: str) -> list[str]:
-    """*text* in lines of at most about 80 characters.
+    """Split *text* into lines of about 80 characters at most.
 
     >>> lines_of("One. Two! Three")
     ['One.', 'Two!', 'Three']
@@ -36,7 +36,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def unified_diff(old: str, new: str, old_name: str, new_name: str) -> list[str]:
-    """A unified diff of two canonical texts, with one line around each change. Empty for equal texts."""
+    """Return a unified diff of two canonical texts, with one context line. Empty for equal texts."""
     return list(difflib.unified_diff(lines_of(old), lines_of(new), old_name, new_name, n=1, lineterm=""))
 
 

@@ -1,18 +1,18 @@
-"""Judges texts: first whether the very text was read before, then whether a similar one was.
+"""Judges texts: first whether the same text was seen before, then whether a similar one was.
 
-The exact layer keys a text by 16 bytes of the SHA-256 of the canonicaliser's name and version and the
-canonical text. The near layer (:mod:`.signature`) is asked for new texts of at least ``min_chars`` characters
-alone. A text is compared with kept texts only, and a near copy is not kept, so that a chain of small changes never
-makes two unlike pages copies of each other.
+The key of a text in the exact layer is the first 16 bytes of the SHA-256 of the canonicaliser's name and version and
+the canonical text. The near layer (:mod:`.signature`) is used only for new texts of at least ``min_chars`` characters.
+A text is compared only with kept texts, and a near copy is not kept. Therefore a chain of small changes never makes
+two dissimilar pages copies of each other.
 
-What a host puts on many of its pages is no reason to call two of them near (:mod:`.template`): bands are made from the
-rest of a text, and both the whole texts and their rests have to be similar.
+Text that a host shows on many of its pages does not make two pages near copies (:mod:`.template`): bands are computed
+from the rest of a text, and both the whole texts and their rests must be similar.
 
-A page without any text, or with none beside its title and ``<noscript>``, is not judged: the shell of every page
-that JavaScript fills would be a copy of every other. Its verdict is ``unknown`` with the reason ``no text``, and the
-store hears nothing of it. Nor does it of a page whose markup would take too long to parse (reason ``markup``).
+A page without text, or with text only in its title and ``<noscript>``, is not judged: otherwise all shells of pages
+that JavaScript fills would be copies of each other. Its verdict is ``unknown`` with the reason ``no text``, and
+nothing is stored. The same applies to a page whose markup would take too long to parse (reason ``markup``).
 
-A store into which texts of QuarryCore were imported is asked for those as well (:mod:`.quarrycore`), if a page is new.
+If texts of QuarryCore were imported into the store, new pages are also looked up among those (:mod:`.quarrycore`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page to be judged: its decoded body, of one of :data:`.canonical.KINDS`, and where it comes from.
+    """A page to judge: its decoded body, its kind (one of :data:`.canonical.KINDS`), and its origin.
 
     ``mime`` is its content type, ``seen_ms`` the time of the capture in milliseconds since the epoch (UTC).
     """
@@ -66,9 +66,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class PageReading:
-    """A page as far as it can be read without a store. Without ``capture`` it is not judged, for ``reason``.
+    """The result of reading a page, before the store is used. Without ``capture`` the page is not judged: ``reason``.
 
-    ``imported`` are the keys that its text has if it was imported.
+    ``imported`` are the keys that the text has if it was imported.
     """
 
     text: str = ""
@@ -80,10 +80,10 @@ class PageReading:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and the capture to settle when it is known whether the page went through.
+    """A verdict, and the capture to pass to :meth:`Judge.settle` when the page has succeeded or failed.
 
-    ``is_template``: but for what its host puts on many pages the page would be near to another one. ``is_bare``: the
-    page is new, and has hardly a word besides that.
+    ``is_template``: without the template of its host the page would be a near copy. ``is_bare``: the page is new and
+    has hardly a word besides the template.
     """
 
     verdict: Verdict
@@ -95,8 +95,8 @@ class Judgement:
 class Judge:
     """Judges pages against one store. Raises :class:`StoreRefused` if its near layer has other parameters.
 
-    ``measure`` is called with the name of a step (``canonical``, ``exact``, ``near``) and the seconds that it took for
-    a page.
+    ``measure`` is called with the name of a step (``canonical``, ``exact``, ``near``) and its duration in seconds, once
+    per page.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class Judge:
         store.remember_for(self._options.remember_for_s)
 
     def read(self, page: Page) -> PageReading:
-        """What is compared of *page*; the store is not asked."""
+        """Canonicalise *page*. Does not use the store."""
         start = time.perf_counter()
         try:
             canonical = read(page.kind, page.text, self._options.canonicalizer)
-            is_to_be_looked_up = self._has_imported and page.kind in quarrycore.KINDS
-            imported = quarrycore.keys_of_page(page.text) if is_to_be_looked_up else ()
+            looks_up_imported = self._has_imported and page.kind in quarrycore.KINDS
+            imported = quarrycore.keys_of_page(page.text) if looks_up_imported else ()
         except HostileMarkup:
             return PageReading(reason=MARKUP)
         if not canonical.text or canonical.is_shell or canonical.text.isspace():
@@ -134,24 +134,24 @@ class Judge:
         return PageReading(canonical.text, page.mime, capture, imported=imported)
 
     def decide(self, readings: Sequence[PageReading], *, pending: bool = True) -> list[Judgement]:
-        """The verdict on each of *readings*, in their order; texts that are new are remembered.
+        """Return the verdict on each of *readings*, in their order, and remember new texts.
 
-        They are pending until :meth:`settle` says that their pages went through; with ``pending=False`` at once. Two
-        calls of the store, however many there are; with ``pending=False`` more where a URL repeats. Raises
-        :class:`~scrapy_dedupe.errors.StoreError`.
+        New texts are pending until :meth:`settle` reports that their pages succeeded; with ``pending=False`` they
+        are confirmed at once. This takes two calls of the store for any number of pages; with ``pending=False``
+        more, if a URL repeats. Raises :class:`~scrapy_dedupe.errors.StoreError`.
         """
         if pending:
             return self._decide(readings, True)
         judgements: list[Judgement] = []
         for some in _with_different_urls(readings):
             judged = self._decide(some, False)
-            # New texts are confirmed; what is left is that other URLs had them too.
+            # New texts are confirmed already. This records the other URLs that had a known text.
             self.settle([it.capture for it in judged if it.capture and it.verdict.kind != "unique"])
             judgements += judged
         return judgements
 
     def find(self, readings: Sequence[PageReading]) -> list[Judgement]:
-        """As :meth:`decide`, without remembering anything."""
+        """As :meth:`decide`, without writing to the store."""
         return self._decide(readings, None)
 
     def settle(
@@ -160,20 +160,20 @@ class Judge:
         failed: Sequence[SeenText] = (),
         dropped: Sequence[SeenText] = (),
     ) -> None:
-        """Pages that went through are remembered from now on; those that failed, or were dropped, are forgotten."""
+        """Confirm the texts of pages that succeeded; forget those of pages that failed or were dropped."""
         self._store.settle(passed, failed, dropped)
 
     def save(self) -> None:
-        """Keep what was learnt of the hosts' templates."""
+        """Save the learned templates of hosts."""
         if self._guard is not None:
             self._guard.save()
 
     def digest(self, canonical_text: str) -> bytes:
-        """The key of a canonical text in the exact layer: 16 bytes."""
+        """The 16-byte key of a canonical text in the exact layer."""
         return text_digest(self._namespace, canonical_text)
 
     def template_share(self, reading: PageReading, url: str) -> float:
-        """Which share of a text's shingles its host is known to put on many pages. Nothing is learnt from it."""
+        """The share of a text's shingles that are template on the host of *url*. Does not learn from the text."""
         layer = self._layers.get(reading.mime) or self._layers[ALL_TYPES]
         if self._guard is None or not layer.options.is_on or not reading.text:
             return 0.0
@@ -217,7 +217,7 @@ class Judge:
         known: Sequence[tuple[int, PageReading, SeenText]],
         answers: Sequence[TextMatch | None],
     ) -> None:
-        """Look the new texts up among those that were imported. Until now they were handled as any other."""
+        """Look up the new texts among the imported ones. They have been judged as usual already."""
         asked = [
             (place, capture, key)
             for (place, reading, capture), seen in zip(known, answers, strict=True)
@@ -242,7 +242,7 @@ class Judge:
             seen = answer.seen
             capture = candidate.capture
             if seen is not None:
-                # The store tells the share of equal rows and knows nothing of how to read it.
+                # The store returns the share of equal row bytes, which includes equality by chance.
                 rows = candidate.layer.options.num_perm
                 similarity = signature.similarity(round(seen.similarity * rows), rows)
                 judgements[candidate.place] = _judgement("near", capture, seen, similarity)
@@ -250,7 +250,7 @@ class Judge:
                 judgements[candidate.place] = Judgement(
                     Verdict("unique"), capture, answer.is_template, candidate.is_bare
                 )
-            # A page that is near to its own last version is the same page once more.
+            # A page that is near to its own previous version is the same page: it must not be counted twice.
             if self._guard is not None and is_claim and not (seen is not None and seen.had_this_url):
                 self._guard.count(candidate.host, candidate.hashes)
 
@@ -265,7 +265,7 @@ class Judge:
         rows = None
         is_bare = False
         if self._guard is not None:
-            is_template, is_bare = self._guard.look_at(host, hashes)
+            is_template, is_bare = self._guard.classify(host, hashes)
             if is_template.any():
                 rest = hashes[~is_template]
                 if len(rest) < MIN_RARE:
@@ -274,7 +274,7 @@ class Judge:
                 rows = np.minimum(rare, signature.rows_of(hashes[is_template], options.num_perm))
                 rare_rows = signature.row_bytes(rare)
                 banded = rare
-                # Where texts are that were kept before the template was known.
+                # Also look in the bands of texts that were kept before the template was known.
                 more_bands = signature.band_hashes(rows, layer.banding, layer.namespace)
         if rows is None:
             rows = banded = signature.rows_of(hashes, options.num_perm)
@@ -322,7 +322,7 @@ class Judge:
         return layers
 
     def _layer_namespace(self, options: NearOptions) -> str:
-        # Texts with other shingles never share a band; signatures of another length cannot be compared either.
+        # Texts with other shingle sizes never share a band; signatures of another length cannot be compared.
         default = NearOptions()
         if (options.shingle_size, options.num_perm) == (default.shingle_size, default.num_perm):
             return self._namespace
@@ -347,7 +347,7 @@ class _NearLayer:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A new text for the near layer. Without a signature it is all template, and not compared."""
+    """A new text for the near layer. ``signature`` is None if all of it is template: it is not compared."""
 
     place: int
     layer: _NearLayer
@@ -359,12 +359,12 @@ class _Candidate:
 
 
 def text_digest(namespace: str, canonical_text: str) -> bytes:
-    """The key of a text that a canonicaliser made; *namespace* is its name and version."""
+    """The key of a canonical text; *namespace* is the name and version of the canonicaliser."""
     return sha256(f"{namespace}\0{canonical_text}".encode()).digest()[:DIGEST_BYTES]
 
 
 def _with_different_urls(readings: Sequence[PageReading]) -> Iterator[Sequence[PageReading]]:
-    """Yield *readings* in parts in which no URL repeats: settling a page changes what the store answers about its URL."""
+    """Split *readings* into parts without repeated URLs: settling a page changes what the store answers for its URL."""
     start, urls = 0, set[str]()
     for place, reading in enumerate(readings):
         if reading.capture is None:
@@ -377,13 +377,13 @@ def _with_different_urls(readings: Sequence[PageReading]) -> Iterator[Sequence[P
 
 
 def _banding(options: NearOptions, stored: str | None) -> Banding:
-    """The bands that the store has, if they find as much as is asked for; else those of the options."""
+    """The banding of the store if it reaches the wanted recall; otherwise that of the options."""
     if stored is not None and options.is_on:
         match = re.fullmatch(r"([1-9]\d{0,3}) x ([1-9]\d{0,3})", stored)
         if match is None:
             raise StoreRefused(
-                f"The store says of its near layer near_bands = {stored}, which no version of scrapy-dedupe writes."
-                " Start another store with DEDUPE_CONTENT_STORE_URL."
+                f"The store has near_bands = {stored}, which no version of scrapy-dedupe writes."
+                " Use another store: DEDUPE_CONTENT_STORE_URL."
             )
         banding = Banding(int(match[1]), int(match[2]))
         fits = banding.bands * banding.rows <= options.num_perm
@@ -400,12 +400,12 @@ def _judgement(kind: str, capture: SeenText, seen: TextMatch, similarity: float)
 
 
 def _host(url: str) -> str:
-    """The host and port of a URL, as written; empty if there is none.
+    """The host and port of a URL, as written; empty if the URL has none.
 
     >>> _host("https://Example.org:8080/a?b"), _host("https://example.org?b"), _host("nothing")
     ('example.org:8080', 'example.org', '')
     """
-    # A tenth of what urlsplit() takes.
+    # Takes a tenth of the time of urlsplit().
     _, _, rest = url.partition("://")
     for end in "/?#":
         rest = rest.partition(end)[0]

@@ -1,7 +1,7 @@
-"""How long things took: a histogram of fixed size, from which quantiles and cumulative counts are read.
+"""A histogram of durations with a fixed size, for quantiles and cumulative counts.
 
-Buckets grow by a tenth at most, from a microsecond on, so a quantile is off by at most 5 %. The bounds that a
-monitoring system is told, :data:`BOUNDS_S`, are edges of buckets too, so the counts at them are exact.
+Buckets start at a microsecond and grow by at most a tenth, so a quantile is off by at most 5 %. The bounds that are
+exported to monitoring systems, :data:`BOUNDS_S`, are also edges of buckets, so the counts at them are exact.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BOUNDS_S: Final = (
 _SMALLEST_S: Final = 1e-6
 _GROWTH: Final = 1.1
 _STEPS: Final = 256  # up to ten hours
-# A bucket holds what took longer than the edge below it, and not longer than its own; the last one holds the rest.
+# A bucket counts durations above the edge below it and up to its own edge; the last bucket counts all longer ones.
 _EDGES_S: Final = sorted({*(_SMALLEST_S * _GROWTH**step for step in range(_STEPS)), *BOUNDS_S})
 _AT_BOUNDS: Final = tuple(_EDGES_S.index(bound) for bound in BOUNDS_S)
 
 
 class Latency:
-    """A histogram of durations in seconds. Several threads may add to it. ``count`` and ``sum_s`` are of all durations."""
+    """A histogram of durations in seconds. Thread-safe. ``count`` and ``sum_s`` cover all durations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class Latency:
         self.sum_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Note that something took so long."""
+        """Add one duration."""
         bucket = bisect_left(_EDGES_S, seconds)
         with self._lock:
             self._counts[bucket] += 1
@@ -43,7 +43,7 @@ class Latency:
             self.sum_s += seconds
 
     def quantile(self, share: float) -> float:
-        """The seconds within which a *share* of all was done; 0.0 if there was nothing.
+        """The duration that a *share* of all durations does not exceed; 0.0 if there are none.
 
         >>> latency = Latency()
         >>> for milliseconds in range(1, 101):
@@ -58,12 +58,12 @@ class Latency:
             if seen >= wanted:
                 low = _EDGES_S[max(0, bucket - 1)]
                 high = _EDGES_S[min(bucket, len(_EDGES_S) - 1)]
-                # The geometric middle of the bucket.
+                # The geometric mean of the edges.
                 return math.sqrt(low * high)
         return 0.0
 
     def cumulative(self) -> tuple[tuple[int, ...], float]:
-        """How many took at most each of :data:`BOUNDS_S`, then how many there are at all; and the sum in seconds.
+        """The numbers of durations up to each of :data:`BOUNDS_S`, then the number of all; and their sum in seconds.
 
         >>> latency = Latency()
         >>> for seconds in (0.001, 0.002, 60.0):

@@ -1,20 +1,21 @@
-"""HTML parsing with a bound on the time that a page can take.
+"""HTML parsing in bounded time.
 
-An HTML5 parser is linear on the pages that people write and quadratic on others: each ``<div>`` walks all open
+An HTML5 parser takes linear time on usual pages and quadratic time on some others: each ``<div>`` walks all open
 elements, each attribute is compared with those before it, each paragraph gets copies of all formatting elements that
-were not closed. Two walls stand before lexbor.
+were not closed. Two checks protect the crawl from such pages.
 
-The *screen* (:mod:`.screen`) reads the markup in linear time and estimates lexbor's work. A page beyond the budget,
-about 50 ms of parsing, is refused. It also bounds the memory.
+The *screen* (:mod:`.screen`) reads the markup in linear time and estimates how long lexbor will take. A page over the
+budget, about 50 ms of parsing, is rejected. The screen also bounds the memory.
 
-The *deadline* holds for the shapes that the screen does not know: the page is parsed on a helper thread, which lexbor
-lets run beside Python, and given up when the parse has taken 100 ms of processor time (250 ms per MB where that is
-more, some ten times what honest pages need). A machine that is busy with other things refuses no page for that, unless
-fifty times as much passes on the clock; where the system does not tell the processor time of another thread, five
-times on the clock is all that counts. A parse cannot be stopped from outside and runs on to its end; while two of them
-do, pages that need a helper are refused at once. Helpers are daemon threads: they keep no process from ending.
+The *deadline* covers patterns that the screen does not know. The page is parsed on a helper thread; lexbor releases
+the GIL. The parse is abandoned after 100 ms of processor time, or 250 ms per MB if that is more; normal pages need
+about a tenth of this. Only processor time counts, so that a busy machine rejects no page, except that wall-clock time
+is limited to 50 times the deadline. Where the system cannot report the processor time of another thread, the limit is
+5 times the deadline in wall-clock time. A parse cannot be stopped from outside and runs to its end; while two
+abandoned parses run, pages that need a helper are rejected at once. Helpers are daemon threads: they do not keep the
+process alive.
 
-Small pages pay for neither: with at most 800 tags and 16,000 bytes no known shape takes 50 ms, nor 150 MB.
+Small pages skip both checks: with at most 800 tags and 16,000 bytes no known pattern takes 50 ms or 150 MB.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from typing import Final
 
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
-from .screen import objection
+from .screen import rejection_reason
 
 _FEW_TAGS: Final = 800
 _FEW_BYTES: Final = 16_000
 
 _DEADLINE_S: Final = 0.1
 _DEADLINE_S_PER_BYTE: Final = 0.25e-6
-# What may pass on the clock, in deadlines: where processor time is known, and where it is not.
+# Limits of the wall-clock time, in deadlines: with and without the processor time of the helper.
 _CLOCK_FACTOR: Final = 50
-_CLOCK_FACTOR_ALONE: Final = 5
+_CLOCK_FACTOR_WITHOUT_CPU_TIME: Final = 5
 _MOST_GIVEN_UP: Final = 2
 
 # Whether a thread can read the processor time of another.
@@ -44,29 +45,29 @@ _HAS_THREAD_CLOCKS: Final = hasattr(time, "pthread_getcpuclockid")
 
 
 class HostileMarkup(Exception):
-    """Parsing the page would take far longer than its size explains. The message says why in one sentence."""
+    """Parsing the page would take far longer than its size explains. The message gives the reason in one sentence."""
 
 
 def parse(html: bytes) -> LexborHTMLParser:
-    """The tree of a page, given as UTF-8. Raises :class:`HostileMarkup`.
+    """Parse a page, given as UTF-8. Raises :class:`HostileMarkup`.
 
     >>> parse(b"<p>a").body.text()
     'a'
     """
     if len(html) <= _FEW_BYTES and html.count(b"<") <= _FEW_TAGS:
         return _parse(html)
-    if (reason := objection(html)) is not None:
+    if (reason := rejection_reason(html)) is not None:
         raise HostileMarkup(f"Parsing the page would take too long: {reason}.")
     return _helpers.parse(html)
 
 
 def _parse(html: bytes) -> LexborHTMLParser:
-    # Without mutation events lexbor does not copy the chosen <option> into <selectedcontent>, and is faster.
+    # Without mutation events lexbor is faster, and does not copy the chosen <option> into <selectedcontent>.
     return LexborHTMLParser(html, options=LexborDocumentOptions.WO_EVENTS)
 
 
 class _Job:
-    """One page that a helper parses. *done* is held until then."""
+    """A page for a helper to parse. The lock *done* is held until the parse has ended."""
 
     __slots__ = ("done", "error", "html", "is_given_up", "start_s", "tree")
 
@@ -81,7 +82,7 @@ class _Job:
 
 
 class _Helper:
-    """A thread that parses one page after the other."""
+    """A thread that parses pages one after another."""
 
     def __init__(self, helpers: _Helpers) -> None:
         self._helpers = helpers
@@ -93,8 +94,8 @@ class _Helper:
         self._jobs.put(job)
 
     def wait(self, job: _Job, deadline_s: float) -> bool:
-        """Whether the job is done before its deadline."""
-        factor = _CLOCK_FACTOR if _HAS_THREAD_CLOCKS else _CLOCK_FACTOR_ALONE
+        """Wait until the job is done; False if its deadline passes first."""
+        factor = _CLOCK_FACTOR if _HAS_THREAD_CLOCKS else _CLOCK_FACTOR_WITHOUT_CPU_TIME
         clock_end_s = time.monotonic() + factor * deadline_s
         while True:
             left_s = deadline_s - self._spent_s(job) if _HAS_THREAD_CLOCKS else factor * deadline_s
@@ -105,7 +106,7 @@ class _Helper:
                 return True
 
     def _spent_s(self, job: _Job) -> float:
-        # Both are set before the parse begins.
+        # The helper sets both before it starts to parse.
         if job.start_s is None or self._clock is None:
             return 0.0
         return time.clock_gettime(self._clock) - job.start_s
@@ -118,14 +119,14 @@ class _Helper:
             job.start_s = time.thread_time()
             try:
                 job.tree = _parse(job.html)
-            except Exception as error:  # noqa: BLE001 (it is raised again where the tree is waited for)
+            except Exception as error:  # noqa: BLE001 (raised again in _Helpers.parse())
                 job.error = error
             self._helpers.end(self, job)
-            del job  # the tree belongs to the one who waits
+            del job  # only the waiting thread may keep the tree alive
 
 
 class _Helpers:
-    """The helpers that are free, and the number of those that have been given up."""
+    """The idle helpers, and the number of abandoned parses that still run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -133,7 +134,7 @@ class _Helpers:
         self._given_up = 0
 
     def parse(self, html: bytes) -> LexborHTMLParser:
-        """The tree of a page, parsed by a helper. Raises :class:`HostileMarkup` after the deadline."""
+        """Let a helper parse a page. Raises :class:`HostileMarkup` after the deadline."""
         with self._lock:
             if self._given_up >= _MOST_GIVEN_UP:
                 raise HostileMarkup(
@@ -150,7 +151,7 @@ class _Helpers:
             is_done = helper.wait(job, deadline_s)
         finally:
             with self._lock:
-                # Asked again under the lock that end() takes: the job ends before it is given up or after, not both.
+                # end() takes the same lock: a job either ends in time or is abandoned, never both.
                 is_done = is_done or job.done.acquire(blocking=False)
                 if is_done:
                     self._free.append(helper)
@@ -181,6 +182,6 @@ def _forget_helpers() -> None:
     _helpers = _Helpers()
 
 
-# The child of a fork has none of its parent's threads.
+# Threads do not survive in the child of a fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_helpers)

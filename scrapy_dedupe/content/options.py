@@ -1,4 +1,4 @@
-"""How texts are compared: the options of the judge, for all content types or for each."""
+"""Options of the judge, for all content types or per content type."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ ALL_TYPES: Final = "*"
 class NearOptions:
     """The near layer for one content type. Raises :class:`SettingError` for a value that is not allowed.
 
-    ``threshold`` is the estimated Jaccard similarity from which on a text is near; 1 turns the layer off.
-    ``recall`` is the share of pairs at the threshold that have to share a band. ``num_perm`` is the number of rows
-    of a signature, ``shingle_size`` counts code points, ``min_chars`` characters of the canonical text.
+    ``threshold`` is the estimated Jaccard similarity at which a text counts as near; 1 turns the layer off.
+    ``recall`` is the share of pairs at the threshold that must share a band. ``num_perm`` is the number of rows of a
+    signature, ``shingle_size`` the number of code points of a shingle, ``min_chars`` the smallest number of
+    characters of a canonical text that is compared.
     """
 
     threshold: float = 0.85
@@ -56,7 +57,7 @@ class NearOptions:
 
     @classmethod
     def by_type(cls, **values: Any) -> dict[str, NearOptions]:
-        """Options for each content type that *values* name, and for all others under ``*``.
+        """Return options for each content type that *values* names, and for all others under ``*``.
 
         A value is a number, or a mapping of content types such as ``text/html``, or ``*``, to numbers.
 
@@ -88,8 +89,8 @@ class NearOptions:
 class JudgeOptions:
     """How texts are compared. Raises :class:`SettingError` for a value that is not allowed.
 
-    ``near`` are the options of each content type, ``*`` those of all others. ``remember_for_s`` is how long a text
-    is remembered from its first capture, None for ever.
+    ``near`` are the near options per content type, ``*`` those for all others. ``remember_for_s`` is how many seconds
+    a text is remembered after its first capture; None means permanently.
     """
 
     canonicalizer: str = "text"
@@ -108,7 +109,7 @@ class JudgeOptions:
             _check("remember_for", self.remember_for_s, 1, None, "a number of seconds of at least 1, or None")
 
     def near_for(self, mime: str) -> NearOptions:
-        """The options of the near layer for a content type."""
+        """The near options for a content type."""
         return self.near.get(mime) or self.near[ALL_TYPES]
 
 
@@ -116,6 +117,6 @@ def _check(
     name: str, value: object, least: float, most: float | None, allowed: str, kind: type = float
 ) -> None:
     is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-    # Written so that NaN is refused too.
+    # The comparisons are written so that NaN is rejected too.
     if not is_number or not value >= least or (most is not None and not value <= most):  # type: ignore[operator]
         raise SettingError(f"{name} is {value!r}. Allowed: {allowed}.")

@@ -1,16 +1,16 @@
-"""Which share of the pairs of texts of one similarity is called near.
+"""The share of pairs of texts of a given similarity that is reported as near.
 
-A pair is called near if it shares a band and the estimate of its similarity reaches the threshold. Two texts of
-Jaccard similarity s agree in a row with probability s, and in the byte that is kept of it with p = s + (1 - s) / 256.
+A pair is near if it shares a band and its estimated similarity reaches the threshold. Two texts of Jaccard similarity
+s agree in a row with probability s, and in the stored byte of the row with p = s + (1 - s) / 256.
 
-The estimate reaches the threshold if at least *min_equal* of the n bytes are equal, which is a tail of the binomial
-distribution of n and p. Both events depend on the same rows, so their probabilities must not be multiplied. Of a band
-of r rows that is not shared, k bytes are equal with the binomial probability of k, less s^r for k = r. The
-distribution over all bands that share nothing is the b-fold convolution of that, and its tail is what the bands lose:
+The estimate reaches the threshold if at least *min_equal* of the n bytes are equal; the probability is a tail of the
+binomial distribution of n and p. Both events depend on the same rows, so their probabilities must not be multiplied.
+In a band of r rows that is not shared, k bytes are equal with the binomial probability of k, reduced by s^r for k = r.
+The distribution over all bands if none is shared is the b-fold convolution of that, and its tail is the loss:
 
     recall = P(estimate reaches) - P(estimate reaches and no band is shared)
 
-Rows count as independent. That the index holds one text a bucket is left out, and so is the template guard.
+The formula treats rows as independent. It ignores that the index holds one text per bucket, and the template guard.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def estimate_probability(jaccard: float, num_perm: int, min_equal: int) -> float:
-    """The probability that the estimate of a pair of that similarity reaches the threshold.
+    """The probability that the estimate for a pair of this similarity reaches the threshold.
 
     >>> round(estimate_probability(0.85, 128, 109), 3), round(estimate_probability(0.95, 128, 109), 3)
     (0.548, 1.0)
@@ -38,10 +38,10 @@ def estimate_probability(jaccard: float, num_perm: int, min_equal: int) -> float
 
 
 def recall(jaccard: float, banding: Banding, num_perm: int, min_equal: int) -> float:
-    """The probability that a pair of that similarity shares a band, and its estimate reaches the threshold."""
+    """The probability that a pair of this similarity shares a band and its estimate reaches the threshold."""
     one = _byte_probability(jaccard)
     not_shared = _binomial(banding.rows, one)
-    # The difference is 0 if the similarity is 1, and must not be less.
+    # The difference is 0 for the similarity 1; rounding must not make it negative.
     not_shared[-1] = max(0.0, not_shared[-1] - math.pow(jaccard, banding.rows))
     in_no_band = _binomial(num_perm - banding.bands * banding.rows, one)
     lost = np.convolve(_sum_of(banding.bands, not_shared), in_no_band)
@@ -49,7 +49,7 @@ def recall(jaccard: float, banding: Banding, num_perm: int, min_equal: int) -> f
 
 
 def estimate_deviation(jaccard: float, num_perm: int) -> float:
-    """The standard deviation of the estimate of a pair of that similarity.
+    """The standard deviation of the estimate for a pair of this similarity.
 
     >>> round(estimate_deviation(0.85, 128), 3)
     0.032
@@ -68,7 +68,7 @@ def _binomial(number: int, probability: float) -> NDArray[np.float64]:
 
 
 def _sum_of(number: int, distribution: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The distribution of the sum of *number* independent numbers that have the same distribution."""
+    """The distribution of the sum of *number* independent variables with this distribution."""
     total = np.ones(1)
     while number:
         if number & 1:

@@ -1,13 +1,14 @@
-"""The screen in front of lexbor: an estimate of its work for a page, made in one linear reading of the markup.
+"""Estimates lexbor's work for a page in one linear pass over the markup, before the page is parsed.
 
-What costs more than its own length is followed. Start and end tags walk the stack of open elements. Of the formatting
-elements that nothing has closed every following block gets copies. The attributes of one tag are compared with each
-other. Optional end tags are known, so that thousands of unclosed ``<li>``, ``<p>`` or ``<td>``, as old pages have them,
-do not count as depth.
+The estimate covers the parts of the work that are not linear. Start and end tags walk the stack of open elements.
+Formatting elements that were not closed are copied into every following block. The attributes of a tag are compared
+with each other. The estimate knows which end tags are optional, so that thousands of unclosed ``<li>``, ``<p>`` or
+``<td>``, which are common in old pages, do not count as depth.
 
-The rules are those of the HTML standard's tree construction (section 13.2.6), as far as they decide how deep the stack
-is. Where something is left out the estimate is rather too high: a tag walks the whole stack, and nothing is closed that
-might stay open. The times behind it were measured on lexbor; honest pages come to less than a tenth of the budget.
+The rules are those of the HTML standard's tree construction (section 13.2.6), as far as they affect the depth of the
+stack. Where the estimate simplifies, it is too high rather than too low: a tag walks the whole stack, and no element
+is closed that might stay open. The times per step were measured on lexbor; normal pages need less than a tenth of the
+budget.
 """
 
 from __future__ import annotations
@@ -21,37 +22,37 @@ from .tag_counts import TagCounts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# For one element of a walk (the dearest of several kinds), of a walk in SVG or MathML, which compares names, for one
-# comparison of two attributes, one copy of an element, and one step of this estimate itself.
+# Costs of: visiting one element in a walk (the most expensive of several kinds), visiting one in SVG or MathML, where
+# names are compared, comparing two attributes, copying an element, and one step of this estimate itself.
 _STEP_NS: Final = 10
 _FOREIGN_STEP_NS: Final = 25
 _ATTRIBUTE_NS: Final = 4
 _COPY_NS: Final = 250
 _OWN_STEP_NS: Final = 60
-# An end tag of a formatting element that has blocks inside goes through both lists up to eight times.
+# The end tag of a formatting element with blocks inside goes through both lists up to eight times.
 _ADOPTION: Final = 8
-# Of formatting elements with the same attributes no more than three are opened again.
+# At most three formatting elements with the same attributes are reopened.
 _MOST_ALIKE: Final = 3
 
 _BUDGET_NS: Final = 50_000_000
 _BUDGET_NS_PER_BYTE: Final = 125
-# Reading this many tags takes about as long as the budget. What is quadratic shows long before; only copies of
-# formatting elements, which take memory too, are looked for to the end.
+# Reading this many tags takes about as long as the budget allows. Quadratic work shows long before; only copies of
+# formatting elements, which also need memory, are searched for up to the end of the page.
 _MOST_TAGS_READ: Final = 20_000
 
-# Where reading ends on so deep a stack, the rest of the page is taken to stay there.
+# If reading stops at a stack of this depth, the rest of the page is assumed to stay at this depth.
 _DEEP: Final = 1_000
 
-# Below this many attributes comparing them costs less than reading them.
+# Comparing fewer attributes than this costs less than reading them.
 _FEW_ATTRIBUTES: Final = 50
 
-# The first form is that of nearly all attributes, the second has every freedom of the standard.
+# The first alternative matches nearly all attributes, the second everything that the standard allows.
 _ATTRIBUTE: Final = (
     r"""(?:\s++[\w:-]++="[^"]*+"|[\s/]*+[^\s/>][^\s/>=]*+"""
     r"""(?:\s*+=\s*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s>"'][^\s>]*+)?+)?+)"""
 )
 _EACH_ATTRIBUTE: Final = re.compile(_ATTRIBUTE)
-# One tag, comment or declaration. What has begun also ends, at the end of the text at the latest.
+# One tag, comment or declaration. Every match that starts also ends, at the latest at the end of the text.
 _MARKUP: Final = re.compile(
     rf"<(?:(?P<end>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?P<attributes>{_ATTRIBUTE}*+)(?P<closing>[\s/]*+)(?:>|\Z)"
     r"|!--(?:-?>|[^-]*+(?:-(?!-!?>)[^-]*+)*+(?:--!?>|\Z))|[!?/][^>]*+)"
@@ -65,18 +66,18 @@ def _names(names: str) -> frozenset[str]:
 _EMPTY: Final = _names(
     "area base basefont bgsound br col embed frame hr image img input keygen link meta param source track wbr"
 )
-# Only the first of each makes an element; the attributes of the others are added to it.
+# Only the first tag of each creates an element; the attributes of later ones are added to it.
 _ONCE: Final = _names("html head body frameset")
 _RAW: Final = _names("script style textarea title xmp iframe noembed noframes")
 _RAW_ENDS: Final = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in _RAW}
-# Elements of SVG and MathML go by their name after "svg:" here, so that no rule for HTML is meant for them.
+# Elements inside SVG and MathML are named with the prefix "svg:", so that no rule for HTML elements applies to them.
 _FOREIGN: Final = _names("svg math")
-# Inside these, SVG and MathML hold HTML.
+# Elements of SVG and MathML that contain HTML.
 _INTEGRATION: Final = frozenset(
     f"svg:{name}" for name in _names("annotation-xml desc foreignobject mi mn mo ms mtext title")
 )
 _FONT: Final = re.compile("color|face|size", re.IGNORECASE)
-# HTML elements that end SVG and MathML.
+# HTML elements that close SVG and MathML.
 _BREAKOUT: Final = _names(
     "b big blockquote body br center code dd div dl dt em embed font h1 h2 h3 h4 h5 h6 head hr i img li listing menu meta"
     " nobr ol p pre ruby s small span strong strike sub sup table tt u ul var"
@@ -86,11 +87,11 @@ _HEADINGS: Final = _names("h1 h2 h3 h4 h5 h6")
 _CELLS: Final = _names("td th caption")
 _ROWS: Final = _CELLS | {"tr"}
 _SECTIONS: Final = _ROWS | _names("tbody tfoot thead")
-# What is left open inside one of these does not go on after it.
+# Formatting elements left open inside one of these are not reopened after it.
 _MARKERS: Final = _names("td th caption applet object marquee template")
-# What is inside one of these closes nothing outside.
+# Tags inside one of these close no element outside.
 _SCOPES: Final = _MARKERS | _FOREIGN | _INTEGRATION | _names("table select")
-# The "special" elements of the standard: the end of an ordinary element does not reach beyond them.
+# The "special" elements of the standard: the end tag of an ordinary element does not close elements beyond them.
 _SPECIAL: Final = (
     _SCOPES
     | _HEADINGS
@@ -104,7 +105,7 @@ _CLOSES_P: Final = _HEADINGS | _names(
     "address article aside blockquote center dd details dialog dir div dl dt fieldset figcaption figure footer form"
     " header hgroup hr li listing main menu nav ol p plaintext pre search section summary ul"
 )
-# Special elements whose start tags open formatting elements again, as those of ordinary elements do.
+# Special elements whose start tags reopen formatting elements, as those of ordinary elements do.
 _REOPENING: Final = _FOREIGN | _names("applet button marquee noscript object search select")
 _P: Final = _names("p")
 _BUTTON: Final = _names("button")
@@ -114,16 +115,16 @@ _IMPLIED: Final = _names("dd dt li optgroup option p rb rp rt rtc")
 _LI: Final = _names("li")
 _DD: Final = _names("dd dt")
 _ITEMS: Final = {"li": (_LI, _DD), "dd": (_DD, _LI), "dt": (_DD, _LI)}
-# An item does not close an item beyond one of these, nor beyond one of the other kind.
+# An item does not close an item outside one of these, or outside an item of the other kind.
 _NOT_HTML: Final = _FOREIGN | _INTEGRATION
 _ITEM_STOPS: Final = _SPECIAL - _names("address div p li dd dt")
-# What a part of a table closes, up to its table.
+# The elements that a part of a table closes, up to its table.
 _TABLE_PARTS: Final = {
     **dict.fromkeys(("td", "th"), _CELLS),
     "tr": _ROWS,
     **dict.fromkeys(("tbody", "tfoot", "thead", "caption"), _SECTIONS),
 }
-# What closes one of its kind, if that is the innermost.
+# Start tags that close the innermost open element if it is one of these.
 _SIBLINGS: Final = {
     **dict.fromkeys(_HEADINGS, _HEADINGS),
     **dict.fromkeys(("option", "optgroup"), _names("option")),
@@ -131,20 +132,20 @@ _SIBLINGS: Final = {
 }
 
 
-def objection(html: bytes) -> str | None:
-    """Why a page is refused, None if it is not. *html* is UTF-8."""
+def rejection_reason(html: bytes) -> str | None:
+    """Why a page is rejected; None if it is accepted. *html* is UTF-8."""
     budget_ns = max(_BUDGET_NS, _BUDGET_NS_PER_BYTE * len(html))
-    glance = TagCounts(html)
-    if glance.is_light and glance.steps <= budget_ns // 2 // _STEP_NS:
+    counts = TagCounts(html)
+    if counts.is_light and counts.steps <= budget_ns // 2 // _STEP_NS:
         return None
-    work = Work(html.decode(), budget_ns, _MOST_TAGS_READ if glance.is_light else len(html))
+    work = WorkEstimate(html.decode(), budget_ns, _MOST_TAGS_READ if counts.is_light else len(html))
     if work.spent_ns > budget_ns:
-        return "too many elements stay open inside one another, or one tag has too many attributes"
+        return "too many elements stay open inside each other, or one tag has too many attributes"
     return None
 
 
 class _Formatting:
-    """A formatting element that is opened again wherever a block has closed it before its end tag."""
+    """A formatting element. It is reopened wherever a block has closed it before its end tag."""
 
     __slots__ = ("is_open", "key", "name")
 
@@ -154,24 +155,24 @@ class _Formatting:
         self.is_open = True
 
 
-class Work:
-    """Lexbor's work for *html* in nanoseconds, *spent_ns*.
+class WorkEstimate:
+    """An estimate of lexbor's work for *html*, in nanoseconds: *spent_ns*.
 
-    Reading ends where that exceeds the budget, and after *most_tags*.
+    Reading stops when the estimate exceeds the budget, and after *most_tags* tags.
     """
 
     def __init__(self, html: str, budget_ns: int, most_tags: int) -> None:
         self.spent_ns = 0
         self._stack: list[tuple[str, _Formatting | None]] = []
         self._positions: defaultdict[str, list[int]] = defaultdict(list)
-        # Places on the stack, each list with an end that is always there.
+        # Positions on the stack. Each list starts with a sentinel that is never removed.
         self._scopes = [-1]
         self._specials = [-1]
         self._item_stops = [-1]
         self._tables = [-1]
         self._htmls = [-1]
         self._is_foreign = [False]
-        # None is a marker.
+        # None is a marker (see the HTML standard, "list of active formatting elements").
         self._formatting: list[_Formatting | None] = []
         self._alike: Counter[tuple[int, str]] = Counter()
         self._markers = 0
@@ -277,13 +278,13 @@ class Work:
             self._is_in_form = False
             while self._stack and self._stack[-1][0] in _IMPLIED:
                 self._pop()
-            # What else is open inside stays open.
+            # Other elements that are open inside the form stay open.
             self._pop_innermost(_FORM)
 
     def _close(self, names: Iterable[str], beyond: int, outermost: bool = False) -> bool:
-        """Closes the innermost open one of *names* that is above *beyond*, or the outermost, and all inside it.
+        """Close the innermost (or outermost) open one of *names* above the position *beyond*, and all inside it.
 
-        Whether there was one.
+        Returns whether there was one.
         """
         at = [places[-1] for name in names if (places := self._positions.get(name)) and places[-1] > beyond]
         if at:
@@ -291,7 +292,7 @@ class Work:
         return bool(at)
 
     def _remember(self, name: str, attributes: str) -> _Formatting:
-        """Enters a formatting element; of more than three with the same attributes the first is forgotten."""
+        """Add a formatting element. If three with the same attributes are listed, the first of them is removed."""
         key = (self._markers, f"{name} {attributes}")
         if self._alike[key] == _MOST_ALIKE:
             index = len(self._formatting)
@@ -326,11 +327,11 @@ class Work:
         if at > self._specials[-1]:
             self._pop_to(at)
         else:
-            # The blocks inside stay open, and in this estimate the element with them.
+            # The blocks inside stay open; in this estimate the element stays open too.
             self.spent_ns += _ADOPTION * _STEP_NS * (len(self._stack) + len(self._formatting))
 
     def _reopen(self) -> None:
-        """Opens the formatting elements again that a block has closed before their end tags."""
+        """Reopen the formatting elements that a block has closed before their end tags."""
         index = len(self._formatting)
         while index and (entry := self._formatting[index - 1]) is not None and not entry.is_open:
             index -= 1

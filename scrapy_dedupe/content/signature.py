@@ -1,7 +1,7 @@
-"""MinHash signatures, and the band hashes under which they are found again.
+"""MinHash signatures, and the band hashes that index them.
 
-**Shingles** of size k are all runs of k code points; a shorter text is one shingle, filled up with zeros at its
-end, and an empty text has none. No Python object is made for a shingle.
+**Shingles** of size k are all runs of k code points. A shorter text is one shingle, padded with zeros at its end;
+an empty text has no shingle. No Python object is created per shingle.
 
 **Base hash** of the shingle c(0) ... c(k - 1), all arithmetic modulo 2^32. A run of w code points has the hash
 h(w), for w a power of two::
@@ -14,19 +14,18 @@ h(w), for w a power of two::
 
 **Shingle hash**: the base hash after the finaliser of MurmurHash3, which is one-to-one.
 
-**Rows**: those of datasketch 2.0's default scheme (``affine32``, seed 1) for these base hashes: row j is the
-minimum of a_j * h + b_j over all shingle hashes h. datasketch can therefore open and compare our
-signatures (:func:`as_minhash`). The
-a_j, made odd, and then the b_j come from numpy's ``RandomState``, whose numbers never change; so the b_j depend on
-the number of rows, and signatures of different numbers cannot be compared. The share of equal rows of two signatures
-estimates the Jaccard similarity of their shingle sets (Broder, *On the resemblance and containment of documents*,
-1997).
+**Rows** are those of datasketch 2.0's default scheme (``affine32``, seed 1) for these base hashes: row j is the
+minimum of a_j * h + b_j over all shingle hashes h. Therefore datasketch can read and compare these signatures
+(:func:`as_minhash`). The a_j, made odd, and then the b_j come from numpy's ``RandomState``, whose numbers never
+change. The b_j depend on the number of rows, so signatures with different numbers of rows cannot be compared. The
+share of equal rows of two signatures estimates the Jaccard similarity of their shingle sets (Broder, *On the
+resemblance and containment of documents*, 1997).
 
-**Band hash**: some consecutive rows, hashed to 64 bits together with the band's number and a namespace. How many
-bands of how many rows is a :class:`~.banding.Banding`.
+**Band hash**: consecutive rows, hashed to 64 bits together with the band's number and a namespace. The numbers of
+bands and of rows per band are a :class:`~.banding.Banding`.
 
-**Row bytes**: the lowest byte of each row. They decide whether two texts that share a band are near; different
-rows agree in one byte by chance with probability 1/256, which :func:`similarity` corrects for (Li and Koenig,
+**Row bytes**: the lowest byte of each row. They decide whether two texts that share a band are near. The bytes of
+different rows are equal by chance with probability 1/256, which :func:`similarity` corrects for (Li and Koenig,
 *b-bit minwise hashing*, 2010).
 """
 
@@ -57,24 +56,24 @@ ROW_NUMBERS: Final = range(16, 513)
 # The probability that the lowest bytes of different rows are equal.
 CHANCE: Final = 1 / 256
 
-# datasketch's.
+# The default seed of datasketch.
 _SEED: Final = 1
 
 _NOTHING: Final = 0xFFFFFFFF
 
-# Shingles that are worked on at once, and 32-bit numbers in the block of rows times shingle hashes: both have to
-# stay in the processor's second cache, and numpy's calls have to be few.
+# The number of shingles per step, and of 32-bit numbers in a block of rows times shingle hashes. Both must fit into
+# the processor's second-level cache, and be large enough that few numpy calls are needed.
 _CHUNK: Final = 16_384
 _BLOCK: Final = 65_536
 
-# numpy copies an operand that is repeated along the inner axis into a buffer wherever several runs of that axis
-# fit into it. From this length of a run on the copy takes longer than the calls that it saves.
+# numpy copies an operand that is repeated along the inner axis into a buffer if several runs of that axis fit into
+# the buffer. For runs of at least this length the copy takes longer than the calls that it saves.
 _WORTH_NO_BUFFER: Final = 256
 _SMALLEST_BUFFER: Final = 16
 
 
 def _word(number: int) -> Hashes:
-    # An array of no dimensions: numpy takes it up in half the time that a number needs.
+    # A zero-dimensional array: numpy handles it in half the time of a Python number.
     return np.array(number, dtype=np.uint32)
 
 
@@ -84,7 +83,7 @@ _13, _15, _16 = map(_word, (13, 15, 16))
 
 
 class _Workspace(threading.local):
-    """Memory of one thread that is used again and again: to ask the system for it takes longer than to fill it."""
+    """Reused memory of one thread: allocating it takes longer than filling it."""
 
     def __init__(self) -> None:
         self.block = np.empty(_BLOCK, dtype=np.uint32)
@@ -106,7 +105,7 @@ def minhash(text: str, size: int = SHINGLE_SIZE, num_perm: int = ROWS) -> Hashes
 
 
 def shingle_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
-    """The hashes of all shingles of *text*, each once, in rising order. *size* is from 2 to 64.
+    """The distinct hashes of all shingles of *text*, in ascending order. *size* is from 2 to 64.
 
     >>> len(shingle_hashes("abcabcabc", 3)), len(shingle_hashes("ab", 3)), len(shingle_hashes("", 3))
     (3, 1, 0)
@@ -122,10 +121,10 @@ def shingle_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
 
 
 def rows_of(hashes: Hashes, num_perm: int = ROWS) -> Hashes:
-    """The signature of a set of shingle hashes: *num_perm* rows, from 16 to 512 of them.
+    """The signature of a set of shingle hashes: *num_perm* rows, from 16 to 512.
 
     ``np.minimum(rows_of(one), rows_of(other))`` is the signature of the union. All rows of the empty set are
-    0xFFFFFFFF; that says nothing, not that empty texts are alike.
+    0xFFFFFFFF; this does not mean that empty texts are similar.
     """
     factors, summands = _permutations(num_perm)
     rows = np.full(num_perm, _NOTHING, dtype=np.uint32)
@@ -142,7 +141,7 @@ def rows_of(hashes: Hashes, num_perm: int = ROWS) -> Hashes:
 
 
 def base_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
-    """The base hash of every shingle of *text*, in its order: what datasketch wants to be given.
+    """The base hash of every shingle of *text*, in order: the input of datasketch.
 
     Raises ValueError for a size that is not allowed.
     """
@@ -161,8 +160,8 @@ def base_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
 def band_hashes(rows: Hashes, banding: Banding, namespace: str) -> list[bytes]:
     """The band hashes of a signature, 8 bytes each.
 
-    Equal bands of texts in different namespaces differ; a namespace has at most 16 bytes in UTF-8. Rows beyond
-    the last band are in none.
+    Equal bands of texts in different namespaces have different hashes; a namespace has at most 16 bytes in UTF-8.
+    Rows after the last band are not used.
     """
     data = rows.astype("<u4").tobytes()
     width = 4 * banding.rows
@@ -181,12 +180,12 @@ def band_hashes(rows: Hashes, banding: Banding, namespace: str) -> list[bytes]:
 
 
 def as_minhash(rows: Hashes) -> MinHash:
-    """The signature as datasketch's ``MinHash``, for what datasketch can do with it.
+    """Convert a signature to datasketch's ``MinHash``.
 
     >>> as_minhash(minhash("some text")).jaccard(as_minhash(minhash("some text")))
     1.0
     """
-    # Imported here, since it brings scipy along, which a crawl has no use for.
+    # Imported here because it imports scipy, which a crawl does not need.
     from datasketch import MinHash
 
     return MinHash(hashvalues=rows, scheme="affine32")
@@ -198,7 +197,7 @@ def row_bytes(rows: Hashes) -> bytes:
 
 
 def similarity(equal: int, num_perm: int = ROWS) -> float:
-    """The estimated Jaccard similarity of two texts that agree in *equal* of their row bytes.
+    """The estimated Jaccard similarity of two texts with *equal* equal row bytes.
 
     >>> similarity(128), similarity(0), round(similarity(109), 3)
     (1.0, 0.0, 0.851)
@@ -227,7 +226,7 @@ def _permutations(num_perm: int) -> tuple[Hashes, Hashes]:
 
 
 def _lower(rows: Hashes, hashes: Hashes, factors: Hashes, summands: Hashes) -> None:
-    """Lower *rows* to the minima over *hashes*, of which there are at most ``_CHUNK``."""
+    """Lower *rows* to the minima over at most ``_CHUNK`` *hashes*."""
     count = len(hashes)
     if not count:
         return
@@ -241,7 +240,7 @@ def _lower(rows: Hashes, hashes: Hashes, factors: Hashes, summands: Hashes) -> N
             table, block, starts = table[: end - first], block[: (end - first) * count], starts[: end - first]
         np.multiply(hashes, factors[first:end], table)
         np.add(table, summands[first:end], table)
-        # Faster than the minimum along an axis.
+        # Faster than a minimum along an axis.
         minima = np.minimum.reduceat(block, starts)
         np.minimum(rows[first:end], minima, out=rows[first:end])
 

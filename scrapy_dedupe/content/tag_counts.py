@@ -1,10 +1,10 @@
-"""A first look at the markup of a page, which clears nearly all pages at a small part of the cost of parsing them.
+"""A fast first check of a page's markup, which accepts nearly all pages at a small part of the cost of parsing them.
 
-Start and end tags are told apart by their first two letters and counted in one pass of array operations. A page is
-*plain* if its tags pair off, are nested no deeper than the budget allows, and have few attributes, and if the
-formatting elements that differ are few. Comments and scripts are not told from markup, so a page can be contrived to
-look plain; what that costs is bounded elsewhere: the time by the deadline of :mod:`.markup`, the memory here, because
-the number of different formatting elements times the number of tags is counted wherever they stand.
+Start and end tags are identified by their first two letters and counted with array operations. A page is *light* if
+its tags are paired, its nesting is within the budget, it has few attributes, and few different formatting elements.
+Comments and scripts are not distinguished from markup, so a crafted page can look light. The damage is bounded: the
+deadline of :mod:`.markup` bounds the time, and this check bounds the memory, because it counts formatting elements
+wherever they occur and limits the number of different ones times the number of tags.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# A tag of this many bytes is looked at for itself.
+# A tag of more than this many bytes is checked individually.
 _LONG: Final = 2_000
 _MOST_LONG: Final = 100
-# Copies of elements, of which each takes lexbor some 700 bytes; half as many as the page has bytes, if that is more.
+# Copies of elements, about 700 bytes each in lexbor; half of the page's size in bytes, if that is more.
 _MOST_COPIES: Final = 700_000
-# Of formatting elements with the same name and attributes no more than three are opened again.
+# At most three formatting elements with the same name and attributes are reopened.
 _MOST_ALIKE: Final = 3
 
 _LETTERS: Final = 27
 _NO_NAME: Final = 26 * _LETTERS
 
-# Attributes that nobody can read otherwise, and the end of the tag.
+# Attributes that every parser reads in the same way, and the end of the tag.
 _ATTRIBUTES: Final = (
     rb"""(?:\s++[\w:.-]++(?:="[^"<>]*+"|='[^'<>]*+'|=[\w\#%.,:;?&/+-]++)?+(?=[\s/>])){0,50}+\s*+/?>"""
 )
 _SIMPLE_TAG: Final = re.compile(rb"</?[a-zA-Z][^\s/>]*+" + _ATTRIBUTES)
 
-# Formatting elements of which more than one can be open again in one block: <a> and <nobr> end the one before.
+# Formatting elements that can be reopened several times in one block; <a> and <nobr> close an earlier one.
 _FORMATTING_NAMES: Final = (
     "b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u",
 )  # fmt: skip
-# Letter by letter, because a pattern that ignores case is searched for several times more slowly.
+# Both cases are written out, because a case-insensitive pattern is several times slower.
 _AFTER_FIRST_LETTER: Final = "|".join(
     "".join(f"[{letter}{letter.upper()}]" for letter in name[1:]) for name in _FORMATTING_NAMES
 )
-# One whose end tag follows, with nothing between but text and elements of the same simplicity, is never opened again.
+# A start tag whose end tag follows, with only text and simple elements in between, is never reopened.
 _LEFT_OPEN: Final = re.compile(
     rb"""(<([bceifstuBCEIFSTU](?:%(rest)s))(?=[\s/>])
     (?!%(attributes)s(?:[^<]++|<(a|b|code|em|i|span|strong|tt|var)%(attributes)s[^<]*+</\3>)*+</\2>)
@@ -57,7 +57,7 @@ def _key(name: str) -> int:
 
 
 def _keys_of_pairs() -> NDArray[np.uint16]:
-    """The key of each two bytes that may stand after ``<`` or ``</``."""
+    """The key of each pair of bytes that may follow ``<`` or ``</``."""
     first, second = np.divmod(np.arange(0x10000), 0x100)
     first = (first | 0x20) - 97
     second = (second | 0x20) - 96
@@ -75,7 +75,7 @@ def _table(values: dict[str, int], default: int, dtype: type[np.signedinteger]) 
 
 
 _KEYS: Final = _keys_of_pairs()
-# Empty elements, and those whose end tag may be left out, count nothing: they nest inside others that count alone.
+# Empty elements, and elements with optional end tags, have the weight 0: the elements around them count the depth.
 _WEIGHTS: Final = _table(
     dict.fromkeys(
         ("p", "br", "hr", "im", "in", "li", "wb", "co", "td", "th", "tr", "tb", "tf", "dd", "dt", "rt", "rp"),
@@ -85,17 +85,17 @@ _WEIGHTS: Final = _table(
     np.int32,
 )
 _LEVELS: Final = np.concatenate((_WEIGHTS, -_WEIGHTS))
-# How long a name with these letters has to be to be that of a formatting element; 0 if none is, and for end tags.
+# The length of the formatting element whose name starts with these letters; 0 if there is none, and for end tags.
 _FORMATTING_LENGTHS: Final = np.concatenate(
     (_table({name: len(name) for name in _FORMATTING_NAMES}, 0, np.int64), np.zeros(_NO_NAME + 1, np.int64))
 )
 
 
 class TagCounts:
-    """What shows at once of a page, given as UTF-8.
+    """Tag counts of a page, given as UTF-8.
 
-    *steps* is about how many open elements lexbor has to walk through; *is_light* says that neither attributes nor
-    copies of formatting elements can become a burden.
+    *steps* is the approximate number of open elements that lexbor must walk through. *is_light* means that neither
+    attributes nor copies of formatting elements can become expensive.
     """
 
     __slots__ = ("is_light", "steps")
@@ -109,10 +109,10 @@ class TagCounts:
         keys = _KEYS[(data[names].astype(np.uint16) << 8) | data[names + 1]].astype(np.int64)
         keys[is_end] += _NO_NAME + 1
         counts = np.bincount(keys, minlength=len(_LEVELS)).reshape(2, -1)
-        # What is no tag may stand in an attribute.
+        # Unpaired names include non-tags, which may be part of an attribute.
         unpaired = int((np.abs(counts[0] - counts[1]) * _WEIGHTS).sum() + counts[:, _NO_NAME].sum())
         level = np.cumsum(_LEVELS[keys])
-        # End tags that nothing precedes do not make what follows less deep.
+        # End tags without a start tag before them do not reduce the depth of the tags after them.
         ground = np.minimum(np.minimum.accumulate(level), 0)
         self.steps = int(level.sum() - ground.sum()) + unpaired * len(tags)
         lengths = _FORMATTING_LENGTHS[keys]
@@ -127,9 +127,10 @@ class TagCounts:
 
 
 def _has_few_formats(source: bytes, kinds: int, with_attributes: list[int], most: int) -> bool:
-    """Whether no more than *most* formatting elements can be open at once: three of each kind.
+    """Whether at most *most* formatting elements can be open at once, counting three of each different one.
 
-    There are so many *kinds* without attributes; of the others the places are given.
+    *kinds* is the number of different formatting elements without attributes, *with_attributes* are the positions of
+    the others.
     """
     if _MOST_ALIKE * kinds + len(with_attributes) <= most:
         return True
@@ -147,8 +148,8 @@ def _has_few_attributes(source: bytes, tags: NDArray[np.int64]) -> bool:
 
 
 def _different(source: bytes) -> int:
-    """The most formatting elements that can be open again in one block."""
+    """The highest number of formatting elements that can be reopened in one block."""
     found = [tag for tag, *_ in _LEFT_OPEN.findall(source)]
-    # One whose attributes are not read to their end may differ from any other.
+    # A tag whose attributes were not read completely may differ from all others.
     unread = sum(not tag.endswith(b">") for tag in found)
     return _MOST_ALIKE * len(set(found)) + unread

@@ -1,38 +1,38 @@
-"""What a host puts on many of its pages, told from what a page says itself.
+"""Separates text that a host repeats on many pages (its template) from a page's own text.
 
-Most near copies that shingles find on one site are no copies: the pages share their navigation, header and footer,
-and say little else (Henzinger, *Finding near-duplicate web pages*, SIGIR 2006, found that on the pages of one site
-both shingles and SimHash are wrong more often than right). So it is counted, host by host, on how many pages each
-shingle occurs; one that occurs on many is *template* there, and the judge asks of two pages that they are near
-without their template too.
+Most near copies that shingles find within one site are false: the pages share navigation, header and footer, and have
+little other text (Henzinger, *Finding near-duplicate web pages*, SIGIR 2006, found that within one site both shingles
+and SimHash are wrong more often than right). Therefore this module counts, per host, on how many pages each shingle
+occurs. A shingle that occurs on many pages is *template* on this host. The judge calls two pages near only if they
+are also near without their template.
 
-**Sketch.** A host has 65,536 counters of 8 bits. The counter of a shingle is the one at the highest 16 bits of its
-hash, and each page adds 1 to every counter that one of its shingles has. When 255 pages were counted, the number
-of pages and all counters are halved: no counter ever overflows, none exceeds the number of pages, and what a site
-no longer shows is forgotten. The sketch is one row of a count-min sketch (Cormode and Muthukrishnan, *An improved
-data stream summary: the count-min sketch and its applications*, 2005), so a shingle is never counted too low, and
-too high only as far as others share its counter.
+**Sketch.** A host has 65,536 counters of 8 bits. The highest 16 bits of a shingle's hash select its counter. Each
+page adds 1 to every counter that one of its shingles selects. After 255 pages, the number of pages and all counters
+are halved. As a result no counter overflows or exceeds the number of pages, and text that a site no longer shows is
+forgotten. The sketch is one row of a count-min sketch (Cormode and Muthukrishnan, *An improved data stream summary:
+the count-min sketch and its applications*, 2005): the count of a shingle is never too low, and too high only through
+other shingles with the same counter.
 
-**Template.** Let n be the number of pages counted, and f the mean part of the counters that a page touches: what
-a counter gets by chance. A shingle is template if its counter has reached all of
+**Template.** Let n be the number of pages counted, and f the mean share of the counters that a page touches, which is
+what a counter reaches by chance. A shingle is template if its counter has reached all of
 
 - 4;
-- n (f + 0.15 (1 - f)): it is on 15 % of the pages, chance apart;
-- n f + 4 sqrt(n f (1 - f)): chance alone would be four standard deviations off (the pages need not be of one
-  size for that, their variance is then smaller still), so that a host of huge pages is not all template.
+- n (f + 0.15 (1 - f)): it is on 15 % of the pages, after removing chance;
+- n f + 4 sqrt(n f (1 - f)): four standard deviations above chance (an upper bound: the variance is smaller if the
+  pages differ in size), so that a host with huge pages does not become all template.
 
-**Guarantees.** A page has no influence on what is told of it before it is counted. The same pages in the same
-order give the same answers. A host of fewer than 4 counted pages has no template: its first pages are judged
-without one, since nothing can be known of them, and what they are kept with is not mended later.
+**Guarantees.** A page does not influence its own classification before it is counted. The same pages in the same
+order give the same results. A host with fewer than 4 counted pages has no template: its first pages are judged
+without one, and their stored signatures are not corrected later.
 
-**Limits.** Pages that say the same but for a few words, one after the other without end (a calendar), look to a
-host's counters exactly as a template does, and are not called near any more once they are 15 % of its pages. The judge
-says of them that they have hardly a word of their own: the report counts such pages, by the patterns of their URLs.
+**Limits.** An endless series of pages that differ only in a few words (a calendar) looks like a template in the
+counters: once such pages are 15 % of a host's pages, they are no longer near to each other. The judge marks these
+pages as having hardly any text of their own, and the report counts them by URL pattern.
 
-**Bounds.** 64 kB a host and 256 hosts make 16 MB. The host that was not used for longest makes way; it is saved if
-it has a template, and what is known of a host without one is lost.
+**Bounds.** 64 kB per host and 256 hosts are 16 MB. The least recently used host is evicted; it is saved if it has a
+template, otherwise its counts are lost.
 
-**Saved form**, at most 8.3 kB and mostly under 3::
+**Saved form**, at most 8.3 kB, usually under 3 kB::
 
     magic        8 bytes   "sd-templ"
     version      2 bytes   1
@@ -40,8 +40,8 @@ it has a template, and what is known of a host without one is lost.
                            8,192 bytes with one bit for each counter, first counter in the lowest bit: 1 if its
                            shingles are template
 
-All numbers are little-endian; zlib's checksum covers the body. What is loaded goes on as if of the pages (64 of
-them at most, for newer pages to have their say) template were on all and everything else on none.
+All numbers are little-endian; zlib's checksum covers the body. After loading, template shingles count as if they had
+been on all pages and all others as if on none. At most 64 pages are loaded, so that new pages have enough weight.
 """
 
 from __future__ import annotations
@@ -63,12 +63,11 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 
-# A page with fewer shingles of its own than this is not compared on a host with a template: it would be near to
-# every other page that is as empty.
+# On a host with a template, a page with fewer shingles of its own than this is not compared: it would be near to
+# every other page with as little text.
 MIN_RARE: Final = 16
 
-# About ten words in a row. Pages of manuals are rarely that short; the months of a calendar, and answers that
-# something is not there, are.
+# About ten words in a row. Pages of manuals rarely have fewer; months of a calendar and "not found" pages do.
 MIN_OWN: Final = 64
 
 SLOTS: Final = 65_536
@@ -79,7 +78,7 @@ _FEWEST: Final = 4
 _SHARE: Final = 0.15
 _DEVIATIONS: Final = 4
 
-# Of that many pages at most, what was saved speaks for.
+# The highest number of pages that a loaded sketch counts as.
 _LOADED_PAGES: Final = 64
 
 _MAGIC: Final = b"sd-templ"
@@ -89,10 +88,10 @@ _BODY_BYTES: Final = _COUNTS.size + SLOTS // 8
 
 
 class TemplateGuard:
-    """Tells which shingles are template on their hosts. To be used from one thread at a time.
+    """Determines which shingles are template on their hosts. Use an instance from one thread at a time.
 
-    ``load`` gives what ``save`` was given last for a host, or None; what they raise is passed on, and leaves the
-    guard as it was. Of several processes with one store, the last one to save a host is heard.
+    ``load`` returns what was last passed to ``save`` for a host, or None. Exceptions of both are passed on and leave
+    the guard unchanged. If several processes share a store, the last one to save a host wins.
     """
 
     def __init__(
@@ -113,31 +112,31 @@ class TemplateGuard:
         return len(self._sketches)
 
     def template(self, host: str, hashes: Hashes) -> NDArray[np.bool_]:
-        """Which of a page's shingle hashes are template on that host now; none while too little is known.
+        """Which of a page's shingle hashes are template on *host* now; none while too few pages were counted.
 
-        Raises ValueError if what was saved of the host is damaged. That is said once: from then on the host is a
-        new one, and what is learnt of it replaces what was saved.
+        Raises ValueError if the saved form of the host is damaged, but only once: after that the host counts as new,
+        and the next save replaces the damaged form.
         """
         return self._sketch(host).template(hashes)
 
-    def look_at(self, host: str, hashes: Hashes) -> tuple[NDArray[np.bool_], bool]:
-        """What :meth:`template` tells, and whether the page is bare.
+    def classify(self, host: str, hashes: Hashes) -> tuple[NDArray[np.bool_], bool]:
+        """The result of :meth:`template`, and whether the page is bare.
 
-        It is if it has hardly a word besides what is on several others of that host, and more of the latter.
+        A bare page has hardly a word that is not on several other pages of the host, and more text that is.
         """
-        is_template, is_common = self._sketch(host).look_at(hashes)
+        is_template, is_common = self._sketch(host).classify(hashes)
         own = len(hashes) - int(np.count_nonzero(is_common))
         return is_template, own < MIN_OWN and 2 * own < len(hashes)
 
     def count(self, host: str, hashes: Hashes) -> None:
-        """Count a page of that host, given by its shingle hashes.
+        """Count a page of *host*, given by its shingle hashes.
 
         Raises ValueError as :meth:`template` does.
         """
         self._sketch(host).count(hashes)
 
     def save(self) -> None:
-        """Hand every host with a template to ``save``, if pages were counted since that was done last."""
+        """Pass every host with a template to ``save`` if pages were counted since it was last saved."""
         for host, sketch in self._sketches.items():
             self._save_one(host, sketch)
 
@@ -151,13 +150,13 @@ class TemplateGuard:
             oldest = next(iter(self._sketches))
             self._save_one(oldest, self._sketches[oldest])
             del self._sketches[oldest]
-        # A damaged form must not stand in the way of the host's pages for ever.
+        # If the saved form is damaged, the host must start again with an empty sketch.
         sketch = self._sketches[host] = HostSketch()
         if saved is not None:
             try:
                 sketch = self._sketches[host] = HostSketch.from_bytes(saved)
             except ValueError as error:
-                raise ValueError(f"What was saved of the template of {host} is of no use: {error}") from error
+                raise ValueError(f"The saved template of {host} is unusable: {error}") from error
         return sketch
 
     def _save_one(self, host: str, sketch: HostSketch) -> None:
@@ -167,9 +166,9 @@ class TemplateGuard:
 
 
 class HostSketch:
-    """On how many pages of one host each shingle occurs, about.
+    """Approximate counts of the pages of one host on which each shingle occurs.
 
-    ``is_changed``: pages were counted since it was made, or since whoever saves it set this back.
+    ``is_changed``: pages were counted since creation or since :class:`TemplateGuard` last saved the sketch.
     """
 
     __slots__ = ("_counters", "_needed", "_pages", "_touched", "is_changed")
@@ -183,7 +182,7 @@ class HostSketch:
 
     @property
     def pages(self) -> int:
-        """The number of pages counted, as far as they are not forgotten: at most 254."""
+        """The number of counted pages, reduced by halving: at most 254."""
         return self._pages
 
     @property
@@ -193,12 +192,12 @@ class HostSketch:
 
     def template(self, hashes: Hashes) -> NDArray[np.bool_]:
         """Which of the shingle hashes are template."""
-        return self.look_at(hashes)[0]
+        return self.classify(hashes)[0]
 
-    def look_at(self, hashes: Hashes) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which of the shingle hashes are template, and which are common: on several pages, chance apart.
+    def classify(self, hashes: Hashes) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which of the shingle hashes are template, and which are common (on several pages, and not by chance).
 
-        A calendar may be a few of a hundred pages; what its months share is common and no template then.
+        If a calendar is a few of a hundred pages, the text that its months share is common, but not template.
         """
         if self._pages < _FEWEST:
             return np.zeros(len(hashes), dtype=np.bool_), np.zeros(len(hashes), dtype=np.bool_)
@@ -208,7 +207,7 @@ class HostSketch:
 
     def count(self, hashes: Hashes) -> None:
         """Count a page, given by its shingle hashes in any order."""
-        # Far cheaper than to find the distinct slots: 64 kB are cleared and added in a few microseconds.
+        # Far cheaper than finding the distinct slots: clearing and adding 64 kB takes a few microseconds.
         touched = np.zeros(SLOTS, dtype=np.uint8)
         touched[hashes >> np.uint32(_SHIFT)] = 1
         self._counters += touched
@@ -229,11 +228,11 @@ class HostSketch:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> HostSketch:
-        """What :meth:`to_bytes` gave. Raises ValueError, which says what is wrong, for anything else."""
+        """Read the output of :meth:`to_bytes`. Raises ValueError with the reason for any other data."""
         body = _body(data)
         pages, touched = _COUNTS.unpack_from(body)
         if not _FEWEST <= pages < MOST_PAGES or touched > pages * SLOTS:
-            raise ValueError(f"it counts {pages} pages and {touched} touches, which cannot be.")
+            raise ValueError(f"it counts {pages} pages and {touched} touched counters, which is impossible.")
         sketch = cls()
         sketch._pages = min(pages, _LOADED_PAGES)
         sketch._touched = touched * sketch._pages // pages
@@ -244,36 +243,36 @@ class HostSketch:
 
 
 def _needed(pages: int, touched: int) -> int:
-    """The smallest counter that makes template; more than any counter has if nothing can be told from chance."""
+    """The smallest counter of a template shingle; higher than any counter while there are too few pages."""
     if pages < _FEWEST:
         return MOST_PAGES
     chance = touched / (pages * SLOTS)
     share = pages * (chance + (1 - chance) * _SHARE)
     beyond_chance = _beyond_chance(pages, touched)
-    # Rounded, so that a sum that is whole but for the last bit of its fraction does not need one page more.
+    # Rounded, so that a floating-point error just above a whole number does not require one page more.
     return min(MOST_PAGES, max(_FEWEST, math.ceil(round(max(share, beyond_chance), 9))))
 
 
 def _beyond_chance(pages: int, touched: int) -> float:
-    """How high a counter hardly gets by chance."""
+    """A count that is rarely reached by chance."""
     expected = touched / SLOTS
     return expected + _DEVIATIONS * math.sqrt(expected * (1 - expected / pages))
 
 
 def _body(data: bytes) -> bytes:
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
-        raise ValueError("it does not begin as one that scrapy-dedupe saved.")
+        raise ValueError("it does not start with the magic bytes of a saved template.")
     version = _HEAD.unpack_from(data)[1]
     if version != VERSION:
-        raise ValueError(f"it has the format version {version}, this one reads {VERSION}.")
+        raise ValueError(f"it has format version {version}; this version reads {VERSION}.")
     inflater = zlib.decompressobj()
     try:
-        # One byte more than there should be is enough to know, however much a hostile one would unpack to.
+        # Decompressing one byte more than expected is enough to detect a larger body, and bounds the memory.
         body = inflater.decompress(data[_HEAD.size :], _BODY_BYTES + 1)
     except zlib.error as error:
         raise ValueError(f"it is damaged ({error}).") from error
     if len(body) != _BODY_BYTES or not inflater.eof:
-        raise ValueError(f"it is cut, or has more than the {_BODY_BYTES} bytes that belong there.")
+        raise ValueError(f"it is truncated, or longer than the expected {_BODY_BYTES} bytes.")
     if inflater.unused_data:
-        raise ValueError(f"{len(inflater.unused_data)} bytes follow its end.")
+        raise ValueError(f"{len(inflater.unused_data)} extra bytes follow its end.")
     return body

@@ -1,4 +1,4 @@
-"""What was decided about a page, and what its original is."""
+"""The verdict on a page, and its original."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ class Verdict:
     """The verdict on one page.
 
     ``kind``
-        ``unique``: the text is new. ``unchanged``: this URL had this very text before. ``exact``: another URL
-        had it. ``near``: a kept text is similar. ``unknown``: the page was not judged, and ``reason`` says
-        why.
+        ``unique``: the text is new. ``unchanged``: this URL had this text before. ``exact``: another URL had this
+        text. ``near``: a kept text is similar. ``unknown``: the page was not judged; ``reason`` gives the cause.
     ``original_url``, ``original_crawl``, ``original_seen``
         The first capture of the original text: its URL, the id of its crawl, and its time (an aware
         ``datetime`` in UTC). None for ``unique`` and ``unknown``.
     ``same_url``
-        Whether this page's own URL had the original text in an earlier capture.
+        Whether this URL had the original text in an earlier capture.
     ``similarity``
         The estimated Jaccard similarity to the original: 1.0 for ``unchanged`` and ``exact``, None for
         ``unique`` and ``unknown``.
     ``pending``
-        Whether the page with the original text has not gone through yet, and may still fail.
+        Whether the page with the original text is still being processed, and may fail.
     """
 
     kind: str
@@ -43,7 +42,7 @@ class Verdict:
 
     @classmethod
     def of(cls, kind: str, seen: TextMatch, similarity: float) -> Verdict:
-        """A verdict about a text whose original is *seen*."""
+        """Create a verdict about a text whose original is *seen*."""
         return cls(
             kind=kind,
             original_url=seen.url,
@@ -56,14 +55,14 @@ class Verdict:
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether the text, or nearly the same text, was read before by a page that went through.
+        """Whether a page that succeeded had the same or nearly the same text.
 
-        While the original is pending this is False: it may fail, and then this page is all there is.
+        False while the original is pending: it may fail, and then this page is the only one with the text.
         """
         return self.kind in ("unchanged", "exact", "near") and not self.pending
 
     def as_dict(self) -> dict[str, Any]:
-        """A plain form for logs and JSON; the time as ISO 8601 in UTC with milliseconds."""
+        """Return a dictionary for logs and JSON; the time is ISO 8601 in UTC with milliseconds."""
         seen = self.original_seen
         return {
             "kind": self.kind,

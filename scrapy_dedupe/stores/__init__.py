@@ -1,4 +1,4 @@
-"""Where texts and the crawl index are kept: SQLite or Redis/Valkey, behind one protocol."""
+"""Storage for texts, the crawl index and report data: SQLite or Redis/Valkey, with one interface."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["StoreLocation", "open_store", "parse_store_url"]
 
 
 def open_store(url: str, *, timeout_s: float = 5.0, create: bool = True) -> Store:
-    """Open the store at *url* (forms in :mod:`.location`).
+    """Open the store at *url*; see :mod:`.location` for the forms of URLs.
 
-    ``timeout_s`` is how long one call may take. With ``create=False`` an SQLite file that does not exist is
-    an error. Raises :class:`~scrapy_dedupe.errors.SettingError` for a URL of another form,
-    :class:`~scrapy_dedupe.errors.StoreUnavailable` when nothing answers and
-    :class:`~scrapy_dedupe.errors.StoreRefused` when what is there is not ours or is newer.
+    ``timeout_s`` limits the duration of each call. With ``create=False`` a missing SQLite file is an error. Raises
+    :class:`~scrapy_dedupe.errors.SettingError` for a URL of another form,
+    :class:`~scrapy_dedupe.errors.StoreUnavailable` if the store does not answer, and
+    :class:`~scrapy_dedupe.errors.StoreRefused` if it was written by another program or a newer version.
     """
     location = parse_store_url(url)
     if location.is_redis:

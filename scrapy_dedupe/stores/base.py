@@ -1,8 +1,8 @@
-"""What a store is: small protocols: for texts, for the crawl index, and for reports.
+"""The protocols of a store: for texts, for the crawl index, and for reports.
 
-Two stores keep them, with the same behaviour and one contract test suite: :mod:`.sqlite` (embedded, the
-default) and :mod:`.redis` (shared, Redis or Valkey). A store is opened with :func:`scrapy_dedupe.stores.open_store`
-and is used from one thread at a time.
+Two stores implement them with the same behaviour, checked by the same tests: :mod:`.sqlite` (embedded, the default)
+and :mod:`.redis` (shared, Redis or Valkey). Open a store with :func:`scrapy_dedupe.stores.open_store`, and use it from
+one thread at a time.
 
 Every method may raise :class:`~scrapy_dedupe.errors.StoreUnavailable`; opening may also raise
 :class:`~scrapy_dedupe.errors.StoreRefused`.
@@ -53,11 +53,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SeenText:
-    """A page as it was read: its text, URL, crawl and time, and what was decided about it.
+    """A capture of a text: the page's URL, crawl and time, and the verdict on it.
 
     ``digest`` is the 16-byte key of the text, ``seen_ms`` the time in milliseconds since the epoch (UTC).
-    ``original`` is the digest of the text that this one is a copy of, None for a text that is new; it is another one
-    than ``digest`` for a near copy, whose ``similarity`` is the estimate, and for a copy of an imported text.
+    ``original`` is the digest of the original text, None for a new text. It differs from ``digest`` for a near copy,
+    whose ``similarity`` is the estimate, and for a copy of an imported text.
     """
 
     digest: bytes
@@ -71,17 +71,17 @@ class SeenText:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What finds texts that are similar to that of ``capture``.
+    """The signature of the text of ``capture``, for finding similar texts.
 
-    ``bands`` are 8-byte hashes: the buckets in which other texts are found, and into which this one goes.
-    ``more_bands`` are buckets in which others are found too. ``rows`` is one byte for each row of the signature of the
-    whole text, ``rare_rows`` the same of its rest, without what is template on its host; empty when that is not
-    known.
+    ``bands`` are 8-byte hashes: the buckets in which similar texts are searched and into which this text is put.
+    ``more_bands`` are buckets that are only searched. ``rows`` has one byte per row of the signature of the whole
+    text. ``rare_rows`` has the same for the rest of the text, without the template of its host; it is empty if no
+    template is known.
 
-    Another text is near if at least ``min_equal`` of the rows are equal and the rests are near as well: at least
-    ``min_equal_rare`` of the rare rows are equal. If the rest of one text alone is known, the rows that its rest
-    decides, those in which its rare row is the row itself, stand for it: there have to be at least 8, and the same
-    share of them has to be equal.
+    Another text is near if at least ``min_equal`` rows are equal and the rests are near too, that is, at least
+    ``min_equal_rare`` of the rare rows are equal. If only one of the two texts has rare rows, the comparison uses the
+    rows in which its rare row equals its row, because these are determined by its rest: there must be at least 8 of
+    them, and the same share of them must be equal.
     """
 
     capture: SeenText
@@ -95,12 +95,12 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class TextMatch:
-    """A text that the store already held.
+    """A text that is already in the store.
 
-    ``seen_ms`` is the time of that first capture, in milliseconds since the epoch (UTC). ``had_this_url``
-    tells whether the URL that was asked for now had this very text in an earlier capture. ``similarity`` is
-    the share of equal rows, 1.0 for an equal text; what it says about the texts is for the caller to work out.
-    ``pending``: the page with the text has not gone through yet, and may fail.
+    ``seen_ms`` is the time of its first capture, in milliseconds since the epoch (UTC). ``had_this_url`` is true if the
+    URL of the query had this text in an earlier capture. ``similarity`` is the share of equal rows, 1.0 for an equal
+    text; the caller converts it to an estimate. ``pending``: the page with the text is still being processed, and may
+    fail.
     """
 
     digest: bytes
@@ -114,9 +114,9 @@ class TextMatch:
 
 @dataclass(frozen=True, slots=True)
 class NearAnswer:
-    """The kept text that a signature is near to, if any.
+    """The kept text that is near to a signature, if any.
 
-    ``is_template``: there was one whose whole text is near, but not the part that is no template.
+    ``is_template``: a whole text was near, but the rest of it without the template was not.
     """
 
     seen: TextMatch | None = None
@@ -124,44 +124,44 @@ class NearAnswer:
 
 
 class ContentStore(Protocol):
-    """Remembers which texts were read.
+    """Remembers texts.
 
-    A text is *pending* from the moment at which it was claimed until its page went through (:meth:`settle`). A page
-    that failed, or that was in hand when the process was killed, is not a copy of itself when it comes again.
+    A claimed text is *pending* until its page succeeds (:meth:`settle`). When a page is requested again because it
+    failed, or because the process was killed while it was being processed, it is therefore not a copy of itself.
     """
 
     def parameters(self) -> dict[str, str]:
-        """The parameters of the near layer that the store was written with."""
+        """The parameters of the near layer with which the store was written."""
 
     def check_parameters(self, parameters: Mapping[str, str]) -> None:
-        """Record the parameters of the near layer in a new store, compare them with those of an old one.
+        """Record the parameters of the near layer in a new store; compare them with those of an existing store.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreRefused`, naming both values, when one differs.
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused`, naming both values, if one differs.
         """
 
     def remember_for(self, seconds: float | None) -> None:
-        """Take texts whose first capture is older as new. None: never."""
+        """Treat texts as new when their first capture is older than *seconds*. None keeps texts permanently."""
 
     def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
-        """Test and insert each text in one atomic step: None if it is new, else the capture that came first.
+        """Test and insert each text in one atomic step: None if it is new, otherwise its first capture.
 
-        A text that is pending at the same URL is new. All captures take one round trip, or one transaction.
-        ``pending=False`` says that nothing can fail any more.
+        A text that is pending at the same URL counts as new. All captures take one round trip or one transaction.
+        ``pending=False`` confirms the texts at once.
         """
 
     def claim_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        """For each: find the kept text most similar to this one, or else keep this one; in one atomic step.
+        """For each signature, find the most similar kept text that is near, or keep this text, in one atomic step.
 
-        Its text was claimed before. Of the texts in one of its buckets, the most similar one of those that are near
-        is answered, and nothing is kept. One that is pending at the same URL is this page, in an earlier attempt.
-        Otherwise the text goes into each of its buckets (the last one in a bucket stays there).
+        The texts must have been claimed. Candidates are the texts in any bucket of the signature. If none is near,
+        this text is put into each of its buckets; a bucket holds the last text only. A near text that is pending at
+        the same URL is an earlier attempt of this page and is not returned.
         """
 
     def find_texts(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
-        """As :meth:`claim_texts`, without writing anything."""
+        """As :meth:`claim_texts`, without writing."""
 
     def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        """As :meth:`claim_near`, without writing anything."""
+        """As :meth:`claim_near`, without writing."""
 
     def settle(
         self,
@@ -169,18 +169,18 @@ class ContentStore(Protocol):
         failed: Sequence[SeenText] = (),
         dropped: Sequence[SeenText] = (),
     ) -> None:
-        """Confirm the texts of pages that went through; forget those of pages that failed.
+        """Confirm the texts of pages that succeeded; forget those of pages that failed.
 
-        Those of copies that were dropped are forgotten too, since nobody got them; what was decided of them is noted.
+        Texts of dropped copies are forgotten too, because nobody received them; the verdict on them is recorded.
 
-        A page that went through while the first one with its text is pending becomes the first one. Safe to repeat.
+        A page that succeeds while the first page with its text is pending becomes the first one. Safe to repeat.
         """
 
     def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
-        """What is known of a URL, oldest first: each text that it had, and the original if that is another page."""
+        """The captures of a URL, oldest first: each text, and its original if that is another page."""
 
     def forget(self, url: str) -> int:
-        """Forget the texts whose first capture is at *url*, and what was noted of it. How many texts."""
+        """Forget the texts first captured at *url*, and the recorded captures of *url*. Return the number of texts."""
 
     def purge(
         self,
@@ -189,45 +189,46 @@ class ContentStore(Protocol):
         crawl: str | None = None,
         on_forgotten: OnForgotten | None = None,
     ) -> int:
-        """Forget the texts whose first capture is older than ``before_ms``, or was made by ``crawl``. How many.
+        """Forget the texts whose first capture is older than ``before_ms``, or belongs to ``crawl``. Return their number.
 
-        With neither: all texts, and the parameters and templates with them, as if the store was new. ``on_forgotten``
-        is told of what so many are gone, first of ``texts``, then of what was kept for them.
+        With neither, forget all texts, and also the parameters and templates, as if the store was new.
+        ``on_forgotten`` is called repeatedly with a kind and a number of forgotten things: first ``texts``, then the
+        data that belongs to them.
         """
 
     def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
-        """How many texts :meth:`purge` would forget."""
+        """The number of texts that :meth:`purge` would forget."""
 
     def load_template(self, host: str) -> bytes | None:
-        """What :meth:`save_template` was given last for a host."""
+        """The template of a host that :meth:`save_template` saved last; None if there is none."""
 
     def save_template(self, host: str, template: bytes) -> None:
-        """Keep what is known of a host's template."""
+        """Save the template of a host."""
 
     def flush(self) -> None:
-        """Make durable what was claimed so far, as far as the store can do that itself."""
+        """Make the claimed texts durable, as far as the store itself can."""
 
     def statistics(self) -> dict[str, int]:
-        """``texts`` (distinct texts), ``kept`` (texts that others are compared with), ``pending``, ``templates``."""
+        """Numbers of ``texts`` (distinct), ``kept`` (compared with new texts), ``pending`` and ``templates``."""
 
 
 class ReportStore(Protocol):
-    """Keeps what was seen during crawls, for reports: bytes that only who wrote them understands.
+    """Keeps the report data of crawls, as opaque bytes.
 
-    A crawl that is canceled or purged loses what is kept of it. It need not be one of the index.
+    The data of a crawl is removed when the crawl is canceled or purged. The crawl need not be in the index.
     """
 
     def save(self, crawl: str, data: bytes) -> None:
-        """Keep *data* of a crawl, in the place of what was kept of it. In one atomic step."""
+        """Save *data* of a crawl, replacing earlier data in one atomic step."""
 
     def load(self, crawl: str) -> bytes | None:
-        """What is kept of a crawl; None if there is nothing."""
+        """The data of a crawl; None if there is none."""
 
     def delete(self, crawl: str) -> None:
-        """Forget what is kept of a crawl. Safe to repeat."""
+        """Delete the data of a crawl. Safe to repeat."""
 
     def crawls(self) -> list[str]:
-        """The crawls of which something is kept, in the order of their ids."""
+        """The ids of the crawls with data, in sorted order."""
 
 
 class Store(Protocol):
@@ -237,7 +238,7 @@ class Store(Protocol):
 
     @property
     def content(self) -> ContentStore:
-        """The texts."""
+        """The seen texts."""
 
     @property
     def index(self) -> IndexStore:
@@ -245,10 +246,10 @@ class Store(Protocol):
 
     @property
     def reports(self) -> ReportStore:
-        """What was seen during crawls."""
+        """The report data of crawls."""
 
     def probe(self) -> None:
-        """Write, read and delete a value, so that a broken store fails at the start of a crawl."""
+        """Write, read and delete a value, so that an unusable store fails at startup."""
 
     def close(self) -> None:
-        """Give back what the store holds. Safe to repeat."""
+        """Close the store. Safe to repeat."""

@@ -1,4 +1,4 @@
-"""What both stores make of texts and signatures: keys of URLs, the choice among candidates, the check of parameters."""
+"""Values shared by both stores: keys of URLs, the choice among near candidates, the check of parameters."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from .base import Signature
 
 
-# Of that many rows at least, the share of equal ones says something.
+# With fewer rows the share of equal rows says too little.
 FEWEST_DECIDED: Final = 8
 
 
 def url_key(url: str) -> bytes:
-    """16 bytes that stand for a URL."""
+    """A 16-byte hash of a URL."""
     return blake2b(raw(url), digest_size=16).digest()
 
 
 def raw(text: str) -> bytes:
-    r"""A URL or host as bytes, even if it is no sound Unicode.
+    r"""A URL or host as bytes, even if it contains lone surrogates.
 
     >>> raw("http://a/\ud800").decode("utf-8", "surrogatepass") == "http://a/\ud800"
     True
@@ -34,16 +34,16 @@ def raw(text: str) -> bytes:
 def near_candidates(
     signature: Signature, candidates: Sequence[tuple[bytes, bytes]]
 ) -> tuple[list[tuple[int, bytes]], bool]:
-    """Those that are near as (equal rows, digest), the best one first; and whether a template kept others out.
+    """The near candidates as (equal rows, digest), best first; and whether others were excluded because of templates.
 
-    ``candidates`` are digests with their row bytes, as they are kept: those of the whole text, then those of the
-    part that is no template, if that was known.
+    ``candidates`` are digests with their stored row bytes: those of the whole text, then, if a template was known,
+    those of the rest.
     """
     near, is_template = [], False
     width = len(signature.rows)
     for digest, kept in candidates:
         if len(kept) not in (width, 2 * width):
-            # A signature of another length; that they share a bucket is an accident.
+            # A signature of another length shares the bucket by accident.
             continue
         equal = equal_bytes(signature.rows, kept[:width])
         if equal < signature.min_equal:
@@ -70,7 +70,7 @@ def _rests_are_near(signature: Signature, kept: bytes, kept_rare: bytes) -> bool
 
 
 def equal_bytes(one: bytes, other: bytes) -> int:
-    """In how many places two byte strings of the same length are equal.
+    """The number of positions in which two byte strings of the same length are equal.
 
     >>> equal_bytes(b"abcd", b"abxd")
     3
@@ -83,7 +83,7 @@ def refuse_other_parameters(url: str, stored: Mapping[str, str], parameters: Map
     for name, value in parameters.items():
         if stored[name] != value:
             raise StoreRefused(
-                f"The store {url} was written with {name} = {stored[name]}, and texts are to be compared with"
-                f" {name} = {value}. Use the version or the setting that wrote it, or another store"
-                " (DEDUPE_CONTENT_STORE_URL). An empty one is begun anew after: scrapy dedupe content purge --all"
+                f"The store {url} was written with {name} = {stored[name]}, but this version or setting uses"
+                f" {name} = {value}. Use the version or setting that wrote it, or another store"
+                " (DEDUPE_CONTENT_STORE_URL). To start again with an empty store: scrapy dedupe content purge --all"
             )

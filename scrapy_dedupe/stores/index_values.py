@@ -1,40 +1,40 @@
-"""The values of the crawl index as both stores write them.
+"""The values of the crawl index, in the form in which both stores write them.
 
-**Browsertrix's entry**, the value of a digest in ``h:{crawl}``: ``{waczIndex} {date} {url} {size}``, four
-words with one space between them; the date has 14 or 17 digits, the URL no white space, the size is that of
-the compressed record in bytes. Numbers are at most 2^63 - 1, the greatest that SQLite holds.
+**Browsertrix's entry** is the value of a digest in ``h:{crawl}``: ``{waczIndex} {date} {url} {size}``, four words
+separated by single spaces. The date has 14 or 17 digits, the URL contains no white space, and the size is that of the
+compressed record in bytes. Numbers are at most 2^63 - 1, the highest that SQLite stores.
 
-**A packed digest** is short and gives back the very text that went in: the bytes themselves for lower-case
-hex; the byte 0x20 and the bytes for upper-case Base32 without padding; the byte 0x00 and the text for anything
-else, with a second 0x00 where the length would be that of a hash. The forms cannot be mixed up, since no hash
-in use has 17, 21, 29, 33, 49 or 65 bytes.
+**A packed digest** is short and can be converted back to the same text. Lower-case hex becomes the bytes themselves;
+upper-case Base32 without padding becomes the byte 0x20 and the bytes; any other text becomes the byte 0x00 and the
+text, with a second 0x00 where the length would otherwise be that of a hash. The forms are distinct, since no hash in
+use has 17, 21, 29, 33, 49 or 65 bytes.
 
-**A packed record id** is the 16 bytes of its UUID for ``<urn:uuid:…>``, or else the byte 0x00 and the text,
-filled up with 0x00 to at least 17 bytes.
+**A packed record id** is the 16 bytes of the UUID of ``<urn:uuid:…>``; any other id becomes the byte 0x00 and the
+text, padded with 0x00 to at least 17 bytes.
 
-**Details of a record** are its packed record id; or nothing where that is not known; or, for an imported record that
-has an unusual status or form of digest, 3 bytes: the number of the form in :data:`FORMS`, and the HTTP
-status, big-endian, 0 where it is not known or 200.
+**The details of a record** are its packed record id, or empty if the id is unknown. For an imported record with an
+unusual status or spelling of the digest they are 3 bytes: the number of the spelling in :data:`FORMS`, and the HTTP
+status, big-endian, 0 if it is unknown or 200.
 
-**The place of a record**: 3 bytes for the number of its file among the crawl's, 5 bytes for the offset, both
-big-endian and all ones where unknown; then the details.
+**The place of a record** is 3 bytes for the number of its file within the crawl and 5 bytes for the offset, both
+big-endian and all ones if unknown, followed by the details.
 
 **A source in the queue** is JSON with ``name``, ``url`` (a path or URL), ``crawlId``, ``hash``, ``size`` and
 ``container`` (true or false).
 
-**The hash of a URL**: 12 bytes of BLAKE2b of its UTF-8. Among a thousand million URLs two have one hash with a
-probability of 10^-11 (n^2 / 2^97), so the URL itself is not kept.
+**The hash of a URL** is 12 bytes of BLAKE2b of its UTF-8. Among 10^9 URLs the probability of a collision is 10^-11
+(n^2 / 2^97), so the URL itself is not stored.
 
-**What was recorded last of a URL**: 8 bytes big-endian for twice the date in 17 digits, plus one if it had that
-many and was not filled up from 14; a byte for the length of the validators, and these; then the packed
-digest. Of two such values the later capture is the greater one.
+**The last capture of a URL** is 8 bytes, big-endian, with twice the date as a number of 17 digits, plus one if the
+date had 17 digits and was not padded from 14; then a byte with the length of the validators, and the validators; then
+the packed digest. Of two such values, the later capture is the greater one.
 
-**A need**: the other crawl, the number of the container among that crawl's, and the name of the WARC file or
-nothing, with a space between them. In the crawl, which another program may have named, a space is ``%20`` and a
-percent sign ``%25``; a file name may have spaces.
+**A need** is the other crawl, the number of the container in that crawl, and the name of the WARC file or nothing,
+separated by spaces. In the crawl id, which another program may have chosen, a space is ``%20`` and a percent sign
+``%25``; a file name may contain spaces.
 
 **A container** is JSON without white space, as Browsertrix writes it: ``{"filename":…}``, and once it is packed
-``{"filename":…,"hash":…,"size":…}``, with the SHA-256 of the file in hex without label.
+``{"filename":…,"hash":…,"size":…}``, with the SHA-256 of the file in hex without a label.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ FORMS = (
     "sha256 base32",
     "sha-256 base32",
 )
-"""The ways to write a digest that are not usual: label and alphabet. Usual are ``sha1:`` in Base32, others in hex."""
+"""The unusual spellings of a digest: label and alphabet. Usual are ``sha1:`` with Base32, other algorithms with hex."""
 
 UNKNOWN_OFFSET = 2**40 - 1
 UNKNOWN_FILE = 2**24 - 1
@@ -72,17 +72,17 @@ GREATEST_NUMBER = 2**63 - 1
 
 _BASE32 = b"\x20"
 _TEXT = b"\x00"
-# Hex digests from MD5 to SHA-512, so that no packed Base32 digest has the length of a hex one.
+# The sizes from MD5 to SHA-512. No packed Base32 digest has the length of one of these.
 _HASH_SIZES = frozenset({16, 20, 28, 32, 48, 64})
 
 
 def entry_text(original: Original) -> str:
-    """Browsertrix's entry for a record."""
+    """The entry of a record, as Browsertrix writes it."""
     return f"{original.wacz_index} {original.date} {original.url} {original.size}"
 
 
 def read_entry(value: bytes) -> tuple[int, str, str, int] | None:
-    """Container index, date, URL and size of an entry, or None if it is not one.
+    """Return container index, date, URL and size of an entry; None if *value* is not an entry.
 
     >>> read_entry(b"0 20260801120000123 https://example.com/ 1234")
     (0, '20260801120000123', 'https://example.com/', 1234)
@@ -103,8 +103,8 @@ def read_entry(value: bytes) -> tuple[int, str, str, int] | None:
 
 
 def read_number(digits: bytes) -> int | None:
-    """A count or size of the index, or None if it is no number, or one that cannot be."""
-    # Python refuses to read thousands of digits.
+    """Parse a count or size of the index; None if it is not a number, or out of range."""
+    # int() raises an exception for thousands of digits.
     if not digits.isdigit() or len(digits) > len(str(GREATEST_NUMBER)):
         return None
     number = int(digits)
@@ -112,7 +112,7 @@ def read_number(digits: bytes) -> int | None:
 
 
 def is_date(digits: bytes) -> bool:
-    """True for the 14 or 17 digits of a date that may exist."""
+    """Whether *digits* are the 14 or 17 digits of a plausible date."""
     return (
         len(digits) in (14, 17)
         and digits.isdigit()
@@ -125,7 +125,7 @@ def is_date(digits: bytes) -> bool:
 
 
 def packed_digest(digest: str) -> bytes:
-    """The short form of a digest without label."""
+    """The packed form of a digest without label."""
     try:
         raw = binascii.unhexlify(digest)
     except ValueError:
@@ -143,7 +143,7 @@ def packed_digest(digest: str) -> bytes:
 
 
 def unpacked_digest(packed: bytes) -> str:
-    """The digest that :func:`packed_digest` packed."""
+    """The digest of a packed form; reverses :func:`packed_digest`."""
     if len(packed) in _HASH_SIZES:
         return packed.hex()
     if packed[:1] == _BASE32:
@@ -152,7 +152,7 @@ def unpacked_digest(packed: bytes) -> str:
 
 
 def other_spelling(digest: str) -> str | None:
-    """The same digest in Base32 if it is hex, in hex if it is Base32; None for a text that is neither.
+    """The same digest in Base32 if it is hex, in hex if it is Base32; None for any other text.
 
     >>> other_spelling("da39a3ee5e6b4b0d3255bfef95601890afd80709")
     '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
@@ -164,16 +164,16 @@ def other_spelling(digest: str) -> str | None:
 
 
 def digest_key(digest: str) -> bytes:
-    """The first 16 bytes of a packed digest: enough to tell the records of one crawl apart.
+    """The first 16 bytes of a packed digest, which are enough to distinguish the records of one crawl.
 
-    A text of no known form is kept whole, since such a text may begin like another one.
+    A text in an unknown form is kept whole, since many such texts may have the same start.
     """
     packed = packed_digest(digest)
     return packed[:16] if len(packed) in _HASH_SIZES or packed[:1] == _BASE32 else packed
 
 
 def packed_record_id(record_id: str) -> bytes:
-    """The short form of a record id."""
+    """The packed form of a record id."""
     if record_id.startswith("<urn:uuid:") and len(record_id) == 47:
         try:
             raw = binascii.unhexlify(record_id[10:-1].replace("-", ""))
@@ -185,7 +185,7 @@ def packed_record_id(record_id: str) -> bytes:
 
 
 def unpacked_record_id(packed: bytes) -> str | None:
-    """The record id that :func:`packed_record_id` packed; None if it was not packed by it."""
+    """The record id of a packed form; reverses :func:`packed_record_id`. None for any other value."""
     if len(packed) == 16:
         word = packed.hex()
         return f"<urn:uuid:{word[:8]}-{word[8:12]}-{word[12:16]}-{word[16:20]}-{word[20:]}>"
@@ -196,7 +196,7 @@ def unpacked_record_id(packed: bytes) -> str | None:
 
 
 def packed_details(original: Original) -> bytes:
-    """The details of a record."""
+    """The stored details of a record."""
     status = 0 if original.status in (None, 200) else original.status
     if status or original.form:
         return bytes([FORMS.index(original.form)]) + int(status or 0).to_bytes(2, "big")
@@ -204,7 +204,7 @@ def packed_details(original: Original) -> bytes:
 
 
 def read_details(packed: bytes) -> tuple[str | None, int | None, str]:
-    """Record id, status and form of digest, from the details of a record."""
+    """Record id, status and spelling of the digest, from the details of a record."""
     if len(packed) == 3:
         form = FORMS[packed[0]] if packed[0] < len(FORMS) else ""
         return None, int.from_bytes(packed[1:], "big") or None, form
@@ -212,7 +212,7 @@ def read_details(packed: bytes) -> tuple[str | None, int | None, str]:
 
 
 def packed_place(original: Original) -> bytes:
-    """The place of a record without the number of its file; empty if nothing is known of it."""
+    """The place of a record without the number of its file; empty if nothing is known."""
     details = packed_details(original)
     if not details and original.file is None and original.offset is None:
         return b""
@@ -221,7 +221,7 @@ def packed_place(original: Original) -> bytes:
 
 
 def read_place(value: bytes) -> tuple[int | None, int | None, bytes] | None:
-    """File number, offset and details of a place, or None if it is not one."""
+    """Return file number, offset and details of a place; None if *value* is not a place."""
     if len(value) < 8:
         return None
     number, offset = int.from_bytes(value[:3], "big"), int.from_bytes(value[3:8], "big")
@@ -233,12 +233,12 @@ def read_place(value: bytes) -> tuple[int | None, int | None, bytes] | None:
 
 
 def url_hash(url: str) -> bytes:
-    """The 12 bytes under which a URL is looked up."""
+    """The 12-byte hash under which a URL is stored."""
     return blake2b(url.encode("utf-8"), digest_size=12).digest()
 
 
 def packed_capture(capture: UrlCapture) -> bytes:
-    """What is kept of the last capture of a URL.
+    """The stored form of the last capture of a URL.
 
     >>> packed_capture(UrlCapture("https://example.com/", "00" * 16, "20260801120000")).hex()
     '008ff62ebb3eb0000000000000000000000000000000000000'
@@ -249,7 +249,7 @@ def packed_capture(capture: UrlCapture) -> bytes:
 
 
 def read_capture(url: str, value: bytes) -> UrlCapture | None:
-    """The last capture of *url* from what is kept of it, or None if it is not one."""
+    """Parse the stored form of the last capture of *url*; None if *value* is not one."""
     date, has_milliseconds = divmod(int.from_bytes(value[:8], "big"), 2)
     digits = f"{date:017}" if has_milliseconds else f"{date:017}"[:-3]
     if len(value) <= 9 or not is_date(digits.encode("ascii")):
@@ -264,13 +264,13 @@ def read_capture(url: str, value: bytes) -> UrlCapture | None:
 
 
 def need_text(need: Need) -> str:
-    """The words of a need."""
+    """The stored form of a need."""
     crawl = need.crawl.replace("%", "%25").replace(" ", "%20")
     return f"{crawl} {need.wacz_index} {need.file or ''}"
 
 
 def read_need(value: bytes) -> Need | None:
-    """The need of :func:`need_text`, or None if it is not one."""
+    """Parse the stored form of a need; None if *value* is not one."""
     try:
         crawl, wacz_index, file = value.decode("utf-8").split(" ", 2)
         if not crawl or not wacz_index.isascii() or not wacz_index.isdigit():
@@ -284,12 +284,12 @@ def read_need(value: bytes) -> Need | None:
 
 
 def need_order(need: Need) -> tuple[str, int, str]:
-    """What needs are sorted by."""
+    """The sort key of needs."""
     return need.crawl, need.wacz_index, need.file or ""
 
 
 def container_json(filename: str, sha256_hex: str | None = None, size: int | None = None) -> str:
-    """A container as Browsertrix lists it; ``size`` in bytes. Without a size it is not packed yet."""
+    """A container in Browsertrix's JSON; ``size`` in bytes. A container without a size is not packed yet."""
     container: dict[str, object] = {"filename": filename}
     if sha256_hex is not None:
         container["hash"] = sha256_hex
@@ -299,7 +299,7 @@ def container_json(filename: str, sha256_hex: str | None = None, size: int | Non
 
 
 def read_container(value: bytes) -> dict[str, object] | None:
-    """A container from its JSON, or None if that is no JSON object."""
+    """Parse the JSON of a container; None if it is not a JSON object."""
     try:
         container = json.loads(value)
     except (ValueError, RecursionError):
@@ -308,7 +308,7 @@ def read_container(value: bytes) -> dict[str, object] | None:
 
 
 def source_json(source: Source) -> str:
-    """A source as the queue has it."""
+    """The stored form of a source in the queue."""
     entry = {
         "name": source.name,
         "url": source.place,
@@ -321,7 +321,7 @@ def source_json(source: Source) -> str:
 
 
 def read_source(value: bytes | str) -> Source | None:
-    """The source of :func:`source_json`, or None if it is not one. One of another program is a container."""
+    """Parse a source in the queue; None if *value* is not one. A source of another program is a container."""
     try:
         entry = json.loads(value)
         name, place, crawl = entry["name"], entry["url"], entry["crawlId"]
@@ -341,24 +341,24 @@ def read_source(value: bytes | str) -> Source | None:
 
 
 def utc_now() -> str:
-    """The present time as the index keeps it: ISO 8601, UTC, milliseconds."""
+    """The current time in the format of the index: ISO 8601, UTC, milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def software() -> str:
-    """The name of what writes, with its version."""
+    """The name and version of this package, as recorded in the index."""
     return f"scrapy-dedupe {__version__}"
 
 
 def stats_json(stats: Mapping[str, object] | None) -> str | None:
-    """A crawl's statistics as JSON; times in ISO 8601, what JSON does not know as text."""
+    """A crawl's statistics as JSON. Times become ISO 8601, other types that JSON does not support become text."""
     if stats is None:
         return None
     return json.dumps({str(name): stats[name] for name in stats}, default=_plain)
 
 
 def read_canceled(value: bytes) -> dict[str, bytes]:
-    """What is kept of a canceled crawl: when it was started, and its software.
+    """Parse the stored value of a canceled crawl: its start time and its software.
 
     >>> read_canceled(b"2026-08-01T12:00:00Z scrapy-dedupe 1.0")
     {'started': b'2026-08-01T12:00:00Z', 'software': b'scrapy-dedupe 1.0'}
@@ -368,7 +368,7 @@ def read_canceled(value: bytes) -> dict[str, bytes]:
 
 
 def read_stats(text: str | bytes | None) -> dict[str, object] | None:
-    """The statistics of :func:`stats_json`; None for what is no JSON object."""
+    """Parse the result of :func:`stats_json`; None if it is not a JSON object."""
     try:
         value = json.loads(text) if text else None
     except (ValueError, RecursionError):
@@ -385,51 +385,51 @@ def _plain(value: object) -> object:
 
 
 def unknown_file_message(crawl: str, name: str, url: str) -> str:
-    """Why a file cannot be renamed, and what to do."""
+    """The error message for a file that cannot be renamed because the crawl does not have it."""
     return (
-        f"The crawl {crawl} in the index {url} has no WARC file {name}, so it cannot be renamed. The verb crawls,"
-        " with --json, lists the files of each crawl; name one of them."
+        f"The crawl {crawl} in the index {url} has no WARC file {name}, so it cannot be renamed. The command crawls"
+        " --json lists the files of each crawl; use one of those names."
     )
 
 
 def state_message(crawl: str, state: str, action: str, url: str) -> str:
-    """Why a crawl in *state* does not allow *action*, and what to do."""
+    """The error message for *action* on a crawl in a *state* that does not allow it."""
     reason, remedy = {
-        "unknown": ("is unknown", "The verb crawls lists those that the index knows."),
-        "committed": ("is committed", "Others may refer to its records; start a crawl under another id."),
-        "canceled": ("was canceled", "Start it again, under this id or another one."),
-        "canceling": ("was canceled, but that was cut off", f"Cancel it once more: cancel {crawl}."),
+        "unknown": ("is unknown", "The command crawls lists the crawls in the index."),
+        "committed": ("is committed", "Other crawls may refer to its records; use another crawl id."),
+        "canceled": ("was canceled", "Start it again, with the same id or another one."),
+        "canceling": ("was canceled, but that was interrupted", f"Cancel it again: cancel {crawl}."),
         "committing": (
-            "is being committed, or was until it was cut off",
-            "Commit it once more, or start it.",
+            "is being committed, or a commit was interrupted",
+            "Commit it again, or start it.",
         ),
         "importing": (
-            "was imported only in part, since that was cut off",
+            "is only partly imported because an import was interrupted",
             f"Import its sources again, or cancel it: cancel {crawl}.",
         ),
-        "crawled": ("was crawled here", "What it holds is in the index already; import into another crawl."),
+        "crawled": ("was crawled here", "Its records are in the index already; import into another crawl."),
         "uncommitted": ("is not committed", f"Commit it, or cancel it: cancel {crawl}."),
         "dropped": (
-            "does not take this source, which was not begun, or was lost when the index was emptied",
+            "does not accept this source, which was not begun, or was lost when the index was emptied",
             "Import it again.",
         ),
         "taken": (
-            "has a source that another process took over, since this one was silent for too long",
-            "Leave it to that process.",
+            "has a source that another process took over because this process did not renew its claim in time",
+            "The other process continues with it.",
         ),
         "reopened": ("was started again while it was being committed", "Commit it when it has ended."),
         "resetting": (
-            "is being reset, or was until that was cut off",
+            "is being reset, or a reset was interrupted",
             "Start it, and commit it when it has ended.",
         ),
-        "extended": ("was added to while it was repaired", "Repair it again."),
+        "extended": ("was extended while it was repaired", "Repair it again."),
     }[state]
     return f"The crawl {crawl} {reason} in the index {url}, so it cannot be {action}. {remedy}"
 
 
 def payload_message(name: str, payload: str, mode: str, url: str) -> str:
-    """Why a source with digests of *payload* cannot be imported into an index with those of *mode*, and what to do."""
+    """The error message for a source with digests of *payload* and an index with digests of *mode*."""
     return (
-        f"The source {name} holds digests of {payload} payloads, the index {url} of {mode} ones. Import it into another"
-        f" index (DEDUPE_INDEX_URL, --store), or say --payload {mode} if the file is wrong about itself."
+        f"The source {name} has digests of {payload} payloads, the index {url} of {mode} payloads. Import it into another"
+        f" index (DEDUPE_INDEX_URL, --store), or use --payload {mode} if the file declares the wrong form."
     )

@@ -1,8 +1,8 @@
 """Store URLs.
 
 =====================================  =======================================================
-``sqlite:///relative.db``              a file, seen from the working folder
-``sqlite:////absolute.db``             a file by its full path
+``sqlite:///relative.db``              a file, relative to the working directory
+``sqlite:////absolute.db``             a file with an absolute path
 ``redis://[[user]:pass@]host[:port]/db``  Redis or Valkey; ``rediss://`` with TLS
 ``unix://[user:pass@]/path.sock?db=0``    Redis or Valkey on a Unix socket
 =====================================  =======================================================
@@ -76,10 +76,10 @@ _REFUSED = {
 _LONGEST = 200
 _SECRET_OPTION = re.compile(r"(?<=[?&])((?:ssl_)?password=)[^&#]*")
 _DATABASE = re.compile(r"(/[0-9]*)?")
-# Up to the last @: a password that is not quoted may have any of @, /, : and ?.
+# Matches up to the last @, since an unquoted password may contain @, /, : and ?.
 _PASSWORD = re.compile(r"(?<=/)([^/@:\s]*):(.*)@", re.DOTALL)
-_QUOTED = "In user and password write / as %2F, @ as %40, : as %3A, ? as %3F and # as %23."
-# A scheme with one slash or none, or in capitals.
+_QUOTED = "In the user and the password, write / as %2F, @ as %40, : as %3A, ? as %3F and # as %23."
+# A scheme in capitals, or followed by no or one slash.
 _SLASHES = re.compile(r"((?:redis|rediss|unix)):/*([^/].*|/.+)", re.IGNORECASE)
 _DRIVE = re.compile(r"[A-Za-z]:[\\/].+")
 _HOST = re.compile(r"(localhost|[0-9.]+)(:[0-9]+)?(/[0-9]*)?")
@@ -134,11 +134,11 @@ def parse_store_url(url: object, name: str = NAMELESS) -> StoreLocation:
                 _ = parts.port
             except ValueError as error:
                 raise SettingError(f"{name} is {shown_value(url)}: {error}. Allowed: {ALLOWED}.") from error
-            # redis-py would take database 0 for a word.
+            # redis-py would use database 0 if this is not a number.
             if scheme != "unix" and not _DATABASE.fullmatch(parts.path):
                 raise SettingError(
-                    f"{name} is {shown_value(url)}: the database {parts.path[1:]!r} is no number. Write the number of a"
-                    " database, such as /0, at its end."
+                    f"{name} is {shown_value(url)}: the database {parts.path[1:]!r} is not a number. End the URL with"
+                    " the number of a database, such as /0."
                 )
             if fault := _option_fault(parts):
                 raise SettingError(f"{name} is {shown_value(url)}: {fault}")
@@ -165,7 +165,7 @@ def _option_fault(parts: SplitResult) -> str | None:
 
 
 def hint_on(url: object) -> str:
-    r"""What somebody who wrote a wrong store URL probably meant, as a sentence with a space before it; or nothing.
+    r"""A hint on the probably intended store URL, as a sentence with a leading space; empty if there is none.
 
     >>> hint_on("redis:/localhost:6379/0")
     ' Did you mean redis://localhost:6379/0?'
@@ -195,21 +195,21 @@ def hint_on(url: object) -> str:
 
 
 def _has_bare_password(url: str) -> bool:
-    """Whether the part with user and password ends too early, at a character of the password."""
+    """Whether the URL has an unquoted password, so that a character of it ends the part with user and password."""
     _, _, rest = url.partition("://")
     early = re.split(r"[/?#]", rest, maxsplit=1)
     if "@" not in early[-1] or len(early) == 1:
         return False
     if rest[len(early[0])] == "?" and "=" in early[1].partition("@")[0]:
-        return False  # an option, such as the name of a file
+        return False  # an option, such as a file name
     if "?" in early[1] and "@" not in early[1].partition("?")[0]:
         return False
-    # The path of a socket may have an @.
+    # The path of a socket may contain an @.
     return ":" in early[0]
 
 
 def shown_value(value: object) -> str:
-    """A value that should be a store URL, for a message: without a password, and not longer than a line."""
+    """A valid or invalid store URL for a message: without its password, and not longer than a line."""
     text = repr(value) if not isinstance(value, str) else repr(_masked(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 

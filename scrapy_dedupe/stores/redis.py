@@ -1,7 +1,7 @@
 """The shared store: Redis or Valkey, for several processes and machines at once.
 
-Nothing beyond the core commands and Lua scripts is needed. The keys are described in
-:mod:`.redis_content` and :mod:`.redis_index`.
+It needs only the core commands and Lua scripts. The keys are described in :mod:`.redis_content` and
+:mod:`.redis_index_keys`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from redis.retry import Retry
 
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
 
-from .faults import redis_faults
 from .location import StoreLocation, parse_store_url
 from .redis_content import RedisContent
+from .redis_faults import redis_faults
 from .redis_index import RedisIndex
 from .redis_reports import RedisReports
 
@@ -25,14 +25,13 @@ from .redis_reports import RedisReports
 def connect(
     location: StoreLocation | str, timeout_s: float = 5.0, *, is_used_by_one_thread: bool = False
 ) -> redis.Redis:
-    """A client whose every call ends after *timeout_s* seconds. One of one thread connects at once.
+    """Create a client whose calls take at most *timeout_s* seconds each.
 
-    Raises :class:`~scrapy_dedupe.errors.SettingError` for a URL with options that there are not.
+    A client for one thread needs no connection pool, which takes a third of the time of a short call; it connects at
+    once. Raises :class:`~scrapy_dedupe.errors.SettingError` if the URL has unknown options.
 
-    A client of one thread needs no pool of connections, whose price is a third of a short call.
-
-    A connection that the server closed meanwhile is opened again once; a server that is silent is not asked
-    twice, since that would double the time that the caller waits.
+    If the server has closed the connection, the client reconnects once. A call that times out is not retried, since
+    that would double the waiting time.
     """
     if isinstance(location, str):
         location = parse_store_url(location)
@@ -42,25 +41,25 @@ def connect(
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
-            # redis-py 5 looks at retry only with this beside it.
+            # redis-py 5 ignores retry without this.
             retry_on_error=[redis.ConnectionError],
             decode_responses=False,
             single_connection_client=is_used_by_one_thread,
         )
-        # A pool would look at the options at the first call. Nothing is connected by this.
+        # Checks the options now: a pool would check them at the first call. This does not connect.
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
     except (ValueError, TypeError) as error:
         unknown = re.search(r"unexpected keyword argument ('[^']*')", str(error))
-        reason = f"redis-py knows no option {unknown[1]}" if unknown else str(error).rstrip(".")
+        reason = f"redis-py does not know the option {unknown[1]}" if unknown else str(error).rstrip(".")
         raise SettingError(
-            f"The URL of the store {location.shown} cannot be used: {reason}. See to the options behind its ?, such as"
+            f"The URL of the store {location.shown} cannot be used: {reason}. Check the options after the ?, such as"
             " ?ssl_ca_certs=FILE."
         ) from error
     return client
 
 
 class RedisStore:
-    """An open Redis store. Raises :class:`StoreUnavailable` or :class:`StoreRefused` when it cannot be used."""
+    """An open Redis store. Raises :class:`StoreUnavailable` or :class:`StoreRefused` if it is unusable."""
 
     def __init__(self, location: StoreLocation | str, *, timeout_s: float = 5.0) -> None:
         if isinstance(location, str):
@@ -74,7 +73,7 @@ class RedisStore:
         self.reports = RedisReports(self._client, self.url)
 
     def probe(self) -> None:
-        """Write, read and delete a value; a read-only replica or a full server fails here."""
+        """Write, read and delete a value. Fails on a read-only replica and on a full server."""
         key = f"dedupe:probe:{uuid.uuid4().hex}"
         with redis_faults(self.url):
             self._client.set(key, b"probe", ex=60)
@@ -82,7 +81,7 @@ class RedisStore:
             self._client.delete(key)
         if found != b"probe":
             raise StoreUnavailable(
-                f"The store {self.url} did not give back what was written into it. See to the server."
+                f"The store {self.url} did not return the value that was written to it. Check the server."
             )
 
     def close(self) -> None:

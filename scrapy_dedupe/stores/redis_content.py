@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, cast
 
 from .base import NearAnswer
 from .content_values import raw, refuse_other_parameters, url_key
-from .faults import redis_faults
+from .redis_faults import redis_faults
 from .redis_survey import RedisSurvey, batches, seen_text
 from .scripting import Script, ScriptCaller
 

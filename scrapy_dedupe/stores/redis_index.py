@@ -21,7 +21,6 @@ from scrapy_dedupe.errors import CrawlStateError
 
 from . import redis_index_keys as keys_of
 from .base import Counts, CrawlInfo, Need, Original, UrlCapture, Waiting
-from .faults import redis_faults
 from .index_values import (
     container_json,
     digest_key,
@@ -41,6 +40,7 @@ from .index_values import (
     url_hash,
     utc_now,
 )
+from .redis_faults import redis_faults
 from .redis_index_base import FORMAT, SCAN_BATCH, file_name, numbers, spellings, state_of, text_of
 from .redis_index_import import waiting_sizes
 from .redis_index_keys import CANCELED, COMMITTED, COUNTS, MARK, MARKED, TOTALS, UNCOMMITTED

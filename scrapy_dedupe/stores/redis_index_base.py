@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
 from .base import Counts, Original
-from .faults import redis_faults
 from .index_values import (
     digest_key,
     other_spelling,
@@ -21,6 +20,7 @@ from .index_values import (
     read_place,
     state_message,
 )
+from .redis_faults import redis_faults
 from .redis_index_keys import MARK
 from .scripting import Script, ScriptCaller
 

@@ -19,7 +19,6 @@ from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 
 from . import redis_index_keys as keys_of
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
-from .faults import redis_faults
 from .index_values import (
     container_json,
     digest_key,
@@ -36,6 +35,7 @@ from .index_values import (
     url_hash,
     utc_now,
 )
+from .redis_faults import redis_faults
 from .redis_index_base import FORMAT, RELEASE_BATCH, SCAN_BATCH, RedisIndexBase, numbers, spellings, text_of
 from .redis_index_keys import (
     BEGUN,

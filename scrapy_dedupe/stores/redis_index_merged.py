@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from scrapy_dedupe.errors import CrawlStateError
 
 from . import redis_index_keys as keys_of
-from .faults import redis_faults
 from .index_values import digest_key, read_place, state_message
+from .redis_faults import redis_faults
 from .redis_index_base import SCAN_BATCH, state_of, text_of
 from .redis_index_import import RedisImports
 from .redis_index_keys import CANCELED, COMMITTED, COMMITTING, CONCURRENT, MARKED, REBUILDING, UNCOMMITTED

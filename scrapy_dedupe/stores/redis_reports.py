@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from . import redis_index_keys as keys_of
-from .faults import redis_faults
+from .redis_faults import redis_faults
 from .redis_index_base import text_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 
-from .faults import redis_faults
+from .redis_faults import redis_faults
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable, folder_fault
 
 from . import sqlite_content, sqlite_content_tables, sqlite_index
-from .faults import sqlite_faults
 from .location import StoreLocation, parse_store_url
+from .sqlite_faults import sqlite_faults
 from .sqlite_reports import SqliteReports
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .base import NearAnswer, SeenText, TextMatch
 from .content_values import near_candidates, refuse_other_parameters, url_key
-from .faults import sqlite_faults
 from .sqlite_content_tables import first_captures, joined_url, kept_text, noted_row, split_url
+from .sqlite_faults import sqlite_faults
 
 if TYPE_CHECKING:
     import sqlite3

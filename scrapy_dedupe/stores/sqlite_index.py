@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
 from . import sqlite_crawl_files as crawl_files
-from .faults import sqlite_faults
 from .index_values import (
     packed_digest,
     read_capture,
@@ -21,6 +20,7 @@ from .index_values import (
     url_hash,
     utc_now,
 )
+from .sqlite_faults import sqlite_faults
 from .sqlite_index_base import COUNTS, NEXT_ORDER
 from .sqlite_index_imports import SqliteImports
 from .sqlite_index_removal import SqliteRemoval

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import CrawlStateError
 
 from .base import Original
-from .faults import sqlite_faults
 from .index_values import is_date, read_details, software, state_message, utc_now
+from .sqlite_faults import sqlite_faults
 from .sqlite_index_tables import LATER_COLUMNS, LATER_NAMES, LATER_SCHEMA
 
 if TYPE_CHECKING:

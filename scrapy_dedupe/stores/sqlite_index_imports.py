@@ -13,7 +13,6 @@ from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
 from . import sqlite_crawl_files as crawl_files
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
-from .faults import sqlite_faults
 from .index_values import (
     payload_message,
     read_source,
@@ -22,6 +21,7 @@ from .index_values import (
     state_message,
     utc_now,
 )
+from .sqlite_faults import sqlite_faults
 from .sqlite_index_base import NEXT_ORDER
 from .sqlite_source_queue import SqliteSourceQueue
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
 
-from .faults import sqlite_faults
 from .index_values import state_message
+from .sqlite_faults import sqlite_faults
 from .sqlite_index_base import SqliteIndexBase
 
 if TYPE_CHECKING:

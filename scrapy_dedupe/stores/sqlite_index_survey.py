@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from . import sqlite_crawl_files as crawl_files
 from .base import Counts, CrawlInfo, Need, Original
-from .faults import sqlite_faults
 from .index_values import read_stats, unpacked_digest
+from .sqlite_faults import sqlite_faults
 from .sqlite_index_base import COUNTS, SHIFT, SqliteIndexBase
 
 if TYPE_CHECKING:

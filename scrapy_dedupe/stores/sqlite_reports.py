@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .faults import sqlite_faults
+from .sqlite_faults import sqlite_faults
 
 if TYPE_CHECKING:
     import sqlite3

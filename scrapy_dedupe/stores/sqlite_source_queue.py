@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import TakenOver
 
-from .faults import sqlite_faults
 from .index_values import read_source, source_json, state_message
+from .sqlite_faults import sqlite_faults
 from .sqlite_index_base import SqliteIndexBase, let_others_write
 
 if TYPE_CHECKING:

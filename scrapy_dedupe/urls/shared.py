@@ -59,7 +59,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
-from scrapy_dedupe.stores.faults import redis_faults
+from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.stores.scripting import PreparedCall, Script, ScriptCaller
 from scrapy_dedupe.urls.attachment import Attachment, hold, is_gone, let_go, new_token
 from scrapy_dedupe.urls.bloom import check_parameters

@@ -96,7 +96,7 @@ def test_another_file_under_the_name_is_refused_untouched(call: Callable[..., An
     path.write_text("These are my notes. " * 100)
     called = call("stats", "--store", f"sqlite:///{path}")
     assert called.code == 3
-    assert "is not a sound SQLite database" in called.err
+    assert "is not a valid SQLite database" in called.err
     assert path.read_text() == "These are my notes. " * 100
 
 

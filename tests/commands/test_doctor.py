@@ -248,7 +248,7 @@ def test_a_server_that_is_not_there_or_only_a_replica(
     redis_server.stop()
     told = of(project(settings, code=3), "problem")
     assert "does not answer" in told
-    assert "See whether the server runs" in told
+    assert "Check that the server is running" in told
 
 
 def test_a_server_that_is_full_is_told_of_once(
@@ -259,7 +259,7 @@ def test_a_server_that_is_full_is_told_of_once(
         client.config_set("maxmemory", "1mb")
         told = of(project(settings, code=3), "problem")
         assert told.count("Raise maxmemory") == 1
-        assert "See whether the server runs" not in told
+        assert "Check that the server is running" not in told
         assert "without a server" not in told
         client.config_set("maxmemory", "0")
         assert client.keys("*") == []

@@ -52,7 +52,7 @@ def test_bands_reach_the_recall_and_longer_ones_do_not(
 
 
 def test_a_recall_that_no_bands_reach_is_refused() -> None:
-    sentence = "No bands of 2 rows bring together 0.99 of the pairs at the threshold 0.5; bands of one row reach 0.75"
+    sentence = "Bands of 2 rows cannot find 0.99 of the pairs at the threshold 0.5; bands of one row find 0.75"
     with pytest.raises(ValueError, match=sentence):
         Banding.for_recall(0.5, 0.99, 2)
 
@@ -68,7 +68,7 @@ def test_values_that_mean_nothing_are_refused(threshold: float, wanted: float, n
 
 @pytest.mark.parametrize(("bands", "rows"), [(0, 8), (8, 0), (-1, 8)])
 def test_bands_without_rows_are_none(bands: int, rows: int) -> None:
-    with pytest.raises(ValueError, match=f"{bands} bands of {rows} rows are none"):
+    with pytest.raises(ValueError, match=f"{bands} bands of {rows} rows are not possible"):
         Banding(bands, rows)
 
 

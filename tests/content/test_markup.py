@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scrapy_dedupe.content import markup
 from scrapy_dedupe.content.canonical import canonical, read
 from scrapy_dedupe.content.markup import HostileMarkup, parse
-from scrapy_dedupe.content.screen import Work, objection
+from scrapy_dedupe.content.screen import WorkEstimate, rejection_reason
 from scrapy_dedupe.content.tag_counts import TagCounts
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_markup_that_takes_quadratic_time_is_refused(html: str) -> None:
 
 @pytest.mark.parametrize("html", HOSTILE.values(), ids=HOSTILE)
 def test_the_screen_knows_it_before_lexbor_is_asked(html: str) -> None:
-    assert objection(html.encode()) is not None
+    assert rejection_reason(html.encode()) is not None
 
 
 # As old or generated pages have them; lexbor takes milliseconds.
@@ -115,7 +115,7 @@ HONEST = {
 
 @pytest.mark.parametrize("html", HONEST.values(), ids=HONEST)
 def test_long_pages_of_common_shapes_are_read(html: str) -> None:
-    assert objection(html.encode()) is None
+    assert rejection_reason(html.encode()) is None
     read("html", html)
 
 
@@ -134,7 +134,7 @@ def test_a_glance_clears_pages_whose_tags_pair_off() -> None:
 def test_copies_of_formatting_elements_are_bounded_wherever_end_tags_stand(hidden: str) -> None:
     page = hidden * 9_000 + numbered("<b id={}>", 9_000) + "<p>x</p>" * 9_000
     assert not TagCounts(page.encode()).is_light
-    assert objection(page.encode()) is not None
+    assert rejection_reason(page.encode()) is not None
 
 
 def depth_of(node: LexborNode) -> int:
@@ -147,7 +147,7 @@ def depth_of(node: LexborNode) -> int:
     return deepest
 
 
-class Deepest(Work):
+class Deepest(WorkEstimate):
     """Keeps how deep the estimate's stack was."""
 
     deepest = 0
@@ -260,21 +260,21 @@ markups = st.lists(
 def test_the_screen_reads_anything(html: str) -> None:
     source = html.encode("utf-8", "replace")
     TagCounts(source)
-    assert Work(source.decode(), 10**9, len(source) + 1).spent_ns >= 0
-    assert objection(source) is None
+    assert WorkEstimate(source.decode(), 10**9, len(source) + 1).spent_ns >= 0
+    assert rejection_reason(source) is None
 
 
 @given(html=markups)
 def test_estimates_of_repeated_markup_grow_with_it(html: str) -> None:
-    once = Work(html, 10**12, 10**6).spent_ns
-    assert Work(html + html, 10**12, 10**6).spent_ns >= once
+    once = WorkEstimate(html, 10**12, 10**6).spent_ns
+    assert WorkEstimate(html + html, 10**12, 10**6).spent_ns >= once
 
 
 def test_the_screen_reads_no_further_than_it_has_to() -> None:
     """Steps, not seconds: a tag of a page that is refused is read once at most."""
     pushes = []
 
-    class Counted(Work):
+    class Counted(WorkEstimate):
         def _push(self, *args: object) -> None:
             pushes.append(1)
             super()._push(*args)  # type: ignore[arg-type]
@@ -308,7 +308,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 def test_an_unknown_shape_is_given_up(helpers: markup._Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markup, "_DEADLINE_S", 0.02)
     monkeypatch.setattr(markup, "_DEADLINE_S_PER_BYTE", 0)
-    assert objection(UNKNOWN) is None
+    assert rejection_reason(UNKNOWN) is None
     with pytest.raises(HostileMarkup, match="given up after 20 ms"):
         parse(UNKNOWN)
 

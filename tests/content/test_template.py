@@ -105,7 +105,7 @@ def test_a_shingle_on_a_seventh_of_the_pages_is_template(on: int, is_template: b
 def test_a_shingle_on_four_pages_of_a_hundred_is_common_and_no_template(on: int, is_common: bool) -> None:
     pages = [page(1, 1_000 + number) if number < on else page(1_000 + number) for number in range(100)]
     sketch = sketch_of(*pages)
-    assert sketch.look_at(page(1, 2))[1].tolist() == [is_common, False]
+    assert sketch.classify(page(1, 2))[1].tolist() == [is_common, False]
     assert not sketch.template(page(1)).any()
 
 
@@ -115,12 +115,12 @@ def test_what_chance_explains_is_not_common() -> None:
     sketch = HostSketch()
     for _ in range(200):
         sketch.count(page_of(chance.random(SLOTS) < 0.05))
-    assert sketch.look_at(page(*range(SLOTS)))[1].mean() < 0.01
+    assert sketch.classify(page(*range(SLOTS)))[1].mean() < 0.01
 
 
 def test_nothing_is_common_on_a_new_host() -> None:
-    assert not HostSketch().look_at(page(1, 2))[1].any()
-    assert not sketch_of(*[page(1, 2)] * 3).look_at(page(1, 2))[1].any()
+    assert not HostSketch().classify(page(1, 2))[1].any()
+    assert not sketch_of(*[page(1, 2)] * 3).classify(page(1, 2))[1].any()
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_a_page_is_bare_if_it_has_few_shingles_of_its_own_and_more_others(
     guard = guard_on(Shelf())
     for number in range(10):
         guard.count("a", page(*range(shared), 10_000 + number))
-    assert guard.look_at("a", page(*range(shared), *range(20_000, 20_000 + own)))[1] == is_bare
-    assert not guard.look_at("b", page(*range(shared)))[1]
+    assert guard.classify("a", page(*range(shared), *range(20_000, 20_000 + own)))[1] == is_bare
+    assert not guard.classify("b", page(*range(shared)))[1]
 
 
 def test_a_page_counts_once_however_many_of_its_shingles_share_a_counter() -> None:
@@ -302,23 +302,23 @@ GOOD = packed(10, 1_000, BITS)
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "does not begin"),
-        (b"sd-bloom" + GOOD[8:], "does not begin"),
-        (GOOD[:9], "does not begin"),
-        (packed(10, 1_000, BITS, version=2), "format version 2, this one reads 1"),
-        (GOOD[:10], "is cut"),
-        (GOOD[:-1], "is cut"),
-        (GOOD[:30], "is cut"),
+        (b"", "does not start with the magic bytes"),
+        (b"sd-bloom" + GOOD[8:], "does not start with the magic bytes"),
+        (GOOD[:9], "does not start with the magic bytes"),
+        (packed(10, 1_000, BITS, version=2), "format version 2; this version reads 1"),
+        (GOOD[:10], "is truncated"),
+        (GOOD[:-1], "is truncated"),
+        (GOOD[:30], "is truncated"),
         (GOOD[:10] + b"\xff" + GOOD[11:], "is damaged"),
         (GOOD[:-1] + bytes([GOOD[-1] ^ 1]), "is damaged"),
-        (GOOD + b"more", "4 bytes follow"),
-        (packed(10, 1_000, BITS[1:]), "is cut"),
-        (packed(10, 1_000, BITS + b"\0"), "more than the 8198 bytes"),
-        (packed(10, 1_000, bytes(200_000_000)), "more than the 8198 bytes"),
+        (GOOD + b"more", "4 extra bytes follow"),
+        (packed(10, 1_000, BITS[1:]), "is truncated"),
+        (packed(10, 1_000, BITS + b"\0"), "longer than the expected 8198 bytes"),
+        (packed(10, 1_000, bytes(200_000_000)), "longer than the expected 8198 bytes"),
         (packed(0, 0, BITS), "counts 0 pages"),
         (packed(3, 0, BITS), "counts 3 pages"),
         (packed(255, 0, BITS), "counts 255 pages"),
-        (packed(4, 4 * SLOTS + 1, BITS), "touches, which cannot be"),
+        (packed(4, 4 * SLOTS + 1, BITS), "touched counters, which is impossible"),
     ],
 )
 def test_a_damaged_or_foreign_form_is_refused_with_the_reason(data: bytes, reason: str) -> None:
@@ -454,7 +454,7 @@ def test_a_damaged_saved_form_is_told_once_and_then_replaced() -> None:
     shelf = Shelf()
     shelf["www.example.org"] = GOOD[:-3]
     guard = guard_on(shelf)
-    with pytest.raises(ValueError, match=r"template of www\.example\.org is of no use: it is cut"):
+    with pytest.raises(ValueError, match=r"template of www\.example\.org is unusable: it is truncated"):
         guard.template("www.example.org", page(1))
     for _ in range(5):
         guard.count("www.example.org", page(1))

@@ -117,7 +117,7 @@ def tls_server(folder: Path) -> Iterator[str]:
 def test_a_server_with_a_certificate_of_its_own(tmp_path: Path) -> None:
     with tls_server(tmp_path) as address:
         assert "with ?ssl_ca_certs=FILE at the end of the URL" in told(f"rediss://{address}/0")
-        assert "If the server wants TLS, write rediss:// in the URL." in told(f"redis://{address}/0")
+        assert "If the server requires TLS, write rediss:// in the URL." in told(f"redis://{address}/0")
 
 
 def test_files_that_a_url_names_and_that_are_not_there(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_files_that_a_url_names_and_that_are_not_there(tmp_path: Path) -> None:
             f"unix://{tmp_path}/absent.sock",
             f"rediss://{address}/0?ssl_ca_certs={tmp_path}/absent.pem",
         ):
-            assert "See to the files that the URL names" in told(url)
+            assert "Check the files in the URL" in told(url)
 
 
 def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_password_that_is_not_quoted_is_told_to_nobody(password: str) -> None:
         with pytest.raises(SettingError) as caught:
             parse_store_url(url)
         said = str(caught.value)
-        assert "its password is not quoted. In user and password write / as %2F, @ as %40" in said
+        assert "its password is not quoted. In the user and the password, write / as %2F, @ as %40" in said
         assert "cret" not in said
         assert ":***@" in said
 

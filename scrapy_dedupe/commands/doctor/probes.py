@@ -19,7 +19,7 @@ from scrapy_dedupe.crawls.index import CrawlIndex
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.base import Counts, Original
 from scrapy_dedupe.stores.base import SeenText as SeenPage
-from scrapy_dedupe.stores.faults import redis_faults
+from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.warc.capture import Capture
 from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_record

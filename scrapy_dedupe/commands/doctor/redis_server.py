@@ -10,8 +10,8 @@ import redis
 
 from scrapy_dedupe.commands.figures import size_text
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.stores.faults import redis_faults
 from scrapy_dedupe.stores.redis import connect
+from scrapy_dedupe.stores.redis_faults import redis_faults
 
 from .finding import Said, note, ok, problem, warning
 

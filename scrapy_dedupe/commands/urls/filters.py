@@ -199,8 +199,8 @@ class FilterTarget:
 
     @contextmanager
     def _open_shared(self, store: StoreLocation, *, adds: bool) -> Iterator[SharedBloomFilter]:
-        from scrapy_dedupe.stores.faults import redis_faults
         from scrapy_dedupe.stores.redis import connect
+        from scrapy_dedupe.stores.redis_faults import redis_faults
 
         with redis_faults(store.shown):
             client = connect(store, self._settings.store_timeout_s, is_used_by_one_thread=True)
