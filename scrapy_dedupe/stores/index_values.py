@@ -430,6 +430,6 @@ def state_message(crawl: str, state: str, action: str, url: str) -> str:
 def payload_message(name: str, payload: str, mode: str, url: str) -> str:
     """The error message for a source with digests of *payload* and an index with digests of *mode*."""
     return (
-        f"The source {name} has digests of {payload} payloads, the index {url} of {mode} payloads. Import it into another"
+        f"The source {name} holds digests of {payload} payloads, the index {url} of {mode} payloads. Import it into another"
         f" index (DEDUPE_INDEX_URL, --store), or use --payload {mode} if the file declares the wrong form."
     )

@@ -1,29 +1,30 @@
-"""The texts in Redis or Valkey.
+"""Seen texts in Redis or Valkey.
 
-All keys begin with a prefix, ``dedupe:{content}:v2:`` by default. The part in braces keeps them in one slot of
-a cluster; ``v2`` is the version of what follows. Values are plain bytes.
+All keys start with a prefix, by default ``dedupe:{content}:v2:``. The part in braces keeps them in one slot of a
+cluster; ``v2`` is the version of the format below. Values are plain bytes.
 
 ====================  ===========================================================================================
 ``p``                 hash: the parameters of the near layer
-``n``                 list: crawl ids; a place in it, from 0, stands for the id elsewhere
-``i``                 hash: crawl id to its place
-``t`` + digest        string: ``STATE MILLISECONDS PLACE URL``, the first capture of a text; the state is ``p``
+``n``                 list: crawl ids; elsewhere a crawl is given by its position in this list, counted from 0
+``i``                 hash: crawl id to its position
+``t`` + digest        string: ``STATE MILLISECONDS POSITION URL``, the first capture of a text; the state is ``p``
                       (pending) or ``c`` (confirmed). The digest has 16 bytes
-``c`` + URL key       hash: digest of a text that this URL had too, to ``KIND MILLISECONDS PLACE SIMILARITY
-                      ORIGINAL``; the original's digest is empty if it is the same text. The key is the first 16 bytes
-                      of BLAKE2b of the URL. The first capture of a text is here too if it is a copy of another text
-``s`` + digest        string: the row bytes of a kept text: those of the whole text, then those of the part that is no
-                      template, if they differ
-``b`` + 2 bytes       hash: the other 6 bytes of a band hash to the digest of the last text that was kept in
-                      this bucket
-``h`` + host          string: what is known of a host's template (:mod:`scrapy_dedupe.content.template`)
+``c`` + URL key       hash: the digest of another text of this URL, to ``KIND MILLISECONDS POSITION SIMILARITY
+                      ORIGINAL``. ORIGINAL is a digest, or empty if the original is the same text. The URL key is the
+                      first 16 bytes of BLAKE2b of the URL. The first capture of a text is here too if it is a copy of
+                      another text
+``s`` + digest        string: the row bytes of a kept text: those of the whole text, then those of the text without
+                      the template, if they differ
+``b`` + 2 bytes       hash: the other 6 bytes of a band hash, to the digest of the last text that was kept in this
+                      bucket
+``h`` + host          string: the template of a host (:mod:`scrapy_dedupe.content.template`)
 ====================  ===========================================================================================
 
-Each call is one script, hence atomic and one round trip, for as many texts as it is given.
+Each call is one script for any number of texts; it is atomic and takes one round trip.
 
-A key of its own for every bucket would cost some 90 bytes, 16 times a text. The 65,536 hashes cost about 7 MB
-once; in their compact form, which servers use up to 512 entries (2 million texts), a bucket takes some 26 bytes,
-and a kept text with its first capture less than a kilobyte.
+A separate key per bucket would take about 90 bytes, 16 times per text. The 65,536 hashes take about 7 MB in total. In
+the compact form that servers use up to 512 entries (2 million texts), a bucket takes about 26 bytes, and a kept text
+with its first capture less than a kilobyte.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ PREFIX = "dedupe:{content}:v2:"
 
 _TEXTS, _NEAR, _SETTLE = Script("content_texts"), Script("content_near"), Script("content_settle")
 
-# Pages that one call settles, so that the server is not held for long.
+# The number of pages settled per call; a larger call would block the server for too long.
 _SETTLE_AT_ONCE = 500
 
 
@@ -146,10 +147,10 @@ class RedisContent:
             return self._survey.statistics()
 
     def flush(self) -> None:
-        """Nothing to do: when a server writes to its disk is a matter of its own configuration."""
+        """Do nothing: the configuration of the server decides when it writes to disk."""
 
     def close(self) -> None:
-        """Give the connection of the scripts back."""
+        """Return the connection of the scripts to the pool."""
         self._scripts.close()
 
     def _key(self, kind: bytes, name: bytes = b"") -> bytes:

@@ -1,13 +1,13 @@
-"""The crawl index in Redis or Valkey, on the keys of :mod:`.redis_index_keys`.
+"""The crawl index in Redis or Valkey, with the keys of :mod:`.redis_index_keys`.
 
-**Commit**: the id goes into ``dedupe:committing``; the digests go into ``alldupes`` batch by batch; one script
-then moves the id to ``allcrawls`` and adds the counts. A crawl that is in ``allcrawls`` therefore has all its
-digests in ``alldupes`` and its counts in ``allcounts`` exactly once, at whatever step a process dies. Readers
-accept records of crawls in ``allcrawls`` and ``dedupe:concurrent`` alone; the digests of the latter go into
-``alldupes`` in the script that adds them. **Cancel** moves the id first, takes back what is in ``alldupes`` of
-the crawl, and then forgets the keys; ``canceling`` stays until that is finished. **Reset** does the same with
-``resetting``. Each of the three has a token, and each of its steps compares it: whoever goes on with what was cut off
-gets the same one, and whoever was overtaken, so that the crawl is another one now, changes nothing.
+**Commit**: the id is added to ``dedupe:committing``; the digests are added to ``alldupes`` in batches; one script then
+moves the id to ``allcrawls`` and adds the counts. Therefore a crawl in ``allcrawls`` has all its digests in
+``alldupes`` and its counts in ``allcounts`` exactly once, at whatever step a process dies. Readers accept only records
+of crawls in ``allcrawls`` and ``dedupe:concurrent``; the digests of the latter are added to ``alldupes`` by the script
+that adds the records. **Cancel** moves the id first, removes the crawl's digests from ``alldupes``, and then deletes
+the keys; ``canceling`` is kept until this has finished. **Reset** does the same with ``resetting``. Each of the three
+operations has a token, and each of its steps compares it. A process that resumes an interrupted operation gets the
+same token; a process that was overtaken, so that the id belongs to another crawl now, changes nothing.
 
 Import is in :mod:`.redis_index_import`, removal and repair in :mod:`.redis_index_merged`.
 """
@@ -57,13 +57,13 @@ _CRAWLS_AT_ONCE = 100
 class RedisIndex(RedisMerged):
     """An :class:`~.base.IndexStore` on a client with ``decode_responses=False``.
 
-    ``unreadable`` counts the stored values that were passed over because they do not parse.
+    ``unreadable`` counts the stored values that were skipped because they cannot be parsed.
     """
 
-    # Life of a crawl
+    # Crawls
 
     def start(self, crawl: str, payload: str, *, concurrent: bool = False) -> None:
-        """Begin a crawl, or go on with one that is not committed."""
+        """Begin a crawl, or continue one that is not committed."""
         words: list[str] = []
         for key, kind in keys_of.types(crawl).items():
             words += (key, kind)
@@ -88,7 +88,7 @@ class RedisIndex(RedisMerged):
         ]
 
     def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
-        """Look up URLs: in the crawl itself first, else the latest capture of the committed crawls."""
+        """Look up URLs: in the crawl itself first, then the latest capture of the committed crawls."""
         if not urls:
             return []
         self._check()
@@ -109,7 +109,7 @@ class RedisIndex(RedisMerged):
         needs: Sequence[Need] = (),
         waiting: Sequence[Waiting] = (),
     ) -> None:
-        """Enter records that are on disk, URLs, needs and waiting revisits, and add ``counts``, in one step."""
+        """Add records that are on disk, URLs, needs and waiting revisits, and add ``counts``, in one step."""
         self._check()
         words: list[str | bytes | int] = [
             crawl, secrets.token_bytes(8), *numbers(counts), len(originals), len(urls), len(needs)
@@ -127,17 +127,17 @@ class RedisIndex(RedisMerged):
         self._require(crawl, text_of(self._run("index_add", *words)), "added to")
 
     def add_file(self, crawl: str, name: str) -> None:
-        """Note a WARC file of the crawl."""
+        """Record a WARC file of the crawl."""
         self._note(crawl, "added to", "file", name)
 
     def rename_file(self, crawl: str, old: str, new: str) -> None:
-        """Note that a WARC file of the crawl is found under another name."""
+        """Record that a WARC file of the crawl has another name now."""
         self._check()
         state = text_of(self._run("index_rename_file", crawl, old, new))
         if state == "no file":
             raise CrawlStateError(unknown_file_message(crawl, old, self._url))
         self._require(crawl, state, "changed")
-        # A client that dies in between asks again; a need that is noted meanwhile has one of the two names.
+        # After a crash the client repeats this. A need that is added at the same time has one of the two names.
         with redis_faults(self._url):
             crawls = sorted(cast("set[bytes]", self._client.sunion([UNCOMMITTED, COMMITTED])))
         words = [need_text(Need(crawl)).split(" ")[0] + " ", f" {old}", f" {new}"]
@@ -145,23 +145,23 @@ class RedisIndex(RedisMerged):
             self._run("index_rename_needs", *words, *crawls[first : first + _CRAWLS_AT_ONCE])
 
     def add_container(self, crawl: str, filename: str) -> int:
-        """Give the crawl a container that is not packed yet; its place among the crawl's."""
+        """Add a container that is not packed yet. Return its position among those of the crawl."""
         return self._note_container(crawl, filename, container_json(filename), "add")
 
     def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
-        """Note the hash and the size in bytes of a packed container."""
+        """Record the hash and the size in bytes of a packed container."""
         self._note_container(crawl, filename, container_json(filename, sha256_hex, size), "fill")
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
         """Replace the counts of a crawl."""
-        self._note(crawl, "counted anew", "counts", *numbers(counts))
+        self._note(crawl, "recounted", "counts", *numbers(counts))
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
-        """Note whether records of the crawl are on disk that are not entered yet."""
+        """Record whether some records of the crawl are on disk and not yet in the index."""
         self._note(crawl, "marked", "incomplete" if flag else "complete")
 
     def reset(self, crawl: str) -> None:
-        """Forget all of an uncommitted crawl but its files and containers."""
+        """Forget an uncommitted crawl except its files and containers."""
         self._check()
         answer = self._run("index_note", crawl, "closed", secrets.token_hex(8))
         if isinstance(answer, bytes):
@@ -180,20 +180,20 @@ class RedisIndex(RedisMerged):
         if state == "committed":
             return
         self._require(crawl, state, "committed")
-        token, cursor, tell = answer[1], b"0", self._telling([crawl], on_done)
+        token, cursor, report = answer[1], b"0", self._progress([crawl], on_done)
         while True:
             cursor, count = self._run("index_commit_batch", crawl, token, cursor, SCAN_BATCH)
-            tell(count)
+            report(count)
             if cursor in (b"0", b""):
                 break
         state = text_of(self._run("index_commit_end", crawl, token, utc_now()))
         if state != "committed":
             self._require(crawl, state, "committed")
 
-    # What the index knows
+    # Queries
 
     def crawls(self) -> list[CrawlInfo]:
-        """Every crawl, in the order of their start; those without a known start come first."""
+        """All crawls, in the order of their start; those without a known start come first."""
         self._check()
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
@@ -216,7 +216,7 @@ class RedisIndex(RedisMerged):
                 pipeline.hkeys(keys_of.hidden(crawl))
                 pipeline.hlen(keys_of.waiting(crawl))
             answers = pipeline.execute()
-        # Crawls, but no mode: Browsertrix's. Where all were canceled, there is nothing to know it by.
+        # Crawls without a mode are Browsertrix's. If all were canceled, nothing shows which program made them.
         has_any = "uncommitted" in states.values() or "committed" in states.values()
         mode = text_of(payload) if payload else "decoded" if has_any else "stored"
         crawls = []
@@ -253,7 +253,7 @@ class RedisIndex(RedisMerged):
         return self._read_counts(counts)
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
-        """The WACZ files of a crawl, as ``c:{crawl}:wacz`` has them."""
+        """The WACZ files of a crawl, as in ``c:{crawl}:wacz``."""
         self._check()
         with redis_faults(self._url):
             items = cast("list[bytes]", self._client.lrange(keys_of.wacz(crawl), 0, -1))
@@ -262,7 +262,7 @@ class RedisIndex(RedisMerged):
         return [container or {} for container in found]
 
     def needs(self, crawl: str) -> list[Need]:
-        """What the revisits of the crawl refer to in other crawls."""
+        """The containers of other crawls that the crawl's revisits refer to."""
         self._check()
         with redis_faults(self._url):
             values = cast("set[bytes]", self._client.smembers(keys_of.needs(crawl)))

@@ -1,4 +1,4 @@
-"""What the parts of the crawl index in Redis share: the call of a script, and what its answer means."""
+"""Shared parts of the crawl index in Redis: calls of scripts, and the interpretation of their answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 
-# A batch holds the server for a millisecond or two; releasing may have to ask every other crawl.
+# A batch blocks the server for one or two milliseconds; releasing may have to query every other crawl.
 SCAN_BATCH = 1_000
 RELEASE_BATCH = 200
 
@@ -42,15 +42,15 @@ _KEY = MARK.encode()
 # The first byte of a packed digest in Base32 (see index_values).
 _BASE32_MARK = b"\x20"
 
-# These look only.
-_LOOKING = frozenset({"index_find_urls", "index_records"})
-# This one is called for a single digest at a time, so that even making the common functions would count: it makes them
-# when it has to.
+# Scripts that only read.
+_READ_ONLY = frozenset({"index_find_urls", "index_records"})
+# This script is called for a single digest at a time, so that even defining the common functions would take a
+# noticeable time: it defines them only when it needs them.
 _LAZY = "index_find"
 
 
 class IndexScript(Script):
-    """The script ``scripts/NAME.lua`` with what stands before all scripts of the crawl index."""
+    """The script ``scripts/NAME.lua``, preceded by the code that all scripts of the crawl index share."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -58,7 +58,7 @@ class IndexScript(Script):
         common = folder.joinpath("index_common.lua").read_bytes()
         if name == _LAZY:
             common = b"local function helpers()\n" + common + b"return merged\nend\n"
-        elif name not in _LOOKING:
+        elif name not in _READ_ONLY:
             common += folder.joinpath("index_changes.lua").read_bytes()
         self.text = common + self.text
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
@@ -70,7 +70,7 @@ def _script(name: str) -> IndexScript:
 
 
 class RedisIndexBase:
-    """An open index. ``unreadable`` counts the stored values that were passed over because they do not parse."""
+    """An open index. ``unreadable`` counts the stored values that were skipped because they cannot be parsed."""
 
     def __init__(self, client: redis.Redis, url: str) -> None:
         self._client = client
@@ -80,7 +80,7 @@ class RedisIndexBase:
         self.unreadable = 0
 
     def close(self) -> None:
-        """Give the connection of the scripts back."""
+        """Return the connection of the scripts to the pool."""
         self._scripts.close()
 
     def _run(self, name: str, *arguments: str | bytes | int) -> Any:
@@ -91,7 +91,7 @@ class RedisIndexBase:
         )
 
     def _check(self) -> None:
-        """Refuse an index with a mark that we cannot read; asked once for each open index."""
+        """Raise StoreRefused if the format of the index is unknown; checked once per open index."""
         if self._is_checked:
             return
         with redis_faults(self._url):
@@ -102,15 +102,15 @@ class RedisIndexBase:
 
     def _refuse_format(self, found: str) -> None:
         raise StoreRefused(
-            f"The index {self._url} has format {found}, this version of scrapy-dedupe reads format {FORMAT}."
+            f"The index {self._url} has format {found}; this version of scrapy-dedupe reads format {FORMAT}."
             " Upgrade scrapy-dedupe, or use another index (DEDUPE_INDEX_URL)."
         )
 
     def _refuse_type(self, answer: Sequence[bytes]) -> NoReturn:
         _, key, found, expected = map(text_of, answer)
         raise StoreRefused(
-            f"The key {key} in the index {self._url} is a {found}, not a {expected}: it is not"
-            " ours. It was left as it is; use another database number in the URL."
+            f"The key {key} in the index {self._url} is a {found}, not a {expected}: it was not written by"
+            " scrapy-dedupe or Browsertrix. It was left unchanged; use another database number in the URL."
         )
 
     def _require(self, crawl: str, state: str, action: str) -> None:
@@ -118,7 +118,7 @@ class RedisIndexBase:
             raise CrawlStateError(state_message(crawl, state, action, self._url))
 
     def _require_start(self, crawl: str, payload: str, answer: Sequence[bytes], action: str) -> None:
-        """Raise what the answer of a script that begins something calls for."""
+        """Raise the exception for the answer of a script that begins a crawl or a source."""
         state, *more = (text_of(word) if isinstance(word, bytes) else str(word) for word in answer)
         if state == "type":
             self._refuse_type(answer)
@@ -127,14 +127,14 @@ class RedisIndexBase:
         if state in ("payload", "foreign"):
             whose = "was made by Browsertrix and " if state == "foreign" else ""
             raise StoreRefused(
-                f"The index {self._url} {whose}holds digests of {more[0]} payloads, this crawl makes those of"
-                f' {payload} ones. Set DEDUPE_PAYLOAD = "{more[0]}", or use another index (DEDUPE_INDEX_URL).'
+                f"The index {self._url} {whose}holds digests of {more[0]} payloads; this crawl computes digests of"
+                f' {payload} payloads. Set DEDUPE_PAYLOAD = "{more[0]}", or use another index (DEDUPE_INDEX_URL).'
             )
         self._require(crawl, state, action)
         self._is_checked = True
 
-    def _telling(self, crawls: Iterable[str | bytes], on_done: OnDone | None) -> Callable[[int], None]:
-        """To be told of records of these crawls that are done."""
+    def _progress(self, crawls: Iterable[str | bytes], on_done: OnDone | None) -> Callable[[int], None]:
+        """Return a function that counts finished records of *crawls* and reports the progress to *on_done*."""
         if on_done is None:
             return lambda count: None
         with redis_faults(self._url):
@@ -144,25 +144,25 @@ class RedisIndexBase:
             total = sum(pipeline.execute())
         done = 0
 
-        def tell(count: int) -> None:
+        def report(count: int) -> None:
             nonlocal done
             done += count
             on_done("records", done, total)
 
-        return tell
+        return report
 
     def _release(self, crawl: str, token: bytes, on_done: OnDone | None = None) -> None:
-        cursor, tell = b"0", self._telling([crawl], on_done)
+        cursor, report = b"0", self._progress([crawl], on_done)
         while True:
             cursor, count = self._run("index_release", crawl, token, cursor, RELEASE_BATCH)
-            tell(count)
+            report(count)
             if cursor in (b"0", b""):
                 break
-            # With a plus the server has not looked at all digests that this cursor gives.
+            # The "+" means that the server has not yet processed all digests at this cursor.
             cursor = cursor.removesuffix(b"+")
 
     def _original(self, digest: str, found: bytes) -> Original | None:
-        """What a script found for a digest, or None, counted, if it does not parse."""
+        """The original that a script found for a digest; None, and counted as unreadable, if it cannot be parsed."""
         try:
             crawl, entry, length, rest = found.split(b"\0", 3)
             size_of_place = int(length)
@@ -195,11 +195,11 @@ class RedisIndexBase:
 
 
 def spellings(digests: Iterable[str]) -> list[str | bytes]:
-    """For each digest itself, its short form, the digest as others may have written it, and its short form."""
+    """For each digest: itself, its short form, its other spelling, and the short form of the other spelling."""
     words: list[str | bytes] = []
     for digest in digests:
-        # The short form of the other spelling follows from that of this one; decoding Base32 again takes longer than
-        # the round trip.
+        # The short form of the other spelling follows from that of this one; decoding Base32 again would take longer
+        # than the round trip.
         packed = packed_digest(digest)
         other = other_spelling(digest)
         if other is None:
@@ -212,7 +212,7 @@ def spellings(digests: Iterable[str]) -> list[str | bytes]:
 
 
 def state_of(is_committed: object, is_uncommitted: object, is_canceled: object) -> str:
-    """The state of a crawl from the sets that it is in; as ``state_of`` in ``index_common.lua``."""
+    """The state of a crawl from its memberships in sets; the same as ``state_of`` in ``index_common.lua``."""
     if is_committed:
         return "committed"
     if is_uncommitted:
@@ -231,5 +231,5 @@ def file_name(member: bytes) -> str:
 
 
 def text_of(value: bytes) -> str:
-    """Text for a user. Ids and names of other programs may hold any bytes; they are shown, never looked up."""
+    """Text for messages. Ids and names of other programs may contain any bytes; the result is never looked up."""
     return value.decode("utf-8", "backslashreplace")

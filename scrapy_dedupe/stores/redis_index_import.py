@@ -1,11 +1,12 @@
-"""Import into the crawl index in Redis: the queue, the life of a source, and revisits that wait.
+"""Import into the crawl index in Redis: the queue, sources, and waiting revisits.
 
-A source is entered into the keys of its crawl at once, and hidden by being in ``dedupe:begun``: readers of other
-crawls pass over the digests in its ``dedupe:entered``. **Ending** it enters its digests in ``alldupes`` batch by
-batch; one script then takes it out of ``dedupe:begun``, commits its crawl and adds its counts. So a source has all of
-its records in the index and its counts in the sums exactly once, at whatever step a process dies, or nothing.
-**Dropping** it takes the same digests out again, and forgets it when none is left. Each script compares the token of the
-claim, so that a process which was taken for dead changes nothing of what another one has begun since.
+The records of a source are added directly to the keys of its crawl. They are hidden while the source is in
+``dedupe:begun``: readers of other crawls skip the digests in its ``dedupe:entered``. **Ending** a source adds its
+digests to ``alldupes`` in batches; one script then removes the source from ``dedupe:begun``, commits its crawl and adds
+its counts. Therefore either all records of a source are in the index and its counts in the sums exactly once, or
+nothing, at whatever step a process dies. **Dropping** a source removes the same digests again, and forgets the source
+when none is left. Each script compares the token of the claim, so that a process whose claim has expired changes
+nothing that another process has begun since.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ if TYPE_CHECKING:
 
 
 class RedisImports(RedisIndexBase):
-    """The part of an :class:`~.base.IndexStore` that imports."""
+    """The methods of :class:`~.base.IndexStore` for imports."""
 
     # The queue
 
     def queue_sources(self, sources: Sequence[Source]) -> int:
-        """Put sources at the end of the queue, those apart that are in it or were done; how many were put there."""
+        """Append sources to the queue, except those that are queued or done already. Return the number appended."""
         self._check()
         added = 0
         for first in range(0, len(sources), SCAN_BATCH):
@@ -89,17 +90,17 @@ class RedisImports(RedisIndexBase):
         return None
 
     def renew_lease(self, source: Source, lease_s: float) -> None:
-        """Keep a claimed source for so many seconds from now on."""
+        """Extend the claim of a source to *lease_s* seconds from now."""
         state = self._run("index_queue", "renew", source.name, source.token, _milliseconds(lease_s))
         self._require_source(source, state, "imported into")
 
     def release_source(self, source: Source) -> None:
-        """Take a source out of the queue that could not be imported."""
+        """Remove a source that could not be imported from the queue."""
         state = self._run("index_queue", "release", source.name, source.token)
         self._require_source(source, state, "imported into")
 
     def queue_length(self) -> tuple[int, int]:
-        """How many sources are in the queue, and how many are claimed."""
+        """The numbers of queued and of claimed sources."""
         with redis_faults(self._url):
             return int(self._client.llen(QUEUE)), int(self._client.llen(CLAIMED))
 
@@ -111,10 +112,10 @@ class RedisImports(RedisIndexBase):
                 pipeline.sismember(DONE_SOURCES, name)
             return [bool(answer) for answer in pipeline.execute()]
 
-    # The life of a source
+    # Sources
 
     def begin_source(self, source: Source, payload: str) -> int:
-        """Begin to enter a source; the place of its container among the crawl's, 0 if it is none."""
+        """Begin to import a source. Return the position of its container, 0 if it has none."""
         words: list[str] = []
         for key, kind in (keys_of.types(source.crawl) | keys_of.source_types(source.name)).items():
             words += (key, kind)
@@ -134,7 +135,7 @@ class RedisImports(RedisIndexBase):
         if answer[0] == b"done":
             raise CrawlStateError(
                 f"The source {source.name} was imported into the index {self._url} before, so it cannot be imported"
-                f" into the crawl {source.crawl}. Purge the crawl that has it first."
+                f" into the crawl {source.crawl}. Purge the crawl that contains it first."
             )
         self._require_start(
             source.crawl, payload, answer[:1] if answer[0] == b"ok" else answer, "imported into"
@@ -148,7 +149,7 @@ class RedisImports(RedisIndexBase):
         urls: Sequence[UrlCapture] = (),
         files: Sequence[str] = (),
     ) -> None:
-        """Enter records of a source that was begun, hidden from all crawls but its own."""
+        """Add records of a begun source. Only its own crawl can find them."""
         if files:
             noted = [word for name in files for word in ("", "", "", name, "")]
             self._require_source(
@@ -174,7 +175,7 @@ class RedisImports(RedisIndexBase):
         needs: Sequence[Need] = (),
         waiting: Sequence[Waiting] = (),
     ) -> None:
-        """End a source: its records are found from now on, its crawl is committed, and its counts are added."""
+        """End a source: its records become visible, its crawl is committed, and its counts are added."""
         staged = waiting_sizes(waiting)
         state = b"again"
         while state == b"again":
@@ -198,12 +199,12 @@ class RedisImports(RedisIndexBase):
         self._merge_source(source.name)
 
     def drop_source(self, source: Source) -> None:
-        """Forget what was entered of a source that has not ended."""
+        """Forget the records of a source that has not ended."""
         state = self._drop(source.name, "owner", source.token)
         self._require_source(source, state, "imported into")
 
     def unfinished_sources(self) -> list[Source]:
-        """Sources that were begun and have not ended, in the order of their names."""
+        """Sources that were begun and have not ended, sorted by name."""
         found = self._begun()
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
@@ -211,13 +212,13 @@ class RedisImports(RedisIndexBase):
                 pipeline.sismember(UNCOMMITTED, source.crawl)
                 pipeline.sismember(COMMITTED, source.crawl)
             answers = pipeline.execute()
-        # Those of a crawl whose cancelling was cut off are being forgotten.
+        # Sources of a crawl whose cancellation was interrupted are being forgotten.
         return [source for place, source in enumerate(found) if any(answers[2 * place : 2 * place + 2])]
 
-    # Revisits that wait
+    # Waiting revisits
 
     def resolve(self) -> int:
-        """Look for the originals of revisits that wait; how many revisits have one now."""
+        """Look up the originals of waiting revisits. Return the number of revisits that were resolved."""
         self._check()
         with redis_faults(self._url):
             merging = cast("list[bytes]", self._client.hkeys(MERGING))
@@ -229,7 +230,7 @@ class RedisImports(RedisIndexBase):
         return resolved + self._resolve_revs()
 
     def import_notes(self) -> ImportNotes:
-        """What was noted of imports."""
+        """The notes on imports."""
         with redis_faults(self._url):
             progress, crawls, size = cast(
                 "list[bytes | None]",
@@ -244,11 +245,11 @@ class RedisImports(RedisIndexBase):
         )
 
     def note_imports(self, notes: ImportNotes) -> None:
-        """Replace what was noted of imports."""
+        """Replace the notes on imports."""
         with redis_faults(self._url):
             last = self._client.get(LAST_IMPORT)
-            # What another program has noted since our last look says that its revisits are to be looked at.
-            is_looked_at = last is None or last == self._client.hget(MARK, "scanned")
+            # If another program has imported since the last scan, its revisits must still be scanned.
+            was_scanned = last is None or last == self._client.hget(MARK, "scanned")
             pipeline = self._client.pipeline()
             if notes.progress is None:
                 pipeline.hdel(TOTALS, "updateProgress")
@@ -262,7 +263,7 @@ class RedisImports(RedisIndexBase):
                 pipeline.delete(LAST_IMPORT)
             else:
                 pipeline.set(LAST_IMPORT, notes.finished)
-                if is_looked_at:
+                if was_scanned:
                     pipeline.hset(MARK, "scanned", notes.finished)
             pipeline.execute()
 
@@ -294,7 +295,7 @@ class RedisImports(RedisIndexBase):
         return sorted(found, key=lambda source: source.name)
 
     def _drop(self, name: str, who: str, token: str | bytes) -> bytes:
-        """Forget a source as its owner or in a cancelling; ``taken`` if it is another process's."""
+        """Forget a source, as its owner or while canceling its crawl; ``taken`` if it belongs to another process."""
         answer = self._run("index_source_drop", name, "begin", who, token)
         if answer == [b"", b"taken"]:
             return b"taken"
@@ -302,7 +303,7 @@ class RedisImports(RedisIndexBase):
             crawl, cursor = answer[0], b"0"
             while True:
                 with redis_faults(self._url):
-                    # Not a number for redis-py 5, which makes one of it.
+                    # redis-py 5 would convert it to a number.
                     cursor, digests = cast(
                         "tuple[bytes, list[bytes]]",
                         self._client.execute_command(
@@ -352,7 +353,7 @@ class RedisImports(RedisIndexBase):
             cursor = b"%d" % int(following)
 
     def _resolve_revs(self) -> int:
-        """Resolve what Browsertrix's importer has noted; its keys are looked for once after each of its imports."""
+        """Resolve the revisits that Browsertrix's importer recorded; scans for its keys once after each of its imports."""
         with redis_faults(self._url):
             finished = cast("bytes | None", self._client.get(LAST_IMPORT))
             if finished is not None and finished != self._client.hget(MARK, "scanned"):
@@ -377,7 +378,7 @@ class RedisImports(RedisIndexBase):
 
 
 def waiting_sizes(waiting: Sequence[Waiting]) -> list[tuple[str, str]]:
-    """For each digest the sizes of the revisits that wait for it: ``SIZE:COUNT,...``."""
+    """For each digest, the sizes of the revisits that wait for it: ``SIZE:COUNT,...``."""
     sizes: dict[str, Counter[int]] = {}
     for revisit in waiting:
         sizes.setdefault(revisit.digest, Counter())[revisit.size] += 1

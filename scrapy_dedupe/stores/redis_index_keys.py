@@ -1,86 +1,86 @@
-"""The keys of the crawl index in Redis or Valkey: Browsertrix's, and ours beside them.
+"""The keys of the crawl index in Redis or Valkey: those of Browsertrix, and additional ones of this package.
 
-Written exactly as Browsertrix does, so that both crawlers can use one index:
+These keys have exactly Browsertrix's format, so that both crawlers can use one index:
 
 ========================  ======  ===============================================================
 ``h:{crawl}``             hash    digest without label -> entry (see :mod:`.index_values`)
 ``h:{crawl}:counts``      hash    ``totalUrls``, ``dupeUrls``, ``conservedSize``, ``totalCrawlSize``
 ``c:{crawl}:wacz``        list    the crawl's containers, JSON with ``filename``, ``hash``, ``size``
-``uncommittedcrawls``     set     crawl ids; ``allcrawls`` the committed ones, whatever else they are in
-``canceledcrawls``        set     those of ``allcrawls`` that Browsertrix's next removal forgets (``--cancelCrawlId`` of a
-                                  committed crawl). An id that is in no other set was canceled by an early version
-                                  of this package
+``uncommittedcrawls``     set     crawl ids; ``allcrawls`` has the committed ones, whatever other sets they are in
+``canceledcrawls``        set     members of ``allcrawls`` that Browsertrix's next removal forgets (``--cancelCrawlId``
+                                  of a committed crawl). An id in no other set was canceled by an early version of
+                                  this package
 ``alldupes``              hash    digest -> the crawl whose record is the original
 ``allcounts``             hash    the sums over the committed crawls; ``updateProgress``, ``removedCrawls``,
                                   ``removedCrawlSize``
-``src:q``                 list    sources to import, JSON (see :mod:`.index_values`); the next one is the last
-``src:qset``              set     the names of those in the queue, with us also of those claimed
+``src:q``                 list    sources to import, JSON (see :mod:`.index_values`); the last item is the next source
+``src:qset``              set     the names of queued sources; this package also keeps claimed ones here
 ``src:d``                 set     names of imported sources and of the containers of committed crawls
-``pending:q``             list    sources that were claimed
-``pending:q:{name}``      string  there for as long as a claim lasts; with us its token
-``rev:{digest}:s``        hash    crawl -> sum of the sizes of revisits that wait for an original, the digest with
-                                  its label; ``rev:{digest}:c`` their number. Read and deleted only
+``pending:q``             list    claimed sources
+``pending:q:{name}``      string  exists as long as a claim is valid; this package stores the token in it
+``rev:{digest}:s``        hash    crawl -> sum of the sizes of revisits that wait for an original; the digest has its
+                                  label. ``rev:{digest}:c``: their number. This package only reads and deletes them
 ``last_update_ts``        string  the time of the last import
 ========================  ======  ===============================================================
 
-Beside them, what Browsertrix has no field for:
+Additional keys, for data that Browsertrix has no field for:
 
 ===========================  ======  ============================================================
-``dedupe:index``             hash    ``format`` 1, ``payload`` ``stored`` or ``decoded`` as long as there are crawls,
-                                     ``scanned``: the ``last_update_ts`` up to which ``rev:`` keys were looked
-                                     for, ``ended``: how many sources have ended, ``swapped``: who last put a new
-                                     merged index in its place
-``dedupe:canceled``          hash    canceled crawl -> when it was started, a space and its software, as they were
+``dedupe:index``             hash    ``format`` 1; ``payload``: ``stored`` or ``decoded``, while there are crawls;
+                                     ``scanned``: the ``last_update_ts`` up to which ``rev:`` keys were searched;
+                                     ``ended``: the number of sources that have ended; ``swapped``: the process that
+                                     last replaced the merged index
+``dedupe:canceled``          hash    canceled crawl -> its start time, a space and its software
 ``dedupe:crawl:{crawl}``     hash    ``started``, ``committed``, ``software``, ``stats`` (JSON), ``incomplete``,
-                                     ``imported``, ``concurrent``, ``replaced`` (by which crawl), ``token``: those
-                                     of the last additions, 8 bytes each; ``committing``, ``canceling``,
-                                     ``resetting``: the token of what is under way or was cut off; ``since`` and
-                                     ``ended``: how many sources of the index had ended when the crawl began, and
-                                     with the last one of its own
-``dedupe:files:{crawl}``     zset    WARC file -> its number from 0. Where a renaming gives two numbers one
-                                     name, that of the second is followed by 0x00 and its number
-``dedupe:where:{crawl}``     hash    first 16 bytes of the packed digest -> place of the record; empty if
-                                     two digests of the crawl should ever begin alike
-``dedupe:urls:{crawl}``      hash    hash of a URL -> what the crawl recorded last of it
+                                     ``imported``, ``concurrent``, ``replaced`` (by this crawl), ``token``: those of
+                                     the last additions, 8 bytes each; ``committing``, ``canceling``, ``resetting``:
+                                     the token of an operation that is running or was interrupted; ``since`` and
+                                     ``ended``: the number of sources of the index that had ended when the crawl
+                                     began, and when its own last source ended
+``dedupe:files:{crawl}``     zset    WARC file -> its number from 0. If a renaming gives two numbers one name, the
+                                     name of the second is followed by 0x00 and its number
+``dedupe:where:{crawl}``     hash    first 16 bytes of the packed digest -> place of the record; empty if two digests
+                                     of the crawl have the same first bytes
+``dedupe:urls:{crawl}``      hash    hash of a URL -> the last capture of the URL in this crawl
 ``dedupe:needs:{crawl}``     set     the containers of other crawls that its revisits refer to
-``dedupe:waiting:{crawl}``   hash    digest -> ``SIZE:COUNT,...`` of the revisits whose original is not known
+``dedupe:waiting:{crawl}``   hash    digest -> ``SIZE:COUNT,...`` of the revisits whose original is unknown
 ``dedupe:waiters``           set     the crawls that have such revisits
 ``dedupe:revs``              set     digests with ``rev:`` keys of another program
 ``dedupe:sources:{crawl}``   set     the names of the sources that were imported into it
-``dedupe:hidden:{crawl}``    hash    WARC file -> the source that alone has it and has not ended, or nothing if
-                                     that was dropped
-``dedupe:report:{crawl}``     string  what was seen during it (see :class:`~.base.ReportStore`); the crawl need not be one
-                                     of the index
+``dedupe:hidden:{crawl}``    hash    WARC file -> the only source that has it, which has not ended; empty if that
+                                     source was dropped
+``dedupe:report:{crawl}``    string  report data (see :class:`~.base.ReportStore`); the crawl need not be in the
+                                     index
 ``dedupe:reports``           set     the crawls that have such a key
-``dedupe:committing``        set     crawls with a commit that is under way or was cut off
+``dedupe:committing``        set     crawls with a commit that is running or was interrupted
 ``dedupe:concurrent``        set     uncommitted crawls whose digests are in ``alldupes`` from the start
 ===========================  ======  ============================================================
 
-Of a source that was begun and has not ended; those in ``dedupe:merging`` have ended, and their URLs and waiting
-revisits are still to be moved to those of their crawl:
+Keys of sources that were begun and have not ended. The sources in ``dedupe:merging`` have ended, but their URLs and
+waiting revisits have not yet been moved to those of their crawl:
 
 ==========================  ======  =============================================================
-``dedupe:begun``            hash    name -> its state (``n`` being entered, ``e`` ending, ``d`` being dropped), then
-                                    ``+`` if the place of its container was added for it, else ``-``, then the
-                                    token of the claim, without a brace, or nothing, then JSON
+``dedupe:begun``            hash    name -> its state (``n`` adding records, ``e`` ending, ``d`` being dropped), then
+                                    ``+`` if the position of its container was added for it, otherwise ``-``, then
+                                    the token of the claim (without a brace) or nothing, then JSON
 ``dedupe:newurls:{name}``   hash    as ``dedupe:urls``
 ``dedupe:newwaits:{name}``  hash    as ``dedupe:waiting``
-``dedupe:entered:{name}``   set     the digests in ``h:{crawl}`` that are its records: no other crawl finds them
-``dedupe:spare:{name}``     hash    digest -> the record that it has too of a digest of another such source
+``dedupe:entered:{name}``   set     the digests in ``h:{crawl}`` that are its records, hidden from other crawls
+``dedupe:spare:{name}``     hash    digest -> its own record of a digest that another such source has added first
 ``dedupe:newfiles:{name}``  set     its WARC files
 ``dedupe:merging``          hash    name -> crawl, of sources that have ended
-``dedupe:claims``           hash    name -> token, of sources that were claimed and are not done; also when the claim
-                                    has lapsed, until another process claims it
+``dedupe:claims``           hash    name -> token, of sources that were claimed and are not done; kept after the claim
+                                    has expired until another process claims the source
 ==========================  ======  =============================================================
 
-While the merged index is made anew:
+Keys that exist while a new merged index is built:
 
 ======================  ======  =================================================================
-``dedupe:rebuilding``   string  who makes it; it lapses with him
-``dedupe:alldupes``     hash    what ``alldupes`` will be
-``dedupe:rebuilt``      set     the crawls that are in it
-``dedupe:removing``     set     the crawls that will not be
-``dedupe:replacing``    hash    a crawl that is replaced -> the crawl whose records it will have
+``dedupe:rebuilding``   string  the process that builds it; expires if the process stops
+``dedupe:alldupes``     hash    the new ``alldupes``
+``dedupe:rebuilt``      set     the crawls that are in the new index
+``dedupe:removing``     set     the crawls that are left out of it
+``dedupe:replacing``    hash    a crawl that is replaced -> the crawl whose records replace its own
 ======================  ======  =================================================================
 """
 
@@ -126,7 +126,7 @@ def wacz(crawl: str) -> str:
 
 
 def meta(crawl: str) -> str:
-    """The key of what is known of a crawl as a whole."""
+    """The key of the metadata of a crawl."""
     return f"dedupe:crawl:{crawl}"
 
 
@@ -141,7 +141,7 @@ def where(crawl: str) -> str:
 
 
 def urls(crawl: str) -> str:
-    """The key of the URLs that a crawl recorded."""
+    """The key of the URLs that a crawl has recorded."""
     return f"dedupe:urls:{crawl}"
 
 
@@ -151,7 +151,7 @@ def needs(crawl: str) -> str:
 
 
 def waiting(crawl: str) -> str:
-    """The key of the payloads that revisits of a crawl name and that are not in the index."""
+    """The key of the payloads that revisits of a crawl refer to and that are not in the index."""
     return f"dedupe:waiting:{crawl}"
 
 
@@ -161,22 +161,22 @@ def hidden(crawl: str) -> str:
 
 
 def sources(crawl: str) -> str:
-    """The key of the names of what was imported into a crawl."""
+    """The key of the names of the sources that were imported into a crawl."""
     return f"dedupe:sources:{crawl}"
 
 
 def report(crawl: str) -> str:
-    """The key of what was seen during a crawl."""
+    """The key of the report data of a crawl."""
     return f"dedupe:report:{crawl}"
 
 
 def entered(name: str) -> str:
-    """The key of the digests that a source has entered."""
+    """The key of the digests that a source has added."""
     return f"dedupe:entered:{name}"
 
 
 def types(crawl: str) -> dict[str, str]:
-    """The keys that a crawl uses, each with the type that it has if it is there."""
+    """The keys that a crawl uses, each with its type."""
     return {
         MARK: "hash",
         meta(crawl): "hash",
@@ -212,7 +212,7 @@ def types(crawl: str) -> dict[str, str]:
 
 
 def source_types(name: str) -> dict[str, str]:
-    """The keys that a source uses, each with the type that it has if it is there."""
+    """The keys that a source uses, each with its type."""
     return {
         f"{CLAIMED}:{name}": "string",
         entered(name): "set",

@@ -1,9 +1,9 @@
-"""The merged index in Redis made anew, for removal and repair.
+"""Rebuilding the merged index in Redis, for removal and repair.
 
-A new ``alldupes`` is made beside the old one from what the crawls hold, batch by batch. Commits, ends of sources,
-concurrent crawls and whatever takes digests out again write to both meanwhile. One script then puts the new one in the
-place of the old one, forgets the crawls that are removed, and counts the sums anew: readers see the index as it was or
-as it is. Whoever is cut off before that has changed nothing that readers see; what is left is overwritten next time.
+A new ``alldupes`` is built next to the old one from the data of the crawls, in batches. Meanwhile commits, ends of
+sources, concurrent crawls and removals of digests write to both. One script then replaces the old one by the new one,
+forgets the removed crawls and recomputes the sums: readers see either the old index or the new one. An interruption
+before this script changes nothing that readers see; the unfinished index is overwritten the next time.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from .base import Original
     from .index_model import OnDone
 
-# A process that is silent for so long has given up; batches take a few milliseconds.
+# A process that does not renew its lease for this time has stopped; batches take a few milliseconds.
 _LEASE_MS = 10_000
 _POLL_S = 0.02
 
 
 class RedisMerged(RedisImports):
-    """The part of an :class:`~.base.IndexStore` that removes and repairs."""
+    """The methods of :class:`~.base.IndexStore` for removal and repair."""
 
     def cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
-        """Forget an uncommitted crawl, with what was entered of sources that have not ended."""
+        """Forget an uncommitted crawl, and the records of its sources that have not ended."""
         self._check()
         answer = self._run("index_cancel", crawl, "begin", secrets.token_hex(8))
         state = text_of(answer[0])
@@ -62,19 +62,19 @@ class RedisMerged(RedisImports):
                 self.cancel(crawl)
         known = [crawl for crawl, state in states.items() if state != "unknown"]
         if known:
-            self._make("purged", known, "purge", *known, on_done=on_done)
+            self._rebuild("purged", known, "purge", *known, on_done=on_done)
 
     def forget_canceled(self, crawl: str) -> None:
-        """Take a canceled crawl out of the list of crawls."""
+        """Remove a canceled crawl from the list of crawls."""
         self._check()
         self._run("index_forget_canceled", crawl)
 
     def unfinished_purge(self) -> list[str]:
-        """None: a purge takes effect and ends in one step."""
+        """Always empty: a purge takes effect and ends in one step."""
         return []
 
     def replace(self, crawl: str, by: str) -> None:
-        """Let a committed crawl have what the uncommitted crawl ``by`` has, and forget that one."""
+        """Replace the data of a committed crawl by that of the uncommitted crawl ``by``, and forget ``by``."""
         self._check()
         with redis_faults(self._url):
             replaced = cast("bytes | None", self._client.hget(keys_of.meta(crawl), "replaced"))
@@ -84,15 +84,15 @@ class RedisMerged(RedisImports):
         for other, wanted in ((crawl, "committed"), (by, "uncommitted")):
             if states[other] != wanted:
                 raise CrawlStateError(state_message(other, states[other], "replaced", self._url))
-        self._make("replaced", [by], "replace", crawl, by, sources={crawl: by})
+        self._rebuild("replaced", [by], "replace", crawl, by, sources={crawl: by})
 
     def rebuild_merged(self) -> None:
-        """Make the merged index anew beside the old one, and put it in its place."""
+        """Build a new merged index, and replace the old one by it."""
         self._check()
-        self._make("rebuilt", [], "rebuild")
+        self._rebuild("rebuilt", [], "rebuild")
 
     def merged_faults(self) -> int:
-        """In how many places the merged index differs from what the committed crawls hold."""
+        """The number of differences between the merged index and the data of the committed crawls."""
         self._check()
         with redis_faults(self._url):
             committed = cast("set[bytes]", self._client.smembers(COMMITTED))
@@ -109,7 +109,7 @@ class RedisMerged(RedisImports):
         return faults
 
     def records(self, crawl: str) -> Iterator[Original]:
-        """The originals of a crawl, in batches, in no order; without those that are hidden."""
+        """The originals of a crawl, in batches and in no particular order; without hidden ones."""
         self._check()
         names: list[bytes] = []
         cursor = b"0"
@@ -158,7 +158,7 @@ class RedisMerged(RedisImports):
             states[crawl] = "canceling" if state == "canceled" and is_canceling else state
         return states
 
-    def _make(
+    def _rebuild(
         self,
         action: str,
         left_out: Sequence[str],
@@ -168,7 +168,7 @@ class RedisMerged(RedisImports):
         on_done: OnDone | None = None,
     ) -> None:
         while True:
-            answer = self._made(left_out, what, words, sources or {}, on_done)
+            answer = self._rebuild_once(left_out, what, words, sources or {}, on_done)
             if answer[0] == b"lost":
                 self._await_other()
                 continue
@@ -176,7 +176,7 @@ class RedisMerged(RedisImports):
                 self._require(text_of(answer[1]), text_of(answer[0]), action)
             return
 
-    def _made(
+    def _rebuild_once(
         self,
         left_out: Sequence[str],
         what: str,
@@ -189,7 +189,7 @@ class RedisMerged(RedisImports):
         self._run("index_merged_begin", who, _LEASE_MS, replaced, by, *left_out)
         crawls = self._in_order_of_commit(frozenset(crawl.encode() for crawl in left_out))
         while True:
-            tell = self._telling([sources.get(text_of(crawl), crawl) for crawl in crawls], on_done)
+            report = self._progress([sources.get(text_of(crawl), crawl) for crawl in crawls], on_done)
             for crawl in crawls:
                 origin = sources.get(text_of(crawl), crawl)
                 cursor = b"0"
@@ -197,7 +197,7 @@ class RedisMerged(RedisImports):
                     cursor, count = self._run(
                         "index_merged_batch", who, _LEASE_MS, crawl, origin, cursor, SCAN_BATCH
                     )
-                    tell(count)
+                    report(count)
                     if cursor in (b"0", b""):
                         break
                 if not cursor:
@@ -217,12 +217,12 @@ class RedisMerged(RedisImports):
             times = dict(zip(committed, pipeline.execute(), strict=True))
             others = cast("set[bytes]", self._client.sunion([CONCURRENT, COMMITTING]))
             marked = cast("set[bytes]", self._client.smembers(MARKED))
-        # What Browsertrix will remove is the original of what no other crawl has.
+        # A crawl that Browsertrix will remove comes last: it must not own payloads that other crawls have too.
         ordered = sorted(committed, key=lambda crawl: (crawl in marked, times[crawl] or b"", crawl))
         return ordered + sorted(others - members - left_out)
 
     def _await_other(self) -> None:
-        """Wait for another process that makes the merged index, until it has done so or is silent."""
+        """Wait until another process that rebuilds the merged index has finished or has stopped."""
         while True:
             with redis_faults(self._url):
                 if not self._client.exists(REBUILDING):

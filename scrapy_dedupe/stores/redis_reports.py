@@ -1,4 +1,4 @@
-"""What was seen during crawls, in Redis or Valkey: keys of :mod:`.redis_index_keys`."""
+"""Report data of crawls in Redis or Valkey. The keys are described in :mod:`.redis_index_keys`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RedisReports:
         self._url = url
 
     def save(self, crawl: str, data: bytes) -> None:
-        """Keep *data* of a crawl, in the place of what was kept of it."""
+        """Save *data* of a crawl, replacing earlier data."""
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
             pipeline.sadd(keys_of.REPORTS, crawl)
@@ -28,12 +28,12 @@ class RedisReports:
             pipeline.execute()
 
     def load(self, crawl: str) -> bytes | None:
-        """What is kept of a crawl; None if there is nothing."""
+        """The data of a crawl; None if there is none."""
         with redis_faults(self._url):
             return cast("bytes | None", self._client.get(keys_of.report(crawl)))
 
     def delete(self, crawl: str) -> None:
-        """Forget what is kept of a crawl."""
+        """Delete the data of a crawl."""
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
             pipeline.delete(keys_of.report(crawl))
@@ -41,7 +41,7 @@ class RedisReports:
             pipeline.execute()
 
     def crawls(self) -> list[str]:
-        """The crawls of which something is kept, in the order of their ids."""
+        """The ids of the crawls with data, in sorted order."""
         with redis_faults(self._url):
             members = cast("set[bytes]", self._client.smembers(keys_of.REPORTS))
         return sorted(text_of(member) for member in members)

@@ -1,7 +1,7 @@
-"""What commands ask of the texts in Redis or Valkey: it looks at every key.
+"""Queries over all seen texts in Redis or Valkey, for commands. They read every key.
 
-The keys are described in :mod:`.redis_content`. Other processes may write meanwhile: what is deleted is what was read,
-and only if it is still the same.
+The keys are described in :mod:`.redis_content`. Other processes may write at the same time: a value is deleted only if
+it is still the one that was read.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ T = TypeVar("T")
 _FORGET = Script("content_forget")
 
 _SCAN_AT_ONCE = 1_000
-# Things that one call forgets, and hashes of buckets that one call looks through.
+# The number of values that one call deletes, and of bucket hashes that one call checks.
 _FORGET_AT_ONCE = 500
 _HASHES_AT_ONCE = 20
 
 
 class _Text(NamedTuple):
-    """A text and its first capture. ``value`` is how that is kept, ``place`` stands for the crawl."""
+    """A text and its first capture. ``value`` is the stored form, ``place`` the position of the crawl in the list."""
 
     digest: bytes
     value: bytes
@@ -47,7 +47,7 @@ class _Text(NamedTuple):
 
 
 class RedisSurvey:
-    """Looks through the texts under *prefix*. Errors are those of redis-py, or the store's."""
+    """Queries the texts under *prefix*. Raises the exceptions of redis-py and store errors."""
 
     def __init__(self, client: redis.Redis, prefix: bytes, scripts: ScriptCaller) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class RedisSurvey:
         self._scripts = scripts
 
     def captures(self, url: str, lifetime_ms: int) -> list[tuple[SeenText, TextMatch | None]]:
-        """As :meth:`~.base.ContentStore.captures`, with 0 for texts that are remembered for ever."""
+        """As :meth:`~.base.ContentStore.captures`; a *lifetime_ms* of 0 means that texts are kept permanently."""
         its_url = raw(url)
         known = {
             text.digest: SeenText(text.digest, url, self._crawl(text.place).decode(), text.seen_ms)
@@ -118,11 +118,11 @@ class RedisSurvey:
     def count(self, before_ms: int | None, crawl: str | None) -> int:
         """As :meth:`~.base.ContentStore.count`."""
         is_meant = self._first_captures(before_ms, crawl)
-        # A scan may give a key twice.
+        # A scan may return a key twice.
         return len({text.digest for text in self._texts() if is_meant(text.seen_ms, text.place)})
 
     def statistics(self) -> dict[str, int]:
-        """As :meth:`~.base.ContentStore.statistics`. Counters would go wrong when the server lets texts expire."""
+        """As :meth:`~.base.ContentStore.statistics`. Stored counters would be wrong after the server expires texts."""
         pending = [text.is_pending for text in self._texts()]
         return {
             "texts": len(pending),
@@ -132,10 +132,10 @@ class RedisSurvey:
         }
 
     def _first_captures(self, before_ms: int | None, crawl: str | None) -> Callable[[int, bytes], bool]:
-        """Whether a first capture of that time and crawl is meant."""
+        """Return a function that tests whether a first capture with this time and crawl is selected."""
         place = None
         if crawl is not None:
-            # An unknown crawl has no texts, and an empty place is nobody's.
+            # An unknown crawl has no texts, and no crawl has an empty position.
             place = cast("bytes | None", self._client.hget(cast("str", self._key(b"i")), crawl)) or b""
         return lambda ms, its_place: (
             (before_ms is None or ms < before_ms) and (place is None or its_place == place)
@@ -145,7 +145,7 @@ class RedisSurvey:
         return self._prefix + kind + name
 
     def _names(self, kind: bytes) -> Iterator[bytes]:
-        """What comes after the prefix and *kind* in each key of this kind."""
+        """The keys of this kind, without the prefix and *kind*."""
         start = self._key(kind)
         for key in self._client.scan_iter(match=start + b"*", count=_SCAN_AT_ONCE):
             yield key[len(start) :]
@@ -202,7 +202,7 @@ class RedisSurvey:
 def seen_text(
     digest: bytes, first: bytes, crawl: bytes, had_this_url: object, similarity: float = 1.0
 ) -> TextMatch:
-    """A text whose first capture is kept as *first*."""
+    """A text match from the stored form of a first capture."""
     state, seen_ms, _, url = first.split(b" ", 3)
     return TextMatch(
         digest=digest,
@@ -216,7 +216,7 @@ def seen_text(
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """*items* in lists of at most *size*."""
+    """Split *items* into lists of at most *size* items."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch

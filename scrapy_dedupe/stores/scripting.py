@@ -1,8 +1,8 @@
-"""Lua scripts, called on one connection with as little between as can be.
+"""Calls of Lua scripts on one connection, with low overhead.
 
-A call through redis-py's pool, its retries and its encoding of each argument costs two to three times the round
-trip itself. Here the command is put together at once, for one connection that is taken from the client's pool and
-kept.
+A call through redis-py's pool, retries and encoding of arguments takes two to three times as long as the round trip
+itself. This module builds the command in one step and uses one connection, which it takes from the client's pool and
+keeps.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Script:
     """The script ``scripts/NAME.lua``, with one key.
 
-    ``ARGV[1]`` is ``"1"`` when the server may have run this very call before, since the connection broke after it
-    was sent, else ``"0"``.
+    ``ARGV[1]`` is ``"1"`` if the server may have run this call already because the connection broke after the call
+    was sent, otherwise ``"0"``.
     """
 
     def __init__(self, name: str) -> None:
@@ -34,7 +34,7 @@ class Script:
 
 
 class PreparedCall:
-    """A script with its key and its first arguments, for two more, put together once for many calls."""
+    """A script with its key and first arguments, prepared for many calls with two more arguments each."""
 
     __slots__ = ("arguments", "key", "packed", "script")
 
@@ -47,11 +47,10 @@ class PreparedCall:
 
 
 class ScriptCaller:
-    """Runs scripts for ``redis``, whose faults are told with ``url``. May be used by several threads.
+    """Runs scripts for ``redis``. Error messages contain ``url``. Thread-safe.
 
-    A connection that broke is opened again once, as by :func:`~scrapy_dedupe.stores.redis.connect`; a server
-    that is silent is not asked twice. A client of a cluster is asked in its own way. Answers are bytes,
-    numbers and lists of them.
+    A broken connection is reopened once, as by :func:`~scrapy_dedupe.stores.redis.connect`; a call that times out is
+    not retried. A cluster client runs the commands itself. Answers are bytes, numbers and lists of them.
     """
 
     def __init__(self, redis: Redis, url: str) -> None:
@@ -62,12 +61,12 @@ class ScriptCaller:
         self._connection: Any = None
 
     def run(self, script: Script, key: bytes, *arguments: bytes) -> Any:
-        """What the script answers. Raises the two store errors."""
+        """Run the script and return its answer. Raises the two store errors."""
         packed = _pack(b"EVALSHA", script.sha, b"1", key, b"0", *arguments)
         return self._run(packed, script, key, arguments)
 
     def run_prepared(self, call: PreparedCall, one: bytes, two: bytes) -> Any:
-        """The same, with two arguments after those that are prepared."""
+        """As :meth:`run`, with two arguments after the prepared ones."""
         packed = b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (call.packed, len(one), one, len(two), two)
         return self._run(packed, call.script, call.key, (*call.arguments, one, two))
 
@@ -79,16 +78,16 @@ class ScriptCaller:
                 try:
                     return self._send(packed, script, key, arguments)
                 except NoScriptError:
-                    # SCRIPT FLUSH, another server behind the name, or simply the first call: it has not run.
+                    # The script was not run: first call, SCRIPT FLUSH, or another server with this name.
                     packed = _pack(b"EVAL", script.text, b"1", key, b"0", *arguments)
                     return self._send(packed, script, key, arguments)
         except (RedisError, OSError):
-            # The context manager around each call would cost as much as making a fingerprint.
+            # A context manager around each call would take as long as computing a fingerprint.
             with redis_faults(self._url):
                 raise
 
     def close(self) -> None:
-        """Give the connection back to the pool. The next call takes one again."""
+        """Return the connection to the pool. The next call takes a new one."""
         with self._lock, redis_faults(self._url):
             if self._client is not None:
                 self._client.close()
@@ -108,12 +107,12 @@ class ScriptCaller:
             return connection.read_response(disable_decoding=True)
         except RedisConnectionError:
             connection.disconnect()
-        # With its text: the server may have been started again since it ran the call.
+        # Send the text of the script: the server may have been restarted since it ran the call.
         connection.send_packed_command([_pack(b"EVAL", script.text, b"1", key, b"1", *arguments)])
         return connection.read_response(disable_decoding=True)
 
     def _run_in_cluster(self, script: Script, key: bytes, arguments: tuple[bytes, ...]) -> Any:
-        # It sends calls again by itself, and does not say so.
+        # A cluster client repeats calls on its own and does not report it, so each call may be a repetition.
         try:
             return self._redis.execute_command("EVALSHA", script.sha, 1, key, b"1", *arguments)
         except NoScriptError:

@@ -1,11 +1,11 @@
 """The embedded store: one SQLite file in WAL mode, for several processes at once.
 
-The file carries ``application_id`` 0x64647031 ("ddp1") and ``user_version``, the version of its tables. A
-file with another application id, or with a newer version, is refused and left untouched. The tables
-themselves are described in :mod:`.sqlite_content_tables` and :mod:`.sqlite_index`.
+The file has the ``application_id`` 0x64647031 ("ddp1") and a ``user_version``, the version of its tables. A file with
+another application id or a newer version is rejected and left unchanged. The tables are described in
+:mod:`.sqlite_content_tables` and :mod:`.sqlite_index_tables`.
 
-Durability: ``synchronous=NORMAL``. A killed process loses nothing; after a power failure the last
-transactions may be missing, but the file is sound.
+Durability: ``synchronous=NORMAL``. A kill of the process loses nothing. After a power failure the last transactions
+may be missing, but the file is consistent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x64647031
 
-# 1: first version. 2: texts can be pending and take less room; captures and signatures say more.
+# 1: first version. 2: texts can be pending and need less space; captures and signatures have more fields.
 SCHEMA_VERSION = 2
 
 _PAGE_BYTES = 2_048
@@ -43,10 +43,9 @@ CREATE TABLE IF NOT EXISTS probe (word TEXT PRIMARY KEY) WITHOUT ROWID;
 
 
 class SqliteStore:
-    """An open SQLite store. Raises :class:`StoreUnavailable` or :class:`StoreRefused` when it cannot be used.
+    """An open SQLite store. Raises :class:`StoreUnavailable` or :class:`StoreRefused` if it is unusable.
 
-    With ``create=False`` a missing file is an error. The connection may travel between threads, but is used
-    by one at a time.
+    With ``create=False`` a missing file is an error. Several threads may use the connection, but only one at a time.
     """
 
     def __init__(self, location: StoreLocation | str, *, timeout_s: float = 5.0, create: bool = True) -> None:
@@ -58,11 +57,11 @@ class SqliteStore:
         self._path = path = location.path.absolute()
         try:
             if path.is_dir():
-                raise StoreRefused(f"The store {self.url} is a folder. Name a file in DEDUPE_STORE_URL.")
+                raise StoreRefused(f"The store {self.url} is a directory. Name a file in DEDUPE_STORE_URL.")
             if not create and not path.exists():
                 raise StoreUnavailable(
-                    f"There is no store {self.url}: the file {path} does not exist. The first crawl makes it; if there was"
-                    " one, go to the folder of the project, or name the store (--store, or DEDUPE_STORE_URL)."
+                    f"There is no store {self.url}: the file {path} does not exist. The first crawl creates it. If it exists"
+                    " elsewhere, change to the directory of the project, or name the store (--store, DEDUPE_STORE_URL)."
                 )
             if create:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,18 +84,18 @@ class SqliteStore:
         self.reports = SqliteReports(self._connection, self.url)
 
     def _prepare(self) -> None:
-        # In one transaction, since another process may be making the file at this moment.
+        # One transaction, since another process may be creating the file now.
         self._connection.execute("BEGIN")
         try:
             version = self._format()
         finally:
-            # SQLite has ended the transaction itself if the disk is full.
+            # SQLite rolls back the transaction itself if the disk is full.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-        # Of a new file alone. A text goes into some twenty pages, and each is written whole at its commit.
+        # The page size affects only new files. A text changes about twenty pages, which a commit writes completely.
         self._connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
         self._connection.execute("PRAGMA synchronous=NORMAL")
-        # Pages that are written again and again go from the log into the file less often: a third more texts a second.
+        # Pages that change often are copied less often from the log into the file: a third more texts per second.
         self._connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         self._connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
         if version < SCHEMA_VERSION:
@@ -104,19 +103,19 @@ class SqliteStore:
         self._enter_wal()
 
     def _format(self) -> int:
-        """The version of the tables, 0 in a new file. Raises :class:`StoreRefused` if it is not for us to use."""
+        """The version of the tables, 0 in a new file. Raises :class:`StoreRefused` for a file that must not be used."""
         application = self._number("application_id")
         version = self._number("user_version")
         if application != APPLICATION_ID:
             tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if application or version or tables:
                 raise StoreRefused(
-                    f"The file of the store {self.url} is an SQLite database of something else. It was left as"
-                    " it is; name another file in DEDUPE_STORE_URL."
+                    f"The file of the store {self.url} is an SQLite database of another program. It was left"
+                    " unchanged; name another file in DEDUPE_STORE_URL."
                 )
         elif version > SCHEMA_VERSION:
             raise StoreRefused(
-                f"The store {self.url} has format {version}, this version of scrapy-dedupe reads formats up to"
+                f"The store {self.url} has format {version}; this version of scrapy-dedupe reads formats up to"
                 f" {SCHEMA_VERSION}. Upgrade scrapy-dedupe, or name another file in DEDUPE_STORE_URL."
             )
         return version
@@ -124,7 +123,7 @@ class SqliteStore:
     def _make_tables(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            # Another process may have been here while this one waited for the lock.
+            # Another process may have created them while this one waited for the lock.
             if self._format() == 1:
                 self._run(sqlite_content_tables.MIGRATION_FROM_1)
             self._run(_SCHEMA)
@@ -137,12 +136,12 @@ class SqliteStore:
             raise
 
     def _run(self, script: str) -> None:
-        # executescript() would end the transaction first.
+        # executescript() would commit the transaction first.
         for statement in script.split(";"):
             self._connection.execute(statement)
 
     def _enter_wal(self) -> None:
-        # SQLite does not wait for the lock that this change of mode needs, whatever the time-out is.
+        # SQLite does not wait for the lock that this change of mode needs, whatever the timeout is.
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -158,15 +157,15 @@ class SqliteStore:
         return int(self._connection.execute(f"PRAGMA {pragma}").fetchone()[0])
 
     def probe(self) -> None:
-        """Write, read and delete a value, and see that the file is still the one that was opened."""
+        """Write, read and delete a value, and check that the file is still the one that was opened."""
         try:
             is_there = os.path.samestat(self._opened, self._path.stat())
         except OSError:
             is_there = False
         if not is_there:
             raise StoreUnavailable(
-                f"The file of the store {self.url} was removed or replaced while it was open; what was written"
-                " since is lost."
+                f"The file of the store {self.url} was removed or replaced while it was open; data written since then"
+                " is lost."
             )
         with sqlite_faults(self.url):
             self._connection.execute("BEGIN IMMEDIATE")
@@ -180,7 +179,9 @@ class SqliteStore:
                     self._connection.execute("ROLLBACK")
                 raise
             if found != 1:
-                raise StoreUnavailable(f"The store {self.url} did not give back what was written into it.")
+                raise StoreUnavailable(
+                    f"The store {self.url} did not return the value that was written to it."
+                )
 
     def close(self) -> None:
         """Close the file. Safe to repeat."""

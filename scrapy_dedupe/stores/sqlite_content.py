@@ -1,7 +1,7 @@
-"""The texts in SQLite; :mod:`.sqlite_content_tables` describes the tables.
+"""Seen texts in SQLite; :mod:`.sqlite_content_tables` describes the tables.
 
-The connection is in autocommit mode. What belongs together is one transaction; one that writes takes the write lock
-first, so that several processes can share a file.
+The connection is in autocommit mode. Related statements share one transaction; a writing transaction takes the write
+lock first, so that several processes can share a file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from .base import OnForgotten, Signature
 
-# Scheme, rest, number of the crawl, milliseconds, whether pending.
+# Scheme, rest, number of the crawl, milliseconds, and whether it is pending.
 _First: TypeAlias = tuple[int, str | bytes, int, int, int]
 
-# Values in one list of a statement.
+# The number of values in one list of a statement.
 _AT_ONCE = 512
-# Rows that one transaction of a purge deletes, so that other processes are not kept waiting.
+# The number of rows that one transaction of a purge deletes; larger ones would block other processes for too long.
 _PURGE_AT_ONCE = 10_000
 
 _WITHOUT_TEXT = "NOT EXISTS (SELECT 1 FROM content_first AS first WHERE first.digest = {}.digest)"
@@ -138,7 +138,7 @@ class SqliteContent:
     ) -> int:
         self._on_forgotten = on_forgotten
         where, values = first_captures(before_ms, crawl)
-        # A text that is confirmed meanwhile moves from the first table to the second.
+        # The order matters: a text that is confirmed meanwhile moves from the first table to the second.
         purged = self._sweep("content_pending", ["digest"], where, values)
         purged += self._sweep("content_texts", ["digest"], where, values)
         self._sweep("content_signatures", ["digest"], _WITHOUT_TEXT.format("content_signatures"))
@@ -187,7 +187,7 @@ class SqliteContent:
             }
 
     def flush(self) -> None:
-        """Move everything from the write-ahead log into the file and sync it."""
+        """Copy everything from the write-ahead log into the file and sync it."""
         with sqlite_faults(self._url):
             self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
 
@@ -207,34 +207,34 @@ class SqliteContent:
     def _transaction(self, begin: str) -> Iterator[None]:
         with sqlite_faults(self._url):
             if self._connection.in_transaction:
-                # Not even the rollback went through the last time.
+                # The rollback of the previous transaction has failed.
                 self._connection.execute("ROLLBACK")
             self._connection.execute(begin)
             try:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
-                # Numbers of crawls that were not written may be given again.
+                # Crawl numbers that were not written may be assigned again.
                 self._numbers.clear()
                 self._ids.clear()
-                # SQLite may have rolled back by itself, as it does when the disk is full.
+                # SQLite may have rolled back by itself, for example because the disk is full.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
 
     def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        """All rows of *statement*, which has a list of *values* in place of ``{}``."""
+        """All rows of *statement*, in which a list of *values* replaces ``{}``."""
         rows: list[Any] = []
         for start in range(0, len(values), _AT_ONCE):
             some = values[start : start + _AT_ONCE]
-            # Few lengths, so that the statements are still prepared the next time.
+            # Only a few lengths occur, so that prepared statements are reused.
             length = 1 << (len(some) - 1).bit_length()
             padded = [*some, *[some[-1]] * (length - len(some))]
             rows += self._connection.execute(statement.format(", ".join("?" * length)), padded)
         return rows
 
     def _sweep(self, table: str, key: list[str], condition: str, values: Sequence[Any] = ()) -> int:
-        """Delete the rows for which *condition* is true, without keeping others waiting. How many."""
+        """Delete the rows for which *condition* is true, in small transactions. Return their number."""
         columns, places = ", ".join(key), ", ".join("?" * len(key))
         select = f"SELECT {columns} FROM {table} WHERE {condition}"  # noqa: S608
         delete = f"DELETE FROM {table} WHERE ({columns}) = ({places}) AND {condition}"  # noqa: S608
@@ -268,7 +268,7 @@ class SqliteContent:
     def _answer(
         self, digest: bytes, first: _First | None, capture: SeenText, similarity: float = 1.0
     ) -> TextMatch | None:
-        """The first capture of the text *digest*, unless it is forgotten, or is this page itself in hand."""
+        """The first capture of the text *digest*, unless it has expired or is this page in an earlier attempt."""
         if first is None or self._is_forgotten(first[3], capture):
             return None
         if first[4] and first[:2] == split_url(capture.url):
@@ -321,7 +321,7 @@ class SqliteContent:
         return (*split_url(capture.url), self._crawl_number(capture.crawl), capture.seen_ms, int(pending))
 
     def _insert(self, table: str, first: dict[bytes, _First]) -> None:
-        # In the order of the digests, neighbours share a page.
+        # In the order of the digests, since neighbours share a page.
         self._connection.executemany(
             f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?)",  # noqa: S608
             [(digest, *row[:4]) for digest, row in sorted(first.items())],
@@ -356,7 +356,7 @@ class SqliteContent:
         if gone:
             self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
         if released:
-            # Its buckets stay: without a signature they lead nowhere, until another text goes into them.
+            # Its buckets are kept: without a signature they are ignored until another text replaces them.
             self._connection.executemany(
                 "DELETE FROM content_signatures WHERE digest = ?", [(digest,) for digest in released]
             )
@@ -406,7 +406,7 @@ class SqliteContent:
                 new_buckets.update(its_buckets)
             answers.append(answer)
         if new_kept:
-            # In their order, neighbours share a page.
+            # In sorted order, since neighbours share a page.
             many = self._connection.executemany
             many("INSERT OR REPLACE INTO content_signatures VALUES (?, ?)", sorted(new_kept.items()))
             many("INSERT OR REPLACE INTO content_bands VALUES (?, ?)", sorted(new_buckets.items()))

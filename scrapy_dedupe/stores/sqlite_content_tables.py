@@ -1,24 +1,24 @@
-"""The tables of the texts in SQLite.
+"""The tables of the seen texts in SQLite.
 
 =========================  ====================================================================================
 ``content_parameters``     name and value of each parameter of the near layer
-``content_crawls``         crawl ids, kept once; the number stands for them elsewhere
+``content_crawls``         crawl ids; other tables refer to them by number
 ``content_texts``          digest (16 bytes) of a text, and its first capture: URL, crawl, and time in milliseconds
-                           since the epoch. Of the URL, ``scheme`` is 0 for ``https://``, 1 for ``http://`` and 2
-                           for none of them, and ``rest`` what comes after it: text, or bytes if it is no sound Unicode
-``content_pending``        the same of the texts whose page has not gone through. A text is in one of the two tables
-``content_captures``       other captures of a text: the first 16 bytes of BLAKE2b of the URL, digest, what was decided
-                           (``kind``, the original's digest if it is another one, similarity), crawl and time. The
-                           first capture of a text is here too if it is a copy of another text
+                           since the epoch. The URL is split into ``scheme`` (0 for ``https://``, 1 for ``http://``, 2
+                           for anything else) and ``rest``, which is text, or bytes if it contains lone surrogates
+``content_pending``        the same for texts whose page has not succeeded yet. A text is in one of the two tables
+``content_captures``       other captures of a text: the first 16 bytes of BLAKE2b of the URL, digest, verdict
+                           (``kind``, the original's digest if it differs, similarity), crawl and time. The first
+                           capture of a text is here too if it is a copy of another text
 ``content_signatures``     digest of each kept text and its row bytes: those of the whole text, then those of
-                           the part that is no template, if they differ
+                           the text without the template, if they differ
 ``content_bands``          band hash, as a signed 64-bit number (big-endian), and the digest of the last text
                            that was kept in this bucket
-``content_templates``      host, and what is known of its template (:mod:`scrapy_dedupe.content.template`)
+``content_templates``      host, and its template (:mod:`scrapy_dedupe.content.template`)
 =========================  ====================================================================================
 
-A table of its own for what is pending is small enough to stay in memory: a new text costs one write at a random place
-of the big table, not one when it is claimed and another when its page has gone through.
+The separate table of pending texts is small enough to stay in memory. A new text therefore costs one write at a random
+position of the big table, instead of one when it is claimed and another when its page succeeds.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ CREATE TABLE IF NOT EXISTS content_templates (host PRIMARY KEY, template BLOB NO
 
 SCHEMA = f"{_TEXTS};{_OTHERS}"
 
-# Format 1 said too little of captures and signatures; its texts are kept. URLs are cut as bytes, since SQLite's
-# functions for text stop at a NUL; a part of no bytes is NULL to them.
+# Format 1 had too few fields for captures and signatures; its texts are kept. URLs are split as bytes, since SQLite's
+# text functions stop at a NUL; they return NULL for an empty part.
 _FROM_1 = """
 DROP TABLE content_captures;
 DROP TABLE content_signatures;
@@ -84,7 +84,7 @@ _SCHEMES = ("https://", "http://", "")
 
 
 def split_url(url: str) -> tuple[int, str | bytes]:
-    """Scheme and rest of a URL, as they are kept."""
+    """Scheme and rest of a URL, as stored."""
     if url.startswith("https://"):
         return 0, kept_text(url[8:])
     if url.startswith("http://"):
@@ -93,7 +93,7 @@ def split_url(url: str) -> tuple[int, str | bytes]:
 
 
 def kept_text(text: str) -> str | bytes:
-    """As SQLite takes it: text, or bytes if it is no sound Unicode."""
+    """The form that SQLite can store: text, or bytes if the text contains lone surrogates."""
     if text.isascii():
         return text
     try:
@@ -104,12 +104,12 @@ def kept_text(text: str) -> str | bytes:
 
 
 def joined_url(scheme: int, rest: str | bytes) -> str:
-    """The URL that :func:`split_url` took apart."""
+    """The URL of a scheme and rest; reverses :func:`split_url`."""
     return _SCHEMES[scheme] + (rest if isinstance(rest, str) else rest.decode("utf-8", "surrogatepass"))
 
 
 def first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list[Any]]:
-    """A condition on first captures, and its values."""
+    """An SQL condition on first captures, and its values."""
     conditions, values = ["1"], list[Any]()
     if before_ms is not None:
         conditions.append("seen_ms < ?")

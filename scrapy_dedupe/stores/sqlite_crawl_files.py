@@ -1,7 +1,7 @@
-"""What lies under a crawl in SQLite: its records, captures of URLs, files, containers, needs, revisits that wait, and counts.
+"""The data of a crawl in SQLite: records, captures of URLs, files, containers, needs, waiting revisits, and counts.
 
-Functions on a connection and the number of a crawl, or of a part of one; a transaction around them is the caller's.
-The tables are described in :mod:`.sqlite_index_tables`.
+The functions take a connection and the number of a crawl or of a part of one. The caller provides the transaction. The
+tables are described in :mod:`.sqlite_index_tables`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INSERT INTO original (id, digest, wacz_index, date, url, size, record, file, "of
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-# Every version of SQLite takes so many parameters, and two more.
+# Every version of SQLite allows this number of parameters and two more.
 _LOOKED_UP_AT_ONCE = 500
 
 _ADDED_BEFORE = """
@@ -41,7 +41,7 @@ ON CONFLICT (hash, crawl) DO UPDATE SET capture = excluded.capture
 
 _ADD_LATEST_URL = _ADD_URL.replace("= excluded.capture", "= max(capture, excluded.capture)")
 
-# No packed digest of five bytes begins so.
+# No packed digest of five bytes starts with this byte.
 _REFERENCE = b"\x01"
 
 _ADD_WAITING = """
@@ -53,10 +53,10 @@ ON CONFLICT (crawl, digest, size) DO UPDATE SET revisits = revisits + excluded.r
 def add_originals(
     connection: sqlite3.Connection, number: int, crawl: int, originals: Sequence[Original]
 ) -> dict[bytes, int]:
-    """Enter records under a crawl or under a part of it, those apart whose payload it has already.
+    """Add records to a crawl or to a part of it, except those whose payload it has already.
 
-    Gives the packed digests of those that were entered, with their running numbers. What another part of the crawl has
-    counts as soon as that one has ended: until then it may still be forgotten.
+    Returns the packed digests of the added records, with their running numbers. Records of another part of the crawl
+    count only after that part has ended: until then it may still be forgotten.
     """
     first = number << _SHIFT
     row = connection.execute(
@@ -96,7 +96,7 @@ def add_originals(
 def _added_before(
     connection: sqlite3.Connection, number: int, crawl: int, digests: Sequence[bytes]
 ) -> set[bytes]:
-    """Of some digests those that the crawl or part has already, and others that begin like one of them."""
+    """The digests that the crawl or part has already, and others with the same first bytes."""
     known: set[bytes] = set()
     for first in range(0, len(digests), _LOOKED_UP_AT_ONCE):
         beginnings = [digest[:8] for digest in digests[first : first + _LOOKED_UP_AT_ONCE]]
@@ -113,9 +113,9 @@ def add_urls(
     *,
     latest: bool = False,
 ) -> None:
-    """Enter captures of URLs: of each the last one, or with ``latest`` the one with the latest date.
+    """Add captures of URLs: the last one of each URL, or with ``latest`` the one with the latest date.
 
-    ``entered`` is what :func:`add_originals` gave for the same crawl or part.
+    ``entered`` is the result of :func:`add_originals` for the same crawl or part.
     """
     rows = []
     for capture in urls:
@@ -127,7 +127,7 @@ def add_urls(
 
 
 def whole_capture(connection: sqlite3.Connection, number: int, value: bytes) -> bytes:
-    """A capture as it was packed, with its digest; without one if the record that has it is not there."""
+    """A packed capture with its digest; without the digest if the record that holds it is missing."""
     end = 9 + value[8] if len(value) > 8 else 9
     if len(value) - end != 5 or value[end : end + 1] != _REFERENCE:
         return value
@@ -139,7 +139,7 @@ def whole_capture(connection: sqlite3.Connection, number: int, value: bytes) -> 
 
 
 def add_waiting(connection: sqlite3.Connection, number: int, waiting: Sequence[Waiting]) -> None:
-    """Note revisits whose originals are not in the index."""
+    """Record revisits whose originals are not in the index."""
     revisits = Counter((revisit.digest, revisit.size) for revisit in waiting)
     connection.executemany(
         _ADD_WAITING,
@@ -148,7 +148,7 @@ def add_waiting(connection: sqlite3.Connection, number: int, waiting: Sequence[W
 
 
 def add_counts(connection: sqlite3.Connection, crawl: int, counts: Counts) -> None:
-    """Add to the counts of a crawl."""
+    """Add *counts* to those of a crawl."""
     if counts != Counts():
         connection.execute(
             "UPDATE crawl SET total_urls = total_urls + ?, dupe_urls = dupe_urls + ?,"
@@ -164,7 +164,7 @@ def numbers_of(counts: Counts) -> tuple[int, int, int, int]:
 
 
 def file_number(connection: sqlite3.Connection, crawl: int, name: str) -> int:
-    """The number of a WARC file, which is added if it is new."""
+    """The number of a WARC file. The file is added if it is new."""
     number = _number(connection, "crawl_file", "name", crawl, name)
     if number is None:
         number = _following(connection, "crawl_file", crawl)
@@ -177,7 +177,7 @@ def file_number(connection: sqlite3.Connection, crawl: int, name: str) -> int:
 def rename_file(
     connection: sqlite3.Connection, crawl: str, numbers: Sequence[int], old: str, new: str
 ) -> bool:
-    """Give a WARC file of the crawl, which lies under these numbers, another name. False if it has neither."""
+    """Rename a WARC file of the crawl in all of these numbers (crawl and parts). False if none has the file."""
     is_known = False
     for number in numbers:
         renamed = connection.execute(
@@ -194,7 +194,7 @@ def rename_file(
 
 
 def container_number(connection: sqlite3.Connection, crawl: int, filename: str) -> int:
-    """The number of a container, which is added if it is new."""
+    """The number of a container. The container is added if it is new."""
     number = _number(connection, "crawl_container", "filename", crawl, filename)
     if number is None:
         number = _following(connection, "crawl_container", crawl)
@@ -208,7 +208,7 @@ def container_number(connection: sqlite3.Connection, crawl: int, filename: str) 
 def set_container(
     connection: sqlite3.Connection, crawl: int, filename: str, sha256_hex: str | None, size: int
 ) -> None:
-    """Note hash and size of a container, which is added if it is new."""
+    """Record hash and size of a container. The container is added if it is new."""
     place = container_number(connection, crawl, filename)
     connection.execute(
         "UPDATE crawl_container SET hash = ?, size = ? WHERE crawl = ? AND number = ?",
@@ -217,7 +217,7 @@ def set_container(
 
 
 def drop_container(connection: sqlite3.Connection, crawl: int, filename: str) -> None:
-    """Forget a container that is not packed, if it is the last one: those behind it have to keep their places."""
+    """Forget a container that is not packed, if it is the last one: the positions of later ones must not change."""
     connection.execute(
         "DELETE FROM crawl_container WHERE crawl = ?1 AND filename = ?2"
         " AND number = (SELECT max(number) FROM crawl_container WHERE crawl = ?1) AND size IS NULL",
@@ -241,7 +241,7 @@ def containers_of(connection: sqlite3.Connection, crawl: int | None) -> list[dic
 
 
 def add_needs(connection: sqlite3.Connection, crawl: int, needs: Sequence[Need]) -> None:
-    """Note what the crawl needs, each once."""
+    """Record the needs of a crawl, each once."""
     connection.executemany(
         "INSERT OR IGNORE INTO crawl_need (crawl, other, wacz_index, file) VALUES (?, ?, ?, ?)",
         [(crawl, need.crawl, need.wacz_index, need.file or "") for need in needs],
@@ -249,7 +249,7 @@ def add_needs(connection: sqlite3.Connection, crawl: int, needs: Sequence[Need])
 
 
 def needs_of(connection: sqlite3.Connection, crawl: int | None) -> list[Need]:
-    """What the crawl needs, in order."""
+    """The needs of a crawl, sorted."""
     rows = connection.execute("SELECT other, wacz_index, file FROM crawl_need WHERE crawl = ?", (crawl,))
     return sorted((Need(other, wacz_index, file or None) for other, wacz_index, file in rows), key=need_order)
 

@@ -1,6 +1,6 @@
 """The crawl index in SQLite. Its tables are described in :mod:`.sqlite_index_tables`.
 
-A crawl is changed in one transaction a call. What is forgotten goes out of sight in one, and is deleted in many
+Each call that changes a crawl is one transaction. Forgotten data is hidden in one transaction and deleted in many
 small ones afterwards, so that other processes need not wait long.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "SqliteIndex"]
 
-# Rows that are out of sight have ids that no crawl has, so the id tells what is the crawl's own.
+# Hidden rows have ids that no crawl has, so the id identifies the crawl's own rows.
 _FIND = """
 SELECT coalesce(m.id, c.id), o.wacz_index, o.date, o.url, o.size, o.record, f.name, o."offset",
 c.commit_order, o.id
@@ -56,18 +56,18 @@ WHERE u.hash = ?1 AND (c.state = 'committed' OR coalesce(m.id, c.id) = ?2)
 class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
     """An :class:`~.base.IndexStore` on an autocommit connection, used by one thread at a time.
 
-    ``unreadable`` counts the stored values that were passed over because they do not parse.
+    ``unreadable`` counts the stored values that were skipped because they cannot be parsed.
     """
 
-    # Life of a crawl
+    # Crawls
 
     def start(self, crawl: str, payload: str, *, concurrent: bool = False) -> None:
-        """Begin a crawl, or go on with one that is not committed."""
+        """Begin a crawl, or continue one that is not committed."""
         with self._transaction():
             mode = self._other_payload(payload)
             if mode is not None:
                 raise StoreRefused(
-                    f"The index {self._url} holds digests of {mode} payloads, this crawl makes those of {payload} ones."
+                    f"The index {self._url} holds digests of {mode} payloads; this crawl computes digests of {payload} payloads."
                     f' Set DEDUPE_PAYLOAD = "{mode}", or use another index (DEDUPE_INDEX_URL).'
                 )
             _, state, imported = self._row(crawl)
@@ -81,13 +81,13 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
     def find(self, crawl: str, digests: Sequence[str], *, lasting: bool = False) -> list[Original | None]:
         """Look up payloads: in the crawl itself first, then in committed and concurrent crawls.
 
-        ``lasting`` makes no difference: only Browsertrix marks crawls, and it does not use SQLite.
+        ``lasting`` has no effect: only Browsertrix marks crawls, and it does not use SQLite.
         """
         with sqlite_faults(self._url):
             return [self._find(crawl, digest) for digest in digests]
 
     def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
-        """Look up URLs: in the crawl itself first, else the latest capture of the committed crawls."""
+        """Look up URLs: in the crawl itself first, then the latest capture of the committed crawls."""
         with sqlite_faults(self._url):
             return [self._find_url(crawl, url) for url in urls]
 
@@ -100,7 +100,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
         needs: Sequence[Need] = (),
         waiting: Sequence[Waiting] = (),
     ) -> None:
-        """Enter records that are on disk, URLs, needs and what waits, and add ``counts``, in one transaction."""
+        """Add records that are on disk, URLs, needs and waiting revisits, and add ``counts``, in one transaction."""
         with self._change(crawl, "added to") as number:
             entered = crawl_files.add_originals(self._connection, number, number, originals)
             crawl_files.add_urls(self._connection, number, urls, entered)
@@ -109,12 +109,12 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
             crawl_files.add_counts(self._connection, number, counts)
 
     def add_file(self, crawl: str, name: str) -> None:
-        """Note a WARC file of the crawl."""
+        """Record a WARC file of the crawl."""
         with self._change(crawl, "added to") as number:
             crawl_files.file_number(self._connection, number, name)
 
     def rename_file(self, crawl: str, old: str, new: str) -> None:
-        """Note that a WARC file of the crawl is found under another name."""
+        """Record that a WARC file of the crawl has another name now."""
         with self._transaction():
             number, state, _ = self._row(crawl)
             if state not in ("uncommitted", "committed"):
@@ -123,12 +123,12 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
                 raise CrawlStateError(unknown_file_message(crawl, old, self._url))
 
     def add_container(self, crawl: str, filename: str) -> int:
-        """Give the crawl a container that is not packed yet; its place among the crawl's."""
+        """Add a container that is not packed yet. Return its position among those of the crawl."""
         with self._change(crawl, "added to") as number:
             return crawl_files.container_number(self._connection, number, filename)
 
     def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
-        """Note the hash and the size in bytes of a packed container."""
+        """Record the hash and the size in bytes of a packed container."""
         with self._change(crawl, "added to", allow_committed=True) as number:
             known = crawl_files.containers_of(self._connection, number)
             packed = {"filename": filename, "hash": sha256_hex, "size": size}
@@ -146,12 +146,12 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
             )
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
-        """Note whether records of the crawl are on disk that are not entered yet."""
+        """Record whether some records of the crawl are on disk and not yet in the index."""
         with self._change(crawl, "marked") as number:
             self._connection.execute("UPDATE crawl SET incomplete = ? WHERE number = ?", (int(flag), number))
 
     def reset(self, crawl: str) -> None:
-        """Forget all of an uncommitted crawl but its files and containers."""
+        """Forget an uncommitted crawl except its files and containers."""
         with self._change(crawl, "reset") as old:
             new = self._renew(old)
             for table in ("crawl_file", "crawl_container"):
@@ -201,7 +201,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
         rows = self._connection.execute(_FIND, (packed_digest(digest), own)).fetchall()
         if not rows:
             return None
-        # Rarely more than one: sorting here costs nothing, a sorter in the query did.
+        # There is rarely more than one row: sorting here is free, a sorter in the query was not.
         row = rows[0] if len(rows) == 1 else min(rows, key=lambda row: _owner_order(row, own))
         return self._original(digest, row[:8])
 
@@ -217,5 +217,5 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
 
 def _owner_order(row: tuple[Any, ...], own: str) -> tuple[bool, bool, int, int]:
     owner, commit_order, number = row[0], *row[8:]
-    # What another source of the own crawl has entered may yet be dropped.
+    # A record of another source of this crawl may still be dropped.
     return owner != own, commit_order is None, 0 if owner == own else commit_order, number

@@ -1,6 +1,6 @@
-"""What all parts of the crawl index in SQLite stand on: transactions, the rows of crawls, and forgetting.
+"""Shared parts of the crawl index in SQLite: transactions, the rows of crawls, and deletion.
 
-The tables are described in :mod:`.sqlite_index_tables`. Nothing of a crawl is kept in memory between two calls, since
+The tables are described in :mod:`.sqlite_index_tables`. Nothing about a crawl is cached between two calls, since
 another process may change or purge it meanwhile.
 """
 
@@ -40,7 +40,7 @@ _LONGEST_PAUSE_S = 0.02
 class SqliteIndexBase:
     """An autocommit connection, used by one thread at a time.
 
-    ``unreadable`` counts the stored values that were passed over because they do not parse.
+    ``unreadable`` counts the stored values that were skipped because they cannot be parsed.
     """
 
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
@@ -87,7 +87,7 @@ class SqliteIndexBase:
 
     @contextmanager
     def _change(self, crawl: str, action: str, *, allow_committed: bool = False) -> Iterator[int]:
-        """A transaction on an uncommitted crawl; gives its number."""
+        """A transaction on an uncommitted crawl; yields its number."""
         with self._transaction():
             number, state, imported = self._row(crawl)
             if state == "uncommitted" and imported:
@@ -98,7 +98,7 @@ class SqliteIndexBase:
             yield number
 
     def _row(self, crawl: str) -> tuple[int | None, str, bool]:
-        """Number and state of a crawl, and whether it was imported."""
+        """The number and state of a crawl, and whether it was imported."""
         row = self._connection.execute(
             "SELECT number, state, imported FROM crawl WHERE id = ?", (crawl,)
         ).fetchone()
@@ -109,7 +109,7 @@ class SqliteIndexBase:
         return None if row is None else int(row[0])
 
     def _numbers(self, number: int | None) -> list[int]:
-        """The number of a crawl and those of its parts."""
+        """The numbers of a crawl and of its parts."""
         rows = self._connection.execute(
             "SELECT number FROM crawl WHERE number = ?1 OR part_of = ?1 ORDER BY number", (number,)
         )
@@ -120,15 +120,15 @@ class SqliteIndexBase:
         return None if row is None else str(row[0])
 
     def _other_payload(self, payload: str) -> str | None:
-        """Note how an empty index hashes, or give its mode if it is another one."""
+        """Record the payload mode of an empty index; return its mode if it differs, otherwise None."""
         mode = self._mark("payload")
         if mode is None:
             self._connection.execute("INSERT INTO index_mark VALUES ('payload', ?)", (payload,))
         return None if mode in (None, payload) else mode
 
     def _begin(self, crawl: str, *, imported: bool = False, concurrent: bool = False) -> int:
-        """A fresh row for a crawl that is unknown or canceled; its number."""
-        # A purge of an earlier crawl with this id that was cut off is no purge of this one.
+        """Create a row for a crawl that is unknown or canceled; return its number."""
+        # An interrupted purge of an earlier crawl with this id must not delete the new one.
         self._connection.execute(
             "UPDATE crawl SET state = 'waste' WHERE state = 'purging' AND id = ? || '/' || number", (crawl,)
         )
@@ -143,7 +143,7 @@ class SqliteIndexBase:
         return int(row[0][0])
 
     def _forget_payload(self) -> None:
-        """Let an index that has no crawls any more hash as its next crawl does."""
+        """Forget the payload mode of an index without crawls, so that its next crawl decides it."""
         self._connection.execute(
             "DELETE FROM index_mark WHERE name = 'payload' AND NOT EXISTS"
             " (SELECT 1 FROM crawl WHERE state IN ('uncommitted', 'committed'))"
@@ -152,7 +152,7 @@ class SqliteIndexBase:
     # Forgetting
 
     def _waste(self, number: int, state: str = "waste") -> None:
-        """Take a crawl or part out of the sight of all readers, with its parts. Its id is free from then on."""
+        """Hide a crawl or part and its parts from all readers. Its id can be used again."""
         self._connection.execute(
             "UPDATE crawl SET state = 'waste', commit_order = NULL, part_of = NULL WHERE part_of = ?",
             (number,),
@@ -165,7 +165,7 @@ class SqliteIndexBase:
         self._connection.execute("DELETE FROM source_begun WHERE crawl = ?1 OR part = ?1", (number,))
 
     def _renew(self, number: int) -> int:
-        """Give a crawl a new row with nothing but what is told of it, and make waste of the old one."""
+        """Give a crawl a new row with only its metadata, and mark the old row as waste."""
         (crawl,) = self._connection.execute("SELECT id FROM crawl WHERE number = ?", (number,)).fetchone()
         kept = "started, committed, incomplete, software, stats, imported, concurrent, commit_order, state"
         new = self._connection.execute(
@@ -178,10 +178,10 @@ class SqliteIndexBase:
         return new
 
     def _clear(self, numbers: Sequence[int] | None = None, on_done: OnDone | None = None) -> None:
-        """Delete what lies under rows that are waste, some of it at a time; under all of them without ``numbers``.
+        """Delete the data of waste rows, in small transactions; without ``numbers``, of all waste rows.
 
-        A row that is waste stays so, and its number is not used again: so two processes may do this at once, and what
-        is cut off is done by the next one.
+        Waste rows are never used again, and their numbers neither. Therefore several processes may do this at once, and
+        the next process completes what was interrupted.
         """
         with sqlite_faults(self._url):
             rows = self._connection.execute(
@@ -217,7 +217,7 @@ class SqliteIndexBase:
                 self._connection.execute("UPDATE crawl SET state = 'gone' WHERE number = ?", (number,))
 
     def _span(self, number: int) -> int:
-        """About how many originals lie under a row: their ids follow each other."""
+        """The approximate number of originals of a row, whose ids are consecutive."""
         with sqlite_faults(self._url):
             (span,) = self._connection.execute(_SPAN, _ids(number)).fetchone()
         return int(span or 0)
@@ -237,7 +237,7 @@ class SqliteIndexBase:
                 let_others_write(began)
 
     def _delete_urls(self, on_done: OnDone | None) -> None:
-        # No index leads from a crawl to its URLs: the table is read once for all waste, outside of transactions.
+        # No index leads from a crawl to its URLs: the table is read once for all waste rows, outside of transactions.
         last: tuple[bytes, int] = (b"", 0)
         done = 0
         while True:
@@ -256,7 +256,7 @@ class SqliteIndexBase:
                 self._connection.executemany("DELETE FROM crawl_url WHERE hash = ? AND crawl = ?", rows)
             done += len(rows)
             if on_done is not None:
-                # The hashes are even: where the last one lies among all, there lies the end of what is done.
+                # The hashes are evenly distributed, so the last hash shows how much of the table is done.
                 reached = (int.from_bytes(last[0][:4], "big") + 1) / (1 << 32)
                 on_done("URLs", done, done if len(rows) < _FORGOTTEN_AT_ONCE else round(done / reached))
             let_others_write(began)
@@ -267,7 +267,7 @@ class SqliteIndexBase:
         crawl, wacz_index, date, url, size, record, file, offset = row
         digits = str(date)
         if len(digits) not in (14, 17):
-            # The zeros before a year of three digits or less, which is refused today.
+            # Restores the leading zeros of a year with three digits or less. Such dates are rejected today.
             digits = digits.zfill(14 if len(digits) < 14 else 17)
         if not (
             is_date(digits.encode("ascii", "replace"))
@@ -284,11 +284,11 @@ class SqliteIndexBase:
 
 
 def _ids(number: int) -> tuple[int, int]:
-    """The first and the last id that an original under a row can have."""
+    """The first and the last id that an original of a row can have."""
     return number << SHIFT, ((number + 1) << SHIFT) - 1
 
 
 def let_others_write(began: float) -> None:
-    """Pause as long as the lock was held since *began*, a little at most."""
-    # SQLite has no queue of writers: one that waits for the lock looks now and then whether it is free.
+    """Pause as long as the lock was held since *began*, but not longer than a limit."""
+    # SQLite does not queue writers: a waiting process only polls whether the lock is free.
     time.sleep(min(time.monotonic() - began, _LONGEST_PAUSE_S))

@@ -1,7 +1,7 @@
 """Importing sources into the crawl index in SQLite. The tables are described in :mod:`.sqlite_index_tables`.
 
-What a source holds lies under a part of its crawl. Nobody but the crawl itself finds it until the source ends, which
-changes a few rows, whatever its size; a source that is begun again gets a new part, and the old one is waste.
+The records of a source belong to a part of its crawl. Only the crawl itself finds them until the source ends, which
+changes a few rows, whatever its size. A source that is begun again gets a new part, and the old part becomes waste.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .sqlite_source_queue import SqliteSourceQueue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# So many rows take some ten milliseconds, during which others cannot write.
+# Writing this many rows takes about ten milliseconds, during which other processes cannot write.
 _ENTERED_AT_ONCE = 1_000
 _RESOLVED_AT_ONCE = 500
 
-# Revisits with the originals that they may refer to: those of their crawl, or of a committed one.
+# Revisits with their possible originals: those of their own crawl, or of a committed one.
 _MATCH = """
 c.state IN ('uncommitted', 'committed')
 AND substr(o.digest, 1, 8) = substr(w.digest, 1, 8) AND o.digest = w.digest
@@ -59,10 +59,10 @@ ORDER BY coalesce(oc.part_of, oc.number) != coalesce(c.part_of, c.number), oc.co
 
 
 class SqliteImports(SqliteSourceQueue):
-    """The methods of :class:`~.base.IndexStore` with which sources are entered and revisits resolved."""
+    """The methods of :class:`~.base.IndexStore` that import sources and resolve revisits."""
 
     def begin_source(self, source: Source, payload: str) -> int:
-        """Begin to enter a source; the place of its container among the crawl's, 0 if it is none."""
+        """Begin to import a source. Return the position of its container, 0 if it has none."""
         with self._transaction():
             self._require_holder(source)
             if self._was_ended_by_another(source):
@@ -70,7 +70,7 @@ class SqliteImports(SqliteSourceQueue):
             if self._is_done(source.name):
                 raise CrawlStateError(
                     f"The source {source.name} was imported into the index {self._url} before, so it cannot be imported"
-                    f" into the crawl {source.crawl}. Purge the crawl that has it first."
+                    f" into the crawl {source.crawl}. Purge the crawl that contains it first."
                 )
             mode = self._other_payload(payload)
             if mode is not None:
@@ -104,7 +104,7 @@ class SqliteImports(SqliteSourceQueue):
         urls: Sequence[UrlCapture] = (),
         files: Sequence[str] = (),
     ) -> None:
-        """Enter records of a source that was begun, hidden from all crawls but its own."""
+        """Add records of a begun source. Only its own crawl can find them."""
         if files:
             with self._transaction():
                 _, part = self._part(source)
@@ -132,7 +132,7 @@ class SqliteImports(SqliteSourceQueue):
         needs: Sequence[Need] = (),
         waiting: Sequence[Waiting] = (),
     ) -> None:
-        """End a source: its records are found from now on, its crawl is committed, and its counts are added."""
+        """End a source: its records become visible, its crawl is committed, and its counts are added."""
         if self._is_ended(source):
             return
         self._enter_waiting(source, waiting)
@@ -162,7 +162,7 @@ class SqliteImports(SqliteSourceQueue):
             self._connection.execute("DELETE FROM source_queue WHERE name = ?", (source.name,))
 
     def drop_source(self, source: Source) -> None:
-        """Forget what was entered of a source that has not ended."""
+        """Forget the records of a source that has not ended."""
         with self._transaction():
             self._require_holder(source)
             self._forget_begun(source, None)
@@ -178,7 +178,7 @@ class SqliteImports(SqliteSourceQueue):
         return [source for source in found if source is not None]
 
     def resolve(self) -> int:
-        """Look for the originals of revisits that wait; how many revisits have one now."""
+        """Look up the originals of waiting revisits. Return the number of revisits that were resolved."""
         resolved = 0
         last: tuple[int, bytes, int] = (0, b"", 0)
         while True:
@@ -191,7 +191,7 @@ class SqliteImports(SqliteSourceQueue):
                 resolved += sum(self._resolve(row) for row in rows)
 
     def import_notes(self) -> ImportNotes:
-        """What was noted of imports."""
+        """The notes on imports."""
         with sqlite_faults(self._url):
             text = self._mark("imports")
         if text is None:
@@ -202,7 +202,7 @@ class SqliteImports(SqliteSourceQueue):
         )
 
     def note_imports(self, notes: ImportNotes) -> None:
-        """Replace what was noted of imports."""
+        """Replace the notes on imports."""
         text = json.dumps(
             {
                 "progress": notes.progress,
@@ -240,10 +240,10 @@ class SqliteImports(SqliteSourceQueue):
         return bool(row[0])
 
     def _enter_waiting(self, source: Source, waiting: Sequence[Waiting]) -> None:
-        """Note revisits under the part of a source, where nobody looks before it has ended."""
+        """Record revisits for the part of a source, where they are invisible until the source has ended."""
         with self._transaction():
             _, part = self._part(source)
-            # Those of an attempt to end it that was cut off.
+            # Remove those of an interrupted attempt to end the source.
             self._connection.execute("DELETE FROM crawl_waiting WHERE crawl = ?", (part,))
         for first in range(0, len(waiting), _ENTERED_AT_ONCE):
             with self._transaction():
@@ -252,9 +252,9 @@ class SqliteImports(SqliteSourceQueue):
                 crawl_files.add_waiting(self._connection, part, batch)
 
     def _forget_begun(self, source: Source, number: int | None) -> list[int]:
-        """Make waste of what an earlier attempt with a source left; the parts of it.
+        """Mark the data of an earlier attempt with a source as waste. Return the numbers of its parts.
 
-        A crawl other than ``number`` that has nothing else is forgotten too.
+        A crawl other than ``number`` that has no other data is forgotten too.
         """
         row = self._connection.execute(
             "SELECT crawl, part FROM source_begun WHERE name = ?", (source.name,)

@@ -1,7 +1,7 @@
 """Removing and replacing crawls in the crawl index in SQLite.
 
-Readers find payloads by the rows of the crawls alone, so a purge takes effect in one small transaction: the payload
-that a kept crawl has too is found there from then on. What lay under the crawl is deleted afterwards.
+Readers find payloads only through the rows of crawls, so a purge takes effect in one small transaction: from then on a
+payload is found in another crawl that has it too. The data of the purged crawl is deleted afterwards.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SqliteRemoval(SqliteIndexBase):
         self._clear(on_done=on_done)
 
     def forget_canceled(self, crawl: str) -> None:
-        """Take a canceled crawl out of the list of crawls."""
+        """Remove a canceled crawl from the list of crawls."""
         with self._transaction():
             number, state, _ = self._row(crawl)
             if number is not None and state == "canceled":
@@ -50,7 +50,7 @@ class SqliteRemoval(SqliteIndexBase):
         self._clear()
 
     def unfinished_purge(self) -> list[str]:
-        """The crawls of a purge that was cut off after it had taken effect."""
+        """The crawls of a purge that was interrupted after it took effect."""
         with sqlite_faults(self._url):
             rows = self._connection.execute(
                 "SELECT id FROM crawl WHERE state = 'purging' ORDER BY id"
@@ -58,8 +58,8 @@ class SqliteRemoval(SqliteIndexBase):
         return [crawl.rpartition("/")[0] for (crawl,) in rows]
 
     def replace(self, crawl: str, by: str) -> None:
-        """Let a committed crawl have what the uncommitted crawl ``by`` has, and forget that one."""
-        action = f"put in the place of {crawl}"
+        """Replace the data of a committed crawl by that of the uncommitted crawl ``by``, and forget ``by``."""
+        action = f"used to replace {crawl}"
         with self._transaction():
             old, state, _ = self._row(crawl)
             new, new_state, is_import = self._row(by)
@@ -78,11 +78,11 @@ class SqliteRemoval(SqliteIndexBase):
         self._clear()
 
     def merged_faults(self) -> int:
-        """In how many places the merged index differs: in none, since the crawls themselves are searched."""
+        """Always 0: the crawls themselves are searched, so there is no separate merged index."""
         return 0
 
     def rebuild_merged(self) -> None:
-        """Make the merged index anew: there is none beside the crawls."""
+        """Do nothing: there is no separate merged index."""
 
     def _replace(self, old: int, new: int, by: str) -> None:
         kept = (
@@ -101,20 +101,20 @@ class SqliteRemoval(SqliteIndexBase):
             f"UPDATE crawl SET ({kept}) = ({marks}) WHERE number = ?",  # noqa: S608 - constants
             (*values, new),
         )
-        # By this a repetition is told from a crawl that never was.
+        # This id shows a repeated call that the replacement was already made.
         self._connection.execute(
             "UPDATE crawl SET id = ? || '/' || ? || '/' || number WHERE number = ?", (values[0], by, old)
         )
 
     def _note_none_missing(self) -> None:
-        """Forget how many crawls the last manifest did not name, since they may be the ones that go."""
+        """Forget how many crawls the last manifest did not name, since these may be the removed ones."""
         text = self._mark("imports")
         if text is not None:
             notes = json.dumps(json.loads(text) | {"removedCrawls": 0, "removedCrawlSize": 0})
             self._connection.execute("UPDATE index_mark SET value = ? WHERE name = 'imports'", (notes,))
 
     def _was_added_to(self, crawl: int, since: int) -> bool:
-        """Whether a source of a crawl is begun, or has ended after another crawl was started."""
+        """Whether a source of a crawl has begun, or has ended after another crawl was started."""
         row = self._connection.execute(
             "SELECT EXISTS (SELECT 1 FROM source_begun WHERE crawl = ?1)"
             " OR EXISTS (SELECT 1 FROM source_done WHERE crawl = ?1 AND ended_after >= ?2)",

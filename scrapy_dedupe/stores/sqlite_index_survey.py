@@ -1,4 +1,4 @@
-"""What the crawl index in SQLite tells of its crawls as wholes."""
+"""Queries about whole crawls in the crawl index in SQLite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SELECT coalesce(c.part_of, c.number), f.name FROM crawl_file f JOIN crawl c ON c
 WHERE c.state != 'hidden' ORDER BY f.crawl, f.number
 """
 
-# Rows that are no crawls, or none any more, have the other states.
+# Rows that are not crawls, or no longer, have other states.
 _UNKNOWN_STATES = """
 SELECT count(*) FROM crawl WHERE part_of IS NULL
 AND state NOT IN ('uncommitted', 'committed', 'canceled', 'hidden', 'purging', 'waste', 'gone')
@@ -37,8 +37,8 @@ FROM original o LEFT JOIN crawl_file f ON f.crawl = o.id >> 32 AND f.number = o.
 WHERE o.id BETWEEN :following AND :last
 """
 
-# Two sources may have entered a payload at once; the crawl has it from the one that was begun first. One that was
-# replaced has records of its own, before those of its parts.
+# Two sources may have added the same payload; the record of the source that was begun first counts. A replaced crawl
+# has records of its own, before those of its parts.
 _NOT_TWICE = """
 AND NOT EXISTS (
     SELECT 1 FROM original e JOIN crawl c ON c.number = e.id >> 32
@@ -49,10 +49,10 @@ AND NOT EXISTS (
 
 
 class SqliteSurvey(SqliteIndexBase):
-    """The methods of :class:`~.base.IndexStore` that tell what the index knows."""
+    """The methods of :class:`~.base.IndexStore` that query the index."""
 
     def crawls(self) -> list[CrawlInfo]:
-        """Every crawl, in the order of their start."""
+        """All crawls, in the order of their start."""
         with sqlite_faults(self._url):
             files: dict[int, list[str]] = {}
             for number, name in self._connection.execute(_FILES):
@@ -111,12 +111,12 @@ class SqliteSurvey(SqliteIndexBase):
             return crawl_files.containers_of(self._connection, self._number(crawl))
 
     def needs(self, crawl: str) -> list[Need]:
-        """What the revisits of the crawl refer to in other crawls."""
+        """The containers of other crawls that the crawl's revisits refer to."""
         with sqlite_faults(self._url):
             return crawl_files.needs_of(self._connection, self._number(crawl))
 
     def records(self, crawl: str) -> Iterator[Original]:
-        """The originals of a crawl, in batches, in no order; without those that are hidden."""
+        """The originals of a crawl, in batches and in no particular order; without hidden ones."""
         with sqlite_faults(self._url):
             number = self._number(crawl)
             rows = self._connection.execute(
@@ -153,7 +153,7 @@ class SqliteSurvey(SqliteIndexBase):
 
 
 def _read_digest(packed: object) -> str | None:
-    """A digest, or None for what no digest is packed as."""
+    """A digest from its packed form; None for an invalid value."""
     try:
         return unpacked_digest(packed) if isinstance(packed, bytes) else None
     except UnicodeDecodeError:

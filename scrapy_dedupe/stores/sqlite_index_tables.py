@@ -3,57 +3,55 @@
 The same model as Browsertrix's keys (see :mod:`.redis_index_keys`):
 
 ``crawl``
-    One row a crawl. ``state`` is ``uncommitted``, ``committed`` or ``canceled``. ``commit_order`` counts the
-    commits, so that the crawl that was committed first owns a payload that several have; others find the
-    records of a crawl that has one. A ``concurrent`` crawl gets it at its start. ``imported`` is 1 for a crawl
-    whose records were imported.
+    One row per crawl. ``state`` is ``uncommitted``, ``committed`` or ``canceled``. ``commit_order`` numbers the
+    commits: if several crawls have a payload, the one that was committed first owns it. Other crawls find only records
+    of crawls with a ``commit_order``; a ``concurrent`` crawl gets it at its start. ``imported`` is 1 for a crawl whose
+    records were imported.
 
-    What a source of an imported crawl holds lies under a row of its own, a part, with ``part_of``, the number
-    of the crawl. Its state is ``hidden`` until the source has ended, then ``committed``, with the order of
-    its crawl.
+    The records of each source of an imported crawl belong to a separate row, a part, whose ``part_of`` is the number
+    of the crawl. Its state is ``hidden`` until the source has ended, then ``committed``, with the order of its crawl.
 
-    What is forgotten becomes waste in one step: the row loses its order and its id (parts and waste have one with a
-    slash, which no crawl id has). The state is ``purging`` for a crawl that was purged and ``waste``
-    for anything else; once its records have been deleted, some at a time, it is ``gone``. A row is never deleted,
-    so that no number is used twice.
+    Forgotten data becomes waste in one step: the row loses its order and its id (parts and waste have ids with a slash,
+    which crawl ids do not have). The state is ``purging`` for a purged crawl and ``waste`` for anything else; after its
+    records have been deleted in small transactions, it is ``gone``. A row is never deleted, so that no number is used
+    twice.
 ``crawl_file``
-    The WARC files of a crawl or part, numbered from 0. After a renaming two numbers may have one name.
+    The WARC files of a crawl or part, numbered from 0. After a renaming two numbers may have the same name.
 ``crawl_container``
     The WACZ files of a crawl, numbered from 0; ``hash`` (SHA-256 in hex) and ``size`` once they are packed.
 ``crawl_url``
-    One row for each URL whose complete payload a crawl or part recorded: the ``hash`` of the URL and what was
-    recorded last, both as :mod:`.index_values` says; but where the record with that payload was entered at the
-    same time, the byte 0x01 and its running number (4 bytes, big-endian) stand for the digest. The hash comes first in
-    the key: looking up is frequent, forgetting a crawl, which reads the whole table, is rare.
+    One row per URL whose complete payload a crawl or part recorded: the ``hash`` of the URL and its last capture, both
+    as in :mod:`.index_values`. If the record with the payload was added at the same time, the digest is replaced by the
+    byte 0x01 and the running number of the record (4 bytes, big-endian). The hash comes first in the key: lookups are
+    frequent; forgetting a crawl, which reads the whole table, is rare.
 ``crawl_need``
-    The containers of other crawls that the revisits of a crawl refer to. ``file`` is empty where it is not known.
+    The containers of other crawls that the revisits of a crawl refer to. ``file`` is empty if it is unknown.
 ``crawl_waiting``
-    Revisits of a crawl or part whose originals are not in the index: the packed digest, the size of the
-    compressed record, and how many there are.
+    Revisits of a crawl or part whose originals are not in the index: the packed digest, the size of the compressed
+    record, and their number.
 ``original``
-    One row a record. Its ``id`` is the number of the crawl or part x 2^32 + a running number: the records of
-    a crawl lie together and can be counted or forgotten without an index of their own. ``digest`` and
-    ``record``, the details, are packed as :mod:`.index_values` says, ``date`` holds the 14 or 17 digits as a
-    number.
+    One row per record. Its ``id`` is the number of the crawl or part times 2^32, plus a running number. Therefore the
+    records of a crawl are adjacent, and can be counted or deleted without a separate index. ``digest`` and ``record``,
+    the details, are packed as in :mod:`.index_values`; ``date`` has the 14 or 17 digits as a number.
 ``source_queue``
-    The sources that are to be imported, in their order. ``claimed_until`` (seconds since the epoch) and ``token``,
-    that of the last claim, are NULL for one that nobody has claimed.
+    The sources to import, in order. ``claimed_until`` (seconds since the epoch) and ``token``, that of the last claim,
+    are NULL for a source that was not claimed.
 ``source_begun``, ``source_done``
-    The sources that were begun and have not ended, with their parts and the tokens of those who began them; and the
-    names of those that have ended, with the greatest number that a crawl or part had then.
+    The sources that were begun and have not ended, with their parts and the tokens of the processes that began them;
+    and the names of those that have ended, with the highest number of a crawl or part at that time.
 ``report``
-    What was seen during a crawl, as it was given (see :class:`~.base.ReportStore`); the crawl need not be one of the
-    index.
+    The report data of a crawl, as opaque bytes (see :class:`~.base.ReportStore`); the crawl need not be in the index.
 ``index_mark``
-    ``payload``: how the crawls hash, ``stored`` or ``decoded``. ``imports``: what was noted of imports, as JSON.
+    ``payload``: the form of payloads that the crawls hash, ``stored`` or ``decoded``. ``imports``: the notes on imports,
+    as JSON.
 
-Only 8 bytes of each digest are indexed; the whole digest is compared in the row. A commit changes one row,
-the end of a source a few, so both are atomic at any size.
+Only 8 bytes of each digest are indexed; the whole digest is compared in the row. A commit changes one row, and the end
+of a source a few, so both are atomic at any size.
 """
 
 from __future__ import annotations
 
-# Stores of earlier versions lack these, under the same format number.
+# Stores of earlier versions lack these columns, although they have the same format number.
 LATER_COLUMNS = {
     ("crawl", "imported"): "INTEGER NOT NULL DEFAULT 0",
     ("crawl", "concurrent"): "INTEGER NOT NULL DEFAULT 0",
@@ -62,7 +60,7 @@ LATER_COLUMNS = {
     ("source_begun", "token"): "TEXT NOT NULL DEFAULT ''",
     ("source_done", "ended_after"): "INTEGER NOT NULL DEFAULT 0",
 }
-"""Tables and their columns, with what these hold."""
+"""Columns that were added later, with their SQL types."""
 
 LATER_SCHEMA = """
 CREATE TABLE IF NOT EXISTS crawl_container (

@@ -1,4 +1,4 @@
-"""What was seen during crawls, in SQLite: the table ``report`` of :mod:`.sqlite_index_tables`."""
+"""Report data of crawls in SQLite: the table ``report`` of :mod:`.sqlite_index_tables`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class SqliteReports:
-    """A :class:`~.base.ReportStore` on an autocommit connection whose tables the index has made."""
+    """A :class:`~.base.ReportStore` on an autocommit connection. The index creates the table."""
 
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         self._connection = connection
         self._url = url
 
     def save(self, crawl: str, data: bytes) -> None:
-        """Keep *data* of a crawl, in the place of what was kept of it."""
+        """Save *data* of a crawl, replacing earlier data."""
         with sqlite_faults(self._url):
             self._connection.execute("INSERT OR REPLACE INTO report VALUES (?, ?)", (crawl, data))
 
     def load(self, crawl: str) -> bytes | None:
-        """What is kept of a crawl; None if there is nothing."""
+        """The data of a crawl; None if there is none."""
         with sqlite_faults(self._url):
             row = self._connection.execute(
                 "SELECT CAST(data AS BLOB) FROM report WHERE crawl = ?", (crawl,)
@@ -31,12 +31,12 @@ class SqliteReports:
         return None if row is None else bytes(row[0])
 
     def delete(self, crawl: str) -> None:
-        """Forget what is kept of a crawl."""
+        """Delete the data of a crawl."""
         with sqlite_faults(self._url):
             self._connection.execute("DELETE FROM report WHERE crawl = ?", (crawl,))
 
     def crawls(self) -> list[str]:
-        """The crawls of which something is kept, in the order of their ids."""
+        """The ids of the crawls with data, in sorted order."""
         with sqlite_faults(self._url):
             rows = self._connection.execute("SELECT crawl FROM report ORDER BY crawl").fetchall()
         return [str(crawl) for (crawl,) in rows]

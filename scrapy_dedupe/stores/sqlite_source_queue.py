@@ -1,8 +1,8 @@
-"""The queue of sources that are to be imported, in SQLite: tables ``source_queue`` and ``source_done``.
+"""The queue of sources to import, in SQLite: the tables ``source_queue`` and ``source_done``.
 
-A source that is claimed stays in the queue until it has ended or is released. Who claims it has it for a time; the
-clock is that of the machine, in seconds since the epoch. After that time it is still the same process's, until
-another one claims it and so changes the token.
+A claimed source stays in the queue until it has ended or is released. A claim is valid for a limited time, by the clock
+of the machine, in seconds since the epoch. After that time the source still belongs to the same process until another
+one claims it, which changes the token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _QUEUED_AT_ONCE = 1_000
 
-# Containers of crawls that were crawled here are done with the commit; those of imported ones when they have ended.
+# Containers of crawls that were crawled here are done with the commit; those of imported crawls when they have ended.
 _IS_DONE = """
 SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1) OR EXISTS (
     SELECT 1 FROM crawl_container k JOIN crawl c ON c.number = k.crawl
@@ -33,14 +33,14 @@ SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1) OR EXISTS (
 )
 """
 
-# What was given up comes first.
+# Sources with an expired claim come first.
 _NEXT = """
 SELECT position, source FROM source_queue WHERE claimed_until IS NULL OR claimed_until <= ?
 ORDER BY claimed_until IS NULL, position LIMIT 1
 """
 
 
-# Whoever claimed a source last has it, whoever began it.
+# A source belongs to the process that claimed it last, whichever process began it.
 _HOLDER = """
 SELECT coalesce(
     (SELECT token FROM source_queue WHERE name = ?1), (SELECT token FROM source_begun WHERE name = ?1)
@@ -49,10 +49,10 @@ SELECT coalesce(
 
 
 class SqliteSourceQueue(SqliteIndexBase):
-    """The methods of :class:`~.base.IndexStore` about the queue."""
+    """The methods of :class:`~.base.IndexStore` for the queue."""
 
     def queue_sources(self, sources: Sequence[Source]) -> int:
-        """Put sources at the end of the queue, those apart that are in it or were done; how many were put there."""
+        """Append sources to the queue, except those that are queued or done already. Return the number appended."""
         queued = 0
         for first in range(0, len(sources), _QUEUED_AT_ONCE):
             began = time.monotonic()
@@ -88,7 +88,7 @@ class SqliteSourceQueue(SqliteIndexBase):
                 self._connection.execute("DELETE FROM source_queue WHERE position = ?", (position,))
 
     def renew_lease(self, source: Source, lease_s: float) -> None:
-        """Keep a claimed source for so many seconds from now on."""
+        """Extend the claim of a source to *lease_s* seconds from now."""
         with self._transaction():
             self._require_holder(source)
             self._connection.execute(
@@ -97,13 +97,13 @@ class SqliteSourceQueue(SqliteIndexBase):
             )
 
     def release_source(self, source: Source) -> None:
-        """Take a source out of the queue that could not be imported."""
+        """Remove a source that could not be imported from the queue."""
         with self._transaction():
             self._require_holder(source)
             self._connection.execute("DELETE FROM source_queue WHERE name = ?", (source.name,))
 
     def queue_length(self) -> tuple[int, int]:
-        """How many sources are in the queue, and how many are claimed."""
+        """The numbers of queued and of claimed sources."""
         with sqlite_faults(self._url):
             row = self._connection.execute(
                 "SELECT count(*) - count(claimed_until), count(claimed_until) FROM source_queue"
@@ -116,13 +116,13 @@ class SqliteSourceQueue(SqliteIndexBase):
             return [self._is_done(name) for name in names]
 
     def _require_holder(self, source: Source) -> None:
-        """Refuse a source that another process has claimed or begun since."""
+        """Raise TakenOver if another process has claimed or begun the source since."""
         (token,) = self._connection.execute(_HOLDER, (source.name,)).fetchone()
         if token is not None and token != source.token:
             raise self._taken_over(source)
 
     def _was_ended_by_another(self, source: Source) -> bool:
-        """Whether a source is done that this process has claimed, and is not in the queue any more."""
+        """Whether a source that this process has claimed is done and no longer in the queue."""
         return bool(source.token) and bool(
             self._connection.execute(
                 "SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1)"
