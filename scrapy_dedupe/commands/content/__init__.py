@@ -1,4 +1,4 @@
-"""``content VERB``: what is compared of texts, and what is remembered of them."""
+"""``content VERB``: inspect and manage the stored texts."""
 
-HELP = "Look after the texts that were read: what is remembered of them, and why a page was called a copy."
+HELP = "Inspect and manage the stored texts, and explain why a page is a copy."
 VERBS = ("stats", "explain", "check", "curve", "purge", "import")

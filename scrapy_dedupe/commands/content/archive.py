@@ -1,7 +1,7 @@
-"""Texts that the content layer has judged, read again from the archive.
+"""Finds judged texts in the WARC archive.
 
-A store keeps no texts, only their digests. So a record of the URL in the crawl's WARC files is the one that was judged
-if its canonical text has that digest, whichever canonicaliser made it.
+A store has no texts, only their digests. A record of the URL in the crawl's WARC files is the one that was judged if
+its canonical text, by any canonicaliser, has the stored digest.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class ArchivedText:
 
 
 class Archive:
-    """The WARC files of the crawls that the index knows, and those in a folder.
+    """The WARC files of the crawls in the index, and those in a folder.
 
-    ``notes`` are sentences about files that could not be read in full.
+    ``notes`` are messages about files that could not be read completely.
     """
 
     def __init__(self, place: CommandStores, folder: Path | None, watch: Progress) -> None:
@@ -60,7 +60,7 @@ class Archive:
         self.notes: list[str] = []
 
     def find(self, wanted: Iterable[Wanted]) -> dict[Wanted, ArchivedText | str]:
-        """Each text, or the sentence that says why the archive has not got it. A crawl's files are read once."""
+        """For each capture, its text or a message why the archive does not have it. Reads each crawl's files once."""
         by_crawl: dict[str, set[Wanted]] = {}
         for item in wanted:
             by_crawl.setdefault(item.crawl, set()).add(item)
@@ -83,7 +83,9 @@ class Archive:
         found: dict[Wanted, ArchivedText | str] = {}
         archive = CrawlArchive(index, crawl, self._folder, lambda damage: self._note(f"Damaged: {damage}."))
         if not archive.paths:
-            sentence = f"The archive has no WARC files of the crawl {crawl}, neither in {self._folder} nor in its index."
+            sentence = (
+                f"There are no WARC files of the crawl {crawl} in {self._folder} or in the crawl index."
+            )
             return dict.fromkeys(wanted, sentence)
         lacking = ""
         try:
@@ -91,7 +93,7 @@ class Archive:
                 for record in archive.exchanges({item.url for item in wanted}, self._watch):
                     source = record if record.type == "response" else archive.original(record)
                     if source is None:
-                        lacking = " A revisit record of it refers to one that is not there."
+                        lacking = " A revisit record of it refers to a missing record."
                         continue
                     for digest, text in self._texts(record, source):
                         found |= {
@@ -104,17 +106,17 @@ class Archive:
         files = "file" if len(archive.paths) == 1 else f"{len(archive.paths)} files"
         for item in wanted - found.keys():
             found[item] = (
-                f"The archive has not got this text of {item.url}: no record in the WARC {files} of the crawl"
-                f" {crawl} has it.{lacking}"
+                f"The archive does not have this text of {item.url}: no record in the WARC {files} of the crawl"
+                f" {crawl} matches.{lacking}"
             )
         return found
 
     def _texts(self, record: StoredRecord, source: StoredRecord) -> Iterator[tuple[bytes, ArchivedText]]:
-        """The canonical texts of a record, by every canonicaliser; ``source`` has its payload."""
+        """The canonical texts of a record, one per canonicaliser; ``source`` has the payload of the record."""
         if source.http is None or record.target_uri is None:
             return
         try:
-            # A revisit has the header of its own exchange, but may have been written without.
+            # A revisit has its own HTTP header, but some programs write revisits without one.
             headers = (record.http or source.http).headers
             page = self._reader.page(record.target_uri, headers, source.payload())
         except DamagedInput:

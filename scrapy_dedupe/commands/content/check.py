@@ -1,4 +1,4 @@
-"""``content check FILE``: the verdict that a page would get now."""
+"""``content check FILE``: show the verdict on a page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.content import Judge
     from scrapy_dedupe.content.judge import Judgement
 
-HELP = "Show the verdict that a page would get now, and why. Nothing is remembered."
+HELP = "Show the verdict that a page would get now, and the reason. Nothing is stored."
 
 _STDIN: Final = "-"
 
@@ -43,8 +43,8 @@ _STDIN: Final = "-"
 class CheckedPage:
     """``verdict`` has the fields of a crawl's verdict, ``digest`` is the key of the page's text.
 
-    ``template``: the page would be near to another one, but for what its host puts on many of its pages; of the
-    page's text that is ``template_share``. ``diff`` is there for near copies alone.
+    ``template``: without the template of its host the page would be a near copy. ``template_share`` is the share of
+    the template in the page's text. Only near copies have a ``diff``.
     """
 
     store: str
@@ -61,16 +61,16 @@ class CheckedPage:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the body of a page; - is standard input")
+    parser.add_argument("file", metavar="FILE", help="the body of a page; - for standard input")
     parser.add_argument(
         "--url",
         metavar="URL",
-        help="where the page is from: tells whether it is unchanged, and whose template counts (default: the file's)",
+        help="the URL of the page, which decides whether it is unchanged and which template applies (default: the file)",
     )
     parser.add_argument(
         "--content-type",
         metavar="TYPE",
-        help="as a server would declare it, such as 'text/html; charset=utf-8' (default: by the file's name, else"
+        help="the Content-Type header, such as 'text/html; charset=utf-8' (default: guessed from the file name, else"
         " text/html)",
     )
     add_archive_arguments(parser)
@@ -136,18 +136,18 @@ def _why(
         yield why_near(verdict.similarity, judge_options(place), parameters, reading.mime)
     elif verdict.kind == "unique":
         yield (
-            "A text that is known is similar, but that is the template of the host; the rest is not."
+            "A known text is similar, but only in the template of the host; the rest is not similar."
             if judged.is_template
-            else "No text that is known is equal or similar."
+            else "No known text is equal or similar."
         )
     elif capture is not None and capture.original in reading.imported:
         yield WAS_IMPORTED
     else:
         yield why_equal(verdict.kind)
     if share:
-        yield f"{share:.0%} of the text is what its host puts on many of its pages."
+        yield f"{share:.0%} of the text is the template of the host."
     if verdict.pending:
-        yield "The page with the original text has not gone through yet, and may still fail."
+        yield "The page with the original text is still being processed, and may fail."
 
 
 def _diff(

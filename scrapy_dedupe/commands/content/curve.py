@@ -1,4 +1,4 @@
-"""``content curve``: which share of the near copies the settings find, by similarity."""
+"""``content curve``: show the share of near copies that the settings find, by similarity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-HELP = "Show which share of the near copies is found, by similarity, and the bands that follow from the settings."
+HELP = (
+    "Show the share of near copies that is found, by similarity, and the bands that follow from the settings."
+)
 
 _OPTIONS: Final = ("threshold", "recall", "num_perm", "shingle_size")
 _PERCENTS: Final = range(50, 101, 5)
@@ -25,8 +27,8 @@ _PERCENTS: Final = range(50, 101, 5)
 class CurvePoint:
     """The probabilities for a pair of texts of one Jaccard similarity.
 
-    ``shares_band``: the index brings the two together; ``estimate_reaches``: the estimate of their similarity
-    reaches the threshold; ``called_near``: both.
+    ``shares_band``: the two texts share a bucket of the index; ``estimate_reaches``: their estimated similarity reaches
+    the threshold; ``called_near``: both.
     """
 
     jaccard: float
@@ -39,9 +41,8 @@ class CurvePoint:
 class Curve:
     """The near layer for one content type, ``*`` for all others.
 
-    The estimate reaches the threshold if ``min_equal`` of the ``num_perm`` rows agree in their lowest byte;
-    ``deviation`` is its standard deviation at the threshold. The layer is off with the threshold 1: then there are
-    no bands and no points.
+    The estimate reaches the threshold if ``min_equal`` of the ``num_perm`` row bytes are equal; ``deviation`` is its
+    standard deviation at the threshold. With the threshold 1 the layer is off, and there are no bands and no points.
     """
 
     content_type: str
@@ -61,25 +62,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         type=float,
         metavar="SIMILARITY",
-        help="from which similarity on a page is a near copy (default: DEDUPE_NEAR_THRESHOLD)",
+        help="the similarity at which a page becomes a near copy (default: DEDUPE_NEAR_THRESHOLD)",
     )
     parser.add_argument(
         "--recall",
         type=float,
         metavar="SHARE",
-        help="the share of pairs at the threshold that have to share a band (default: DEDUPE_NEAR_RECALL)",
+        help="the share of pairs at the threshold that must share a band (default: DEDUPE_NEAR_RECALL)",
     )
     parser.add_argument(
         "--num-perm",
         type=int,
         metavar="ROWS",
-        help="the rows of a signature (default: DEDUPE_NEAR_NUM_PERM)",
+        help="the number of rows of a signature (default: DEDUPE_NEAR_NUM_PERM)",
     )
     parser.add_argument(
         "--shingle-size",
         type=int,
         metavar="CHARACTERS",
-        help="the length of the pieces that are compared (default: DEDUPE_NEAR_SHINGLE_SIZE)",
+        help="the length of a shingle (default: DEDUPE_NEAR_SHINGLE_SIZE)",
     )
 
 
@@ -95,7 +96,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> list[Curve]:
 
 
 def curves(values: dict[str, Any]) -> Iterator[Curve]:
-    """One curve for each content type that *values* tell apart, that for all others first."""
+    """One curve for each content type in *values*, and first the one for all others."""
     by_type = NearOptions.by_type(**values)
     for content_type in sorted(by_type, key=lambda name: (name != ALL_TYPES, name)):
         options = by_type[content_type]
@@ -143,19 +144,19 @@ def _no_curve(content_type: str, options: NearOptions) -> Curve:
 
 
 def text(result: list[Curve]) -> str:
-    is_alone = len(result) == 1
-    return "\n\n".join("\n".join(_lines(curve, is_alone=is_alone)) for curve in result)
+    is_only = len(result) == 1
+    return "\n\n".join("\n".join(_lines(curve, is_only=is_only)) for curve in result)
 
 
-def _lines(curve: Curve, *, is_alone: bool) -> Iterator[str]:
-    if not is_alone:
+def _lines(curve: Curve, *, is_only: bool) -> Iterator[str]:
+    if not is_only:
         others = "all other content types"
         yield f"Pages      {others if curve.content_type == ALL_TYPES else curve.content_type}"
     if curve.bands is None:
         yield f"Threshold  {curve.threshold:g}, which turns the near layer off"
         return
     yield f"Threshold  {curve.threshold:g}, of shingles of {curve.shingle_size} characters"
-    yield f"Bands      {curve.bands} of {curve.rows_per_band} rows, of {curve.num_perm}; asked for: {curve.recall:g}"
+    yield f"Bands      {curve.bands} of {curve.rows_per_band} rows, of {curve.num_perm}; recall wanted: {curve.recall:g}"
     yield (
         f"Estimate   {curve.min_equal} equal row bytes reach the threshold; standard deviation there"
         f" {curve.deviation:.3f}"

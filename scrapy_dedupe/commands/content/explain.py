@@ -1,4 +1,4 @@
-"""``content explain URL``: which texts a URL had, what each was called, and why."""
+"""``content explain URL``: show the texts of a URL, their verdicts and the reasons."""
 
 from __future__ import annotations
 
@@ -37,22 +37,20 @@ if TYPE_CHECKING:
     Known = list[tuple[SeenText, TextMatch | None]]
 
 HELP = (
-    "Show every text that a URL had, the oldest first: whether it was new, or of what it was a copy and why; with the"
-    " difference, if the archive has both."
+    "Show all texts of a URL, oldest first: whether each was new or a copy, of which page and why. Also shows the"
+    " difference if the archive has both texts."
 )
 
-_NEW: Final = (
-    "It was new: no text that was known then was equal, or similar in what is not its host's template."
-)
+_NEW: Final = "It was new: no known text was equal, or similar outside its host's template."
 _NEW_OR_IMPORTED: Final = "It was new, or imported from QuarryCore."
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedText:
-    """One text of the URL, as it was judged when it came first; ``digest`` is its key.
+    """One text of the URL, with its first verdict; ``digest`` is its key.
 
-    ``original`` is None for a text that was new, and for a copy of a text that is forgotten. ``diff`` is there for near
-    copies alone: other copies have the very text of their original.
+    ``original`` is None for a new text, and for a copy of a forgotten text. Only near copies have a ``diff``: the text
+    of other copies is that of their original.
     """
 
     kind: str
@@ -67,7 +65,7 @@ class ExplainedText:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """``notes`` are sentences about what stood in the way of a full explanation."""
+    """``notes`` are messages about missing parts of the explanation."""
 
     store: str
     url: str
@@ -93,7 +91,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Explained:
             judge = read_only_judge(place, store.content)
         except StoreRefused as error:
             judge = None
-            notes.append(f"What a template kept out cannot be told: {error}")
+            notes.append(f"The share of the template cannot be computed: {error}")
         explainer = _Explainer(options, store.content.parameters(), judge, archived, full=opts.full)
         texts = [explainer.text(capture, original) for capture, original in known]
     finally:
@@ -102,7 +100,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Explained:
 
 
 def _known(content: ContentStore, given: str) -> tuple[str, Known]:
-    """What is known of a URL, as it is given or, if that is unknown, as Scrapy writes it."""
+    """The stored captures of a URL, as given or, if there are none, in the form in which Scrapy writes the URL."""
     known = content.captures(given)
     if not known:
         try:
@@ -155,7 +153,7 @@ class _Explainer:
                     full=self.full,
                 )
         if original is None and capture.kind != "unique":
-            why.append("The original was forgotten since.")
+            why.append("The original has been forgotten since.")
         return ExplainedText(
             kind=capture.kind,
             seen=time_text(capture.seen_ms),
@@ -178,8 +176,8 @@ class _Explainer:
         share = self.judge.template_share(PageReading(own.text, own.mime), capture.url)
         if share:
             yield (
-                f"{share:.0%} of the text is what its host puts on many of its pages; what is left without it had to"
-                " be similar as well."
+                f"{share:.0%} of the text is the template of the host; the rest without the template had to be similar"
+                " too."
             )
 
 
@@ -200,6 +198,6 @@ def caveat(result: Explained) -> str | None:
     if result.texts:
         return None
     return (
-        f"Nothing is known of {result.url} in {result.store}: no page was read there, or it failed, had no text to"
-        " judge, or was purged."
+        f"There are no texts of {result.url} in {result.store}: no page was read there, or it failed, had no text,"
+        " or was purged."
     )

@@ -1,4 +1,4 @@
-"""What was seen during crawls without an archive goes with their texts, since no crawl index has them to purge."""
+"""Deletes report data of crawls without an archive, together with their texts: no crawl index lists such crawls."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def forget_reports(store: Store, *, before: datetime | None = None, crawl: str | None = None) -> int:
-    """Forget what is kept of crawls that ended before a time, or of one crawl; of all with neither. How many.
+    """Delete the report data of crawls that ended before a time, or of one crawl; with neither, of all crawls.
 
-    Crawls that the index of the store knows are left, and with ``before`` those of which nobody can read when they ended.
+    Crawls in the index of the store are skipped, and with ``before`` also those whose end time cannot be read. Returns
+    the number of crawls.
     """
     known = {info.id for info in store.index.crawls()}
     wanted = [

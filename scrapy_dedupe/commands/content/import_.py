@@ -1,4 +1,4 @@
-"""``content import FILE``: takes over the texts that QuarryCore has seen."""
+"""``content import FILE``: import the text hashes of QuarryCore."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
-    "Take over the texts that QuarryCore has seen, from its table hash_dedup. Crawls that begin afterwards call a page"
-    " with such a text a copy, of the URL and time that the table says. The file is not changed."
+    "Import the text hashes of QuarryCore, from its table hash_dedup. Crawls that start afterwards treat a page with such"
+    " a text as a copy of the URL and time in the table. The file is not changed."
 )
 
 _TABLE: Final = "hash_dedup"
 _COLUMNS: Final = ("hash", "url", "timestamp")
 _AT_ONCE: Final = 1_000
 
-# The end of the year 9999, after which there are no dates.
+# The end of the year 9999, the last year that datetime supports.
 _END_S: Final = 253_402_300_800
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedTexts:
-    """``new`` rows are known from now on, ``known`` ones were before. ``skipped`` rows were damaged."""
+    """The numbers of ``new`` rows, of ``known`` rows (stored before), and of ``skipped`` rows (damaged)."""
 
     file: str
     store: str
@@ -57,14 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--crawl-id",
         metavar="ID",
         default="quarrycore",
-        help="the crawl that the texts are noted under (default: quarrycore)",
+        help="the crawl id under which the texts are stored (default: quarrycore)",
     )
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> ImportedTexts:
     crawl = checked_crawl_id(opts.crawl_id)
     new = known = skipped = 0
-    # Whatever is wrong with the file is found before a store is made.
+    # Check the file before a store is created.
     with closing(_open(opts.file)) as table, Bars(opts) as bars:
         rows = _rows(opts.file, table)
         bars.begin("import", _count(opts.file, table), "rows")
@@ -86,7 +86,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> ImportedTexts:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """The file, opened so that nothing is written to it or beside it."""
+    """Open the file without writing to it or creating files next to it."""
     try:
         with path.open("rb") as file:
             head = file.read(20)
@@ -94,28 +94,28 @@ def _open(path: Path) -> sqlite3.Connection:
         raise ArchiveError(f"The file {path} cannot be read: {error.strerror}.") from error
     if not head.startswith(b"SQLite format 3\0"):
         raise UsageError(
-            f"The file {path} is no SQLite database. Name the one that QuarryCore keeps its hashes in."
+            f"The file {path} is not an SQLite database. Name the file in which QuarryCore stores its hashes."
         )
-    # With a write-ahead log even a reader makes files beside the database, unless it is told that nobody writes.
+    # With a write-ahead log even a reader creates files next to the database, unless it is opened as immutable.
     has_log = head[18:20] == b"\x02\x02"
     is_quiet = has_log and not path.with_name(f"{path.name}-wal").exists()
     options = "mode=ro&immutable=1" if is_quiet else "mode=ro"
     connection = None
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
-        # Damaged text is our own matter; sqlite3 would stop at it.
+        # Damaged text is handled below; sqlite3 would raise an exception.
         connection.text_factory = bytes
         names = [row[1].decode() for row in connection.execute(f"PRAGMA table_info({_TABLE})")]
     except sqlite3.Error as error:
         if connection is not None:
             connection.close()
-        raise _unreadable(path, error, "Nothing was taken over") from error
+        raise _unreadable(path, error, "Nothing was imported") from error
     lacking = [name for name in _COLUMNS if name not in names]
     if lacking:
         connection.close()
         what = f"no column {lacking[0]} in its table {_TABLE}" if names else f"no table {_TABLE}"
         raise UsageError(
-            f"The database {path} has {what}. It was not made by QuarryCore, or by another version."
+            f"The database {path} has {what}. It was not made by QuarryCore, or by an unsupported version of it."
         )
     return connection
 
@@ -124,14 +124,14 @@ def _rows(path: Path, connection: sqlite3.Connection) -> Iterator[tuple[Any, ...
     try:
         yield from connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE}")  # noqa: S608
     except sqlite3.Error as error:
-        raise _unreadable(path, error, "The rows before that place were taken over") from error
+        raise _unreadable(path, error, "The rows before that position were imported") from error
 
 
 def _count(path: Path, connection: sqlite3.Connection) -> int:
     try:
         return int(connection.execute(f"SELECT count(*) FROM {_TABLE}").fetchone()[0])  # noqa: S608
     except sqlite3.Error as error:
-        raise _unreadable(path, error, "Nothing was taken over") from error
+        raise _unreadable(path, error, "Nothing was imported") from error
 
 
 def _unreadable(path: Path, error: sqlite3.Error, so_far: str) -> DamagedInput | ArchiveError:
@@ -139,12 +139,12 @@ def _unreadable(path: Path, error: sqlite3.Error, so_far: str) -> DamagedInput |
     if isinstance(error, sqlite3.OperationalError):
         return ArchiveError(f"The database {path} cannot be read: {reason}.")
     return DamagedInput(
-        f"The database {path} is damaged: {reason}. {so_far}; repeat the import with a mended copy."
+        f"The database {path} is damaged: {reason}. {so_far}; repeat the import with a repaired copy."
     )
 
 
 def _capture(row: tuple[Any, ...], crawl: str) -> SeenText | None:
-    """What a row says; None if it is damaged."""
+    """The capture in a row; None if the row is damaged."""
     try:
         hash_, url = (value.decode() if isinstance(value, bytes) else None for value in row[:2])
     except UnicodeDecodeError:
@@ -160,11 +160,11 @@ def _capture(row: tuple[Any, ...], crawl: str) -> SeenText | None:
 def text(result: ImportedTexts) -> str:
     new = "1 text is" if result.new == 1 else f"{number_text(result.new)} texts are"
     known = "1 was" if result.known == 1 else f"{number_text(result.known)} were"
-    return f"{new} new to {result.store}, {known} known. New ones are noted under the crawl {result.crawl}."
+    return f"{new} new to {result.store}, {known} known. New ones are stored under the crawl {result.crawl}."
 
 
 def caveat(result: ImportedTexts) -> str | None:
     if not result.skipped:
         return None
     rows = "1 row" if result.skipped == 1 else f"{number_text(result.skipped)} rows"
-    return f"{rows} of {result.file} had no sound hash, URL or time and {'was' if result.skipped == 1 else 'were'} left out."
+    return f"{rows} of {result.file} had no valid hash, URL or time and {'was' if result.skipped == 1 else 'were'} skipped."

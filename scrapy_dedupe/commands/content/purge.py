@@ -1,4 +1,4 @@
-"""``content purge``: forgets texts by age, by crawl or by URL."""
+"""``content purge``: forget texts by age, by crawl or by URL."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import ContentStore
 
 HELP = (
-    "Forget texts. A text counts by its first capture, the URL, crawl and time at which it was new; when it comes"
-    " again it is new again, even if other pages had it since."
+    "Forget texts. A text is selected by its first capture: the URL, crawl and time at which it was new. A forgotten text"
+    " is new again when it is seen again, even if other pages had it since."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PurgedTexts:
-    """``texts`` were meant, ``forgotten`` of them are gone: none if the answer was no, or with ``dry_run``.
+    """``texts`` were selected, ``forgotten`` of them were deleted: none if the user declined, or with ``dry_run``.
 
-    ``before`` is the time that ``--older-than`` says, as ISO 8601 in UTC.
+    ``before`` is the time of ``--older-than``, as ISO 8601 in UTC.
     """
 
     store: str
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than",
         metavar="AGE",
-        help="texts whose first capture is older: days (30), hours (12h), or before a day or time (2026-01-01, UTC)",
+        help="texts whose first capture is older: days (30), hours (12h), or before a date or time (2026-01-01, UTC)",
     )
     parser.add_argument(
         "--crawl", metavar="ID", help="texts that were new in this crawl; with --older-than: both"
@@ -55,20 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", metavar="URL", nargs="+", default=[], help="texts that were new at one of these URLs"
     )
-    parser.add_argument("--all", action="store_true", help="all texts, and what is known of templates")
+    parser.add_argument("--all", action="store_true", help="all texts, and all templates")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--yes", action="store_true", help="do not ask")
     group.add_argument(
-        "--dry-run", action="store_true", help="say how many texts it would forget, and forget none"
+        "--dry-run", action="store_true", help="print how many texts would be forgotten, and forget none"
     )
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> PurgedTexts:
     is_by_age_or_crawl = opts.older_than is not None or opts.crawl is not None
     if is_by_age_or_crawl + bool(opts.url) + opts.all != 1:
-        raise UsageError(
-            "Which texts are meant? Say it with --older-than, --crawl or both; or with --url; or with --all."
-        )
+        raise UsageError("No texts are selected. Use --older-than, --crawl or both; or --url; or --all.")
     before = None if opts.older_than is None else time_before(opts.older_than, datetime.now(UTC))
     before_ms = None if before is None else round(before.timestamp() * 1000)
     crawl = None if opts.crawl is None else checked_crawl_id(opts.crawl)
@@ -103,7 +101,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> PurgedTexts:
 
 
 class _Parts:
-    """A bar for each kind of thing that is forgotten; how many there are is known of the texts."""
+    """A progress bar for each kind of deleted data; only the number of texts is known in advance."""
 
     def __init__(self, bars: Bars, texts: int) -> None:
         self._bars = bars
@@ -119,21 +117,21 @@ class _Parts:
 
 
 def _new_at(content: ContentStore, url: str) -> int:
-    # A near copy is a text of its own; of any other copy the text was new elsewhere.
+    # A near copy has its own text; the text of any other copy was new elsewhere.
     return sum(capture.kind in ("unique", "near") for capture, _ in content.captures(url))
 
 
 def _is_wanted(texts: int, store: str) -> bool:
-    """Ask on the terminal, away from standard output, which may take JSON."""
+    """Ask on the terminal. The question does not go to standard output, which may be redirected to a JSON file."""
     if not texts:
-        return True  # there may still be notes and buckets without a text to clear away
+        return True  # there may still be captures and buckets without a text to delete
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(
-            f"{_texts(texts)} of {store} would be forgotten, and nobody is there to be asked. Say --yes, or"
-            " --dry-run."
+            f"{_texts(texts)} of {store} would be forgotten, but there is no terminal to ask for confirmation. Use"
+            " --yes or --dry-run."
         )
     print(
-        f"{_texts(texts)} of {store} will be forgotten, and are new when they come again. Go on? [y/N] ",
+        f"{_texts(texts)} of {store} will be forgotten, and are new when they are seen again. Continue? [y/N] ",
         end="",
         file=sys.stderr,
         flush=True,

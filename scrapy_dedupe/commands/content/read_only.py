@@ -1,4 +1,4 @@
-"""A judge that looks and writes nothing, with the options of the settings."""
+"""A judge that does not write to the store, with the options of the settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _ReadOnly:
-    """A content store to which nothing is written: parameters are compared, not recorded."""
+    """A content store that is never written to: parameters are compared, not recorded."""
 
     _READS = frozenset(("find_texts", "find_near", "load_template", "parameters", "remember_for"))
 
@@ -30,7 +30,7 @@ class _ReadOnly:
         refuse_other_parameters(self._url, stored, parameters)
 
     def save_template(self, host: str, template: bytes) -> None:
-        """Keep nothing: nothing was learnt."""
+        """Do nothing: a read-only judge does not learn templates."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._READS:
@@ -39,12 +39,12 @@ class _ReadOnly:
 
 
 def judge_options(place: CommandStores) -> JudgeOptions:
-    """How a crawl with these settings compares texts."""
+    """The judge options of a crawl with these settings."""
     return downloadermiddlewares.judge_options(place.settings.content)
 
 
 def read_only_judge(place: CommandStores, content: ContentStore) -> Judge:
-    """A judge for :meth:`~.Judge.find` alone.
+    """Create a judge for :meth:`~.Judge.find` only.
 
     Raises :class:`~scrapy_dedupe.errors.StoreRefused` if the store was written with other parameters.
     """

@@ -1,4 +1,4 @@
-"""Why a text is called a copy of another one, in sentences, and how the two differ."""
+"""Explanations why a text is a copy of another one, and how the two differ."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 _SHORT_DIFF: Final = 12
 
 _NOT_JUDGED: Final = {
-    "no text": "it has no text, or none beside its title and <noscript>, as the shell of a page that JavaScript fills",
+    "no text": "it has no text, or only in its title and <noscript>, like a page that JavaScript fills",
     "markup": "its markup would take too long to parse",
     "size": "it is larger than DEDUPE_CONTENT_MAX_BYTES",
-    "type": "its Content-Type is none of a text",
+    "type": "its Content-Type is not a text type",
     "encoding": "its content coding or declared encoding cannot be decoded",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class OriginalText:
-    """What a text is a copy of: its first capture, and when that was, as ISO 8601 in UTC."""
+    """The original of a copy: its first capture, and the time of it as ISO 8601 in UTC."""
 
     url: str
     crawl: str
@@ -41,7 +41,7 @@ class OriginalText:
 
 @dataclass(frozen=True, slots=True)
 class TextDifference:
-    """A unified diff of the canonical texts, without its last ``left_out`` lines; or why there is none."""
+    """A unified diff of the canonical texts, without its last ``left_out`` lines; or the reason why it is missing."""
 
     lines: list[str]
     left_out: int = 0
@@ -54,7 +54,7 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
         "--warc-dir",
         metavar="DIR",
         type=Path,
-        help="where the WARC files are, if not where the index says (default: DEDUPE_WARC_DIR)",
+        help="the directory of the WARC files, if they are not where the index says (default: DEDUPE_WARC_DIR)",
     )
 
 
@@ -62,22 +62,22 @@ WAS_IMPORTED: Final = "QuarryCore had read a page with the same text; its hash w
 
 
 def why_equal(kind: str) -> str:
-    """Of an ``exact`` or ``unchanged`` copy."""
-    when = "when this URL was read before" if kind == "unchanged" else "there"
-    return f"The canonical text is the same as {when}, character for character."
+    """The reason for an ``exact`` or ``unchanged`` copy."""
+    where = "as when this URL was read before" if kind == "unchanged" else "as there"
+    return f"The canonical text is exactly the same {where}."
 
 
 def why_near(
     similarity: float, options: JudgeOptions, parameters: Mapping[str, str], mime: str | None
 ) -> str:
-    """How similar, in rows and by estimate; ``parameters`` are the store's. Without a MIME type: as for most."""
+    """The similarity in rows and by estimate; ``parameters`` are the store's. Uses the defaults without a MIME type."""
     near = options.near_for(mime or ALL_TYPES)
     stored = parameters.get(f"near_num_perm[{mime}]") or parameters.get("near_num_perm")
     rows = near.num_perm if stored is None else int(stored)
     equal = round(rows * (similarity * (1 - CHANCE) + CHANCE))
     return (
-        f"{equal} of {rows} rows of the signatures are equal, which makes a similarity of {similarity:.3f} by estimate;"
-        f" from {near.threshold:g} on a text is near (DEDUPE_NEAR_THRESHOLD)."
+        f"{equal} of {rows} rows of the signatures are equal, an estimated similarity of {similarity:.3f}; texts are near"
+        f" from {near.threshold:g} (DEDUPE_NEAR_THRESHOLD)."
     )
 
 
@@ -88,14 +88,14 @@ def why_not_judged(reason: str | None) -> str:
 def difference(
     old: tuple[str, ArchivedText | str], new: tuple[str, ArchivedText | str], *, full: bool
 ) -> TextDifference:
-    """The diff of two texts, each with its name; for one that is not there, the sentence that says so."""
+    """The diff of two named texts; if one is a message that the text is missing, the message."""
     (old_name, old_text), (new_name, new_text) = old, new
     if isinstance(old_text, str) or isinstance(new_text, str):
         missing = dict.fromkeys(item for item in (old_text, new_text) if isinstance(item, str))
         return TextDifference([], missing=" ".join(missing))
     lines = unified_diff(old_text.text, new_text.text, old_name, new_name)
     if not lines:
-        return TextDifference([], missing="The two texts differ in white space alone.")
+        return TextDifference([], missing="The two texts differ only in white space.")
     kept = lines if full else lines[:_SHORT_DIFF]
     return TextDifference(kept, len(lines) - len(kept))
 

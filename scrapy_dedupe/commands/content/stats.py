@@ -1,4 +1,4 @@
-"""``content stats``: what is remembered of texts, in numbers."""
+"""``content stats``: show statistics of the stored texts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-HELP = "Show how many texts are remembered, how they are compared, and how large the store is."
+HELP = "Show the number of stored texts, how they are compared, and the size of the store."
 
 
 @dataclass(frozen=True, slots=True)
 class ContentStats:
-    """The numbers of one store.
+    """The statistics of one store.
 
-    ``kept`` texts are those that others are compared with; ``pending`` ones are of pages that have not gone through
-    yet. ``templates`` counts the hosts whose template is known. ``canonicalizer`` is that of the settings, the
-    ``parameters`` are those that the store was written with. ``bytes`` is the size of the store's files, with all
-    that is in them; None for Redis, which does not tell it.
+    ``kept`` texts are compared with new ones; ``pending`` texts belong to pages that are still being processed.
+    ``templates`` is the number of hosts with a template. ``canonicalizer`` is that of the settings; the ``parameters``
+    are those with which the store was written. ``bytes`` is the size of the store's files, including all other data in
+    them; None for Redis, which does not report it.
     """
 
     store: str
@@ -38,7 +38,7 @@ class ContentStats:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: this verb has no arguments of its own."""
+    """Add nothing: this verb has no arguments."""
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> ContentStats:
@@ -72,14 +72,12 @@ def _size(url: str) -> int | None:
 def text(stats: ContentStats) -> str:
     hosts = counted(stats.templates, "host")
     parameters = ", ".join(f"{name} {value}" for name, value in stats.parameters.items())
-    size = (
-        "not told by Redis" if stats.bytes is None else f"{size_text(stats.bytes)}, all that is in the file"
-    )
+    size = "not reported by Redis" if stats.bytes is None else f"{size_text(stats.bytes)}, the whole file"
     kept, pending = number_text(stats.kept), number_text(stats.pending)
     return "\n".join(
         (
             f"Store      {stats.store}",
-            f"Texts      {counted(stats.texts, 'different one')}, {kept} compared with others, {pending} pending",
+            f"Texts      {counted(stats.texts, 'different text')}, {kept} compared with new ones, {pending} pending",
             f"Templates  {hosts}",
             f"Compared   as {stats.canonicalizer} (DEDUPE_CANONICALIZER)",
             f"Near       {parameters or 'nothing was compared yet'}",
