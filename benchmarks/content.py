@@ -1,29 +1,30 @@
-"""How fast the content layer judges pages, how much it keeps, and how often it errs.
+"""Benchmarks of the content layer: speed, size, and accuracy.
 
     python benchmarks/content.py FOLDER… [--versions OLD NEW] [--only PART]… [--redis URL] [--quick]
 
-FOLDER holds HTML files, such as those of a ``*-doc`` package of Debian under /usr/share/doc. OLD and NEW hold two
-versions of one documentation set, such as libboost1.74-doc and libboost1.81-doc; without them the first two FOLDERs
-are taken. Each folder is a site on a host of its own. Redis or Valkey is started for the benchmark, or it works on an
-empty database of the server at URL, which it empties again.
+FOLDER contains HTML files, such as those of a ``*-doc`` package of Debian under /usr/share/doc. OLD and NEW contain two
+versions of one documentation set, such as libboost1.74-doc and libboost1.81-doc; the default is the first two FOLDERs.
+Each folder is a site with its own host. The benchmark starts Redis or Valkey, or uses an empty database of the server
+at URL, and empties it afterwards.
 
-Parts, each with tables of its own; without ``--only`` all of them run, in some ten minutes, or two with ``--quick``:
+Each part prints its own tables. Without ``--only`` all parts run, in about ten minutes, or two with ``--quick``:
 
-chain    HTML in, verdict out, over real pages in random order, read and decoded before: pages a second by CPU of this
-         process and by the clock, and the times of single calls; on SQLite and on Redis. Then the usual recipe taken
-         literally (text nodes joined by a space, lower case, a Python set of shingles, SHA-1, datasketch's index on
-         Redis, SELECT and INSERT with a commit a page) on the same pages, and how many times faster ours is.
-exact    the exact layer alone, by batches: digests a second, and bytes a row beside the URL.
-near     memory of the near index on Redis, its first cost included and without it, the exact rows taken off; and how
-         many scripts and reads from the socket a page costs the server.
-quality  two versions of a documentation set, all pairs compared by exact Jaccard similarity: how many similar pairs
-         share a band; then all pages are shown to a Deduplicator, mixed and one site after the other, and what it
-         says is held against the truth.
-hostile  pages that are made to keep a parser busy: how long one check takes, and how long the other pages of a crawl
+chain    From HTML to verdict, for real pages in random order, which are read and decoded beforehand: pages per second by
+         the CPU time of this process and by wall-clock time, and the durations of single calls, on SQLite and on Redis.
+         Then a literal implementation of the usual recipe on the same pages (text nodes joined by a space, lower case, a
+         Python set of shingles, SHA-1, datasketch's index on Redis, SELECT and INSERT with one commit per page), and the
+         ratio of the speeds.
+exact    The exact layer only, in batches: digests per second, and bytes per row without the URL.
+near     Memory of the near index on Redis, with and without its initial size, and without the exact rows; and the
+         numbers of script calls and socket reads per page on the server.
+quality  Two versions of a documentation set, all pairs compared by exact Jaccard similarity: the share of similar pairs
+         that share a band. Then a Deduplicator checks all pages, mixed and site by site, and its verdicts are compared
+         with the exact similarities.
+hostile  Pages that are made to keep a parser busy: the duration of one check, and how long the other pages of a crawl
          wait for their verdict. Needs a FOLDER.
 
-Figures are medians where a part is run several times. The column "goal" is what the project has set itself; nothing
-fails when it is missed. Wrong use ends with exit code 2.
+Figures are medians if a part runs several times. The column "goal" is a target of the project; a missed target is not a
+failure. Wrong usage ends with exit code 2.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ def main() -> None:
     )
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
     parser.add_argument(
-        "--versions", nargs=2, type=Path, metavar=("OLD", "NEW"), help="the first two FOLDERs by default"
+        "--versions", nargs=2, type=Path, metavar=("OLD", "NEW"), help="default: the first two FOLDERs"
     )
     parser.add_argument("--only", action="append", choices=PARTS, metavar="PART", help="may be repeated")
     parser.add_argument("--redis", metavar="URL", help="redis://HOST:PORT/DB, an empty database")
     parser.add_argument(
-        "--pages", type=int, help="how many pages or page names, instead of the part's own number"
+        "--pages", type=int, help="the number of pages or page names, instead of the default of the part"
     )
     parser.add_argument("--rounds", type=int, default=3, help="of chain (3)")
-    parser.add_argument("--seed", type=int, default=1, help="of samples and orders (1)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of samples and orders (1)")
     parser.add_argument("--limit", type=float, help="seconds for one hostile page (5, with --quick 2)")
-    parser.add_argument("--quick", action="store_true", help="fewer of everything: two minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller inputs: two minutes")
     parser.add_argument("--shape", help=argparse.SUPPRESS)
     parser.add_argument("--crawl", help=argparse.SUPPRESS)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -101,11 +102,11 @@ def main() -> None:
 
 
 def check_use(options: Options, parts: list[str]) -> None:
-    """Find out now, not after minutes, what a later part would miss."""
+    """Check at startup what a later part needs."""
     for folder in (*options.folders, *(options.versions or ())):
         if not folder.is_dir():
             raise stop(
-                f"{folder} is no folder. Name folders of HTML files, such as /usr/share/doc/libboost1.81-doc."
+                f"{folder} is not a folder. Name folders of HTML files, such as /usr/share/doc/libboost1.81-doc."
             )
     if not options.folders and {"chain", "hostile"} & set(parts):
         raise stop("chain and hostile need at least one FOLDER of HTML files. Other parts: --only PART.")

@@ -1,8 +1,8 @@
 """The part ``hostile`` of ``content.py``: pages that are made to keep a parser busy.
 
-Each shape is checked in a process of its own, which is stopped at the limit; then they are put between the ordinary
-pages of a crawl. Two halves of a stopwatch stand on both sides of the content middleware: how long a page stays
-between them is how long it waited for its verdict.
+Each shape is checked in a separate process, which is killed at the time limit. Then the shapes are mixed with the
+ordinary pages of a crawl. Two middlewares around the content middleware measure how long each page waits for its
+verdict.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def attributes() -> str:
 
 
 def formatting(count: int) -> str:
-    """Elements that are opened again after each of as many wrong ends (lexbor issue 340)."""
+    """Elements that are reopened after each of as many wrong end tags (lexbor issue 340)."""
     bold = "".join(f"<b {number}>" for number in range(count))
     italic = "".join(f"<i {number}>" for number in range(count))
     return bold + italic + "x</b>" * count
@@ -81,7 +81,7 @@ GOALS = ("<div> nested", "50,000 attributes")
 
 
 def page_of(shape: str, number: int = 0) -> str:
-    """A page with an ordinary text, so that there is something to judge, and then the shape."""
+    """A page with an ordinary text, so that there is something to judge, followed by the shape."""
     return f"<!DOCTYPE html><title>Page {number}</title><p>{number} {_TEXT}</p>\n{SHAPES[shape]()}"
 
 
@@ -110,18 +110,18 @@ def check_shapes(options: Options) -> None:
                 )
             )
     table(
-        f"hostile: one check of a page of 400 kB, ms; stopped after {options.limit_s:g} s",
+        f"hostile: one check of a page of 400 kB, ms; killed after {options.limit_s:g} s",
         ("", "takes", "longest pause of another thread", "verdict", "goal"),
         rows,
     )
 
 
 def check_shape(shape: str) -> None:
-    """Check one page in this process, and print how long it took, how long another thread stood still, the verdict."""
+    """Check one page in this process; print the duration, the longest pause of another thread, and the verdict."""
     pauses = [0.0]
     is_over = threading.Event()
 
-    def look_at_the_clock() -> None:
+    def measure_pauses() -> None:
         last = time.perf_counter()
         while not is_over.is_set():
             time.sleep(0.001)
@@ -130,10 +130,10 @@ def check_shape(shape: str) -> None:
             last = now
 
     with tempfile.TemporaryDirectory() as folder, Deduplicator(sqlite_url(folder, "h.sqlite")) as ours:
-        # What a first use brings along is not the cost of the page.
+        # A warm-up: the costs of the first use are not those of the page.
         ours.check(Document("http://www.example/first", f"<p>{_TEXT[::-1]}</p>" * 20))
         document = Document("http://www.example/second", page_of(shape))
-        clock = threading.Thread(target=look_at_the_clock, daemon=True)
+        clock = threading.Thread(target=measure_pauses, daemon=True)
         clock.start()
         print("ready", flush=True)
         begun = time.perf_counter()
@@ -147,7 +147,7 @@ def check_shape(shape: str) -> None:
 
 
 def run_limited(arguments: list[str], limit_s: float, folder: Path | None = None) -> dict[str, Any] | None:
-    """What this script prints as JSON after the line "ready", with these arguments; None if it had to be stopped."""
+    """Run this script with *arguments*; return the JSON that it prints after the line "ready", None if it was killed."""
     script = Path(__file__).resolve().with_name("content.py")
     process = subprocess.Popen(
         [sys.executable, str(script), *arguments],
@@ -158,11 +158,11 @@ def run_limited(arguments: list[str], limit_s: float, folder: Path | None = None
     )
     assert process.stdout is not None
     try:
-        # The first line comes when everything is imported; the second and last one is short enough to wait unread.
+        # The first line comes when everything is imported; the second and last line fits into the pipe.
         process.stdout.readline()
         process.wait(timeout=limit_s)
     except BaseException as error:
-        # With whatever it has started: the group is its own.
+        # Kill its child processes too: it has its own process group.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         if isinstance(error, subprocess.TimeoutExpired):
@@ -201,7 +201,7 @@ def crawl_between(options: Options) -> None:
                 for number, shape in enumerate(shapes):
                     file = f"hostile-{turn}-{number}.html"
                     (site / file).write_text(page_of(shape, number), encoding="utf-8")
-                    # Evenly between the others, and none at the very end.
+                    # Evenly distributed among the others, but not at the very end.
                     urls.insert(
                         (number + 1) * len(urls) // (len(shapes) + 2), f"http://127.0.0.1:{port}/{file}"
                     )
@@ -211,8 +211,8 @@ def crawl_between(options: Options) -> None:
                 found = run_limited(["--crawl", str(place / "urls.txt")], limit_s, place)
                 rows.append(crawl_row(name, found, limit_s, len(ordinary)))
     table(
-        f"hostile: a crawl of {len(ordinary)} ordinary pages with others between them; how long an ordinary page"
-        "\nwaits for its verdict, ms, and how long the event loop stood still",
+        f"hostile: a crawl of {len(ordinary)} ordinary pages mixed with others; how long an ordinary page waits for its"
+        "\nverdict, ms, and the longest pause of the event loop",
         (
             "between them",
             "judged",
@@ -251,7 +251,7 @@ def crawl_row(name: str, found: dict[str, Any] | None, limit_s: float, pages: in
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Any:
-    """The port of a server of *folder*, in a process of its own."""
+    """The port of a server of *folder*, in a separate process."""
     script = Path(__file__).resolve().with_name("content.py")
     server = subprocess.Popen(
         [sys.executable, str(script), "--serve", str(folder)],
@@ -269,7 +269,7 @@ def serving(folder: Path) -> Any:
 
 
 def serve(folder: str) -> None:
-    """Serve *folder*; print the port, end with standard input."""
+    """Serve *folder*; print the port; stop when standard input is closed."""
 
     class Handler(SimpleHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -281,7 +281,7 @@ def serve(folder: str) -> None:
         daemon_threads = True
 
         def handle_error(self, *args: object) -> None:
-            pass  # A crawl that was stopped is no fault of the server.
+            pass  # A killed crawl is not a fault of the server.
 
     server = Server(("127.0.0.1", 0), partial(Handler, directory=folder))
     print(server.server_address[1], flush=True)
@@ -290,7 +290,7 @@ def serve(folder: str) -> None:
 
 
 class Arrived:
-    """The outer half of the stopwatch: a response comes here first."""
+    """The outer middleware: it records when a response arrives."""
 
     def process_response(self, request: Any, response: Any, spider: Any = None) -> Any:
         request.meta["bench_arrived"] = time.perf_counter()
@@ -298,7 +298,7 @@ class Arrived:
 
 
 class Judged:
-    """The inner half: here a response has its verdict."""
+    """The inner middleware: it records when a response has its verdict."""
 
     waits: ClassVar[list[float]] = []
     hostile: ClassVar[Counter[str]] = Counter()
@@ -322,7 +322,7 @@ def crawl(urls_file: str) -> None:
     urls = Path(urls_file).read_text().split()
     stalls = [0.0]
 
-    async def look_at_the_clock() -> None:
+    async def measure_pauses() -> None:
         last = time.perf_counter()
         while True:
             await asyncio.sleep(0.001)
@@ -334,12 +334,12 @@ def crawl(urls_file: str) -> None:
         name = "pages"
 
         async def start(self) -> Any:
-            self.clock = asyncio.get_running_loop().create_task(look_at_the_clock())
+            self.clock = asyncio.get_running_loop().create_task(measure_pauses())
             for url in urls:
                 yield scrapy.Request(url)
 
         def parse(self, response: Any) -> None:
-            # Nothing is done here: what is measured is the wait before.
+            # Does nothing: the benchmark measures the wait before the callback.
             pass
 
         def closed(self, reason: str) -> None:

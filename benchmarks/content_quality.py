@@ -1,7 +1,7 @@
-"""The part ``quality`` of ``content.py``: what is found, and what is called a copy and is none.
+"""The part ``quality`` of ``content.py``: which copies are found, and which pages are wrongly called copies.
 
-The truth is the exact Jaccard similarity of the sets of 7-code-point shingles of the canonical texts, of all pairs.
-A shingle is told by 64 bits of a hash: among 20 million, two are taken for one with a probability of one in 100,000.
+The reference is the exact Jaccard similarity of the sets of 7-code-point shingles of the canonical texts, for all pairs.
+A shingle is represented by a 64-bit hash: among 20 million, the probability of a collision is one in 100,000.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNLIKE = 0.80
 _MIN_CHARS = 200
 _BANDS, _ROWS = 16, 8
 
-# Shingles that so many documents have are counted by a product of dense matrices, the others pair by pair.
+# Shingles that this many documents have are counted by a product of dense matrices, the others pair by pair.
 _FREQUENT = 48
 
 
@@ -55,20 +55,20 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one pass over all pages came to; each field is a part of the one beside it, as shown in the table."""
+    """The counts of one pass over all pages. Each first field is a part of the second one, as shown in the table."""
 
     missed: int  # kept although a twin was kept before
     had_twin: int  # a twin was kept when the page came
-    missed_text: int  # the same two without the pages whose very text was seen before
+    missed_text: int  # the same two without the pages whose exact text was seen before
     had_twin_text: int
-    kept_twins: int  # kept pages with a twin among all the kept
-    twins: int  # pages with a twin among all
+    kept_twins: int  # kept pages with a twin among the kept pages
+    twins: int  # pages with a twin among all pages
     unlike: int  # near verdicts with a similarity under 0.80 to the original
     near: int
-    found: int  # second versions, changed but similar, that were called a copy of the first
+    found: int  # changed but similar second versions that were called a copy of the first
     versions: int
     called: int  # pages that were called near to another page of their site
-    alike: int  # pages that another page of their site is similar to
+    alike: int  # pages with a similar page on their site
 
 
 def quality(options: Options) -> None:
@@ -81,7 +81,7 @@ def quality(options: Options) -> None:
 
 
 def sample(options: Options, names: int) -> list[Page]:
-    """Both versions of as many names as asked for, those that only one side has included, chosen by the seed."""
+    """Both versions of *names* file names, chosen by the seed, including names that only one version has."""
     if options.versions is None:
         raise stop(
             "quality compares two versions of a documentation set: name them with --versions OLD NEW, such as"
@@ -103,22 +103,22 @@ def sample(options: Options, names: int) -> list[Page]:
         for site, side in enumerate(sides):
             if name in side:
                 document = read_page(*side[name])
-                # Shorter texts are not for the near layer, and nothing is expected of it.
+                # The near layer ignores shorter texts.
                 if len(text := canonical_text(document.html)) >= _MIN_CHARS:
                     pages.append(Page(site, name, document, text))
     return pages
 
 
-# The truth
+# Exact similarities
 
 
 def shingles(text: str) -> NDArray[np.uint64]:
-    """The distinct shingles of a text, each as 64 bits."""
+    """The distinct shingles of a text, 64 bits each."""
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4").astype(np.uint64)
     count = len(codes) - _SIZE + 1
     hashes = np.zeros(count, dtype=np.uint64)
     for place in range(_SIZE):
-        # Not the hash of the product: the truth must not share its mistakes.
+        # Not the hash of the package: the reference must not share its errors.
         hashes ^= codes[place : place + count] + np.uint64(0x9E3779B97F4A7C15)
         hashes *= np.uint64(0xD6E8FEB86659FD93)
         hashes ^= hashes >> np.uint64(32)
@@ -126,7 +126,7 @@ def shingles(text: str) -> NDArray[np.uint64]:
 
 
 def similarities(sets: list[NDArray[np.uint64]]) -> NDArray[np.float32]:
-    """The Jaccard similarity of every two sets, 0 in the diagonal."""
+    """The Jaccard similarity of every pair of sets, 0 on the diagonal."""
     from scipy import sparse  # type: ignore[import-untyped]
 
     count = len(sets)
@@ -174,7 +174,7 @@ def show_truth(pages: list[Page], jaccard: NDArray[np.float32], took_s: float) -
 
 
 def show_bands(pages: list[Page], jaccard: NDArray[np.float32]) -> None:
-    """How many of the similar pairs share one of 16 bands of 8 rows."""
+    """The share of the similar pairs that share one of 16 bands of 8 rows."""
     rows = np.array([minhash(page.text) for page in pages]).reshape(len(pages), _BANDS, _ROWS)
     lines = []
     for name, low, high, goal in (
@@ -212,7 +212,7 @@ def show_streams(options: Options, pages: list[Page], jaccard: NDArray[np.float3
     if knows_template_guard():
         guards = {"guard off": {"template_guard": False}, "guard on": {"template_guard": True}}
     else:
-        print("\nquality: this version has no option template_guard; its own way is measured.")
+        print("\nquality: this version has no option template_guard; its default is measured.")
     near_rows, guard_rows = [], []
     for guard, extra in guards.items():
         for kind in ("mixed", "site by site"):
@@ -222,7 +222,7 @@ def show_streams(options: Options, pages: list[Page], jaccard: NDArray[np.float3
             ]
             one = {field.name: sum(getattr(o, field.name) for o in outcomes) for field in fields(Outcome)}
             spread = [100 * o.missed / o.had_twin for o in outcomes if o.had_twin]
-            if guard != "guard on":  # it parts what the whole texts have in common
+            if guard != "guard on":  # the guard separates pages whose whole texts are similar
                 near_rows.append(
                     (
                         f"{guard}, {kind}",
@@ -259,8 +259,8 @@ def show_streams(options: Options, pages: list[Page], jaccard: NDArray[np.float3
         near_rows,
     )  # fmt: skip
     table(
-        "quality: second versions, changed and similar from 0.85 on, that are found; different pages of a site"
-        "\nthat are called near, of those with a similar page on their site, and of all; near verdicts under 0.80",
+        "quality: found second versions (changed, and similar from 0.85 on); pages that are called near to a different"
+        "\npage of their site, of those with a similar page there, and of all; near verdicts under 0.80",
         ("", "versions", "found", "goal", "alike", "called near", "goal", "of all", "under 0.80", "goal"),
         guard_rows,
     )
@@ -278,7 +278,7 @@ def orders(pages: list[Page], kind: str, seed: int, count: int) -> Iterator[list
 def judged(
     pages: list[Page], jaccard: NDArray[np.float32], order: list[int], extra: dict[str, Any]
 ) -> Outcome:
-    """Show all pages to a new Deduplicator in this order, and hold its verdicts against the truth."""
+    """Check all pages with a new Deduplicator in this order, and compare its verdicts with the exact similarities."""
     by_url = {page.document.url: index for index, page in enumerate(pages)}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -330,7 +330,7 @@ def judged(
 def second_versions(
     pages: list[Page], jaccard: NDArray[np.float32], order: list[int]
 ) -> list[tuple[int, int]]:
-    """The pairs of versions of one page that are similar and not the same, in the order in which they come."""
+    """The pairs of versions of one page that are similar and not equal, in the order in which they are checked."""
     first: dict[str, int] = {}
     pairs = []
     for index in order:

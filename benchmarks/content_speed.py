@@ -1,4 +1,4 @@
-"""The parts ``chain``, ``exact`` and ``near`` of ``content.py``: how fast, and how large."""
+"""The parts ``chain``, ``exact`` and ``near`` of ``content.py``: speed and size."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 class LiteralRecipe:
-    """The usual recipe, taken at its word: SHA-1 for each shingle, datasketch's index on Redis.
+    """A literal implementation of the usual recipe: SHA-1 for each shingle, datasketch's index on Redis.
 
-    An exact copy ends there, and a near one is not inserted; so it has less to do than with every page inserted.
+    It stops at an exact copy and does not insert a near copy, so it does less work than if it inserted every page.
     """
 
     def __init__(self, path: Path, redis_url: str, name: str) -> None:
@@ -85,7 +85,7 @@ def chain(options: Options) -> None:
     size = sum(len(page.html) for page in pages) / len(pages)
     with tempfile.TemporaryDirectory() as folder, redis_server(options) as redis_url:
         work = ChainWork(folder, redis_url)
-        work.run("SQLite", pages[:100], by=1)  # what a first use brings along is not the cost of a page
+        work.run("SQLite", pages[:100], by=1)  # a warm-up: the costs of the first use are not those of a page
         rows = []
         for store, goal in (("SQLite", "700"), ("Redis", "550")):
             for name, by in (("check", 1), (f"check_many, by {BATCH}", BATCH)):
@@ -96,11 +96,11 @@ def chain(options: Options) -> None:
             ("", "pages/s CPU", "pages/s wall", "p50 ms", "p99 ms", "goal CPU", "goal ms"),
             rows,
         )
-        beside_literal(work, pages[: 100 if options.quick else 300], options.rounds)
+        compare_with_literal(work, pages[: 100 if options.quick else 300], options.rounds)
 
 
 class ChainWork:
-    """Runs pages through a new and empty store, time after time."""
+    """Processes pages with a new and empty store for each run."""
 
     def __init__(self, folder: str, redis_url: str) -> None:
         self._folder = folder
@@ -129,7 +129,7 @@ class ChainWork:
 
 
 def speeds(timings: list[Timing], by: int = 1) -> tuple[str, ...]:
-    """Medians over the runs; the times of single calls are left out where a call takes several pages."""
+    """Medians over the runs; the durations of single calls are omitted if a call takes several pages."""
     cells = [
         f"{statistics.median(timing.per_cpu_s for timing in timings):,.0f}",
         f"{statistics.median(timing.per_wall_s for timing in timings):,.0f}",
@@ -140,7 +140,7 @@ def speeds(timings: list[Timing], by: int = 1) -> tuple[str, ...]:
     return tuple(cells)
 
 
-def beside_literal(work: ChainWork, pages: list[Document], rounds: int) -> None:
+def compare_with_literal(work: ChainWork, pages: list[Document], rounds: int) -> None:
     runs: dict[str, Callable[[], Timing]] = {
         "literal recipe": lambda: work.run_literal(pages),
         "ours, SQLite": lambda: work.run("SQLite", pages, by=1),
@@ -148,7 +148,7 @@ def beside_literal(work: ChainWork, pages: list[Document], rounds: int) -> None:
     }
     timings: dict[str, list[Timing]] = {name: [] for name in runs}
     for _ in range(rounds):
-        # In turn, so that a change of the machine's speed meets all of them.
+        # In turn, so that changes of the machine's speed affect all of them.
         for name, run in runs.items():
             timings[name].append(run())
     literal = timings["literal recipe"]
@@ -165,7 +165,7 @@ def beside_literal(work: ChainWork, pages: list[Document], rounds: int) -> None:
             )
         )
     table(
-        f"chain: beside the literal recipe, the same {len(pages)} pages, one by one",
+        f"chain: comparison with the literal recipe, the same {len(pages)} pages, one by one",
         ("", "pages/s CPU", "pages/s wall", "p50 ms", "p99 ms", "ratio CPU", "ratio wall", "goal"),
         rows,
     )
@@ -187,7 +187,7 @@ def exact(options: Options) -> None:
             captures = random_captures(0, number)
             url_bytes = sum(len(capture.url) for capture in captures)
             fresh = claim_all(url, captures)
-            # Read after the store was closed, which moves the write-ahead log into the file.
+            # Measured after closing the store, which moves the write-ahead log into the file.
             stored = sqlite_file.stat().st_size if name == "SQLite" else used_memory(redis_url) - before
             again = claim_all(url, random.Random(options.seed).sample(captures, number // 10))
             settled = claim_all(url, random_captures(number, number // 10), as_a_crawl=True)
@@ -199,8 +199,8 @@ def exact(options: Options) -> None:
                 (f"{name}, {number // 10:,} new, settled later", *rates(settled), "", "", ""),
             ]
     table(
-        f"exact: the exact layer alone, by batches of {BATCH}",
-        ("", "digests/s CPU", "digests/s wall", "goal", "bytes a row beside the URL", "goal"),
+        f"exact: the exact layer only, in batches of {BATCH}",
+        ("", "digests/s CPU", "digests/s wall", "goal", "bytes per row without the URL", "goal"),
         rows,
     )
 
@@ -244,7 +244,7 @@ def near(options: Options) -> None:
     if knows_template_guard():
         kinds = {", guard off": {"template_guard": False}, ", guard on": {"template_guard": True}}
     else:
-        print("\nnear: this version has no option template_guard; its own way is measured.")
+        print("\nnear: this version has no option template_guard; its default is measured.")
     sizes, trips = [], []
     with redis_server(options) as redis_url:
         for name, extra in kinds.items():
@@ -263,19 +263,19 @@ def near(options: Options) -> None:
                 way = "check" if by == 1 else f"check_many, by {by}"
                 trips.append((f"{way}{name}", *round_trips(redis_url, by, extra), f"{1 / by:.3f}"))
     table(
-        f"near: memory of {count:,} documents of random text on Redis, bytes a document",
-        ("", "near index", "its second half alone", "exact rows, with URL", "goal"),
+        f"near: memory of {count:,} documents of random text on Redis, bytes per document",
+        ("", "near index", "its second half", "exact rows, with URL", "goal"),
         sizes,
     )
     table(
-        "near: what one page costs the server",
-        ("", "script calls a page", "reads from the socket a page", "goal"),
+        "near: server load per page",
+        ("", "script calls per page", "socket reads per page", "goal"),
         trips,
     )
 
 
 def random_documents(count: int, first: int = 0) -> Iterator[Document]:
-    """Unlike texts of some 300 characters, on 50 hosts."""
+    """Dissimilar texts of about 300 characters, on 50 hosts."""
     for number in range(first, first + count):
         rng = random.Random(number)
         words = ("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 9))) for _ in range(45))
@@ -284,7 +284,7 @@ def random_documents(count: int, first: int = 0) -> Iterator[Document]:
 
 
 def grown_memory(redis_url: str, count: int, extra: dict[str, Any]) -> tuple[int, int]:
-    """By how much the server grew for *count* documents, and by how much for the first half of them."""
+    """The growth of the server's memory for *count* documents, and for the first half of them."""
     redis_client(redis_url).flushdb()
     with Deduplicator(redis_url, **extra) as ours:
         before = used_memory(redis_url)
@@ -292,14 +292,14 @@ def grown_memory(redis_url: str, count: int, extra: dict[str, Any]) -> tuple[int
         for first, number in ((0, count // 2), (count // 2, count - count // 2)):
             for batch in batches(list(random_documents(number, first)), BATCH):
                 if any(verdict.kind != "unique" for verdict in ours.check_many(batch)):
-                    raise stop("A document of random text was not unique: what is measured means nothing.")
+                    raise stop("A document of random text was not unique: the measurement is invalid.")
             ours.flush()
             marks.append(used_memory(redis_url) - before)
     return marks[1], marks[0]
 
 
 def used_memory(redis_url: str) -> int:
-    """The server's memory once its connections and its log have calmed down."""
+    """The server's memory after its connections and its log have settled."""
     client = redis_client(redis_url)
     smallest = int(client.info("memory")["used_memory"])
     for _ in range(5):
@@ -310,7 +310,7 @@ def used_memory(redis_url: str) -> int:
 
 
 def round_trips(redis_url: str, by: int, extra: dict[str, Any]) -> tuple[str, str]:
-    """Calls of scripts and reads from the socket that the server counted, a page."""
+    """The numbers of script calls and socket reads per page that the server counted."""
     documents = list(random_documents(20 * BATCH, first=1_000_000))
     client = redis_client(redis_url)
     client.flushdb()
@@ -325,7 +325,7 @@ def round_trips(redis_url: str, by: int, extra: dict[str, Any]) -> tuple[str, st
             for batch in batches(pages, by):
                 ours.check_many(batch)
         after = counted(client)
-    # Looking at the counters is itself two commands, each with a read.
+    # Reading the counters takes two commands, each with a socket read.
     return (
         f"{(after[0] - before[0]) / len(pages):.3f}",
         f"{(after[1] - before[1] - 2) / len(pages):.3f}",

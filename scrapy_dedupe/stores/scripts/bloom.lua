@@ -1,14 +1,14 @@
--- Ask a shared URL filter, or let it forget. One call answers a batch, atomically; the formats are described in
--- urls/shared.py and urls/shared_layers.py. Much of a short call is what Lua does before it comes to the filter, so
--- tables and functions are few.
+-- Test, add or forget fingerprints in a shared URL filter. One call processes a batch atomically; the formats are
+-- described in urls/shared.py and urls/shared_layers.py. A short call spends much of its time before the filter is
+-- read, so this script defines few tables and functions.
 --
 -- KEYS[1]: the key of the head, "<base>:meta". The other keys carry the same hash tag and are derived from it,
 -- because only the script knows how many layers and shards there are.
--- ARGV: 1 if this call may have come before; "add", "has" or "forget"; the token of the asking process; its lease in
--- milliseconds (0: leave the lease as it is); the generation that it asks; a name for this call; the words of each
--- fingerprint, 64 bytes.
--- Returns a digit for each fingerprint (1: add found it new, 2: so too, and it was forgotten; 1: has found it; forget
--- returns none), or a table with the generation that is there when it is another one, and then nothing was done.
+-- ARGV: 1 if this call may be a repetition; "add", "has" or "forget"; the token of the calling process; its lease in
+-- milliseconds (0: do not change the lease); the generation of the filter that it uses; a name for this call; the words
+-- of each fingerprint, 64 bytes.
+-- Returns a digit for each fingerprint (add: 1 if it is new, 2 if it is new because it was forgotten; has: 1 if it was
+-- found; forget returns nothing), or, if the filter has another generation, a table with it; then nothing was done.
 
 local ITEM = 64
 local SLOTS = 4
@@ -30,7 +30,7 @@ if ARGV[4] ~= '0' then
     run('ZADD', base .. 'attached', now_ms + tonumber(ARGV[4]), token)
 end
 if ARGV[1] == '1' and operation ~= 'has' then
-    -- A client that lost the answer asks again. Its fingerprints would now be found, and their pages lost.
+    -- A client that lost the answer repeats the call. Its fingerprints would now be found, and their pages lost.
     local last = run('HGET', meta, 'call:' .. token)
     if last and sub(last, 1, #call + 1) == call .. ' ' then
         return sub(last, #call + 2)
@@ -59,14 +59,14 @@ local function position(bucket, tag, width)
     return at
 end
 
--- The other bucket of a tag. Applied twice it gives the first one. The numbers stay below 2^53, so % is exact.
+-- The other bucket of a tag; applied twice, this returns the first bucket. The numbers stay below 2^53, so % is exact.
 local function other_bucket(tag, bucket, buckets)
     local a, b, c = byte(tag, 1, 3)
     return ((a * 65536 + b * 256 + (c or 0)) * 163841641 - bucket) % buckets
 end
 
--- Put a tag into a full bucket, whose tags move to their other buckets until there is a place. Nothing is written
--- before a place is found.
+-- Put a tag into a full bucket: its tags move to their other buckets until there is room. Nothing is written before room
+-- is found.
 local function make_room(layer, key, tag, number, bucket, seed)
     local width, size, empty = layer.width, layer.size, layer.empty
     local changed, starts, tags = {}, {}, {}
@@ -90,7 +90,7 @@ local function make_room(layer, key, tag, number, bucket, seed)
     return false
 end
 
--- Whether the layer holds the fingerprint at `at` of the data. With `is_put` it is put there; nil if there is no room.
+-- Whether the layer has the fingerprint at `at` of the data. `is_put` adds it; nil if there is no room.
 local function ask_tags(layer, at, is_put)
     local width, size, empty, buckets = layer.width, layer.size, layer.empty, layer.buckets
     local shard, word = words_of('>I4I4', data, at)
@@ -102,7 +102,7 @@ local function ask_tags(layer, at, is_put)
     local one = word % buckets
     local first = run('GETRANGE', key, one * size, one * size + size - 1)
     if first == '' then
-        -- The shard is new: give it its size at once.
+        -- The shard is new: allocate its full size.
         if is_put then
             run('SETRANGE', key, buckets * size - 1, '\0')
             run('SETRANGE', key, one * size, tag)
@@ -133,7 +133,7 @@ local function ask_tags(layer, at, is_put)
     return false
 end
 
--- The same for layers of bits: the first word chooses the shard, each other one the bit of a slice.
+-- The same for layers of bits: the first word selects the shard, each other word the bit of a slice.
 local function ask_bits(layer, at, is_put)
     local words = { words_of('>I4I4I4I4I4I4I4I4I4I4I4I4I4I4I4I4', data, at) }
     local key = layer.prefix .. words[1] % layer.shards
@@ -240,7 +240,7 @@ for at = 1, #data, ITEM do
 end
 
 local digits = answered == 1 and answers[1] or table.concat(answers)
--- Asked again, a call that found nothing new has the same answers, so it need not be kept.
+-- A repeated call that found nothing new gets the same answers, so these need not be stored.
 if changes > 0 then
     if head[4] then
         run('HSET', meta, 'count', count, 'call:' .. token, call .. ' ' .. digits, 'forgotten', forgotten)

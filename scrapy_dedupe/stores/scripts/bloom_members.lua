@@ -1,9 +1,9 @@
--- Attach a process to a shared URL filter, keep its lease, or let it leave. The formats are described in
+-- Attach a process to a shared URL filter, renew its lease, or detach it. The formats are described in
 -- urls/shared.py.
 --
 -- KEYS[1]: the key of the head, "<base>:meta"; the other keys are derived from it and carry the same hash tag.
--- ARGV: 1 if this call may have come before, of no account here; "attach", "renew" or "detach"; the token of the
--- process; its lease in milliseconds. What follows depends on the operation.
+-- ARGV: 1 if this call may be a repetition (ignored); "attach", "renew" or "detach"; the token of the process; its lease
+-- in milliseconds. The other arguments depend on the operation.
 
 local run = redis.call
 local meta, operation, token, lease_ms = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -19,7 +19,7 @@ local function renew_lease()
     run('ZADD', attached, now_ms() + lease_ms, token)
 end
 
--- A process that did not leave by itself took what it had queued with it: `cut` says so.
+-- A process that did not detach has lost its queue: `cut` records this.
 local function bury(gone)
     if run('ZREM', attached, gone) == 1 and run('EXISTS', meta) == 1 then
         run('HSET', meta, 'cut', gone)
@@ -53,15 +53,15 @@ local function delete_all()
 end
 
 if operation == 'attach' then
-    -- ARGV: version, hash, fingerprinter, capacity, error rate, the first layer, those after it, name for a new generation, the generation that
-    -- the asking process has used until now, the one that may be kept if nobody is there ('*': any), tokens of
-    -- processes that are gone. Returns the head, the number of other processes, the fingerprints that were
-    -- discarded, and 1 if the filter that was found was cut.
+    -- ARGV: version, hash, fingerprinter, capacity, error rate, the first layer, the other layers, a name for a new
+    -- generation, the generation that the calling process has used until now, the generation that may be kept if no
+    -- other process is attached ('*': any), tokens of processes that are gone. Returns the head, the number of other
+    -- processes, the number of discarded fingerprints, and 1 if the existing filter was `cut`.
     local version, hash, fingerprinter, capacity, error_rate, first, plan, born, held, keep = unpack(ARGV, 5, 14)
     for i = 15, #ARGV do
         bury(ARGV[i])
     end
-    -- One that returns after its lease had run out is not gone.
+    -- A process that returns after its lease has expired is not gone.
     run('ZREM', attached, token)
     forget_expired()
     local others = run('ZCARD', attached)
@@ -69,17 +69,17 @@ if operation == 'attach' then
     local found_born, found_cut = unpack(run('HMGET', meta, 'born', 'cut'))
     if run('EXISTS', meta) == 1 then
         cut = found_cut and 1 or 0
-        -- redis-py may send the call twice; the second one finds what the first one has begun.
+        -- redis-py may send the call twice; the second call finds the generation that the first one has created.
         local is_in_use = others > 0 or found_born == held or found_born == born
         if not is_in_use and keep ~= '*' and (keep ~= found_born or found_cut) then
             discarded = count_all()
             delete_all()
-            -- A job that was cut goes on without what it had forgotten.
+            -- An interrupted job that continues keeps its list of forgotten fingerprints.
             if keep ~= found_born then
                 run('UNLINK', base .. 'forgotten')
             end
         elseif keep == '*' then
-            run('HDEL', meta, 'cut') -- the queue lies in Redis too, and is whole
+            run('HDEL', meta, 'cut') -- the queue is in Redis too, and complete
         end
     end
     if run('EXISTS', meta) == 0 then
@@ -106,8 +106,8 @@ if operation == 'renew' then
     return 1
 end
 
--- 'detach'. ARGV: 1 to delete the filter if nobody else is attached (2: even if others are, who begin it anew), 1 to
--- leave as one that was cut, tokens of processes that are gone. Returns 1 if it was deleted.
+-- 'detach'. ARGV: 1 to delete the filter if no other process is attached (2: even if others are, which then create a new
+-- one), 1 to detach as an interrupted process, tokens of processes that are gone. Returns 1 if it was deleted.
 for i = 7, #ARGV do
     bury(ARGV[i])
 end

@@ -1,12 +1,12 @@
--- Forgets what is still as it was read, so that nothing is lost that came meanwhile. The keys are described in
--- stores/redis_content.py; all carry the hash tag of the one that is named.
+-- Deletes values that are still the ones that were read, so that later writes are not lost. The keys are described in
+-- stores/redis_content.py; all have the hash tag of the key that is passed.
 --
 -- KEYS: i
--- ARGV: 1 if this call may have come before; prefix; then for each thing three arguments:
+-- ARGV: 1 if this call may be a repetition; prefix; then three arguments per value:
 --   t, digest, first capture        a text with its signature
---   c, URL key and digest, value    what was noted of a text of a URL
+--   c, URL key and digest, value    a capture of a text at a URL
 --   s, digest, ""                   a signature whose text is gone
---   b, two bytes, ""                of a hash of buckets those whose text is not kept any more
+--   b, two bytes, ""                a hash of buckets: deletes the buckets whose text is not kept any more
 -- Answer: the number of texts
 
 local run, sub = redis.call, string.sub

@@ -1,12 +1,12 @@
--- Finds the most similar kept text of each text, or else keeps it, in one step. The keys are described in
--- stores/redis_content.py; all carry the hash tag of the one that is named.
+-- Finds the most similar kept text for each text, or keeps the text, in one step. The keys are described in
+-- stores/redis_content.py; all have the hash tag of the key that is passed.
 --
 -- KEYS: i
--- ARGV: 1 if this call may have come before; prefix; "claim" or "find"; lifetime in milliseconds (0: for ever); then
--- for each text its digest, URL key, URL, time in milliseconds, the smallest numbers of equal rows (of the whole text,
--- of what is no template), row bytes, rare row bytes, its bands in one string, and those in which it is only looked for
--- Answer for each text: 0 if there is no other (1: but for the template), else {first capture of the other text, its
--- crawl id, 1 if this URL had that text before, number of equal row bytes, digest of the other text}
+-- ARGV: 1 if this call may be a repetition; prefix; "claim" or "find"; lifetime in milliseconds (0: unlimited); then for
+-- each text its digest, URL key, URL, time in milliseconds, the smallest numbers of equal rows (of the whole text, of the
+-- text without the template), row bytes, rare row bytes, its bands in one string, and the bands that are only searched
+-- Answer for each text: 0 if there is no near text (1: if only a template was similar), else {first capture of the near
+-- text, its crawl id, 1 if this URL had that text before, number of equal row bytes, digest of the near text}
 
 local run, match, sub, byte = redis.call, string.match, string.sub, string.byte
 local prefix, is_claim, lifetime = ARGV[2], ARGV[3] == 'claim', tonumber(ARGV[4])
@@ -32,7 +32,7 @@ local function equal_bytes(one, other)
   return equal
 end
 
--- See stores/base.py, Signature.
+-- See Signature in stores/base.py.
 local function rests_are_near(rows, rare, kept, kept_rare, wanted)
   if (rare == '') == (kept_rare == '') then
     return equal_bytes(rare ~= '' and rare or rows, kept_rare ~= '' and kept_rare or kept) >= wanted
@@ -53,7 +53,7 @@ local function rests_are_near(rows, rare, kept, kept_rare, wanted)
   return decided >= FEWEST_DECIDED and equal * #rows >= wanted * decided
 end
 
--- Lua itself compares as the server's locale sorts.
+-- Lua's own comparison depends on the locale of the server.
 local function is_above(one, other)
   for place = 1, #one do
     local its, others = byte(one, place), byte(other, place)
@@ -64,8 +64,8 @@ local function is_above(one, other)
   return false
 end
 
--- Fields that expire by themselves would cost more than a kilobyte a text. So each one that comes looks at two others
--- of its hash: no more than half of them lead to texts that are gone. Servers before Redis 6.2 keep them till a purge.
+-- Expiring fields would cost more than a kilobyte per text. Instead, each new bucket checks two others of its hash, so
+-- that at most half of them belong to deleted texts. Servers before Redis 6.2 keep them until a purge.
 local function sweep(bucket)
   local some = redis.pcall('HRANDFIELD', bucket, 2, 'WITHVALUES')
   for place = 1, some.err and 0 or #some, 2 do
@@ -106,7 +106,7 @@ for item = 5, #ARGV, 10 do
             local first = run('GET', prefix .. 't' .. candidate)
             if first then
               local state, first_ms, crawl, first_url = match(first, '^(%a) (%S+) (%d+) (.*)$')
-              -- What is pending at this URL is this page, which failed or is fetched once more.
+              -- A pending text of this URL is this page, in an attempt that failed or is being repeated.
               local is_own = state == 'p' and first_url == url
               if not is_forgotten(first_ms, ms) and not is_own then
                 best, best_equal, best_first, best_place, best_url = candidate, equal, first, crawl, first_url

@@ -1,10 +1,10 @@
--- Confirms the texts of pages that went through, and forgets those of pages that failed. The keys are described in
--- stores/redis_content.py; all carry the hash tag of the one that is named.
+-- Confirms the texts of pages that succeeded, and forgets those of pages that failed. The keys are described in
+-- stores/redis_content.py; all have the hash tag of the key that is passed.
 --
 -- KEYS: i
--- ARGV: 1 if this call may have come before; prefix; lifetime in milliseconds (0: for ever); then for each page "+",
--- "-" or "=" (dropped), the digest of its text, URL key, URL, crawl id, time in milliseconds, what was decided, the original's digest
--- (empty: the same text), similarity
+-- ARGV: 1 if this call may be a repetition; prefix; lifetime in milliseconds (0: unlimited); then for each page "+", "-"
+-- or "=" (dropped), the digest of its text, URL key, URL, crawl id, time in milliseconds, the kind of the verdict, the
+-- original's digest (empty: the same text), similarity
 
 local run, match = redis.call, string.match
 local prefix, lifetime = ARGV[2], tonumber(ARGV[3])
@@ -22,7 +22,7 @@ local function place_of(crawl)
   return places[crawl]
 end
 
--- The first note of a URL's text stays, for as long as it counts.
+-- The first capture of a text at a URL is kept until it expires.
 local function note(url_key, digest, ms, value)
   local key = prefix .. 'c' .. url_key
   local is_new = run('HSETNX', key, digest, value) == 1

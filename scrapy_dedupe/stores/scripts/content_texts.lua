@@ -1,9 +1,9 @@
--- Tests whether texts are new and remembers those that are, in one step. The keys are described in
--- stores/redis_content.py; all carry the hash tag of the one that is named.
+-- Tests whether texts are new and stores the new ones, in one step. The keys are described in
+-- stores/redis_content.py; all have the hash tag of the key that is passed.
 --
 -- KEYS: i
--- ARGV: 1 if this call may have come before; prefix; "claim", "sure" (a claim that is not pending) or "find"; lifetime
--- in milliseconds (0: for ever); then for each text its digest, URL key, URL, crawl id and time in milliseconds
+-- ARGV: 1 if this call may be a repetition; prefix; "claim", "sure" (a claim that is not pending) or "find"; lifetime
+-- in milliseconds (0: unlimited); then for each text its digest, URL key, URL, crawl id and time in milliseconds
 -- Answer for each text: nil if it is new, else {first capture, its crawl id, 1 if this URL had the text before}
 
 local run, match = redis.call, string.match
@@ -32,7 +32,7 @@ local function had(url_key, digest, ms)
   return note and not is_forgotten(match(note, '^%S+ (%S+)'), ms)
 end
 
--- Texts that an earlier item of this call claimed: a later item with the same value is no repetition of the call.
+-- Texts that earlier items of this call claimed: an equal later item does not mean that the call is a repetition.
 local claimed = {}
 local answers = {}
 for item = 5, #ARGV, 5 do

@@ -1,15 +1,15 @@
--- Enters records of an uncommitted crawl and adds to its counts, once for each token of 8 bytes.
--- ARGV  2 crawl  3 token  4-7 the four counts  8 how many records  9 how many URLs  10 how many needs, then
---       for each record: digest, its short form, entry, file name or "", its place as packed without the file, or "";
---       for each URL its hash and what was recorded; the needs; for each waiting digest the sizes
--- Gives "ok" or the state that does not allow it.
+-- Adds records to an uncommitted crawl and to its counts, once for each token of 8 bytes.
+-- ARGV  2 crawl  3 token  4-7 the four counts  8 number of records  9 number of URLs  10 number of needs, then
+--       for each record: digest, its short form, entry, file name or "", its packed place without the file, or "";
+--       for each URL its hash and its packed capture; the needs; for each waiting digest the sizes
+-- Returns "ok" or the state that does not allow it.
 local crawl = ARGV[2]
 local meta, records, urls = 'dedupe:crawl:' .. crawl, 'h:' .. crawl, 'dedupe:urls:' .. crawl
 if not is_uncommitted(crawl) then return state_of(crawl) end
 local known = call('HMGET', meta, 'imported', 'token')
 if known[1] then return 'importing' end
 if has(COMMITTING, crawl) then return 'committing' end
--- A client that lost the connection asks again; the counts must not be added twice. Others may have added meanwhile.
+-- A client that lost the connection repeats the call; the counts must not be added twice. Others may have added meanwhile.
 local tokens = known[2] or ''
 for i = 1, #tokens, 8 do
   if string.sub(tokens, i, i + 7) == ARGV[3] then return 'ok' end

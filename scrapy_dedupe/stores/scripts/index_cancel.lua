@@ -1,8 +1,8 @@
--- Begins (ARGV[3] = "begin") or ends ("end") the cancelling of a crawl; between them lies index_release.lua.
--- ARGV  2 crawl  3 step  4 token of this cancelling: at the beginning a new one
--- The id goes to a key of ours: Browsertrix's canceledcrawls has committed crawls that its next removal forgets.
--- Gives {"ok", token}, {"done"} (nothing is left to do), {"committed"} or {"unknown"}. Who goes on with a cancelling that was
--- cut off gets its token.
+-- Begins (ARGV[3] = "begin") or ends ("end") the cancellation of a crawl; index_release.lua runs in between.
+-- ARGV  2 crawl  3 step  4 token of this cancellation: a new one for "begin"
+-- The id goes to dedupe:canceled: Browsertrix's canceledcrawls contains committed crawls that its next removal forgets.
+-- Returns {"ok", token}, {"done"} (nothing is left to do), {"committed"} or {"unknown"}. A process that resumes an
+-- interrupted cancellation gets its token.
 local crawl = ARGV[2]
 local meta = 'dedupe:crawl:' .. crawl
 if ARGV[3] == 'begin' then
@@ -21,10 +21,10 @@ if ARGV[3] == 'begin' then
   if token then return {'ok', token} end
   return {state == 'canceled' and 'done' or state}
 end
--- Another process may have ended it, and the crawl may be another one now.
+-- Another process may have ended it, and the id may belong to another crawl now.
 if call('HGET', meta, 'canceling') == ARGV[4] then
   forget_records(crawl)
-  -- The id may become a crawl of another program, so nothing may say that the crawl is ours.
+  -- Another program may reuse the id, so no key may mark the crawl as one of this package.
   local known = call('HMGET', meta, 'started', 'software')
   call('HSET', CANCELED, crawl, (known[1] or '') .. ' ' .. (known[2] or ''))
   call('DEL', meta)

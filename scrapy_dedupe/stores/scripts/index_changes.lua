@@ -1,11 +1,11 @@
--- What the scripts that change the crawl index share, after index_common.lua.
+-- Shared code of the scripts that change the crawl index; it follows index_common.lua.
 local TOTALS, DONE, WAITERS = 'allcounts', 'src:d', 'dedupe:waiters'
 local NEW_DUPES, REBUILDING, REMOVING = 'dedupe:alldupes', 'dedupe:rebuilding', 'dedupe:removing'
 local REBUILT, REPLACING = 'dedupe:rebuilt', 'dedupe:replacing'
 local QUEUE, QUEUED, CLAIMED, CLAIMS = 'src:q', 'src:qset', 'pending:q', 'dedupe:claims'
 local COUNT_NAMES = {'totalUrls', 'dupeUrls', 'conservedSize', 'totalCrawlSize'}
 
--- State, slot, what its JSON says, token and value of a source that was begun, or nil.
+-- State, slot, decoded JSON, token and value of a source that was begun, or nil.
 local function begun_source(name)
   local value = call('HGET', BEGUN, name)
   if not value then return nil end
@@ -15,7 +15,7 @@ local function begun_source(name)
   return state, slot, source, token, value
 end
 
--- Whether a source is another process's: of whoever claimed it last, else of whoever began it.
+-- Whether a source belongs to another process: to the one that claimed it last, or else the one that began it.
 local function is_taken(name, token)
   local holder = call('HGET', CLAIMS, name)
   if not holder then
@@ -25,7 +25,7 @@ local function is_taken(name, token)
   return holder and holder ~= token
 end
 
--- State and value of a source that a process with this token has begun; else "taken" or "dropped", and no value.
+-- State and value of a source that a process with this token has begun; otherwise "taken" or "dropped", and no value.
 local function own_source(crawl, name, token)
   if is_taken(name, token) then return 'taken' end
   local state, _, source, known, value = begun_source(name)
@@ -40,7 +40,7 @@ end
 local function committed(digest)
   local crawl, entry = merged(digest)
   if not entry or has(COMMITTED, crawl) then return crawl, entry end
-  -- It belongs to a concurrent crawl, which may have been faster than one that was committed since.
+  -- The digest belongs to a concurrent crawl; a crawl that was committed since may have it too.
   for _, other in ipairs(each_open()) do
     entry = has(COMMITTED, other) and call('HGET', 'h:' .. other, digest)
     if entry and not hiding(other, digest) then return other, entry end
@@ -54,12 +54,12 @@ local function rebuilding()
   return is_rebuilding
 end
 
--- Whether the records that a crawl has now will not be in the index that is made.
+-- Whether the current records of a crawl will be missing from the index that is being built.
 local function is_going(crawl)
   return has(REMOVING, crawl) or call('HEXISTS', REPLACING, crawl) == 1
 end
 
--- Enters a digest of a crawl in a merged index. The first crawl that was committed stays, unless Browsertrix has marked
+-- Adds a digest of a crawl to a merged index. The crawl that was committed first is kept, unless Browsertrix has marked
 -- it for removal.
 local has_marked = nil
 local function enter_one(key, digest, crawl)
@@ -70,7 +70,7 @@ local function enter_one(key, digest, crawl)
   end
 end
 
--- Enters a digest of a crawl in the merged index, and in the one that is made beside it.
+-- Adds a digest of a crawl to the merged index, and to the new one that is being built.
 local function enter(digest, crawl)
   enter_one(DUPES, digest, crawl)
   if rebuilding() and not is_going(crawl) then
@@ -78,8 +78,8 @@ local function enter(digest, crawl)
   end
 end
 
--- Takes a digest of a crawl out of the merged index. It goes to a crawl that has it as well, if that is open or on its
--- way to it. Since all of those are asked, a call takes out so many digests only; "false" says that this one was not.
+-- Removes a digest of a crawl from the merged index. Another open or committing crawl that has it takes it over. Each
+-- removal queries all of those crawls, so a call removes a limited number; "false" means that this digest was not removed.
 local MOST_ASKED = 20000
 local takers, asked = nil, 0
 local function leave_one(key, digest, crawl, is_new)
@@ -111,7 +111,7 @@ local function leave(digest, crawl)
     and (not rebuilding() or is_going(crawl) or leave_one(NEW_DUPES, digest, crawl, true))
 end
 
--- The number of a WARC file among the crawl's, which is given one if it has none; and whether it was.
+-- The number of a WARC file of the crawl, and whether the file was added. A new file gets a number.
 local function file_number(crawl, file)
   local key = 'dedupe:files:' .. crawl
   local number = call('ZSCORE', key, file)
@@ -125,10 +125,10 @@ local function packed_number(number)
   return string.char(math.floor(number / 65536), math.floor(number / 256) % 256, number % 256)
 end
 
--- Enters where a new record lies.
+-- Stores the place of a new record.
 local function set_place(crawl, short, place)
   if call('HSETNX', 'dedupe:where:' .. crawl, short, place) == 0 then
-    -- Two digests with one short form: better no place at all than that of another record.
+    -- Two digests have the same short form: store no place rather than that of another record.
     call('HSET', 'dedupe:where:' .. crawl, short, '')
   end
 end
@@ -152,7 +152,7 @@ local function add_waiting(crawl, digest, text)
   call('SADD', WAITERS, crawl)
 end
 
--- The place of a container among the crawl's, from 0, with its JSON; nil if it has none with this name.
+-- The position of a container of the crawl, from 0, and its JSON; nil if there is none with this name.
 local function container_place(crawl, filename)
   local items = call('LRANGE', 'c:' .. crawl .. ':wacz', 0, -1)
   for i, item in ipairs(items) do
@@ -170,7 +170,7 @@ local function add_counts(key, counts)
   end
 end
 
--- Adds the counts of a crawl that was committed this moment to the sums, its containers to what is done.
+-- Adds the counts of a crawl that was just committed to the sums, and its containers to the done sources.
 local function count_commit(crawl)
   for _, name in ipairs(COUNT_NAMES) do
     local count = call('HGET', 'h:' .. crawl .. ':counts', name)
@@ -180,7 +180,7 @@ local function count_commit(crawl)
   end
 end
 
--- Forgets what a source has that did not end.
+-- Forgets the data of a source that has not ended.
 local function forget_source(name)
   call('HDEL', BEGUN, name)
   for _, kind in ipairs({'newurls', 'newwaits', 'entered', 'spare', 'newfiles'}) do
@@ -188,13 +188,13 @@ local function forget_source(name)
   end
 end
 
--- Forgets what was seen during a crawl.
+-- Forgets the report data of a crawl.
 local function forget_report(crawl)
   call('UNLINK', 'dedupe:report:' .. crawl)
   call('SREM', 'dedupe:reports', crawl)
 end
 
--- Forgets all that a crawl has entered, with its files and containers.
+-- Forgets all records of a crawl, with its files and containers.
 local function forget_records(crawl)
   for _, key in ipairs({'h:' .. crawl, 'h:' .. crawl .. ':counts', 'c:' .. crawl .. ':wacz'}) do
     call('UNLINK', key)
@@ -221,7 +221,7 @@ local function name_of(entry)
   return nil
 end
 
--- Takes the entries with a name out of a list, and says whether there was one.
+-- Removes the entries with a name from a list; returns whether there was one.
 local function take_out(list, name)
   local is_found = false
   for _, entry in ipairs(call('LRANGE', list, 0, -1)) do
@@ -233,7 +233,7 @@ local function take_out(list, name)
   return is_found
 end
 
--- Takes a source out of the queue, which may have been claimed, or never have been in it.
+-- Removes a source from the queue; it may be claimed, or not in the queue at all.
 local function unqueue(name)
   local is_claimed = take_out(CLAIMED, name)
   if call('SREM', QUEUED, name) == 1 and not is_claimed then
@@ -243,7 +243,7 @@ local function unqueue(name)
   call('HDEL', CLAIMS, name)
 end
 
--- The first one of some keys, each with its type, that has another type, as an answer; nil if there is none.
+-- An answer about the first key with a wrong type, of keys that are each followed by a type; nil if there is none.
 local function wrong_type(words, first)
   for i = first, #words, 2 do
     local found = call('TYPE', words[i]).ok
@@ -254,8 +254,8 @@ local function wrong_type(words, first)
   return nil
 end
 
--- What does not allow a crawl to be entered: a key of another type, a newer format, another payload mode. ARGV[first...]
--- are keys, each with its type. Nil if all is well; the index is marked with the mode then.
+-- The reason why a crawl cannot be added: a key of another type, a newer format, another payload mode. ARGV[first...] are
+-- keys, each followed by its type. Nil if there is none; then the mode of the index is set.
 local function refusal(payload, format, first)
   local wrong = wrong_type(ARGV, first)
   if wrong then return wrong end
@@ -265,7 +265,7 @@ local function refusal(payload, format, first)
   end
   local mode = call('HGET', KEYS[1], 'payload')
   if not mode and call('EXISTS', COMMITTED, UNCOMMITTED, DUPES) > 0 then
-    -- Crawls, but no mark of ours: Browsertrix's, which hashes decoded payloads.
+    -- Crawls without a format mark are Browsertrix's, which hashes decoded payloads.
     if payload ~= 'decoded' then return {'foreign', 'decoded'} end
   elseif mode and mode ~= payload then
     return {'payload', mode}
@@ -279,7 +279,7 @@ local function mark_index(payload, format)
   end
 end
 
--- An index without crawls takes digests of either mode.
+-- An index without crawls accepts digests of either mode.
 local function forget_mode()
   if call('EXISTS', COMMITTED, UNCOMMITTED, BEGUN, DUPES) == 0 then call('HDEL', KEYS[1], 'payload') end
 end

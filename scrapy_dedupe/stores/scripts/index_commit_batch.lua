@@ -1,6 +1,6 @@
--- Enters a part of a crawl's digests in alldupes; the first crawl that was committed stays.
--- ARGV  2 crawl  3 token of the commit  4 cursor  5 about how many
--- Gives the next cursor ("0" after the last part, "" if the commit was taken back meanwhile), and how many these were.
+-- Adds a batch of a crawl's digests to alldupes; crawls that were committed earlier keep theirs.
+-- ARGV  2 crawl  3 token of the commit  4 cursor  5 approximate number
+-- Returns the next cursor ("0" after the last batch, "" if the commit was undone meanwhile), and the number of digests.
 local crawl = ARGV[2]
 if not has(COMMITTING, crawl) or call('HGET', 'dedupe:crawl:' .. crawl, 'committing') ~= ARGV[3] then return {'', 0} end
 local answer = call('HSCAN', 'h:' .. crawl, ARGV[4], 'COUNT', ARGV[5])

@@ -1,6 +1,6 @@
--- Begins a commit, or goes on with one that was cut off.
+-- Begins a commit, or resumes an interrupted one.
 -- ARGV  2 crawl  3 statistics as JSON, or ""  4 a new token
--- Gives {"ok", token of the commit}, {"committed"} (nothing is left to do) or {the state that does not allow it}.
+-- Returns {"ok", token of the commit}, {"committed"} (nothing is left to do) or {the state that does not allow it}.
 local crawl = ARGV[2]
 local meta = 'dedupe:crawl:' .. crawl
 if not is_uncommitted(crawl) then return {state_of(crawl)} end

@@ -1,5 +1,5 @@
--- What the scripts of the crawl index share; it stands before each of them. redis_index_keys.py describes the keys.
--- All have one key, dedupe:index, for the sake of the protocol; ARGV[1] is "1" if this very call may have been run before.
+-- Shared code that precedes each script of the crawl index. redis_index_keys.py describes the keys. All scripts get one
+-- key, dedupe:index, because the protocol needs one; ARGV[1] is "1" if this call may be a repetition.
 local COMMITTED, UNCOMMITTED, CANCELED = 'allcrawls', 'uncommittedcrawls', 'dedupe:canceled'
 local MARKED = 'canceledcrawls'
 local COMMITTING, CONCURRENT, BEGUN = 'dedupe:committing', 'dedupe:concurrent', 'dedupe:begun'
@@ -10,11 +10,11 @@ local function has(key, member)
   return call('SISMEMBER', key, member) == 1
 end
 
--- The state of a crawl. One in allcrawls is committed, whatever other sets it is in.
+-- The state of a crawl. A crawl in allcrawls is committed, whatever other sets it is in.
 local function state_of(crawl)
   if has(COMMITTED, crawl) then return 'committed' end
   if has(UNCOMMITTED, crawl) then return 'uncommitted' end
-  -- Earlier versions put canceled crawls into Browsertrix's set, which has committed crawls only.
+  -- Earlier versions put canceled crawls into Browsertrix's set, which contains only committed crawls.
   if call('HEXISTS', CANCELED, crawl) == 1 or has(MARKED, crawl) then return 'canceled' end
   return 'unknown'
 end
@@ -23,13 +23,13 @@ local function is_uncommitted(crawl)
   return state_of(crawl) == 'uncommitted'
 end
 
--- Takes a crawl out of the canceled ones, and says whether it was there. A mark of Browsertrix goes too: it is for
--- committed crawls, so a crawl must not have it when it begins or is committed.
+-- Removes a crawl from the canceled ones; returns whether it was there. Also removes a mark of Browsertrix: marks are for
+-- committed crawls, so a crawl must not have one when it begins or is committed.
 local function forget_cancel(crawl)
   return call('HDEL', CANCELED, crawl) + call('SREM', MARKED, crawl) > 0
 end
 
--- Lua compares strings by the server's language.
+-- Lua's own comparison depends on the locale of the server.
 local function is_greater(one, other)
   for i = 1, math.min(#one, #other) do
     local a, b = string.byte(one, i), string.byte(other, i)
@@ -38,12 +38,12 @@ local function is_greater(one, other)
   return #one > #other
 end
 
--- State, slot, token and JSON of a source from its value in dedupe:begun. A token has no brace.
+-- State, slot, token and JSON of a source from its value in dedupe:begun. A token contains no brace.
 local function parts_of(value)
   return string.match(value, '^(.)(.)([^{]*)(.*)$')
 end
 
--- The names of the sources of a crawl that were begun, each with its state; nil where there is none.
+-- The names of the begun sources of a crawl, each with its state; nil if there is none.
 local begun_by_crawl = nil
 local function begun_of(crawl)
   if begun_by_crawl == nil then
@@ -74,7 +74,7 @@ local function hiding(crawl, digest)
   return nil
 end
 
--- Whether others may refer to a crawl.
+-- Whether other crawls may refer to a crawl.
 local open_crawls = {}
 local function is_open(crawl)
   if open_crawls[crawl] == nil then
@@ -91,7 +91,7 @@ local function each_open()
   return all_open
 end
 
--- Crawl and entry of a digest that all may refer to, through alldupes; nil if there is none.
+-- Crawl and entry of a digest that all crawls may refer to, through alldupes; nil if there is none.
 local function merged(digest, crawl)
   crawl = crawl or call('HGET', DUPES, digest)
   if not crawl then return nil end
@@ -102,8 +102,8 @@ local function merged(digest, crawl)
   elseif state_of(crawl) == 'unknown' then
     return nil
   end
-  -- A commit or an import that is under way, or was cut off, holds the place of this digest in alldupes. A crawl
-  -- that was committed meanwhile may have it too.
+  -- A running or interrupted commit or import occupies this digest in alldupes. A crawl that was committed meanwhile may
+  -- have it too.
   for _, other in ipairs(each_open()) do
     local entry = call('HGET', 'h:' .. other, digest)
     if entry and not hiding(other, digest) then return other, entry end

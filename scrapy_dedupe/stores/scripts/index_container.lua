@@ -1,7 +1,7 @@
--- Gives an uncommitted crawl a container, or fills the place of one. A committed crawl that has none, or has this one
--- without a hash, may be given it too.
--- ARGV  2 crawl  3 its file name  4 JSON  5 "fill", or "add" to leave a container with this name as it is
--- Gives the place of the container, or the state that does not allow it.
+-- Adds a container to an uncommitted crawl, or replaces its JSON. Also works for a committed crawl that has no container,
+-- or has this one without a hash.
+-- ARGV  2 crawl  3 its file name  4 JSON  5 "fill", or "add" to leave an existing container with this name unchanged
+-- Returns the position of the container, or the state that does not allow it.
 local crawl = ARGV[2]
 local key = 'c:' .. crawl .. ':wacz'
 local state = state_of(crawl)

@@ -1,8 +1,8 @@
--- Looks up payloads: in the crawl itself, then through alldupes in those that others may refer to.
--- What index_common.lua has is in helpers(), which gives merged().
--- ARGV  2 own crawl  3 "1" to leave out crawls that Browsertrix has marked for removal, then for each payload: digest, its
---       short form, the digest as others may have written it or "", the short form of that
--- Gives for each payload false, or one string, since clients read one string faster than a nested list:
+-- Looks up payloads: in the crawl itself, then through alldupes in the crawls that others may refer to.
+-- The code of index_common.lua is in helpers(), which returns merged().
+-- ARGV  2 own crawl  3 "1" to exclude crawls that Browsertrix has marked for removal, then for each payload: digest, its
+--       short form, its other spelling or "", the short form of the other spelling
+-- Returns for each payload false, or one string, since clients read one string faster than a nested list:
 -- crawl, NUL, entry, NUL, length of the place in decimal, NUL, place, name of the file
 local call = redis.call
 local own = ARGV[2]
@@ -11,7 +11,7 @@ local answer = {}
 local committed, is_importing, merged = {}, nil, nil
 local is_lasting = ARGV[3] == '1' and call('EXISTS', 'canceledcrawls') == 1
 
--- Crawl and entry of a digest that alldupes gives to a crawl.
+-- Crawl and entry of a digest that alldupes assigns to a crawl.
 local function of_any(digest, crawl)
   if is_importing == nil then is_importing = call('EXISTS', 'dedupe:begun') == 1 end
   if committed[crawl] == nil then committed[crawl] = call('SISMEMBER', 'allcrawls', crawl) == 1 end
@@ -24,7 +24,7 @@ end
 
 local function of_other(digest, crawl)
   local other, entry = of_any(digest, crawl)
-  -- A committed crawl that is marked stays the original only of what refers to it already.
+  -- A committed crawl that is marked remains the original only for existing revisits.
   if entry and is_lasting and call('SISMEMBER', 'canceledcrawls', other) == 1 then return nil end
   return other, entry
 end

@@ -1,6 +1,6 @@
--- Looks up what was recorded last of URLs: in the crawl itself, else the latest of all committed crawls.
--- ARGV  2 own crawl  3... for each URL its hash
--- Gives for each URL the value that index_values.py describes, or false.
+-- Looks up the last capture of URLs: in the crawl itself, else the latest of all committed crawls.
+-- ARGV  2 own crawl  3... the hash of each URL
+-- Returns for each URL the value that index_values.py describes, or false.
 local own = ARGV[2]
 local all = nil
 local answer = {}

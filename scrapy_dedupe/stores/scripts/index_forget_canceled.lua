@@ -1,6 +1,6 @@
--- Takes a canceled crawl out of the list of crawls. An index without anything in it loses its mark as well.
+-- Removes a canceled crawl from the list of crawls. An empty index loses its mark too.
 -- ARGV  2 crawl
--- Gives "ok".
+-- Returns "ok".
 local crawl = ARGV[2]
 local meta = 'dedupe:crawl:' .. crawl
 if state_of(crawl) == 'canceled' and call('HEXISTS', meta, 'canceling') == 0 then

@@ -1,12 +1,12 @@
--- Enters a part of a crawl's digests in the merged index that is made.
--- ARGV  2 who  3 for how many milliseconds  4 crawl  5 the crawl whose records it has, or will have
---       6 cursor  7 about how many
--- Gives the next cursor ("0" after the last part, "" if another process makes it now), and how many these were.
+-- Adds a batch of a crawl's digests to the merged index that is being built.
+-- ARGV  2 process  3 lease in milliseconds  4 crawl  5 the crawl whose records it has, or will have
+--       6 cursor  7 approximate number
+-- Returns the next cursor ("0" after the last batch, "" if another process builds it now), and the number of digests.
 local crawl, from = ARGV[4], ARGV[5]
 if call('GET', REBUILDING) ~= ARGV[2] then return {'', 0} end
 call('PEXPIRE', REBUILDING, ARGV[3])
 local cursor, count = '0', 0
--- What was taken back meanwhile must not come in again.
+-- Digests that were removed meanwhile must not be added again.
 if is_open(crawl) or has(COMMITTING, crawl) then
   local answer = call('HSCAN', 'h:' .. from, ARGV[6], 'COUNT', ARGV[7])
   local found = answer[2]

@@ -1,6 +1,6 @@
--- In how many places a part of the merged index differs from what the crawls hold.
--- ARGV  2 what: "crawl" (3 a committed crawl), "merged" or "counts"  4 cursor  5 about how many
--- Gives the next cursor and the number; the cursor is "0" after the last part.
+-- The number of differences between a part of the merged index and the data of the crawls.
+-- ARGV  2 what: "crawl" (3 a committed crawl), "merged" or "counts"  4 cursor  5 approximate number
+-- Returns the next cursor ("0" after the last part) and the number of differences.
 local what = ARGV[2]
 local faults = 0
 if what == 'counts' then
@@ -20,7 +20,7 @@ for i = 1, #found, 2 do
   local digest, crawl = found[i], found[i + 1]
   if what == 'crawl' then
     if call('HEXISTS', DUPES, digest) == 0 and not hiding(ARGV[3], digest) then faults = faults + 1 end
-  -- One that was started again while it was being committed holds places that are not read.
+  -- A crawl that was started again during its commit has entries that readers ignore.
   elseif not ((is_open(crawl) or has(UNCOMMITTED, crawl)) and call('HEXISTS', 'h:' .. crawl, digest) == 1) then
     faults = faults + 1
   end

@@ -1,9 +1,9 @@
--- Puts the merged index that was made in the place of the old one, and does what it was made for.
--- ARGV  2 who  3 what: "rebuild", "purge" (4... crawls), or "replace" (4 crawl  5 the crawl whose records it gets)
--- Gives {"ok"}; {"more", crawls...} that are to be entered yet; {"lost"} if another process makes it now; or
--- {state, crawl} for one that does not allow it.
+-- Replaces the merged index by the new one, and completes the operation for which it was built.
+-- ARGV  2 process  3 what: "rebuild", "purge" (4... crawls), or "replace" (4 crawl  5 the crawl whose records it gets)
+-- Returns {"ok"}; {"more", crawls...} that must still be added; {"lost"} if another process builds it now; or
+-- {state, crawl} for a crawl that does not allow it.
 local what = ARGV[3]
--- A client that lost the connection asks again.
+-- A client that lost the connection repeats the call.
 if ARGV[1] == '1' and call('HGET', KEYS[1], 'swapped') == ARGV[2] then return {'ok'} end
 if call('GET', REBUILDING) ~= ARGV[2] then return {'lost'} end
 
@@ -16,7 +16,7 @@ local function give_up(state, crawl)
   return {state, crawl}
 end
 
--- Without the old key first the server would free all of it here and now, unless it is told not to.
+-- If the old key was overwritten, the server would free its memory at once and block; UNLINK frees it in the background.
 local function move(from, to)
   call('UNLINK', to)
   if call('EXISTS', from) == 1 then call('RENAME', from, to) end
@@ -33,7 +33,7 @@ elseif what == 'replace' then
     if call('HGET', meta, 'replaced') == ARGV[5] then return give_up('ok', ARGV[4]) end
     return give_up(state_of(ARGV[5]), ARGV[5])
   end
-  -- What was imported since is not in what the crawl gets, and would be lost.
+  -- Records that were imported since are missing from the replacement, and would be lost.
   local ended = call('HGET', meta, 'ended') or 0
   if begun_of(ARGV[4]) or tonumber(ended) > tonumber(call('HGET', by_meta, 'since') or 0) then
     return give_up('extended', ARGV[4])

@@ -1,7 +1,7 @@
--- Changes what is known of an uncommitted crawl.
+-- Changes the metadata of an uncommitted crawl.
 -- ARGV  2 crawl  3 what: "file", "counts", "incomplete", "complete", "closed" (before a reset; 4 a new token) or
 --       "reset" (4 the token of the reset)  4... values
--- Gives "ok" or the state that does not allow it; for "closed" {the token of the reset}, which may have been begun before.
+-- Returns "ok" or the state that does not allow it; for "closed" {the token of the reset, which may have begun before}.
 local crawl, what = ARGV[2], ARGV[3]
 local meta = 'dedupe:crawl:' .. crawl
 if not is_uncommitted(crawl) then return state_of(crawl) end
@@ -16,7 +16,7 @@ elseif what == 'incomplete' then
 elseif what == 'complete' then
   call('HDEL', meta, 'incomplete')
 elseif what == 'closed' then
-  -- Until its digests have left alldupes nobody may refer to them, nor enter them in a new one.
+  -- Until its digests are removed from alldupes, nobody may refer to them or add them to a new merged index.
   call('SREM', COMMITTING, crawl)
   call('SREM', CONCURRENT, crawl)
   call('HSETNX', meta, 'resetting', ARGV[4])

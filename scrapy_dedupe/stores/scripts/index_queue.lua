@@ -1,11 +1,12 @@
 -- The queue of sources to import.
--- ARGV  2 what: "queue", then for each source its name and JSON: how many were put there
---       "claim", the lease in milliseconds and a new token: {} if there is none, {JSON}, or {JSON, "unreadable"} for one
---       that was dropped
+-- ARGV  2 what: "queue", then for each source its name and JSON: returns how many were appended
+--       "claim", the lease in milliseconds and a new token: {} if there is none, {JSON}, or {JSON, "unreadable"} for an
+--       entry that was dropped
 --       "renew", a name, the token of its claim, and the lease
 --       "drop", an entry of pending:q
 --       "release", a name and the token of its claim
--- The first two give {"type", key, found, expected} for a key of another type; "renew" and "release" give "ok" or "taken".
+-- The first two return {"type", key, found, expected} for a key of another type; "renew" and "release" return "ok" or
+-- "taken".
 local what = ARGV[2]
 
 if what == 'queue' or what == 'claim' then
@@ -18,7 +19,7 @@ if what == 'queue' then
   for i = 3, #ARGV, 2 do
     if not has(DONE, ARGV[i]) and call('SADD', QUEUED, ARGV[i]) == 1 then
       call('LPUSH', QUEUE, ARGV[i + 1])
-      -- Another program may have taken it out of the queue after we had claimed it.
+      -- Another program may have taken it out of the queue after it was claimed here.
       call('HDEL', CLAIMS, ARGV[i])
       added = added + 1
     end
@@ -34,7 +35,7 @@ if what == 'claim' then
   end
   local claimed = call('LRANGE', CLAIMED, 0, -1)
   if ARGV[1] == '1' then
-    -- A client that lost the connection asks again.
+    -- A client that lost the connection repeats the call.
     for _, entry in ipairs(claimed) do
       local name = name_of(entry)
       if name and call('HGET', CLAIMS, name) == ARGV[4] then return {entry} end
@@ -56,7 +57,7 @@ if what == 'claim' then
     if not entry then return {} end
     name = name_of(entry)
     if not name then return {entry, 'unreadable'} end
-    -- Another program may have imported it in the meantime.
+    -- Another program may have imported it meanwhile.
     local is_done = has(DONE, name)
     if is_done then call('SREM', QUEUED, name) end
   until not is_done

@@ -1,6 +1,6 @@
--- A part of the originals of a crawl, without those that are hidden.
--- ARGV  2 crawl  3 cursor  4 about how many
--- Gives the next cursor, "0" after the last part, then digests, each with its entry.
+-- A batch of the originals of a crawl, without the hidden ones.
+-- ARGV  2 crawl  3 cursor  4 approximate number
+-- Returns the next cursor ("0" after the last batch), then digests, each with its entry.
 local crawl = ARGV[2]
 local answer = call('HSCAN', 'h:' .. crawl, ARGV[3], 'COUNT', ARGV[4])
 local found = answer[2]

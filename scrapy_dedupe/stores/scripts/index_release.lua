@@ -1,8 +1,7 @@
--- Takes a part of a crawl's digests out of alldupes again, where a commit that was cut off, or a concurrent crawl,
--- has entered them.
--- ARGV  2 crawl  3 token of the resetting or cancelling that this is a part of  4 cursor  5 about how many
--- Gives the next cursor, "0" after the last part; the same one followed by "+" if there were too many; "" if that has
--- ended, so that the crawl is another one now. And how many these were.
+-- Removes a batch of a crawl's digests from alldupes again, which an interrupted commit or a concurrent crawl has added.
+-- ARGV  2 crawl  3 token of the reset or cancellation  4 cursor  5 approximate number
+-- Returns the next cursor ("0" after the last batch; the same cursor followed by "+" if there were too many digests; "" if
+-- the operation has ended, so that the id belongs to another crawl now), and the number of digests.
 local crawl = ARGV[2]
 local known = call('HMGET', 'dedupe:crawl:' .. crawl, 'resetting', 'canceling')
 if known[1] ~= ARGV[3] and known[2] ~= ARGV[3] then return {'', 0} end

@@ -1,6 +1,6 @@
--- Gives a WARC file of a crawl another name. Its number stays, so the places of its records stay true.
+-- Renames a WARC file of a crawl. Its number does not change, so the places of its records stay valid.
 -- ARGV  2 crawl  3 old name  4 new name
--- Gives "ok", "no file" or the state that does not allow it.
+-- Returns "ok", "no file" or the state that does not allow it.
 local crawl, old, new = ARGV[2], ARGV[3], ARGV[4]
 local key = 'dedupe:files:' .. crawl
 local state = state_of(crawl)
@@ -14,7 +14,7 @@ for i = 1, #found, 2 do
   if name == old or (ends and string.sub(name, 1, ends - 1) == old) then
     call('ZREM', key, name)
     if call('ZSCORE', key, new) then
-      -- One name cannot have two numbers.
+      -- The sorted set cannot have one name with two numbers.
       call('ZADD', key, number, new .. '\0' .. number)
     else
       call('ZADD', key, number, new)

@@ -1,4 +1,4 @@
--- Lets the needs of some crawls follow a file that has another name now.
+-- Updates the needs of some crawls after a file was renamed.
 -- ARGV  2 the crawl that has the file, and a space  3 a space and the old name  4 a space and the new name
 --       5... crawls
 local start, old, new = ARGV[2], ARGV[3], ARGV[4]

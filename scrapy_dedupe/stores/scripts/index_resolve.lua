@@ -1,7 +1,7 @@
--- Looks for the originals of revisits of a crawl that wait.
--- ARGV  2 crawl, then for each digest: itself, its short form, the digest as others may have written it or "", the short
---       form of that
--- Gives how many revisits have one now.
+-- Looks up the originals of waiting revisits of a crawl.
+-- ARGV  2 crawl, then for each digest: itself, its short form, its other spelling or "", the short form of the other
+--       spelling
+-- Returns the number of revisits that were resolved.
 local crawl = ARGV[2]
 local waiting, counts = 'dedupe:waiting:' .. crawl, 'h:' .. crawl .. ':counts'
 local is_committed = has(COMMITTED, crawl)
@@ -10,7 +10,7 @@ if not is_committed and not has(UNCOMMITTED, crawl) then return 0 end
 local function original(digest)
   local entry = call('HGET', 'h:' .. crawl, digest)
   if entry and not hiding(crawl, digest) then return crawl, entry end
-  -- What a concurrent crawl has may be taken back.
+  -- A record of a concurrent crawl may still be removed.
   return committed(digest)
 end
 

@@ -1,7 +1,7 @@
--- Looks for the original of revisits that another program has noted, and credits them as it does: the number of a crawl's
--- revisits times the size of the original, less the sum of their sizes.
--- ARGV  2 digest as it is in the keys  3... the digest in the ways in which the index may have it
--- Gives how many revisits have one now.
+-- Looks up the original of revisits that another program recorded, and credits them as that program does: the number of a
+-- crawl's revisits times the size of the original, minus the sum of their sizes.
+-- ARGV  2 digest as in the keys  3... the digest in the spellings that the index may have
+-- Returns the number of revisits that were resolved.
 local label = ARGV[2]
 local sums, numbers = 'rev:' .. label .. ':s', 'rev:' .. label .. ':c'
 local found = call('HGETALL', numbers)

@@ -1,8 +1,8 @@
--- Enters records of a source that was begun.
--- ARGV  2 crawl  3 name of the source  4 its token  5 how many records, then for each record: digest, its short form, entry,
---       file name, its place as packed without the file; for each URL its hash and what was recorded.
---       Without a digest it is only the file that is noted.
--- Gives "ok", "taken" or "dropped".
+-- Adds records of a begun source.
+-- ARGV  2 crawl  3 name of the source  4 its token  5 number of records, then for each record: digest, its short form,
+--       entry, file name, its packed place without the file; for each URL its hash and its packed capture.
+--       Without a digest only the file is recorded.
+-- Returns "ok", "taken" or "dropped".
 local crawl, name = ARGV[2], ARGV[3]
 local state, value = own_source(crawl, name, ARGV[4])
 if not value then return state end

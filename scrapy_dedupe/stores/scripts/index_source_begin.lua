@@ -1,7 +1,7 @@
--- Begins to enter a source.
--- ARGV  2 crawl  3 its name  4 its JSON  5 payload mode  6 time  7 our format  8 software
---       9 the JSON of its container without hash, or "" if it is none  10 its token  11... keys, each with its type
--- Gives {"ok", place of the container}, {"leftover"} if it was begun before, {"taken"}, {"done"}, or as index_start.lua.
+-- Begins to import a source.
+-- ARGV  2 crawl  3 its name  4 its JSON  5 payload mode  6 time  7 format of this package  8 software
+--       9 the JSON of its container without hash, or "" if it has none  10 its token  11... keys, each with its type
+-- Returns {"ok", position of the container}, {"leftover"} if it was begun before, {"taken"}, {"done"}, or as index_start.lua.
 local crawl, name = ARGV[2], ARGV[3]
 local meta = 'dedupe:crawl:' .. crawl
 local refused = refusal(ARGV[5], ARGV[7], 11)
@@ -9,7 +9,7 @@ if refused then return refused end
 if is_taken(name, ARGV[10]) then return {'taken'} end
 local state, _, _, _, value = begun_source(name)
 if state then
-  -- Asked again over a new connection, it is the one that this call has begun.
+  -- In a repeated call this is the source that the call itself has begun.
   if not (ARGV[1] == '1' and state == 'n' and string.sub(value, 3) == ARGV[10] .. ARGV[4]
       and call('SCARD', 'dedupe:entered:' .. name) == 0) then
     return {'leftover'}

@@ -1,9 +1,9 @@
 -- Forgets a source that has not ended.
 -- ARGV  2 name of the source  3 what: "begin" (4 "owner" and 5 the token of the source, or 4 "cancel" and 5 that of the
---       cancelling of its crawl), "part" (4 crawl, then digests,
+--       cancellation of its crawl), "part" (4 crawl, then digests,
 --       each with its short form) or "end"
--- Gives {crawl}, {"", "taken"}, or {} if there is nothing to forget. After a part follows how many digests were taken out; at the
--- end {"again"} if digests are left.
+-- Returns {crawl}, {"", "taken"}, or {} if there is nothing to forget. A part also returns how many digests were removed;
+-- the end returns {"again"} if digests are left.
 local name, what = ARGV[2], ARGV[3]
 local entered = 'dedupe:entered:' .. name
 local state, slot, source, _, value = begun_source(name)
@@ -45,7 +45,7 @@ for _, other in ipairs(begun_of(crawl)) do
   end
 end
 if is_uncommitted(crawl) and is_alone then
-  -- It was never committed, so that it has nothing of any other source.
+  -- The crawl was never committed, so it has no data of any other source.
   call('SREM', UNCOMMITTED, crawl)
   call('SREM', COMMITTING, crawl)
   forget_records(crawl)

@@ -1,7 +1,7 @@
--- Ends a source: its records are found from now on, its crawl is committed, and its counts are added, once.
--- ARGV  2 crawl  3 name of the source  4-7 the four counts  8 how many digests were entered in alldupes
---       9 the JSON of its container, or ""  10 time  11 its token  12 how many waiting digests were staged  13... needs
--- Gives "ok", "again" if there are more digests now or the staged ones are gone, "done", "taken" or "dropped".
+-- Ends a source: its records become visible, its crawl is committed, and its counts are added, once.
+-- ARGV  2 crawl  3 name of the source  4-7 the four counts  8 number of digests added to alldupes
+--       9 the JSON of its container, or ""  10 time  11 its token  12 number of staged waiting digests  13... needs
+-- Returns "ok", "again" if there are more digests now or the staged ones are gone, "done", "taken" or "dropped".
 local crawl, name = ARGV[2], ARGV[3]
 local meta, hidden = 'dedupe:crawl:' .. crawl, 'dedupe:hidden:' .. crawl
 if call('HEXISTS', BEGUN, name) == 0 and has(DONE, name) then return 'done' end
@@ -44,7 +44,7 @@ unqueue(name)
 for _, kind in ipairs({'entered', 'spare', 'newfiles'}) do
   call('UNLINK', 'dedupe:' .. kind .. ':' .. name)
 end
--- URLs and waiting revisits may be many; readers see them where they are until they are merged with the crawl's.
+-- URLs and waiting revisits may be many; readers find them in the keys of the source until they are moved to the crawl's.
 if call('EXISTS', 'dedupe:newwaits:' .. name) == 1 and call('EXISTS', 'dedupe:waiting:' .. crawl) == 0 then
   call('RENAME', 'dedupe:newwaits:' .. name, 'dedupe:waiting:' .. crawl)
   call('SADD', WAITERS, crawl)

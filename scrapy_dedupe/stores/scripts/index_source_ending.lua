@@ -1,6 +1,6 @@
--- Begins to end a source, or goes on with it.
+-- Begins to end a source, or resumes it.
 -- ARGV  2 crawl  3 name of the source  4 its token
--- Gives {"ok", how many digests it has entered}, {"done"}, {"taken"} or {"dropped"}.
+-- Returns {"ok", number of its digests}, {"done"}, {"taken"} or {"dropped"}.
 local crawl, name = ARGV[2], ARGV[3]
 if call('HEXISTS', BEGUN, name) == 0 and has(DONE, name) then return {'done'} end
 local state, value = own_source(crawl, name, ARGV[4])

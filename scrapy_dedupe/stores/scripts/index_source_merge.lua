@@ -1,6 +1,6 @@
--- Adds a part of the URLs and the waiting revisits of a source that has ended to those of its crawl.
--- ARGV  2 name of the source  3 "newurls" or "newwaits"  4 cursor  5 about how many
--- Gives the next cursor; "0" after the last part.
+-- Adds a batch of the URLs or the waiting revisits of a source that has ended to those of its crawl.
+-- ARGV  2 name of the source  3 "newurls" or "newwaits"  4 cursor  5 approximate number
+-- Returns the next cursor; "0" after the last batch.
 local name, kind = ARGV[2], ARGV[3]
 local crawl = call('HGET', MERGING, name)
 if not crawl then return '0' end

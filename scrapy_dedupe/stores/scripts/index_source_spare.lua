@@ -1,6 +1,6 @@
--- Lets a source that is ending have a part of the digests that other sources of its crawl had before it.
--- ARGV  2 crawl  3 name of the source  4 its token  5 cursor  6 about how many
--- Gives the next cursor; "0" after the last part, "" if the source is not ending any more.
+-- Assigns a batch of digests that other sources of the crawl had added first to a source that is ending.
+-- ARGV  2 crawl  3 name of the source  4 its token  5 cursor  6 approximate number
+-- Returns the next cursor; "0" after the last batch, "" if the source is not ending any more.
 local crawl, name = ARGV[2], ARGV[3]
 if own_source(crawl, name, ARGV[4]) ~= 'e' then return '' end
 local records, where = 'h:' .. crawl, 'dedupe:where:' .. crawl
@@ -17,7 +17,7 @@ for i = 1, #found, 2 do
   local state, other = hiding(crawl, digest)
   if not entry or (state and other ~= name) then
     if entry then
-      -- They change places, so that nothing is lost whichever of them is dropped.
+      -- The two records are exchanged, so that nothing is lost whichever source is dropped.
       local known = call('HGET', where, short) or ''
       call('SREM', 'dedupe:entered:' .. other, digest)
       call('HSETNX', 'dedupe:spare:' .. other, digest, entry .. '\0' .. #short .. '\0' .. short .. known)

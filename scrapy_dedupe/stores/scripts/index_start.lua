@@ -1,8 +1,8 @@
--- Begins a crawl, or goes on with it.
--- ARGV  2 crawl  3 payload mode  4 time  5 our format  6 software  7 "1" for a concurrent crawl
+-- Begins a crawl, or continues it.
+-- ARGV  2 crawl  3 payload mode  4 time  5 format of this package  6 software  7 "1" for a concurrent crawl
 --       8... keys, each with the type that it must have
--- Gives {"ok"}, {"type", key, found, expected}, {"newer", format}, {"payload", mode}, {"resetting"} if a reset that was cut off
--- is to be ended first, or {state}.
+-- Returns {"ok"}, {"type", key, found, expected}, {"newer", format}, {"payload", mode}, {"resetting"} if an interrupted
+-- reset must be completed first, or {state}.
 local crawl = ARGV[2]
 local meta = 'dedupe:crawl:' .. crawl
 local refused = refusal(ARGV[3], ARGV[5], 8)
