@@ -129,15 +129,18 @@ def check_shape(shape: str) -> None:
             pauses[0] = max(pauses[0], now - last)
             last = now
 
-    with tempfile.TemporaryDirectory() as folder, Deduplicator(sqlite_url(folder, "h.sqlite")) as ours:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Deduplicator(sqlite_url(folder, "h.sqlite")) as deduplicator,
+    ):
         # A warm-up: the costs of the first use are not those of the page.
-        ours.check(Document("http://www.example/first", f"<p>{_TEXT[::-1]}</p>" * 20))
+        deduplicator.check(Document("http://www.example/first", f"<p>{_TEXT[::-1]}</p>" * 20))
         document = Document("http://www.example/second", page_of(shape))
         clock = threading.Thread(target=measure_pauses, daemon=True)
         clock.start()
         print("ready", flush=True)
         begun = time.perf_counter()
-        verdict = ours.check(document)
+        verdict = deduplicator.check(document)
         seconds = time.perf_counter() - begun
         is_over.set()
         clock.join()

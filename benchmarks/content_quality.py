@@ -282,9 +282,11 @@ def judged(
     by_url = {page.document.url: index for index, page in enumerate(pages)}
     with (
         tempfile.TemporaryDirectory() as folder,
-        Deduplicator(sqlite_url(folder, "q.sqlite"), **extra) as ours,
+        Deduplicator(sqlite_url(folder, "q.sqlite"), **extra) as deduplicator,
     ):
-        verdicts = dict(zip(order, ours.check_many(pages[index].document for index in order), strict=True))
+        verdicts = dict(
+            zip(order, deduplicator.check_many(pages[index].document for index in order), strict=True)
+        )
     originals = {
         index: by_url[verdict.original_url]
         for index, verdict in verdicts.items()

@@ -111,10 +111,10 @@ class ChainWork:
         self._runs += 1
         redis_client(self._redis_url).flushdb()
         url = self._redis_url if store == "Redis" else sqlite_url(self._folder, f"{self._runs}.sqlite")
-        with Deduplicator(url) as ours:
+        with Deduplicator(url) as deduplicator:
             if by == 1:
-                return time_calls(ours.check, pages, len(pages), ours.flush)
-            return time_calls(ours.check_many, batches(pages, by), len(pages), ours.flush)
+                return time_calls(deduplicator.check, pages, len(pages), deduplicator.flush)
+            return time_calls(deduplicator.check_many, batches(pages, by), len(pages), deduplicator.flush)
 
     def run_literal(self, pages: list[Document]) -> Timing:
         self._runs += 1
@@ -143,8 +143,8 @@ def speeds(timings: list[Timing], by: int = 1) -> tuple[str, ...]:
 def compare_with_literal(work: ChainWork, pages: list[Document], rounds: int) -> None:
     runs: dict[str, Callable[[], Timing]] = {
         "literal recipe": lambda: work.run_literal(pages),
-        "ours, SQLite": lambda: work.run("SQLite", pages, by=1),
-        "ours, Redis": lambda: work.run("Redis", pages, by=1),
+        "this package, SQLite": lambda: work.run("SQLite", pages, by=1),
+        "this package, Redis": lambda: work.run("Redis", pages, by=1),
     }
     timings: dict[str, list[Timing]] = {name: [] for name in runs}
     for _ in range(rounds):
@@ -153,15 +153,15 @@ def compare_with_literal(work: ChainWork, pages: list[Document], rounds: int) ->
             timings[name].append(run())
     literal = timings["literal recipe"]
     rows = []
-    for name, ours in timings.items():
-        pairs = list(zip(ours, literal, strict=True))
+    for name, own_timings in timings.items():
+        pairs = list(zip(own_timings, literal, strict=True))
         rows.append(
             (
                 name,
-                *speeds(ours),
+                *speeds(own_timings),
                 f"{statistics.median(a.per_cpu_s / b.per_cpu_s for a, b in pairs):.2f}",
                 f"{statistics.median(a.per_wall_s / b.per_wall_s for a, b in pairs):.2f}",
-                "" if ours is literal else "4",
+                "" if own_timings is literal else "4",
             )
         )
     table(
@@ -286,14 +286,14 @@ def random_documents(count: int, first: int = 0) -> Iterator[Document]:
 def grown_memory(redis_url: str, count: int, extra: dict[str, Any]) -> tuple[int, int]:
     """The growth of the server's memory for *count* documents, and for the first half of them."""
     redis_client(redis_url).flushdb()
-    with Deduplicator(redis_url, **extra) as ours:
+    with Deduplicator(redis_url, **extra) as deduplicator:
         before = used_memory(redis_url)
         marks = []
         for first, number in ((0, count // 2), (count // 2, count - count // 2)):
             for batch in batches(list(random_documents(number, first)), BATCH):
-                if any(verdict.kind != "unique" for verdict in ours.check_many(batch)):
+                if any(verdict.kind != "unique" for verdict in deduplicator.check_many(batch)):
                     raise stop("A document of random text was not unique: the measurement is invalid.")
-            ours.flush()
+            deduplicator.flush()
             marks.append(used_memory(redis_url) - before)
     return marks[1], marks[0]
 
@@ -314,16 +314,16 @@ def round_trips(redis_url: str, by: int, extra: dict[str, Any]) -> tuple[str, st
     documents = list(random_documents(20 * BATCH, first=1_000_000))
     client = redis_client(redis_url)
     client.flushdb()
-    with Deduplicator(redis_url, **extra) as ours:
-        ours.check_many(documents[:BATCH])  # the scripts are loaded
+    with Deduplicator(redis_url, **extra) as deduplicator:
+        deduplicator.check_many(documents[:BATCH])  # the scripts are loaded
         pages = documents[BATCH:]
         before = counted(client)
         if by == 1:
             for page in pages:
-                ours.check(page)
+                deduplicator.check(page)
         else:
             for batch in batches(pages, by):
-                ours.check_many(batch)
+                deduplicator.check_many(batch)
         after = counted(client)
     # Reading the counters takes two commands, each with a socket read.
     return (

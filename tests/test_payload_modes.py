@@ -259,7 +259,10 @@ async def test_an_index_takes_one_kind_of_payloads(
     await crawl(LinkSpider, stored | {"DEDUPE_PAYLOAD": first}, urls=urls(web, "/plain"))
     with pytest.raises(Exception, match=r"DEDUPE_PAYLOAD|Engine slot"):
         await crawl(LinkSpider, stored | {"DEDUPE_PAYLOAD": second}, urls=urls(web, "/gzip"))
-    assert f"holds digests of {first} payloads, this crawl makes those of {second} ones. Set" in caplog.text
+    assert (
+        f"holds digests of {first} payloads; this crawl computes digests of {second} payloads. Set"
+        in caplog.text
+    )
     assert f'DEDUPE_PAYLOAD = "{first}"' in caplog.text
     assert web.paths == ["/plain"]
     with open_index(stored["DEDUPE_STORE_URL"]) as index:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from .canonical import canonical_text
 from .deduplicator import Deduplicator, Document
-from .judge import Judge, Page
+from .judge import Judge, Judgement, Page, PageReading
+from .markup import HostileMarkup
 from .options import JudgeOptions, NearOptions
+from .signature import as_minhash, minhash
 from .verdict import Verdict
 
 __all__ = [
     "Deduplicator",
     "Document",
+    "HostileMarkup",
     "Judge",
     "JudgeOptions",
+    "Judgement",
     "NearOptions",
     "Page",
+    "PageReading",
     "Verdict",
+    "as_minhash",
     "canonical_text",
+    "minhash",
 ]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .base import Store
 from .location import StoreLocation, parse_store_url
 
-if TYPE_CHECKING:
-    from .base import Store
-
-__all__ = ["StoreLocation", "open_store", "parse_store_url"]
+__all__ = ["Store", "StoreLocation", "open_store", "parse_store_url"]
 
 
 def open_store(url: str, *, timeout_s: float = 5.0, create: bool = True) -> Store:

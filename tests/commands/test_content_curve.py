@@ -109,7 +109,7 @@ def test_the_settings_of_the_project_count(project: Path) -> None:
     banding = Banding.for_recall(0.9, 0.999, 256)
     assert ran.stdout.splitlines()[:2] == [
         "Threshold  0.9, of shingles of 9 characters",
-        f"Bands      {banding.bands} of {banding.rows} rows, of 256; asked for: 0.999",
+        f"Bands      {banding.bands} of {banding.rows} rows, of 256; recall wanted: 0.999",
     ]
 
 

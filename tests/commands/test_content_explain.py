@@ -110,14 +110,14 @@ async def test_each_verdict_is_explained(
     assert [texts[path]["original"] for path in ("/a", "/b", "/c")] == [None, original, original]
     assert texts["/b"]["digest"] == texts["/a"]["digest"] != texts["/c"]["digest"]
     assert texts["/a"]["why"] == [
-        "It was new: no text that was known then was equal, or similar in what is not its host's template."
+        "It was new: no text known at that time was equal, or similar outside the template of the host."
     ]
-    assert texts["/b"]["why"] == ["The canonical text is the same as there, character for character."]
+    assert texts["/b"]["why"] == ["The canonical text is exactly that of the original."]
     (why,) = texts["/c"]["why"]
     similarity = texts["/c"]["similarity"]
     equal = round(128 * (similarity * 255 / 256 + 1 / 256))
-    assert why.startswith(f"{equal} of 128 rows of the signatures are equal, which makes a similarity of 0.")
-    assert "from 0.85 on a text is near" in why
+    assert why.startswith(f"{equal} of 128 rows of the signatures are equal, an estimated similarity of 0.")
+    assert "texts are near from 0.85" in why
     assert [texts["/a"]["diff"], texts["/b"]["diff"]] == [None, None]
     diff = texts["/c"]["diff"]
     assert diff["lines"] == [
@@ -204,7 +204,7 @@ async def test_files_are_found_where_they_were_moved_to(
     await crawl(LinkSpider, settings, urls=web.url())
     shutil.move(settings["DEDUPE_WARC_DIR"], tmp_path / "moved")
     words = ("content", "explain", *store_of(settings), web.url("/c"), "--json")
-    assert "has no WARC files of the crawl first" in only_text(call(*words))["diff"]["missing"]
+    assert "are no WARC files of the crawl first" in only_text(call(*words))["diff"]["missing"]
     moved = ("--warc-dir", str(tmp_path / "moved"))
     assert only_text(call(*words, *moved))["diff"]["lines"][2:] == DIFF
     for path in (tmp_path / "moved").iterdir():
@@ -221,7 +221,7 @@ async def test_what_the_archive_lacks_is_told_in_a_sentence(
     path = cut(settings["DEDUPE_WARC_DIR"])
     called = call("content", "explain", *where(settings), web.url("/c"), "--json")
     missing = only_text(called)["diff"]["missing"]
-    assert f"The archive has not got this text of {web.url('/a')}: no record in the WARC file of" in missing
+    assert f"The archive does not have this text of {web.url('/a')}: no record in the WARC file of" in missing
     assert called.json["notes"] != []
     assert str(path) in called.json["notes"][0]
 
@@ -233,7 +233,7 @@ def test_a_text_that_no_crawl_has_read_is_explained_without_an_archive(
         dedupe.check_many([Document("http://a/", LONG), Document("http://b/", NEAR)])
     text = only_text(call("content", "explain", *where(settings), "http://b/", "--json"))
     assert (text["kind"], text["original"]["url"], text["crawl"]) == ("near", "http://a/", "deduplicator")
-    assert text["diff"]["missing"].startswith("The archive has no WARC files of the crawl deduplicator")
+    assert text["diff"]["missing"].startswith("There are no WARC files of the crawl deduplicator")
 
 
 def test_a_copy_of_a_forgotten_text_says_so(call: Callable[..., Any], settings: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ def test_a_copy_of_a_forgotten_text_says_so(call: Callable[..., Any], settings: 
         dedupe.forget("http://a/")
     text = only_text(call("content", "explain", *where(settings), "http://b/", "--json"))
     assert (text["kind"], text["original"], text["diff"]) == ("near", None, None)
-    assert text["why"][-1] == "The original was forgotten since."
+    assert text["why"][-1] == "The original has been forgotten since."
 
 
 def test_of_an_unknown_url_that_is_told_with_exit_code_4(
@@ -251,7 +251,7 @@ def test_of_an_unknown_url_that_is_told_with_exit_code_4(
     Deduplicator(settings["DEDUPE_STORE_URL"]).close()
     called = call("content", "explain", *where(settings), "http://a/")
     assert (called.code, called.out) == (4, "")
-    assert called.err.startswith("scrapy-dedupe content explain: Nothing is known of http://a/ in ")
+    assert called.err.startswith("scrapy-dedupe content explain: There are no texts of http://a/ in ")
     assert len(called.err.splitlines()) == 1
     assert call("content", "explain", *where(settings), "no url", "--json").json["texts"] == []
 
@@ -331,7 +331,7 @@ def test_a_check_reads_well_and_takes_standard_input(
     assert lines[0] == "exact      http://b/"
     assert lines[1].startswith("           of http://a/, 2")
     assert lines[1].endswith("Z, crawl first")
-    assert lines[2:] == ["           The canonical text is the same as there, character for character."]
+    assert lines[2:] == ["           The canonical text is exactly that of the original."]
 
 
 @pytest.mark.parametrize(
@@ -369,8 +369,8 @@ def test_what_a_template_kept_out_is_told(call: Callable[..., Any], settings: di
     assert (known["verdict"]["kind"], known["template"]) == ("unique", True)
     assert known["template_share"] > 0.8
     assert known["why"] == [
-        "A text that is known is similar, but that is the template of the host; the rest is not.",
-        f"{known['template_share']:.0%} of the text is what its host puts on many of its pages.",
+        "A known text is similar, but only in the template of the host; the rest is not similar.",
+        f"{known['template_share']:.0%} of the text is the template of the host.",
     ]
     other = call(*words, "--url", "http://elsewhere/41").json
     assert (other["verdict"]["kind"], other["template"], other["template_share"]) == ("near", False, 0)

@@ -74,7 +74,7 @@ async def test_a_crawl_knows_what_quarrycore_had_read(
     called = call("content", "import", "--store", store_url, str(path))
     assert (called.code, called.err) == (0, "")
     assert called.out == (
-        f"1 text is new to {store_url}, 0 were known. New ones are noted under the crawl quarrycore.\n"
+        f"1 text is new to {store_url}, 0 were known. New ones are stored under the crawl quarrycore.\n"
     )
     spider, items = collecting(LinkSpider)
     values = {**settings, "DEDUPE_STORE_URL": store_url, "DEDUPE_URL_STORE_URL": "local"}
@@ -156,7 +156,7 @@ def test_damaged_rows_are_counted_and_left_out(call: Callable[..., Any], path: P
     assert called.code == 4
     assert called.out.startswith("1 text is new to ")
     assert called.err == (
-        f"scrapy-dedupe content import: 10 rows of {path} had no sound hash, URL or time and were left out.\n"
+        f"scrapy-dedupe content import: 10 rows of {path} had no valid hash, URL or time and were skipped.\n"
     )
     assert texts_of(store_url) == 1
 
@@ -165,8 +165,8 @@ def test_damaged_rows_are_counted_and_left_out(call: Callable[..., Any], path: P
     ("content", "code", "sentence"),
     [
         (None, 3, "cannot be read: No such file"),
-        (b"", 2, "is no SQLite database"),
-        (b"hash,url\n" * 100, 2, "is no SQLite database"),
+        (b"", 2, "is not an SQLite database"),
+        (b"hash,url\n" * 100, 2, "is not an SQLite database"),
         (b"SQLite format 3\0" + bytes(4_096), 4, "is damaged"),
         ("CREATE TABLE other (hash)", 2, "no table hash_dedup"),
         ("CREATE TABLE hash_dedup (hash, url)", 2, "no column timestamp"),

@@ -81,16 +81,14 @@ def test_stats_read_well(call: Callable[..., Any], store_url: str, texts: list[S
     lines = called.out.splitlines()
     assert lines[:5] == [
         f"Store      {store_url}",
-        "Texts      4 different ones, 0 compared with others, 1 pending",
+        "Texts      4 different texts, 0 compared with new ones, 1 pending",
         "Templates  0 hosts",
         "Compared   as text/1 (DEDUPE_CANONICALIZER)",
         "Near       nothing was compared yet",
     ]
     size = lines[5].partition(" ")[2].strip()
     assert (
-        size == "not told by Redis"
-        if store_url.startswith("redis")
-        else size.endswith("all that is in the file")
+        size == "not reported by Redis" if store_url.startswith("redis") else size.endswith("the whole file")
     )
 
 
@@ -166,7 +164,7 @@ def test_it_asks_before_it_forgets(
     called = call("content", "purge", "--store", store_url, "--crawl", "first")
     assert called.code == 0
     assert called.err == (
-        f"2 texts of {store_url} will be forgotten, and are new when they come again. Go on? [y/N] "
+        f"2 texts of {store_url} will be forgotten, and are new when they are seen again. Continue? [y/N] "
     )
     assert called.out == ("2 texts were forgotten.\n" if is_done else "Nothing was forgotten.\n")
     assert left(store_url, texts) == ([C, D] if is_done else [A, B, C, D])
@@ -186,9 +184,9 @@ def test_where_nobody_can_be_asked_it_forgets_nothing(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "Which texts are meant?"),
-        (("--all", "--crawl", "first"), "Which texts are meant?"),
-        (("--url", A, "--older-than", "1"), "Which texts are meant?"),
+        ((), "No texts are selected."),
+        (("--all", "--crawl", "first"), "No texts are selected."),
+        (("--url", A, "--older-than", "1"), "No texts are selected."),
         (("--older-than", "soon"), "--older-than is 'soon'"),
         (("--older-than=-1",), "--older-than is '-1'"),
         (("--older-than", "99999999999"), "before all time"),

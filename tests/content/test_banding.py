@@ -52,7 +52,9 @@ def test_bands_reach_the_recall_and_longer_ones_do_not(
 
 
 def test_a_recall_that_no_bands_reach_is_refused() -> None:
-    sentence = "Bands of 2 rows cannot find 0.99 of the pairs at the threshold 0.5; bands of one row find 0.75"
+    sentence = (
+        "Bands of 2 rows cannot find 0.99 of the pairs at the threshold 0.5; bands of one row find 0.75"
+    )
     with pytest.raises(ValueError, match=sentence):
         Banding.for_recall(0.5, 0.99, 2)
 

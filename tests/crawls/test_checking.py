@@ -1065,7 +1065,7 @@ def test_a_repair_of_a_crawl_that_was_added_to_meanwhile_leaves_nothing(
     before = archive.state()
 
     def refused(*args: object) -> None:
-        raise CrawlStateError("The crawl one was added to while it was repaired. Repair it again.")
+        raise CrawlStateError("The crawl one was extended while it was repaired. Repair it again.")
 
     def interrupted(*args: object) -> None:
         raise StoreUnavailable("The store is away.")

@@ -216,7 +216,7 @@ def test_it_is_refused_under_the_default_untouched(
     with pytest.raises(StoreRefused, match='DEDUPE_PAYLOAD = "decoded"'):
         index.start("ours", "stored")
     stored = write_wacz(tmp_path / "stored.wacz", [line(1)], crawl="theirs", software="scrapy-dedupe 1.0")
-    with pytest.raises(StoreRefused, match="say --payload decoded"):
+    with pytest.raises(StoreRefused, match="use --payload decoded"):
         run_import(index, stored)
     assert everything(client) == {
         **before,

@@ -134,7 +134,7 @@ def test_what_is_not_ours_under_one_of_our_keys_is_refused(redis_url: str, kind:
     with redis.Redis.from_url(redis_url) as client:
         client.set(PREFIX.decode() + kind, "something else")
     store = open_store(redis_url)
-    with pytest.raises(StoreRefused, match="not ours"):
+    with pytest.raises(StoreRefused, match="not written by scrapy-dedupe"):
         store.content.claim_texts([page(1)])
     store.close()
 

@@ -123,7 +123,7 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
     file.close()
     before = path.read_bytes()
     with pytest.raises(
-        StoreRefused, match="has format 3, this version of scrapy-dedupe reads formats up to 2"
+        StoreRefused, match="has format 3; this version of scrapy-dedupe reads formats up to 2"
     ):
         open_store(f"sqlite:///{path}")
     assert path.read_bytes() == before

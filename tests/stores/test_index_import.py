@@ -222,9 +222,9 @@ def test_drop_forgets_exactly_what_the_source_entered(index: IndexStore) -> None
     index.add_imported(second, [record(), record(TWO, file="b")], [capture(TWO)])
     index.add_imported(third, [record(TWO, file="c"), record(THREE, file="c")])
     index.drop_source(second)
-    with pytest.raises(CrawlStateError, match=r"a does not take this source, which was not begun"):
+    with pytest.raises(CrawlStateError, match=r"a does not accept this source, which was not begun"):
         index.add_imported(second, [record(TWO)])
-    with pytest.raises(CrawlStateError, match=r"a does not take this source"):
+    with pytest.raises(CrawlStateError, match=r"a does not accept this source"):
         index.end_source(second, Counts(100))
     assert index.crawls() == before
     index.end_source(third, Counts(1))
@@ -308,7 +308,7 @@ def test_a_crawl_that_was_crawled_here_takes_no_source(index: IndexStore) -> Non
 def test_a_crawl_whose_import_was_cut_off_is_neither_crawled_nor_committed(index: IndexStore) -> None:
     index.begin_source(source(), "stored")
     for action in (lambda: index.start("a", "stored"), lambda: index.commit("a")):
-        with pytest.raises(CrawlStateError, match=r"The crawl a was imported only in part"):
+        with pytest.raises(CrawlStateError, match=r"The crawl a is only partly imported"):
             action()
 
 

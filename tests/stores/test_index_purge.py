@@ -343,7 +343,7 @@ def test_a_crawl_that_was_added_to_while_it_was_repaired_is_not_replaced(
     index.add_imported(late, [record(TWO)])
     if is_ended:
         index.end_source(late, Counts(1))
-    with pytest.raises(CrawlStateError, match=r"The crawl a .*was added to while it was repaired"):
+    with pytest.raises(CrawlStateError, match=r"The crawl a .*was extended while it was repaired"):
         index.replace("a", "new")
     assert states(index) == {"a": "committed", "new": "uncommitted"}
     index.end_source(late, Counts(1))
@@ -375,7 +375,7 @@ def test_a_source_that_was_begun_before_the_repair_and_ended_since_is_not_lost(i
     index.add_imported(late, [record(TWO)])
     enter(index, "new", ONE)
     index.end_source(late, Counts(1))
-    with pytest.raises(CrawlStateError, match=r"was added to while it was repaired"):
+    with pytest.raises(CrawlStateError, match=r"was extended while it was repaired"):
         index.replace("a", "new")
     assert index.find("x", [TWO]) == [record(TWO)]
 

@@ -125,7 +125,7 @@ def test_a_crawl_that_was_added_to_while_it_was_repaired_stays_as_it_is(
     else:
         other.begin_source(added, "stored")
         other.add_imported(added, [record(TWO)])
-    with pytest.raises(CrawlStateError, match=r"was added to while it was repaired.* [Rr]epair it again"):
+    with pytest.raises(CrawlStateError, match=r"was extended while it was repaired.* [Rr]epair it again"):
         index.replace("a", "a~repair")
     if not has_ended:
         other.end_source(added, Counts(1, 0, 0, 5_000))
@@ -272,7 +272,7 @@ def test_what_ends_during_a_replacement_hides_nothing_of_another_crawl(mine: Any
 
     with (
         before_script(mine, "index_merged_batch", import_third),
-        pytest.raises(CrawlStateError, match="was added to"),
+        pytest.raises(CrawlStateError, match="was extended"),
     ):
         mine.replace("a", "a~repair")
     assert None not in owners(mine, ONE, THREE)

@@ -244,7 +244,7 @@ def test_another_capacity_is_noted_and_the_store_decides(client: redis.Redis) ->
 
 def test_a_key_of_somebody_else_is_refused(client: redis.Redis) -> None:
     client.set("dedupe:urls:2:{spider}:meta", "a string")
-    with pytest.raises(StoreRefused, match="not ours"):
+    with pytest.raises(StoreRefused, match="not written by scrapy-dedupe"):
         SharedBloomFilter(client, "spider", 100, 1e-6).add(b"page")
 
 
@@ -771,7 +771,7 @@ def test_a_tool_refuses_what_it_cannot_read(client: redis.Redis) -> None:
     with pytest.raises(StoreRefused, match="its hash is later, this version reads blake2b-32"):
         SharedBloomFilter.existing(client, "spider")
     client.set("dedupe:urls:2:{other}:meta", "text")
-    with pytest.raises(StoreRefused, match="not ours"):
+    with pytest.raises(StoreRefused, match="not written by scrapy-dedupe"):
         SharedBloomFilter.existing(client, "other")
 
 

@@ -41,7 +41,7 @@ HELP = (
     " difference if the archive has both texts."
 )
 
-_NEW: Final = "It was new: no known text was equal, or similar outside its host's template."
+_NEW: Final = "It was new: no text known at that time was equal, or similar outside the template of the host."
 _NEW_OR_IMPORTED: Final = "It was new, or imported from QuarryCore."
 
 

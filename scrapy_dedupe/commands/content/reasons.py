@@ -63,8 +63,9 @@ WAS_IMPORTED: Final = "QuarryCore had read a page with the same text; its hash w
 
 def why_equal(kind: str) -> str:
     """The reason for an ``exact`` or ``unchanged`` copy."""
-    where = "as when this URL was read before" if kind == "unchanged" else "as there"
-    return f"The canonical text is exactly the same {where}."
+    if kind == "unchanged":
+        return "The canonical text is exactly the same as when this URL was read before."
+    return "The canonical text is exactly that of the original."
 
 
 def why_near(
