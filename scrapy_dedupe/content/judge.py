@@ -83,7 +83,7 @@ class Judgement:
     """A verdict, and the capture to pass to :meth:`Judge.settle` when the page has succeeded or failed.
 
     ``is_template``: without the template of its host the page would be a near copy. ``is_bare``: the page is new and
-    has hardly a word besides the template.
+    has hardly any other text.
     """
 
     verdict: Verdict

@@ -200,7 +200,7 @@ def test_a_store_that_is_something_else_or_not_there(call: Callable[..., Any], t
     connection.close()
     called = call("doctor", "--store", f"sqlite:///{path}")
     assert called.code == 3
-    assert "an SQLite database of something else" in " ".join(called.out.split())
+    assert "an SQLite database of another program" in " ".join(called.out.split())
     called = call("doctor", "--store", f"sqlite:///{tmp_path / 'absent.db'}")
     assert called.code == 0
     assert "See whether --store names the right file." in " ".join(called.out.split())
