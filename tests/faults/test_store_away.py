@@ -174,7 +174,7 @@ async def test_somebody_elses_database_is_refused_and_left_as_it_is(
     before = path.read_bytes()
     with pytest.raises(Exception):  # noqa: B017
         await crawl(LinkSpider, settings, urls=web.url())
-    assert "something else" in caplog.text
+    assert "another program" in caplog.text
     assert path.read_bytes() == before
 
 
