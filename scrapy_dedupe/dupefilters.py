@@ -1,13 +1,16 @@
-"""The dupefilter: asks each URL once.
+"""The dupefilter: requests each URL once.
 
-A request is known by what ``crawler.request_fingerprinter`` makes of it. The answer comes from a growing
-Bloom filter: one of this process, kept under ``JOBDIR``, or one in Redis that several processes share. An
-error of ours lets the request through and is counted; :meth:`BloomDupeFilter.request_seen` never raises.
+Requests are identified by the fingerprint from ``crawler.request_fingerprinter``. The fingerprints are in a growing
+Bloom filter: one of this process, stored in ``JOBDIR``, or one in Redis that several processes share. If an error
+occurs in this package, the request passes and the error is counted; :meth:`BloomDupeFilter.request_seen` never raises.
 
-What differs from Scrapy's own filter: a redirect chain that comes back to a request of its own chain passes;
-start requests are recorded, though not filtered, and the first redirect to a page that only a start request recorded
-passes, as it does in Scrapy; after a kill only requests that were done, and whose pages brought nothing new, count as
-seen; a request that failed may be asked for again in the next run.
+Differences from Scrapy's own filter:
+
+*   A redirect to a URL of its own redirect chain passes.
+*   Start requests are recorded, though not filtered. The first redirect to a page that only a start request recorded
+    passes, as it does in Scrapy.
+*   After a kill only done requests whose pages had no new links count as seen.
+*   A failed request may be made again in the next run.
 """
 
 from __future__ import annotations
@@ -42,54 +45,60 @@ logger = logging.getLogger(__name__)
 
 
 class UrlFilter(Protocol):
-    """What the dupefilter asks. ``keeps_done`` and ``keeps_failed``: whether it wants to be told of these."""
+    """The interface of the URL filters.
+
+    ``keeps_done`` and ``keeps_failed``: whether the filter stores done and failed requests.
+    """
 
     keeps_done: bool
     keeps_failed: bool
 
     def prepare(self) -> None:
-        """Do what has to be done before the scheduler opens its queue."""
+        """Prepare the job's folder before the scheduler opens its queue."""
 
     def open(self) -> None:
-        """Begin. Raises :class:`~scrapy_dedupe.errors.DedupeError`."""
+        """Open the filter. Raises :class:`~scrapy_dedupe.errors.DedupeError`."""
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if its request may be made."""
 
     def add_start(self, fingerprint: bytes) -> None:
-        """Record the fingerprint of a request that is not filtered, and note that one redirect to it may pass."""
+        """Record the fingerprint of a request that is not filtered, and allow one redirect to it."""
 
     def take_start(self, fingerprint: bytes) -> bool:
-        """Whether :meth:`add_start` noted the fingerprint and no redirect to it has passed; it has passed then."""
+        """Use up the redirect that :meth:`add_start` allowed; True if it was not used before."""
 
     def __contains__(self, fingerprint: bytes) -> bool: ...
 
     def keep(self, done: list[bytes], failed: list[bytes]) -> None:
-        """Take what was learnt since the last call; called every DEDUPE_URL_FLUSH_SECONDS."""
+        """Store the fingerprints of requests that are done or failed since the last call.
+
+        Called every DEDUPE_URL_FLUSH_SECONDS.
+        """
 
     async def close(self, done: list[bytes], failed: list[bytes], lost: int) -> None:
-        """Take the rest and end the run: cleanly, unless ``lost`` requests go with the process."""
+        """Store the last fingerprints and end the run. With ``lost`` requests the run counts as unclean."""
 
     def clear(self, *, at_start: bool) -> None:
-        """Forget everything; before the spider opens, whatever other processes do."""
+        """Remove all fingerprints; with ``at_start`` also those of other processes."""
 
     @property
     def capacity(self) -> int:
-        """Fingerprints of the first layer."""
+        """Capacity of the first layer in fingerprints."""
 
     @property
     def has_grown(self) -> bool:
-        """Whether there are more than the first layer holds, as far as is known without asking."""
+        """Whether there is more than one layer, as far as is known without a call to a store."""
 
     def figures(self) -> dict[str, float]:
         """Name and value of each stat."""
 
     def known_figures(self) -> dict[str, float]:
-        """Name and value of the figures that are known without asking anybody; for any thread."""
+        """Name and value of the figures that are known without a call to a store. Thread-safe."""
 
 
 class BloomDupeFilter(BaseDupeFilter):
-    """``DUPEFILTER_CLASS``; see the module. Works under Scrapy's scheduler and under scrapy-redis's."""
+    """The class for ``DUPEFILTER_CLASS``. Works with the schedulers of Scrapy and scrapy-redis."""
 
     def __init__(self, crawler: Crawler, *, queue_is_shared: bool = False) -> None:
         self._crawler = crawler
@@ -107,7 +116,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._latency, self._is_timed = session.live.latency("url"), session.live.is_watched
         self._pages = PageProgress(crawler)
         self._is_open = self._is_refused = self._is_closed = False
-        self._told_drop = self._told_growth = self._has_begun = False
+        self._has_logged_duplicate = self._has_logged_growth = self._is_spider_open = False
         connect = crawler.signals.connect
         connect(self._spider_opened, signal=signals.spider_opened)
         connect(self._spider_closed, signal=signals.spider_closed)
@@ -122,25 +131,25 @@ class BloomDupeFilter(BaseDupeFilter):
 
     @classmethod
     def from_spider(cls, spider: Spider) -> BloomDupeFilter:
-        """For scrapy-redis's scheduler, which calls neither open nor close."""
+        """Used by scrapy-redis's scheduler, which does not call :meth:`open` and :meth:`close`."""
         self = cls(spider.crawler, queue_is_shared=True)
         self.open()
         if self._settings.store_url is None and self._session.is_crawl:
             logger.warning(
-                "The queue of this crawl is shared through Redis, its URL filter is not: other processes may ask "
-                "for the same pages. Set DEDUPE_URL_STORE_URL."
+                "The queue of this crawl is shared in Redis, but its URL filter is not: other processes may request "
+                "the same pages. Set DEDUPE_URL_STORE_URL."
             )
         return self
 
-    # What the scheduler calls
+    # Called by the scheduler
 
     def open(self) -> None:
-        """Open or make the filter. An error is logged as a sentence, and the crawl does not start."""
+        """Open or create the filter. An error is logged without a traceback, and the crawl does not start."""
         try:
             self._session.at_start(self._urls.open)
         except DedupeError as error:
             self._is_refused = True
-            # Before 2.18 Scrapy did not take a CloseSpider here.
+            # Scrapy before 2.18 does not handle CloseSpider here.
             if version_info >= (2, 18):
                 raise CloseSpider("dedupe_url_filter") from error
             raise
@@ -156,7 +165,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._session.run_every(self._settings.flush_s, self._tick, "url")
 
     def request_seen(self, request: Request) -> bool:
-        """Whether the request was made before; records it."""
+        """Record the request; True if it was made before."""
         if not self._is_timed:
             return self._is_seen(request)
         start = time.perf_counter()
@@ -175,15 +184,15 @@ class BloomDupeFilter(BaseDupeFilter):
             if self._pages.is_redirected(request) and self._may_return(request, fingerprint):
                 self._session.counters.inc("dedupe/url/redirects_passed")
                 return False
-        except Exception as error:  # noqa: BLE001 - Scrapy would drop the request without a trace
-            self._passed(error)
+        except Exception as error:  # noqa: BLE001 - Scrapy would silently drop the request
+            self._log_error(error)
             return False
         if self._session.observers:
             self._session.observers.request_filtered(request.url)
         return True
 
     def log(self, request: Request, spider: Spider) -> None:
-        """Count a request that was filtered, and log it as Scrapy does."""
+        """Count a filtered request, and log it as Scrapy's filter does."""
         extra = {"spider": spider}
         if self._debug:
             logger.debug(
@@ -191,8 +200,8 @@ class BloomDupeFilter(BaseDupeFilter):
                 {"request": request, "referer": referer_str(request)},
                 extra=extra,
             )
-        elif not self._told_drop:
-            self._told_drop = True
+        elif not self._has_logged_duplicate:
+            self._has_logged_duplicate = True
             logger.debug(
                 "Filtered duplicate request: %(request)s - no more duplicates will be shown (see"
                 " DUPEFILTER_DEBUG to show all duplicates)",
@@ -202,20 +211,20 @@ class BloomDupeFilter(BaseDupeFilter):
         self._session.counters.inc("dupefilter/filtered")
 
     def close(self, reason: str) -> Deferred[None] | None:
-        """Save the filter. Does nothing when it was never opened, or is closed."""
+        """Save the filter. Does nothing if it was never opened or is already closed."""
         if not self._is_open or self._is_closed:
             return None
         return deferred_from_coro(self._close())
 
     def clear(self) -> None:
-        """Forget everything, at the wish of scrapy-redis's scheduler.
+        """Remove all fingerprints. Called by scrapy-redis's scheduler.
 
-        At the end of a crawl a shared filter goes with its last user, at the start (``SCHEDULER_FLUSH_ON_START``) it
-        goes at once, as the queue does.
+        At the start of a crawl (``SCHEDULER_FLUSH_ON_START``) a shared filter is deleted immediately, as the queue is.
+        At the end it is deleted only if no other process uses it.
         """
         try:
             self._set_stats()
-            self._urls.clear(at_start=not self._has_begun)
+            self._urls.clear(at_start=not self._is_spider_open)
         except Exception as error:  # noqa: BLE001
             self._session.counters.error("url", error, "The URL filter was not cleared.")
 
@@ -223,7 +232,7 @@ class BloomDupeFilter(BaseDupeFilter):
         if not self._is_open:
             if self._is_refused:
                 raise DedupeError("The URL filter could not be opened.")
-            # A scheduler that does not call open() gets a filter all the same.
+            # For schedulers that do not call open().
             self.open()
         return self._urls
 
@@ -247,7 +256,7 @@ class BloomDupeFilter(BaseDupeFilter):
         return f"{cls.__module__}.{cls.__qualname__}"
 
     def _fingerprints(self, request: Request) -> list[bytes]:
-        """Fingerprints of a request and of those that were redirected to it."""
+        """Fingerprints of a request and of the requests that were redirected to it."""
         chain = self._chain(request) if self._pages.is_redirected(request) else ()
         return [self._fingerprint(request), *chain]
 
@@ -257,12 +266,12 @@ class BloomDupeFilter(BaseDupeFilter):
             yield self._fingerprint(request.replace(url=url))
 
     def _may_return(self, request: Request, fingerprint: bytes) -> bool:
-        """Whether a redirect to what was seen passes. Scrapy itself ends chains that go on and on."""
-        # A site that sets a cookie and sends the client back to the same URL.
+        """Whether a redirect to a seen URL passes. Scrapy itself stops endless redirect chains."""
+        # The site sets a cookie and redirects back to the same URL.
         if any(earlier == fingerprint for earlier in self._chain(request)):
             return True
-        # A login, a language choice or an age gate that ends at the start page, which has another text then. Only once:
-        # some sites redirect every dead link to their home page.
+        # A login, language choice or age gate redirects to the start page, which then has other content. This is
+        # allowed only once, because some sites redirect every dead link to their home page.
         if not self._urls.take_start(fingerprint):
             return False
         if self._urls.keeps_done:
@@ -274,7 +283,7 @@ class BloomDupeFilter(BaseDupeFilter):
     def _request_scheduled(self, request: Request) -> None:
         try:
             self._pages.scheduled(request)
-            # The others come to request_seen().
+            # Other requests are passed to request_seen().
             if not request.dont_filter:
                 return
             if self._urls.keeps_done:
@@ -282,21 +291,22 @@ class BloomDupeFilter(BaseDupeFilter):
             if self._is_to_be_recorded(request):
                 self._opened().add_start(self._fingerprint(request))
         except Exception as error:  # noqa: BLE001
-            self._passed(error)
+            self._log_error(error)
 
     def _is_to_be_recorded(self, request: Request) -> bool:
-        """Whether a request that is not filtered is one that links should not lead to again."""
+        """Whether a request with ``dont_filter`` is recorded, so that links to it are filtered."""
         meta = request.meta
         if meta.get("is_start_request"):
             return self._settings.record_start
         if "retry_times" not in meta or not meta.get("redirect_urls"):
             return False
-        # A retry is not filtered, and hands that on when it is redirected; what counts is what was retried.
+        # A retry has dont_filter, and a redirect of the retry inherits it. Record the redirect if the original
+        # request was recorded.
         urls = self._opened()
         return next(iter(self._chain(request))) in urls and self._fingerprint(request) not in urls
 
     def _request_reached_downloader(self, request: Request) -> None:
-        # What components fetch for themselves (robots.txt, media) was not asked for through this filter.
+        # Requests of Scrapy's components (robots.txt, media) do not pass through this filter.
         if request.callback is not NO_CALLBACK:
             self._pages.sent(request)
 
@@ -305,47 +315,48 @@ class BloomDupeFilter(BaseDupeFilter):
             return
         try:
             is_good = self._pages.answered(response, request)
-            # A middleware may answer with the response of another request; when that one is done, nobody knows.
+            # If a middleware returned the response of another request, it is unknown when that request is done.
             if not self._urls.keeps_done or not self._pages.is_in_progress(request):
                 return
             known: list[bytes] = []
-            # One that passes the filter by may be asked for a second time, and then find nothing new any more.
+            # A request with dont_filter may be made twice. The second response has no new links, so it would look
+            # like a leaf.
             if not request.dont_filter and (is_good or not self._urls.keeps_failed):
                 known = [item for item in self._fingerprints(request) if item in self._urls]
             self._pages.received(response, request, known)
         except Exception as error:  # noqa: BLE001
-            self._passed(error)
+            self._log_error(error)
 
     def _spider_opened(self) -> None:
-        self._has_begun = True
+        self._is_spider_open = True
 
     def _spider_closed(self) -> Awaitable[None] | None:
         return self._close() if self._is_open else None
 
-    def _passed(self, error: BaseException) -> None:
-        self._session.counters.error("url", error, "Such requests pass, and are not recorded.")
+    def _log_error(self, error: BaseException) -> None:
+        self._session.counters.error("url", error, "Such requests pass and are not recorded.")
 
-    # Keeping
+    # Saving
 
     def _tick(self) -> None:
         if not self._is_closed:
-            if not self._told_growth and self._urls.has_grown:
-                self._tell_growth()
+            if not self._has_logged_growth and self._urls.has_grown:
+                self._log_growth()
             self._urls.keep(self._pages.tick() if self._urls.keeps_done else [], self._failed())
 
     def _failed(self) -> list[bytes]:
-        """Fingerprints of the requests that failed since the last call, and of those that led to them."""
+        """Fingerprints of the requests that failed since the last call, and of those that were redirected to them."""
         if not self._urls.keeps_failed:
             return []
         failed: list[bytes] = []
         for request in self._pages.failed():
             try:
-                # Others are not recorded, so there is nothing to forget.
+                # Other requests with dont_filter are not recorded, so there is nothing to forget.
                 if not request.dont_filter or "retry_times" in request.meta:
                     failed += self._fingerprints(request)
                     self._session.counters.inc("dedupe/url/failed")
             except Exception as error:  # noqa: BLE001
-                self._passed(error)
+                self._log_error(error)
         return failed
 
     async def _close(self) -> None:
@@ -355,32 +366,30 @@ class BloomDupeFilter(BaseDupeFilter):
         try:
             self._set_stats()
         except Exception as error:  # noqa: BLE001
-            self._session.counters.error(
-                "url", error, "The numbers of the URL filter are missing from the stats."
-            )
+            self._session.counters.error("url", error, "The stats of the URL filter are missing.")
         try:
             await self._urls.close(self._pages.all(), self._failed(), lost=self._pages.left_in_memory())
-        except Exception as error:  # noqa: BLE001 - the rest of the crawl has to be closed all the same
-            self._session.counters.error("url", error, "The URL filter was not saved as it should be.")
+        except Exception as error:  # noqa: BLE001 - the rest of the crawl must still be closed
+            self._session.counters.error("url", error, "The URL filter was not saved correctly.")
 
     def _set_stats(self) -> None:
         if not self._is_open:
             return
         figures = self._urls.figures()
-        # After clear() there is nothing left; what was counted before it stays.
+        # After clear() the filter is empty; keep the stats that were set before it.
         if not figures.get("seen") and self._session.counters.all().get("dedupe/url/seen"):
             return
         for name, value in figures.items():
             self._session.counters.set(f"dedupe/url/{name}", value)
         if figures.get("layers", 0) > 1:
-            self._tell_growth()
+            self._log_growth()
 
-    def _tell_growth(self) -> None:
-        if self._told_growth:
+    def _log_growth(self) -> None:
+        if self._has_logged_growth:
             return
-        self._told_growth = True
+        self._has_logged_growth = True
         logger.warning(
-            "The URL filter grew past its first capacity of %s fingerprints. It keeps its error rate, but takes "
-            "more memory and time than one of the right size: set DEDUPE_URL_CAPACITY higher.",
+            "The URL filter grew beyond its initial capacity of %s fingerprints. It keeps its error rate, but takes "
+            "more memory and time than a filter of the right size. Set DEDUPE_URL_CAPACITY higher.",
             f"{self._urls.capacity:,}",
         )

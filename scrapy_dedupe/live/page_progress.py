@@ -1,8 +1,7 @@
-"""What Scrapy shows of its pages while it works on them: which are done, which failed, and which page brought which.
+"""Reads from Scrapy's engine which pages are done, which requests failed, and in which page a request was found.
 
-The rules are those of :mod:`~scrapy_dedupe.urls.done` and :mod:`~scrapy_dedupe.urls.failed`; here is how a
-request, its parent and the state of the engine are read. Where Scrapy does not show something, more pages count as
-not done, never fewer.
+The rules are in :mod:`~scrapy_dedupe.urls.done` and :mod:`~scrapy_dedupe.urls.failed`. If Scrapy does not expose some
+state, more pages count as not done, never fewer.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.request import referer_str
 from scrapy.utils.url import strip_url
 
-from scrapy_dedupe.urls.done import DoneWatch
-from scrapy_dedupe.urls.failed import FailedWatch
+from scrapy_dedupe.urls.done import DoneTracker
+from scrapy_dedupe.urls.failed import FailedTracker
 
 from .events import Observer
 
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
     from .events import JudgedPage
 
-# In the meta of a request that was redirected or retried: its URL, which it loses when its meta is handed on.
+# Meta key of a redirected or retried request. Its value is the URL of the request, so that a request to another URL
+# that inherits the meta is not mistaken for a redirect.
 _CONTINUES = "_dedupe_continues"
 
 
@@ -42,7 +42,7 @@ def engine_of(crawler: Crawler) -> Any:
 
 
 def requests_in_hand(crawler: Crawler) -> set[Request] | None:
-    """The requests that the engine or the scraper holds; None where Scrapy does not show them."""
+    """The requests that the engine or the scraper is processing; None if Scrapy does not expose them."""
     engine = engine_of(crawler)
     slot = getattr(getattr(engine, "scraper", None), "slot", None)
     active, queue = getattr(slot, "active", None), getattr(slot, "queue", None)
@@ -53,93 +53,92 @@ def requests_in_hand(crawler: Crawler) -> set[Request] | None:
 
 
 class PageProgress(Observer):
-    """The pages of one crawl."""
+    """Tracks the pages of one crawl."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._watch: DoneWatch[Request] = DoneWatch()
-        self._sent: FailedWatch[Request] = FailedWatch()
+        self._done: DoneTracker[Request] = DoneTracker()
+        self._failed: FailedTracker[Request] = FailedTracker()
 
     def is_in_progress(self, request: Request) -> bool:
-        """Whether the engine has taken the request from the scheduler and not finished it."""
+        """Whether the engine is processing the request."""
         return request in self._in_progress
 
     @staticmethod
     def is_redirected(request: Request) -> bool:
-        """Whether the request took the place of an earlier one, so that ``redirect_urls`` in its meta are the way to it.
+        """Whether the request replaced an earlier one, so that ``redirect_urls`` in its meta is its redirect chain.
 
-        Otherwise a callback may have handed on the meta of its response.
+        Otherwise ``redirect_urls`` may come from a callback that passed on the meta of its response.
         """
         return bool(request.meta.get(_CONTINUES) == request.url)
 
     def received(self, response: Response, request: Request, fingerprints: list[bytes]) -> None:
-        """A request that is in progress was answered; ``fingerprints`` tell that it is done."""
-        # Without fragment and credentials, as RefererMiddleware writes it.
+        """Note the response to a request in progress. ``fingerprints`` are reported when it is done."""
+        # Without fragment and credentials, as RefererMiddleware writes the Referer.
         url = strip_url(response.url)
-        self._watch.received(request, url, request.meta.get("depth", 0), fingerprints)
+        self._done.received(request, url, request.meta.get("depth", 0), fingerprints)
 
     def sent(self, request: Request) -> None:
-        """A request was handed to the downloader."""
-        self._sent.sent(request)
+        """Note that a request was passed to the downloader."""
+        self._failed.sent(request)
 
     def answered(self, response: Response, request: Request) -> bool:
-        """A request was answered; False if the answer goes to its errback."""
+        """Note that a request got a response; False if the response goes to its errback."""
         is_good = not self._is_http_error(response)
-        self._sent.ended(request, failed=not is_good)
+        self._failed.ended(request, failed=not is_good)
         return is_good
 
     def page_judged(self, page: JudgedPage) -> None:
         if page.dropped and page.request is not None:
-            self._sent.ended(page.request)
+            self._failed.ended(page.request)
 
     def scheduled(self, request: Request) -> None:
-        """A request is about to be enqueued; it may take the place of one that is in progress."""
+        """Note that a request is about to be enqueued. It may replace a request in progress."""
         meta = request.meta
-        # A page that links to itself may hand this on too.
+        # The callback of a page that links to itself may have passed on this key.
         meta.pop(_CONTINUES, None)
         if not (request.dont_filter or "redirect_urls" in meta or "retry_times" in meta):
             return
-        # One that is watched was answered, so a request that names it comes from its callback.
+        # A tracked request already has a response, so a request that names it comes from its callback.
         replaced = [
-            other
-            for other in self._in_progress
-            if other not in self._watch and _takes_the_place_of(request, other)
+            other for other in self._in_progress if other not in self._done and _replaces(request, other)
         ]
         if replaced:
             meta[_CONTINUES] = request.url
             for other in replaced:
-                self._sent.ended(other)
+                self._failed.ended(other)
 
     def failed(self) -> list[Request]:
         """The requests that failed since the last call."""
-        return self._sent.take(self._in_progress)
+        return self._failed.take(self._in_progress)
 
     def left_in_memory(self) -> int:
-        """How many requests of a job Scrapy's scheduler holds in memory, since it could not write them to the disk."""
+        """Number of a job's requests in memory, because Scrapy's scheduler could not write them to disk."""
         slot = getattr(engine_of(self._crawler), "_slot", None)
         return len(getattr(getattr(slot, "scheduler", None), "mqs", None) or ())
 
     def found(self, request: Request) -> None:
-        """A request that was scheduled is new: the page in which it was found is no leaf."""
+        """Note that a scheduled request is new: the page in which it was found is not a leaf."""
         if self._is_start(request):
             return
         active = getattr(self._scraper_slot, "active", None)
         url, depth, referer = strip_url(request.url), request.meta.get("depth"), referer_str(request)
-        # A link that carries the meta of a redirect looks like one while the request that it names is in progress beside
-        # it. The page of its Referer found it then; that of a true redirect found the first request, and is none the less.
-        self._watch.found(url, depth, referer, active, is_redirected=self.is_redirected(request))
+        # A link that inherits the meta of a redirect looks like a redirect while the request named in that meta is in
+        # progress. In both cases the page of the Referer is the right one: it has the link, or it has the link to
+        # the first request of the redirect chain.
+        self._done.found(url, depth, referer, active, is_redirected=self.is_redirected(request))
 
     def tick(self) -> list[bytes]:
-        """Fingerprints of the leaves that are done since the last look."""
+        """Fingerprints of the leaves that are done since the last call."""
         busy = requests_in_hand(self._crawler)
-        return [] if busy is None else self._watch.tick(busy)
+        return [] if busy is None else self._done.tick(busy)
 
     def all(self) -> list[bytes]:
-        """Fingerprints of every leaf that is left, at a time when no callback runs."""
-        return self._watch.all()
+        """Fingerprints of all leaves that were not reported yet. Call this when no callback is running."""
+        return self._done.all()
 
     def _is_http_error(self, response: Response) -> bool:
-        """Whether Scrapy's middleware keeps the response from the callback."""
+        """Whether Scrapy's HttpErrorMiddleware does not pass the response to the callback."""
         if 200 <= response.status < 300:
             return False
         middleware = self._crawler.get_spider_middleware(HttpErrorMiddleware)
@@ -156,7 +155,7 @@ class PageProgress(Observer):
 
     @staticmethod
     def _is_start(request: Request) -> bool:
-        # A callback may have copied the meta of its response.
+        # "is_start_request" is not enough: a callback may have copied the meta of its response.
         meta = request.meta
         return (
             bool(meta.get("is_start_request")) and not meta.get("depth") and "Referer" not in request.headers
@@ -174,17 +173,17 @@ class PageProgress(Observer):
         return requests
 
 
-def _takes_the_place_of(request: Request, other: Request) -> bool:
-    """Whether Scrapy's middlewares made ``request`` out of ``other``, or one like them did.
+def _replaces(request: Request, other: Request) -> bool:
+    """Whether ``request`` is a redirect or retry of ``other``, made by Scrapy's middlewares or similar ones.
 
-    A callback that hands on the meta of its response hands on ``redirect_urls`` and ``retry_times`` too, but one level
-    deeper, and the way in them is that of its own page.
+    A callback that passes on the meta of its response also passes on ``redirect_urls`` and ``retry_times``. Its request
+    has a greater depth, however, and ``redirect_urls`` is the redirect chain of the callback's own page.
     """
     meta, earlier = request.meta, other.meta
     if (meta.get("depth") or 0) != (earlier.get("depth") or 0):
         return False
-    way, way_before = list(meta.get("redirect_urls", ())), list(earlier.get("redirect_urls", ()))
-    if way == [*way_before, other.url]:
+    chain, earlier_chain = list(meta.get("redirect_urls", ())), list(earlier.get("redirect_urls", ()))
+    if chain == [*earlier_chain, other.url]:
         return True
     is_retry = meta.get("retry_times", 0) == earlier.get("retry_times", 0) + 1
-    return other.url == request.url and way == way_before and (is_retry or request.dont_filter)
+    return other.url == request.url and chain == earlier_chain and (is_retry or request.dont_filter)

@@ -1,1 +1,1 @@
-"""Which requests were made before: a growing Bloom filter, kept in a job's folder or in Redis."""
+"""The URL filter: a growing Bloom filter of request fingerprints, stored in a job's folder or in Redis."""

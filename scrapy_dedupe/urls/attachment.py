@@ -1,11 +1,13 @@
-"""How processes come together at a shared filter: their names, what each finds, and what a job keeps of it.
+"""How processes attach to a shared URL filter, and what a job stores about its attachment.
 
-**Tokens.** A process is attached under ``HOST/PID/ID``, so that others on the same machine can tell when it is
-gone without having left. Of a process elsewhere they learn that when its lease has run out.
+**Tokens.** A process attaches with the token ``HOST/PID/ID``. Another process on the same machine can therefore check
+whether a process that never detached is still running. A process on another machine counts as running until its
+lease expires.
 
-**The generation** of a filter is a name that it gets when it is begun. A job keeps it in a file: one line of
-text with the generation, the token under which the job was last attached, which is certainly gone when the job
-starts again, on whatever machine, and the word "whole" if the run ended cleanly, separated by spaces.
+**Generations.** A filter gets a random name, its generation, when it is created. A job stores a line of text in
+a file: the generation, the token of the last attachment, and the word "whole" if the run ended cleanly,
+separated by spaces. The process of that token is no longer running when the job starts again, even if the job now
+runs on another machine.
 """
 
 from __future__ import annotations
@@ -26,48 +28,48 @@ if TYPE_CHECKING:
 
 _WHOLE = "whole"
 
-# Those of this process that are attached now.
-_held: set[str] = set()
+# Tokens with which this process is attached.
+_own_tokens: set[str] = set()
 
 
 def new_token() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
 
 
-def hold(token: str) -> None:
-    """Know that this process is attached under ``token``."""
-    _held.add(token)
+def register(token: str) -> None:
+    """Note that this process is attached with ``token``."""
+    _own_tokens.add(token)
 
 
-def let_go(token: str) -> None:
-    """Know that this process is no longer attached under ``token``."""
-    _held.discard(token)
+def unregister(token: str) -> None:
+    """Note that this process is no longer attached with ``token``."""
+    _own_tokens.discard(token)
 
 
 def is_gone(token: str) -> bool:
-    """Whether the process of ``token`` ran on this machine and does no more."""
+    """Whether the process of ``token`` ran on this machine and has ended."""
     parts = token.rsplit("/", 2)
     if len(parts) < 3 or parts[0] != socket.gethostname() or not parts[1].isdecimal():
         return False
     pid = int(parts[1])
     if pid == os.getpid():
-        return token not in _held
+        return token not in _own_tokens
     if os.name == "nt":
-        # There os.kill() with 0 sends Ctrl+C.
+        # On Windows os.kill() with signal 0 sends Ctrl+C.
         return False
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
-        pass  # It runs, under another user.
+        pass  # The process is running as another user.
     return False
 
 
 def was_cut(redis: Redis, name: str) -> bool:
-    """Whether no process uses the filter of this base of keys, and one that did ended without leaving it.
+    """Whether no process uses the filter with this key prefix, and one of its processes ended without detaching.
 
-    As far as that can be told from here: of a process on another machine it shows when its lease has run out.
+    A process on another machine counts as running until its lease expires.
     """
     seconds, microseconds = redis.time()
     now_ms = seconds * 1000 + microseconds // 1000
@@ -82,88 +84,90 @@ def was_cut(redis: Redis, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What a process finds when it attaches.
+    """The state of the shared filter when a process attaches.
 
-    ``fingerprints`` are in the filter now; ``others`` is the number of other processes that are attached.
-    ``discarded`` is the number of fingerprints in the filter that was there before and was not kept. ``was_cut``
-    says whether a process that used the filter that was found ended without leaving it. ``is_another`` says
-    that the filter this process wanted to go on with is no more. ``note`` is a sentence about a filter of
-    another capacity.
+    ``fingerprints`` is the number of fingerprints in the filter now, ``others`` the number of other attached
+    processes. ``discarded`` is the number of fingerprints in an earlier filter that was deleted. ``was_cut``: a
+    process that used the earlier filter ended without detaching. ``is_other_filter``: the filter that this job
+    used last no longer exists. ``note`` is a sentence for the log if the filter has another capacity than requested.
     """
 
     fingerprints: int
     others: int
     discarded: int
     was_cut: bool
-    is_another: bool
+    is_other_filter: bool
     note: str | None = None
 
     def notes(self, name: str) -> Iterator[str]:
-        """What the log has to say of the filter ``name``."""
+        """Sentences about the filter ``name`` for the log, at level INFO."""
         if self.others:
             yield (
-                f"The shared URL filter {name} holds {self.fingerprints:,} fingerprints and is in use by "
-                f"{self.others} other process{'es' if self.others > 1 else ''}: their pages are not asked for again here."
+                f"The shared URL filter {name} holds {self.fingerprints:,} fingerprints and is used by "
+                f"{self.others} other process{'es' if self.others > 1 else ''}. Their pages are not requested again."
             )
         if self.discarded and not self.was_cut:
             yield (
-                f"The {self.discarded:,} fingerprints that another crawl left in the shared URL filter {name} are "
-                "discarded, since no process uses it."
+                f"Discarded {self.discarded:,} fingerprints of an earlier crawl from the shared URL filter {name}: no "
+                "process is using it."
             )
         if self.note is not None:
             yield self.note
 
     def warnings(self, name: str) -> Iterator[str]:
-        """What the log has to warn of."""
+        """Sentences about the filter ``name`` for the log, at level WARNING."""
         if self.discarded and self.was_cut:
             yield (
-                f"The last run with the shared URL filter {name} was cut: its {self.discarded:,} fingerprints are "
-                "discarded, since what was queued then may be lost. Pages are asked for again."
+                f"The last run with the shared URL filter {name} did not end cleanly. Its {self.discarded:,} "
+                "fingerprints were discarded, because its queue may have lost requests. Pages are requested again."
             )
         elif self.was_cut and self.fingerprints:
             yield (
-                f"A process that used the shared URL filter {name} ended without leaving it. What it had not "
-                "finished counts as seen until the filter is begun anew."
+                f"A process that used the shared URL filter {name} ended without detaching. Requests that it did not "
+                "finish count as seen until the filter is recreated."
             )
-        if self.is_another and not self.was_cut:
+        if self.is_other_filter and not self.was_cut:
             yield (
-                f"The shared URL filter {name} is another one than that of this job, so its pages are asked for "
-                "again. Give each job that runs by turns its own DEDUPE_URL_KEY."
+                f"The shared URL filter {name} was recreated since the last run of this job, so pages are requested "
+                "again. If several jobs run alternately, give each its own DEDUPE_URL_KEY."
             )
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What a job keeps of the shared filter that it used; empty texts where there is nothing.
+class LastAttachment:
+    """What a job stores about the shared filter that it used. ``generation`` and ``token`` are empty for a new job.
 
-    ``is_whole`` says that the run which wrote it ended cleanly.
+    ``is_clean``: the run that wrote the file ended cleanly.
     """
 
-    born: str = ""
+    generation: str = ""
     token: str = ""
-    is_whole: bool = False
+    is_clean: bool = False
 
     @classmethod
-    def read(cls, path: Path) -> Kept:
-        """Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the file is there and cannot be read."""
+    def read(cls, path: Path) -> LastAttachment:
+        """Read the file; empty values if it does not exist.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if the file cannot be read.
+        """
         try:
             words = path.read_text(encoding="utf-8").split()
         except FileNotFoundError:
             return cls()
         except (OSError, UnicodeDecodeError) as exc:
             raise StoreUnavailable(
-                f"{path} cannot be read: {exc}. It names the shared URL filter of this job; delete it to begin "
-                "that filter anew."
+                f"{path} cannot be read: {exc}. It names the shared URL filter of this job. Delete it to recreate "
+                "that filter."
             ) from exc
-        born, token, whole = (*words, "", "", "")[:3]
-        return cls(born, token, whole == _WHOLE)
+        generation, token, whole = (*words, "", "", "")[:3]
+        return cls(generation, token, whole == _WHOLE)
 
     def write(self, path: Path) -> None:
-        """Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the folder does not take it."""
+        """Write the file. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if it cannot be written."""
         temporary = path.with_name(f"{path.name}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            words = [self.born, self.token, *([_WHOLE] if self.is_whole else [])]
+            words = [self.generation, self.token, *([_WHOLE] if self.is_clean else [])]
             temporary.write_text(" ".join(words) + "\n", encoding="utf-8")
             temporary.replace(path)
         except OSError as exc:

@@ -1,30 +1,30 @@
-"""Growing Bloom filter of request fingerprints, with an account of its own errors.
+"""Growing Bloom filter of request fingerprints, which can estimate its own errors.
 
-A filter that is made for *n* fingerprints at error rate *p* calls at most a share *p* of the new ones
-"seen", whatever the number of additions. When a layer is full, one of twice the capacity is put on top. Layer
-*i* (from 0) may err with probability 0.7 p x 0.3^i; these shares add up to *p*. A larger step than the usual
-halving keeps the first layer, which is the only one of a filter that was sized right, near the optimum: it
-costs ln(1/0.7) / ln(1/p) more bits, that is 2.6 % at one in a million and 7.7 % at one in a hundred.
+A filter sized for *n* fingerprints at error rate *p* reports at most a share *p* of new fingerprints as seen, after
+any number of additions. When a layer is full, a layer of twice the capacity is added. Layer *i* (from 0) may err
+with probability 0.7 p x 0.3^i; these shares sum to *p*. The usual ratio is 1/2. A smaller ratio leaves the first
+layer more of the error rate and keeps it near the optimum, which matters because a filter of the right size has
+only this layer. It costs ln(1/0.7) / ln(1/p) more bits: 2.6 % at one in a million, 7.7 % at one in a hundred.
 
-A layer is a :class:`pybloom_live.BloomFilter`: *k* slices of *m* bits, one bit of each slice for a
-fingerprint. The optimum is that of Bloom (1970): k = log2(1/p) and k m = -n ln p / (ln 2)^2. Time goes with *k*,
-and near the optimum the size hardly does: a layer has as few hashes as it can have at 1.065 times the bits of
-the optimum, which is 15 instead of 20 at one in a million.
+A layer is a :class:`pybloom_live.BloomFilter`: *k* slices of *m* bits; a fingerprint sets one bit in each slice.
+The optimum follows Bloom (1970): k = log2(1/p) and k m = -n ln p / (ln 2)^2. The time grows with *k*, but near the
+optimum the size depends little on *k*. A layer therefore has the smallest *k* whose size is at most 1.065 times the
+optimum: 15 instead of 20 at one in a million.
 
-The bits of a fingerprint come from words of 32 bits, word *i* modulo *m* being the position in slice *i*. The words
-are the BLAKE2b digests (RFC 7693) of the fingerprint without a salt and with the salts 1, 2 ... (16 bytes,
-little-endian), cut, each word little-endian. So every position has bits of its own: two words stretched to *k*
-positions would miss a rate of one in a million, and a fingerprint itself may be short or structured. All layers
-take the same words, modulo widths of their own. Slices of 2^31 bits or more take words of 64 bits.
+The bits of a fingerprint are derived from 32-bit words: word *i* modulo *m* is the position in slice *i*. The words
+are read, little-endian, from the BLAKE2b digests (RFC 7693) of the fingerprint: the first without a salt, the next
+ones with the salts 1, 2 ... (16 bytes, little-endian). Each position has its own word. Deriving *k* positions from
+two words (double hashing) would miss a rate of one in a million, and a fingerprint itself may be short or structured.
+All layers use the same words, modulo their own slice widths. Slices of 2^31 bits or more use 64-bit words.
 
-The error of a slice after *n* additions is taken as it really is: where *m* is not small against 2^32, the low
-positions come up more often than the others. The number of bits that are set varies by chance:
-:func:`narrowest_slice`, which also sizes the layers of the shared filter, leaves room for four standard deviations. A
-layer is full when its set bits reach its share of the error rate, even below its capacity. Therefore the rates of all
-layers, computed from the bits that are set, sum to at most *p* at any size.
+The error after *n* additions is computed exactly: if *m* is not small compared to 2^32, the low positions are drawn
+more often than the others. The number of set bits varies by chance: :func:`narrowest_slice`, which also sizes the
+layers of the shared filter, allows for four standard deviations. A layer is full when its set bits reach its share
+of the error rate, even below its capacity. Therefore the rates of all layers, computed from the bits that are set,
+sum to at most *p* at any size.
 
-pybloom-live's own way to positions hashes ``str(key)`` and takes twice as long. A layer hands its positions to
-pybloom-live, so that ``in`` and ``add`` of pybloom-live work on it, but sets and reads the bits by itself.
+pybloom-live computes positions from a hash of ``str(key)``, which takes twice as long. A layer passes its own
+positions to pybloom-live, so that pybloom-live's ``in`` and ``add`` work on it, but reads and sets the bits itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _WORDS = {32: struct.Struct("<16I"), 64: struct.Struct("<8Q")}
 
 
 def optimal_bits(capacity: int, error_rate: float) -> int:
-    """Bits of the smallest classic Bloom filter: -n ln p / (ln 2)^2.
+    """Size in bits of the smallest classic Bloom filter: -n ln p / (ln 2)^2.
 
     >>> optimal_bits(1_000_000, 1e-6), optimal_bits(1_000_000, 0.01)
     (28755176, 9585059)
@@ -67,7 +67,7 @@ def optimal_bits(capacity: int, error_rate: float) -> int:
 
 
 def layer_capacity(capacity: int, layer: int) -> int:
-    """Fingerprints that layer number ``layer`` (from 0) holds.
+    """Capacity in fingerprints of layer number ``layer`` (from 0).
 
     >>> [layer_capacity(10_000, layer) for layer in range(3)]
     [10000, 20000, 40000]
@@ -76,7 +76,7 @@ def layer_capacity(capacity: int, layer: int) -> int:
 
 
 def layer_share(error_rate: float, layer: int) -> float:
-    """The part of the error rate that layer number ``layer`` (from 0) may use up.
+    """The part of the error rate that layer number ``layer`` (from 0) may use.
 
     >>> round(sum(layer_share(0.01, layer) for layer in range(50)), 6)
     0.01
@@ -86,7 +86,7 @@ def layer_share(error_rate: float, layer: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The shape of one layer: ``hashes`` slices of ``slice_bits`` bits for ``capacity`` fingerprints."""
+    """The dimensions of one layer: ``hashes`` slices of ``slice_bits`` bits for ``capacity`` fingerprints."""
 
     capacity: int
     error_rate: float
@@ -102,20 +102,20 @@ class Geometry:
         return (self.bits + 7) // 8
 
     def fill_at(self, count: float) -> float:
-        """Share of the bits that are set after ``count`` additions, as expected."""
+        """Expected share of the bits that are set after ``count`` additions."""
         return _expected_fill(self.slice_bits, count, _word_bits(self.slice_bits))
 
     def error_at(self, count: float) -> float:
-        """Probability that a fingerprint which was not added is found, after ``count`` additions."""
+        """Probability of a false positive after ``count`` additions."""
         return slice_error(self.slice_bits, count, _word_bits(self.slice_bits)) ** self.hashes
 
-    def lost_by(self, count: int) -> float:
+    def expected_lost(self, count: int) -> float:
         """Sum of :meth:`error_at` over the additions 0 to ``count`` - 1."""
         return sum_over(self.error_at, count)
 
 
 def sum_over(error_at: Callable[[float], float], count: int) -> float:
-    """Sum of a smooth function over 0 to ``count`` - 1, as an integral (Simpson's rule).
+    """Sum of a smooth function over 0 to ``count`` - 1, approximated by an integral (Simpson's rule).
 
     >>> round(sum_over(lambda x: x**2, 1000) / (1000**3 / 3), 9)
     1.0
@@ -127,10 +127,10 @@ def sum_over(error_at: Callable[[float], float], count: int) -> float:
 
 
 def slice_error(slice_bits: int, count: float, word_bits: int) -> float:
-    """Probability that one slice has the bit of a fingerprint that was not added.
+    """Probability that the bit of a new fingerprint is already set in one slice.
 
-    Positions are words of ``word_bits`` bits modulo ``slice_bits``: the first 2^w mod m of them come up once
-    more often than the others, and are at the same time the ones that are set more often.
+    Positions are words of ``word_bits`` bits modulo ``slice_bits``. The first 2^w mod m positions belong to one word
+    more than the others, so they are both drawn and set more often.
 
     >>> round(slice_error(40_000, 27_726, 32), 4), round(slice_error(24_000, 16_636, 16), 4)
     (0.5, 0.5064)
@@ -145,9 +145,10 @@ def slice_error(slice_bits: int, count: float, word_bits: int) -> float:
 
 
 def narrowest_slice(count: int, error_rate: float, hashes: int) -> int:
-    """Bits of the narrowest slices with which ``hashes`` of them keep ``error_rate`` up to ``count`` additions.
+    """Smallest slice width in bits with which ``hashes`` slices keep ``error_rate`` up to ``count`` additions.
 
-    The number of set bits varies by chance; there is room for an error four standard deviations above the expected one.
+    The number of set bits varies by chance. The width allows for an error four standard deviations above the expected
+    error.
 
     >>> narrowest_slice(1_000_000, 0.007, 7), narrowest_slice(10_000, 0.007, 7)
     (1477040, 14903)
@@ -157,7 +158,7 @@ def narrowest_slice(count: int, error_rate: float, hashes: int) -> int:
         error = slice_error(slice_bits, count, _word_bits(slice_bits)) ** hashes
         return error * math.exp(_DEVIATIONS * _error_deviation(slice_bits, count, hashes)) <= error_rate
 
-    # The ideal width is a little too narrow: it knows neither the variance nor the biased draw.
+    # The ideal width is slightly too small: it ignores the variance and the bias of the modulo.
     wide = max(1, math.ceil(-count / math.log1p(-(error_rate ** (1 / hashes)))))
     too_narrow, step = wide - 1, 1
     while not is_wide_enough(wide):
@@ -172,7 +173,7 @@ def narrowest_slice(count: int, error_rate: float, hashes: int) -> int:
 
 
 def _error_deviation(slice_bits: int, count: float, hashes: int) -> float:
-    """Standard deviation of the logarithm of a layer's error, which is the product of the shares of set bits."""
+    """Standard deviation of the logarithm of a layer's error. The error is the product of the shares of set bits."""
     load = count / slice_bits
     clear = math.exp(-load)
     # Kolchin, Sevast'yanov, Chistyakov, Random Allocations (1978): the variance of the number of occupied cells.
@@ -183,8 +184,8 @@ def _error_deviation(slice_bits: int, count: float, hashes: int) -> float:
 def layer_geometry(capacity: int, error_rate: float) -> Geometry:
     """The layer with the fewest hashes that keeps ``error_rate`` up to ``capacity`` and is not too large.
 
-    Not too large: within 1.065 times the optimum of the filter whose first layer it is, whose error rate is
-    ``error_rate`` / 0.7. Where no layer is that small, the smallest.
+    Not too large means at most 1.065 times the optimum for a filter with the error rate ``error_rate`` / 0.7, whose
+    first layer has this share. If no layer is that small, the smallest layer is returned.
 
     >>> layer_geometry(1_000_000, layer_share(1e-6, 0)).hashes, layer_geometry(1_000_000, layer_share(0.01, 0)).hashes
     (15, 7)
@@ -192,7 +193,7 @@ def layer_geometry(capacity: int, error_rate: float) -> Geometry:
     True
     """
     exact = -math.log2(error_rate)
-    # Half of the hashes cost 1.2 times the bits.
+    # Half of the optimal hashes already take 1.2 times the bits, so fewer are not tried.
     candidates = [
         Geometry(capacity, error_rate, hashes, narrowest_slice(capacity, error_rate, hashes))
         for hashes in range(max(1, math.floor(exact / 2)), math.ceil(exact) + 2)
@@ -205,7 +206,7 @@ def layer_geometry(capacity: int, error_rate: float) -> Geometry:
 
 
 def memory_bytes() -> int | None:
-    """Memory that a process can still have, where the system tells: on Linux also within a container's limit."""
+    """Memory available to this process in bytes; None if unknown. On Linux a container's limit is respected."""
     found = []
     with suppress(AttributeError, ValueError, OSError):
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -213,13 +214,13 @@ def memory_bytes() -> int | None:
         line = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
         found.append(1024 * int(line[1]) if line else 0)
     with suppress(OSError, ValueError):
-        # "max" where there is no limit.
+        # The file contains "max" if there is no limit.
         found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min((size for size in found if size > 0), default=None)
 
 
 def check_parameters(capacity: int, error_rate: float) -> None:
-    """Raise :class:`~scrapy_dedupe.errors.SettingError` for values that no filter can have."""
+    """Raise :class:`~scrapy_dedupe.errors.SettingError` if the capacity or error rate is invalid."""
     if not isinstance(capacity, int) or capacity < 1:
         raise SettingError(f"The capacity of a URL filter is {capacity!r}; it must be a whole number from 1.")
     if not 0 < error_rate < 1:
@@ -227,11 +228,11 @@ def check_parameters(capacity: int, error_rate: float) -> None:
 
 
 class GrowingBloomFilter:
-    """A set of fingerprints that may say "seen" of a new one, with a probability of at most ``error_rate``.
+    """A set of fingerprints with false positives: a new fingerprint is reported as seen with at most ``error_rate``.
 
     ``capacity`` is the number of fingerprints of the first layer. Raises
-    :class:`~scrapy_dedupe.errors.SettingError` for a capacity that the machine's memory cannot hold.
-    Fingerprints are bytes of any length. Not for use from several threads at a time.
+    :class:`~scrapy_dedupe.errors.SettingError` if the filter does not fit into the memory of the machine.
+    Fingerprints are bytes of any length. Not thread-safe.
     """
 
     def __init__(self, capacity: int, error_rate: float) -> None:
@@ -245,8 +246,8 @@ class GrowingBloomFilter:
         if memory is not None and needed > memory:
             raise SettingError(
                 f"A URL filter for {capacity:,} fingerprints at an error rate of {error_rate} takes {needed:,} "
-                f"bytes, and this machine has {memory:,} bytes of memory left. Set DEDUPE_URL_CAPACITY lower (the "
-                "filter grows as needed) or DEDUPE_URL_ERROR_RATE higher."
+                f"bytes, but only {memory:,} bytes of memory are available. Set DEDUPE_URL_CAPACITY lower (the filter "
+                "grows as needed) or DEDUPE_URL_ERROR_RATE higher."
             )
         self._grow()
 
@@ -254,7 +255,7 @@ class GrowingBloomFilter:
     def from_layers(
         cls, capacity: int, error_rate: float, layers: Iterable[tuple[Geometry, int, bytes | Iterable[bytes]]]
     ) -> GrowingBloomFilter:
-        """A filter from what :meth:`dump_layers` gave: geometry, fingerprints held, bits; these may come in parts."""
+        """Recreate a filter from the result of :meth:`dump_layers`. The bits may be an iterable of parts."""
         check_parameters(capacity, error_rate)
         self = cls.__new__(cls)
         self.capacity = capacity
@@ -266,31 +267,31 @@ class GrowingBloomFilter:
         return self
 
     def dump_layers(self) -> list[tuple[Geometry, int, bytes]]:
-        """Geometry, fingerprints held and bits of each layer, oldest first."""
+        """Geometry, number of fingerprints and bits of each layer, oldest first."""
         return [(layer.geometry, layer.count, layer.bitarray.tobytes()) for layer in self._layers]
 
     def layer_heads(self) -> list[tuple[Geometry, int]]:
-        """Geometry and fingerprints held of each layer, oldest first."""
+        """Geometry and number of fingerprints of each layer, oldest first."""
         return [(layer.geometry, layer.count) for layer in self._layers]
 
     def layer_parts(self) -> Iterator[bytes]:
-        """The bits of all layers, oldest first, each padded to whole bytes; in parts, since they may be large."""
+        """The bits of all layers, oldest first, each padded to whole bytes, in parts of bounded size."""
         for layer in self._layers:
             for start in range(0, layer.num_bits, _PART_BITS):
                 yield layer.bitarray[start : start + _PART_BITS].tobytes()
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if it is new."""
-        # Together with locate() this is what each link of a crawl costs.
+        # This runs for each link of a crawl, so it avoids calls.
         newest = self._newest
         words, positions = newest.locate(fingerprint)
         bits = newest.bitarray
-        # Most fingerprints that are not there end at the first bit.
+        # For most new fingerprints the first bit is clear.
         if bits[positions[0]] and bits[positions].all():
             return False
-        if self._older and self._is_older(fingerprint, words):
+        if self._older and self._is_in_older_layer(fingerprint, words):
             return False
-        if newest.count >= newest.enough and not newest.has_room():
+        if newest.count >= newest.recheck_at and not newest.has_room():
             self._grow()
             newest = self._newest
             bits = newest.bitarray
@@ -300,15 +301,15 @@ class GrowingBloomFilter:
         return True
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """Record fingerprints in order; for each, True if it is new."""
+        """Record fingerprints in order; True for each that is new."""
         return [self.add(fingerprint) for fingerprint in fingerprints]
 
     def __contains__(self, fingerprint: bytes) -> bool:
         words = self._newest.words(fingerprint)
-        return self._newest.holds(fingerprint, words) or self._is_older(fingerprint, words)
+        return self._newest.holds(fingerprint, words) or self._is_in_older_layer(fingerprint, words)
 
     def __len__(self) -> int:
-        """Distinct fingerprints recorded."""
+        """Number of distinct fingerprints recorded."""
         return sum(layer.count for layer in self._layers)
 
     @property
@@ -317,30 +318,30 @@ class GrowingBloomFilter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the bits."""
+        """Size of the bits of all layers."""
         return sum(layer.geometry.size_bytes for layer in self._layers)
 
     @property
     def fill_ratio(self) -> float:
-        """Share of the bits that are set; 0.4 to 0.5 where a layer is full."""
+        """Share of the bits that are set; 0.4 to 0.5 in a full layer."""
         return sum(layer.bitarray.count() for layer in self._layers) / sum(
             layer.num_bits for layer in self._layers
         )
 
     @property
     def estimated_error(self) -> float:
-        """Probability that the next new fingerprint is called seen, from the bits that are set now."""
+        """Probability that the next new fingerprint is reported as seen, computed from the bits that are set now."""
         return abs(math.expm1(sum(math.log1p(-layer.measured_error()) for layer in self._layers)))
 
     @property
     def expected_lost(self) -> float:
-        """Expected number of new fingerprints that were called seen on the way to the present size."""
+        """Expected number of new fingerprints that were reported as seen so far."""
         return expected_lost(
             [layer.geometry for layer in self._layers], [layer.count for layer in self._layers]
         )
 
-    def _is_older(self, fingerprint: bytes, words: Sequence[int]) -> bool:
-        """Whether a layer below the newest holds it; ``words`` are those that the newest has for it."""
+    def _is_in_older_layer(self, fingerprint: bytes, words: Sequence[int]) -> bool:
+        """Whether a layer older than the newest holds the fingerprint; ``words`` are its words in the newest layer."""
         word_bits = self._newest.word_bits
         for layer in self._older:
             if layer.word_bits != word_bits:
@@ -361,28 +362,28 @@ class GrowingBloomFilter:
         self._older = tuple(reversed(self._layers[:-1]))
 
 
-class ErrorAccount(Protocol):
-    """A layer that knows its error."""
+class LayerErrors(Protocol):
+    """A layer that can compute its errors."""
 
     def error_at(self, count: float) -> float: ...
 
-    def lost_by(self, count: int) -> float: ...
+    def expected_lost(self, count: int) -> float: ...
 
 
-def expected_lost(layers: Sequence[ErrorAccount], counts: Sequence[int]) -> float:
+def expected_lost(layers: Sequence[LayerErrors], counts: Sequence[int]) -> float:
     """Sum of the filter's error probability over all its additions.
 
-    While layer *i* was filled, the layers below were full and erred at their full rate.
+    While layer *i* was being filled, the older layers were full and erred at their full rates.
     """
-    lost = below = 0.0
+    lost = older_error = 0.0
     for layer, count in zip(layers, counts, strict=True):
-        lost += layer.lost_by(count) + below * count
-        below += layer.error_at(count)
+        lost += layer.expected_lost(count) + older_error * count
+        older_error += layer.error_at(count)
     return lost
 
 
 class _Layer(BloomFilter):
-    """pybloom-live's filter with a geometry and positions of our choice; see the module."""
+    """pybloom-live's filter with its own geometry and positions; see the module docstring."""
 
     def __init__(
         self, geometry: Geometry, count: int = 0, bits: bytes | Iterable[bytes] | None = None
@@ -390,8 +391,8 @@ class _Layer(BloomFilter):
         self.geometry = geometry
         self._setup(geometry.error_rate, geometry.hashes, geometry.slice_bits, geometry.capacity, count)
         self.make_hashes = self._positions
-        # The number of fingerprints at which has_room() has to be asked again.
-        self.enough = 0
+        # Up to this number of fingerprints the layer surely has room; then has_room() must be called again.
+        self.recheck_at = 0
         self._offsets = tuple(range(0, self.num_bits, self.bits_per_slice))
         self._widths = (self.bits_per_slice,) * self.num_slices
         self.word_bits = _word_bits(self.bits_per_slice)
@@ -407,22 +408,22 @@ class _Layer(BloomFilter):
             self.bitarray.frombytes(part)
         if len(self.bitarray) != 8 * geometry.size_bytes:
             raise ValueError(f"{len(self.bitarray) // 8} bytes for a layer of {geometry.size_bytes}")
-        # tobytes() pads to whole bytes, and the padding counts as bits after frombytes().
+        # tobytes() pads to whole bytes, and frombytes() reads the padding as bits.
         del self.bitarray[self.num_bits :]
 
     def words(self, fingerprint: bytes) -> tuple[int, ...]:
-        """The words of the first digest, the only one for most layers."""
+        """The words of the first digest. Most layers need only this digest."""
         return self._unpack(blake2b(fingerprint).digest())
 
     def locate(self, fingerprint: bytes) -> tuple[tuple[int, ...], list[int]]:
-        """The words of the first digest, and the bits of the fingerprint, one in each slice."""
-        words = enough = self._unpack(blake2b(fingerprint).digest())
+        """The words of the first digest, and the index of the fingerprint's bit in each slice."""
+        words = all_words = self._unpack(blake2b(fingerprint).digest())
         for salt in self._salts:
-            enough += self._unpack(blake2b(fingerprint, salt=salt).digest())
-        return words, list(map(add, self._offsets, map(mod, enough, self._widths)))
+            all_words += self._unpack(blake2b(fingerprint, salt=salt).digest())
+        return words, list(map(add, self._offsets, map(mod, all_words, self._widths)))
 
     def holds(self, fingerprint: bytes, words: Sequence[int]) -> bool:
-        """Whether all bits of a fingerprint are set; ``words`` are those of its first digest."""
+        """Whether all bits of a fingerprint are set; ``words`` are the words of its first digest."""
         bits, width = self.bitarray, self.bits_per_slice
         for offset, word in zip(self._offsets, words):  # noqa: B905 - a layer may need fewer, or more
             if not bits[offset + word % width]:
@@ -430,21 +431,21 @@ class _Layer(BloomFilter):
         return not self._salts or bits[self.locate(fingerprint)[1]].all()
 
     def _positions(self, fingerprint: bytes) -> Iterator[int]:
-        """The position in each slice, as pybloom-live asks for them."""
+        """The position in each slice, in the form that pybloom-live expects."""
         _, positions = self.locate(fingerprint)
         return (position - offset for position, offset in zip(positions, self._offsets, strict=True))
 
     def has_room(self) -> bool:
-        """Whether one more fingerprint leaves the error within the layer's share; sets ``enough``.
+        """Whether one more fingerprint keeps the error within the layer's share; sets ``recheck_at``.
 
-        A fingerprint sets at most one bit in each slice, and the product of the slices' fills is at most their mean
-        to the power of *k*. So the number of set bits tells how many more fingerprints surely have room.
+        A fingerprint sets at most one bit in each slice, and the product of the slices' fill ratios is at most their
+        mean to the power of *k*. The number of set bits therefore gives a lower bound for the remaining room.
         """
         geometry = self.geometry
         fill = (geometry.error_rate / self._bias() ** geometry.hashes) ** (1 / geometry.hashes)
         room = math.floor(fill * self.num_bits - self.bitarray.count()) // self.num_slices
-        self.enough = min(self.capacity, self.count + room)
-        return self.count < self.enough
+        self.recheck_at = min(self.capacity, self.count + room)
+        return self.count < self.recheck_at
 
     def measured_error(self) -> float:
         width = self.bits_per_slice
@@ -454,10 +455,10 @@ class _Layer(BloomFilter):
         return min(1.0, error * self._bias() ** self.num_slices)
 
     def _bias(self) -> float:
-        """How much more often than the share of set bits says a slice has the bit of a new fingerprint.
+        """Ratio of the probability that a slice has the bit of a new fingerprint to the share of set bits.
 
-        The positions that are drawn more often are also set more often; the share of set bits hides it. The more
-        bits are set the less it is.
+        Positions that are drawn more often are also set more often, which the share of set bits does not show. The
+        ratio falls as more bits are set.
         """
         width, count = self.bits_per_slice, max(1, self.count)
         word_bits = _word_bits(width)
@@ -473,12 +474,12 @@ def _expected_fill(slice_bits: int, count: float, word_bits: int) -> float:
 
 
 def _set_probability(share: float, count: float) -> float:
-    """Probability that a bit which is drawn with probability ``share`` is set after ``count`` draws."""
+    """Probability that a bit drawn with probability ``share`` is set after ``count`` draws."""
     if share >= 1:
         return float(count > 0)
     return -math.expm1(count * math.log1p(-share))
 
 
 def _word_bits(slice_bits: int) -> int:
-    """Width of the words that are taken modulo ``slice_bits``."""
+    """Width of the words from which positions modulo ``slice_bits`` are derived."""
     return 64 if slice_bits >= 1 << 31 else 32

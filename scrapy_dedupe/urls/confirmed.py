@@ -1,12 +1,13 @@
 """A Bloom filter whose hits are confirmed in an exact set: no fingerprint is lost to a false positive.
 
-The Bloom filter answers from memory for what is new, which is the case where an exact set on disk would have to
-read a page to say no. What it calls seen is looked up in the exact set; what is not there was a false positive,
-counts as new, and is recorded there. Memory is that of the Bloom filter and a bounded part of the exact set.
+The Bloom filter answers from memory for new fingerprints; an exact set on disk would have to read a page for each of
+them. A hit of the Bloom filter is looked up in the exact set. If the set does not have the fingerprint, the hit was
+a false positive: the fingerprint counts as new and is added to the set. The memory needed is that of the Bloom filter
+and a bounded part of the exact set.
 
-When the exact set does not answer, or had to leave fingerprints out, a hit counts as new: a request that is made
-twice, never a page that nobody asks for. It does so once for each fingerprint, or the links of every page would be
-asked for again and again.
+When the exact set cannot answer, or had to drop fingerprints, an unconfirmed hit counts as new: a request may be made
+twice, but no page is lost. Each fingerprint passes this way only once; otherwise the links of every page would be
+requested repeatedly.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _PASSED_ERROR_RATE = 1e-6
 class ConfirmedBloomFilter:
     """A :class:`~scrapy_dedupe.urls.bloom.GrowingBloomFilter` and an :class:`~scrapy_dedupe.urls.exact.ExactSet`.
 
-    Both have to hold the same fingerprints. ``confirmed`` counts the hits of the Bloom filter that were right,
-    ``false_positives`` those that were not. ``on_error`` is given each error of the exact set, which goes nowhere
-    else. For one thread, except as the exact set allows.
+    Both must hold the same fingerprints. ``confirmed`` counts the hits of the Bloom filter that the exact set
+    confirmed, ``false_positives`` the hits that it did not. Errors of the exact set are passed to ``on_error`` and
+    are not raised. Not thread-safe, except where the exact set is.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class ConfirmedBloomFilter:
         self.confirmed = 0
         self.false_positives = 0
         self._on_error = on_error
-        # What passed while the exact set could not tell.
+        # Fingerprints that passed unconfirmed.
         self._passed: GrowingBloomFilter | None = None
 
     def add(self, fingerprint: bytes) -> bool:
@@ -62,13 +63,13 @@ class ConfirmedBloomFilter:
         return True
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """Record fingerprints in order; for each, True if it is new."""
+        """Record fingerprints in order; True for each that is new."""
         return [self.add(fingerprint) for fingerprint in fingerprints]
 
     def load(self, fingerprints: Iterable[bytes]) -> None:
-        """Record many at once, in bounded memory, on the thread that writes the exact set.
+        """Record many fingerprints in bounded memory. Call this on the thread that writes the exact set.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the disk does not take them.
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if they cannot be written.
         """
 
         def recorded() -> Iterator[bytes]:
@@ -82,7 +83,9 @@ class ConfirmedBloomFilter:
         return fingerprint in self.bloom and bool(self._look_up(fingerprint))
 
     def __len__(self) -> int:
-        """Distinct fingerprints recorded; those of the Bloom filter and its known errors where the exact set fails."""
+        """Number of distinct fingerprints recorded. If the exact set fails, the number is that of the Bloom filter
+        plus its known false positives.
+        """
         try:
             return len(self.exact)
         except StoreError as error:
@@ -95,7 +98,7 @@ class ConfirmedBloomFilter:
 
     @property
     def error_rate(self) -> float:
-        """That of the Bloom filter: the share of new fingerprints that need a look at the disk."""
+        """Error rate of the Bloom filter: the share of new fingerprints that need a lookup on disk."""
         return self.bloom.error_rate
 
     @property
@@ -104,7 +107,7 @@ class ConfirmedBloomFilter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the Bloom filter's bits."""
+        """Size of the Bloom filter's bits."""
         return self.bloom.size_bytes
 
     @property
@@ -113,12 +116,12 @@ class ConfirmedBloomFilter:
 
     @property
     def estimated_error(self) -> float:
-        """Probability that the next new fingerprint needs a look at the disk; none is lost."""
+        """Probability that the next new fingerprint needs a lookup on disk; none is lost."""
         return self.bloom.estimated_error
 
     @property
     def expected_lost(self) -> float:
-        """None is lost, but for hits that could not be confirmed and came a second time."""
+        """Always 0. Fingerprints can only be lost while the exact set fails."""
         return 0.0
 
     def _passes_once(self, fingerprint: bytes) -> bool:

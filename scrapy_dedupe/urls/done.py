@@ -1,15 +1,14 @@
-"""Which requests are done, and which of them found nothing new.
+"""Tracks which requests are done and found nothing new.
 
-A crawl finds a site along a tree: each page hangs under the one in which it was found first. After a kill the
-queue is gone, so a page is found again only if every page above it is asked again. Therefore a page that found
-something new, an inner page of the tree, is never told as done; a page that found nothing new, a leaf, is told
-once its callback has ended. Nothing is kept of a request that is done.
+A crawl discovers a site as a tree: the parent of a page is the page in which its URL was found first. After a kill the
+queue is lost, so a page is found again only if all its ancestors are requested again. Therefore only a leaf, a page
+that found nothing new, is reported as done, after its callback has ended. An inner page, which found something new,
+is never reported. No state is kept for a request that is done.
 
-**Whose child a new request is.** It has the URL of the page in its Referer, as a rule. A Referer is believed if
-it names a page that is at work now and lies one step above the request. Where there is none to believe, every
-page that is at work counts as the one that found it, for a page that is told as done by mistake is lost with all
-that is under it, and a page that is not told is merely asked again. A page that asks for itself again is not
-done either.
+**The parent of a new request.** Usually its Referer header has the URL of the parent. The Referer is accepted
+if it names a page that is being processed and whose depth is one less than that of the request. Otherwise all pages
+that are being processed count as parents: a page that is wrongly reported as done is lost with its whole subtree,
+while a page that is not reported is only requested again. A page that requests its own URL is not done either.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ class _DonePage:
     fingerprints: list[bytes]
 
 
-class DoneWatch(Generic[R]):
-    """Tells which requests are done and found nothing new.
+class DoneTracker(Generic[R]):
+    """Reports the requests that are done and found nothing new.
 
-    Requests are told apart as the keys of a dict are. Between the signal that a response is there and the moment
-    at which the scraper holds it, a request is in no list, so it has to be missing twice to be done.
+    Requests are compared as dict keys. Between the signal ``response_received`` and the time when the scraper has the
+    response, a request is in none of Scrapy's lists. Therefore it counts as done only if two calls of :meth:`tick`
+    in a row do not find it.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class DoneWatch(Generic[R]):
         return request in self._pages
 
     def received(self, request: R, url: str, depth: int, fingerprints: list[bytes]) -> None:
-        """The response to ``request`` came from ``url``, and its callback is about to run."""
+        """Note that the response to ``request`` came from ``url`` and its callback is about to run."""
         self._drop(request)
         self._pages[request] = _DonePage(url, depth, fingerprints)
         self._by_url.setdefault(url, []).append(request)
@@ -60,25 +60,25 @@ class DoneWatch(Generic[R]):
         *,
         is_redirected: bool = False,
     ) -> None:
-        """Something new was found: ``url``, at ``depth`` if that is known, in the page at ``referer``.
+        """Note that a new request for ``url`` was found in the page at ``referer``; ``depth`` is None if unknown.
 
-        ``active`` are the requests whose callbacks run now; None where that cannot be told. What was redirected is
-        taken for found by the page of its Referer alone, if it has one.
+        ``active`` are the requests whose callbacks are running; None if unknown. A redirected request that has a
+        Referer counts only for the page of that Referer.
         """
         parents = [
             page
-            for page in self._at_work(self._by_url.get(referer or "", ()), active)
+            for page in self._active_pages(self._by_url.get(referer or "", ()), active)
             if depth is None or page.depth == depth - 1
         ]
         if not (is_redirected and referer):
             if not parents:
-                parents = self._at_work(self._pages if active is None else active, active)
-            parents += self._at_work(self._by_url.get(url, ()), active)
+                parents = self._active_pages(self._pages if active is None else active, active)
+            parents += self._active_pages(self._by_url.get(url, ()), active)
         for page in parents:
             page.fingerprints = []
 
     def tick(self, busy: Collection[R]) -> list[bytes]:
-        """Fingerprints of the leaves that were not busy at this look nor at the last one."""
+        """Fingerprints of the leaves whose requests were not in ``busy`` in this call and the previous one."""
         missing = {request for request in self._pages if request not in busy}
         done: list[bytes] = []
         for request in missing & self._missing:
@@ -87,14 +87,14 @@ class DoneWatch(Generic[R]):
         return done
 
     def all(self) -> list[bytes]:
-        """Fingerprints of every leaf that was waiting."""
+        """Fingerprints of all leaves that were not reported yet; they are no longer tracked."""
         fingerprints = [item for page in self._pages.values() for item in page.fingerprints]
         self._pages.clear()
         self._by_url.clear()
         self._missing.clear()
         return fingerprints
 
-    def _at_work(self, requests: Iterable[R], active: Collection[R] | None) -> list[_DonePage]:
+    def _active_pages(self, requests: Iterable[R], active: Collection[R] | None) -> list[_DonePage]:
         return [
             self._pages[request]
             for request in requests

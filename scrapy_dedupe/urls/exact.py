@@ -1,13 +1,13 @@
-"""An exact set of fingerprints on disk, which confirms what a Bloom filter says.
+"""An exact set of fingerprints on disk, which confirms the hits of a Bloom filter.
 
-``in`` never misses a fingerprint that is there: at each moment it is either still in memory or readable from the
-committed file. One thread (the event loop's) adds, removes and asks; :meth:`ExactSet.add`,
-:meth:`~ExactSet.discard` and :meth:`~ExactSet.clear` only remember what is to be done. Another one (the
-worker's) writes it with :meth:`~ExactSet.write_pending`. Neither waits for the other.
+``in`` never misses a fingerprint of the set: at any time it is either in memory or readable from the committed file.
+One thread (the event loop) adds, removes and looks up fingerprints; :meth:`ExactSet.add`, :meth:`~ExactSet.discard`
+and :meth:`~ExactSet.clear` only change the memory. Another thread (the worker) writes the changes with
+:meth:`~ExactSet.write_pending`. Neither thread waits for the other.
 
-The file is described in :mod:`~scrapy_dedupe.urls.exact_file`. It does not tell whether the run that wrote it
-ended well. So its owner keeps :attr:`ExactSet.count` elsewhere at a clean stop, compares it at the next start, and
-opens with ``anew=True`` where the last run was cut.
+The file format is described in :mod:`~scrapy_dedupe.urls.exact_file`. The file does not record whether the run that
+wrote it stopped cleanly. Its owner therefore stores :attr:`ExactSet.count` elsewhere at a clean stop, compares it
+at the next start, and opens the set with ``recreate=True`` after an unclean stop.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-# Pending fingerprints from which on it is worth to write before the next flush.
+# With this many pending fingerprints they are written before the next flush.
 WRITE_FROM = 5_000
-# A million of 20 bytes; see _weight(). Only a disk that takes nothing lets them come to that.
+# One million fingerprints of 20 bytes; see _memory_bytes(). Reached only if the disk accepts no writes.
 MAX_PENDING_BYTES = 160_000_000
 
-# Those of one transaction. In a large set nearly each of them is on a page of its own, and the WAL file grows
-# to the pages of one transaction.
+# In a large set nearly every fingerprint of a transaction changes a page of its own, and the WAL file grows to
+# the changed pages of one transaction.
 _TRANSACTION_FINGERPRINTS = 20_000
 _RETRY_S = 30.0
 _CACHE_FINGERPRINTS = 16_384
@@ -38,27 +38,27 @@ _CACHE_BYTES = 2 << 20
 
 
 class ExactSet:
-    """A set of fingerprints, bytes of 1 to 65,535; made by :meth:`open`.
+    """A set of fingerprints of 1 to 65,535 bytes; created by :meth:`open`.
 
-    What a full or failing disk does not take stays in memory, up to ``max_pending_bytes``. New fingerprints
-    beyond that are not recorded, and counted in ``forgotten``; the set says of them that it does not know them.
+    Changes that a full or failing disk does not accept stay in memory, up to ``max_pending_bytes``. Further new
+    fingerprints are not added to the set; ``forgotten`` counts them.
     """
 
     def __init__(self, file: ExactFile, max_pending_bytes: int = MAX_PENDING_BYTES) -> None:
         self.forgotten = 0
         self._file = file
         self._max_pending_bytes = max_pending_bytes
-        # The first is held while a batch is written, the second for a few operations in memory.
+        # _writing_lock is held while a batch is written, _memory_lock only for short operations in memory.
         self._writing_lock = threading.RLock()
         self._memory_lock = threading.Lock()
-        # True is to be in the file, False is not to be there. What is being written is still answered from memory.
+        # True: add to the file; False: remove from it. Lookups use both dictionaries until the batch is committed.
         self._pending: dict[bytes, bool] = {}
         self._being_written: dict[bytes, bool] = {}
         self._pending_bytes = 0
         self._being_written_bytes = 0
         self._is_cleared = False
         self._clearings = 0
-        # Grows with each removal: an answer from before it is not to be remembered.
+        # Increases with each removal. An answer that was read before a removal must not be cached after it.
         self._removals = 0
         self._cache = _Recent()
         self._failed_at: float | None = None
@@ -70,20 +70,20 @@ class ExactSet:
         path: Path | None,
         fingerprinter: str,
         *,
-        anew: bool = False,
+        recreate: bool = False,
         max_pending_bytes: int = MAX_PENDING_BYTES,
     ) -> ExactSet:
-        """The set in the file *path*, an empty one where there is none, or with ``anew`` in any case.
+        """Open the set in the file *path*. It is empty if the file does not exist or with ``recreate``.
 
-        Without a path the file is a temporary one. It loses its name as soon as it is open, so that the system
-        frees its space when the process ends in whatever way; where open files keep their names (Windows), it is
-        deleted by :meth:`close`, and a kill leaves it in the folder for temporary files (``TMPDIR``).
+        Without a path a temporary file is used. It is unlinked as soon as it is open, so that the system frees its
+        space however the process ends. On Windows, where open files cannot be unlinked, :meth:`close` deletes it,
+        and a kill leaves it in the folder for temporary files (``TMPDIR``).
 
-        Checked are the kind of file, its version, its fingerprinter, that it has its full size, and the way to
-        its first and last fingerprint. Raises :class:`~scrapy_dedupe.errors.StoreRefused` for what is not ours
-        or is damaged, :class:`~scrapy_dedupe.errors.StoreUnavailable` when it cannot be read or written.
+        Checks the type of the file, its version, its fingerprinter, its size, and the search for its first and last
+        fingerprint. Raises :class:`~scrapy_dedupe.errors.StoreRefused` if the file is damaged or no exact set of this
+        package, :class:`~scrapy_dedupe.errors.StoreUnavailable` if it cannot be read or written.
         """
-        return cls(ExactFile.open(path, fingerprinter, anew=anew), max_pending_bytes)
+        return cls(ExactFile.open(path, fingerprinter, recreate=recreate), max_pending_bytes)
 
     @property
     def path(self) -> Path:
@@ -92,7 +92,7 @@ class ExactSet:
     # On the event loop
 
     def add(self, fingerprint: bytes) -> None:
-        """Remember to record the fingerprint. It is in the set from here on."""
+        """Add the fingerprint. It is in the set immediately and is written later."""
         self._check_open()
         with self._memory_lock:
             if self._pending.get(fingerprint, self._being_written.get(fingerprint)):
@@ -104,17 +104,17 @@ class ExactSet:
             self._set(fingerprint, True)
 
     def discard(self, fingerprints: Iterable[bytes]) -> None:
-        """Remember to remove the fingerprints. They are not in the set from here on."""
+        """Remove the fingerprints. They are no longer in the set; the file is changed later."""
         self._check_open()
         with self._memory_lock:
             for fingerprint in fingerprints:
-                # There is no bound for these: a removal that is forgotten would be a page that nobody asks for.
+                # The number is not limited: a dropped removal would mean a page that is never requested.
                 self._set(fingerprint, False)
                 self._cache.discard(fingerprint)
             self._removals += 1
 
     def clear(self) -> None:
-        """Remember to remove everything. The set is empty from here on."""
+        """Remove everything. The set is empty immediately; the file is changed later."""
         self._check_open()
         with self._memory_lock:
             self._pending = {}
@@ -126,13 +126,13 @@ class ExactSet:
             self._removals += 1
 
     def __contains__(self, fingerprint: bytes) -> bool:
-        """Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the file does not answer at once."""
+        """Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if the file cannot be read without waiting."""
         with self._memory_lock:
-            remembered = self._remembered(fingerprint)
-            if remembered is not None:
-                return remembered
+            in_memory = self._find_in_memory(fingerprint)
+            if in_memory is not None:
+                return in_memory
             removals = self._removals
-        # Only here: what leaves memory is committed by then, so that a file that is asked later has it.
+        # Read the file after the memory: changes leave the memory only when they are committed.
         is_there = self._file.has(fingerprint)
         if is_there:
             with self._memory_lock:
@@ -142,18 +142,18 @@ class ExactSet:
 
     @property
     def pending(self) -> int:
-        """Fingerprints that wait to be written or removed."""
+        """Number of fingerprints that are still to be written or removed."""
         return len(self._pending) + len(self._being_written)
 
     @property
     def wants_writing(self) -> bool:
-        """Whether so much is pending that :meth:`write_pending` is due before the next flush."""
+        """Whether :meth:`write_pending` should be called before the next flush."""
         return self._failed_at is None and len(self._pending) >= WRITE_FROM
 
     def __len__(self) -> int:
-        """The exact number, pending ones included, each of which is looked up: for reports, not for each page.
+        """The exact number, including pending changes. Each pending change is looked up, so this is slow.
 
-        Raises what ``in`` raises.
+        Raises the same exceptions as ``in``.
         """
         pending, is_cleared = self._changes()
         if is_cleared:
@@ -162,16 +162,17 @@ class ExactSet:
 
     @property
     def count(self) -> int:
-        """Fingerprints in the committed file. After :meth:`close` they are durable."""
+        """Number of fingerprints in the committed file. After :meth:`close` they are durable."""
         return self._file.count
 
     # On the worker
 
     def write_pending(self) -> None:
-        """Write what is pending, sorted and in one transaction (several when it is a lot).
+        """Write the pending changes, sorted, in one or more transactions.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the disk does not take it: once, until it
-        does again; it is tried again every 30 seconds, and by :meth:`close`.
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if they cannot be written. After a failure it retries
+        at most every 30 seconds, does not raise again until a write has succeeded, and leaves the rest to
+        :meth:`close`.
         """
         with self._writing_lock:
             if self._is_closed:
@@ -186,22 +187,23 @@ class ExactSet:
                     raise
 
     def add_all(self, fingerprints: Iterable[bytes]) -> None:
-        """Add many at once, in bounded memory; each is in the set when its transaction is committed.
+        """Add many fingerprints in bounded memory. Each is in the set once its transaction is committed.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the disk does not take them.
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if they cannot be written.
         """
         self._check_open()
         rest = iter(fingerprints)
         while part := list(islice(rest, _TRANSACTION_FINGERPRINTS)):
             with self._writing_lock:
-                # What was removed before these were added has to be removed before.
+                # Write earlier removals first; otherwise they would remove fingerprints that are added now.
                 self._write_pending()
                 self._file.write([(fingerprint, True) for fingerprint in part], clear=False)
 
     def fingerprints(self) -> Iterator[bytes]:
-        """Everything in the set when the iteration begins, pending ones included, in bounded memory.
+        """Iterate over the fingerprints in bounded memory, including pending ones.
 
-        What is added or removed meanwhile may or may not be met; nothing is met twice. Raises what ``in`` raises.
+        Fingerprints that are added or removed during the iteration may or may not be included; none is yielded twice.
+        Raises the same exceptions as ``in``.
         """
         self._check_open()
         pending, is_cleared = self._changes()
@@ -218,11 +220,11 @@ class ExactSet:
         yield from (fingerprint for fingerprint, is_wanted in pending.items() if is_wanted)
 
     def close(self) -> None:
-        """Write what is pending, make the one file that remains durable, and close it. Safe to repeat.
+        """Write the pending changes, make the file durable and close it. Can be called repeatedly.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when that fails; the file is closed then too, and
-        the fingerprints that it lacks will be asked for again. A file from which something could not be removed
-        is deleted, since it would go on to say seen of it.
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if that fails. The file is closed even then, and
+        the fingerprints that it lacks will be requested again. If removals could not be written, the file is deleted,
+        because it would still contain the removed fingerprints.
         """
         with self._writing_lock:
             if self._is_closed:
@@ -235,9 +237,9 @@ class ExactSet:
                 lacks_removals = self._is_cleared or not all(self._pending.values())
                 self._file.close(remove=lacks_removals)
 
-    # In memory, under its lock
+    # In memory, with _memory_lock held
 
-    def _remembered(self, fingerprint: bytes) -> bool | None:
+    def _find_in_memory(self, fingerprint: bytes) -> bool | None:
         for changes in (self._pending, self._being_written):
             is_wanted = changes.get(fingerprint)
             if is_wanted is not None:
@@ -248,11 +250,11 @@ class ExactSet:
 
     def _set(self, fingerprint: bytes, is_wanted: bool) -> None:
         if fingerprint not in self._pending:
-            self._pending_bytes += _weight(fingerprint)
+            self._pending_bytes += _memory_bytes(fingerprint)
         self._pending[fingerprint] = is_wanted
 
     def _changes(self) -> tuple[dict[bytes, bool], bool]:
-        """All that is not in the file yet, and whether what is there does not count any more."""
+        """The changes that are not in the file yet, and whether the file's content is to be removed."""
         with self._memory_lock:
             return {**self._being_written, **self._pending}, self._is_cleared
 
@@ -260,7 +262,7 @@ class ExactSet:
         if self._is_closed:
             raise StoreUnavailable(f"The exact URL set {self.path} is closed. Open it again.")
 
-    # On the disk, under the lock of who writes
+    # On disk, with _writing_lock held
 
     def _write_pending(self) -> None:
         with self._memory_lock:
@@ -275,7 +277,7 @@ class ExactSet:
                 self._file.write(part, clear=is_cleared)
                 if is_cleared:
                     with self._memory_lock:
-                        # Cleared once more meanwhile: what was just written is to go, too.
+                        # If clear() was called again meanwhile, the next write must clear the file again.
                         self._is_cleared = self._clearings != clearings
                     is_cleared = False
                 part = list(islice(todo, _TRANSACTION_FINGERPRINTS))
@@ -288,7 +290,7 @@ class ExactSet:
 
     def _end_of_batch(self, clearings: int, unwritten: dict[bytes, bool]) -> None:
         with self._memory_lock:
-            # Cleared meanwhile: nothing of the batch is left, and what is pending is younger.
+            # clear() was called meanwhile: the batch is obsolete, and pending changes are newer.
             if self._clearings != clearings:
                 return
             for fingerprint, is_wanted in unwritten.items():
@@ -298,7 +300,7 @@ class ExactSet:
 
 
 class _Recent:
-    """Recent positive answers, in two generations: when the young one is full, the old one is dropped."""
+    """Cache of recent positive answers in two generations: when the young one is full, the old one is dropped."""
 
     __slots__ = ("_bytes", "_old", "_young")
 
@@ -326,6 +328,6 @@ class _Recent:
         self._old.discard(fingerprint)
 
 
-def _weight(fingerprint: bytes) -> int:
-    """Bytes of memory of a pending fingerprint: the object and its place in the dictionary, about."""
+def _memory_bytes(fingerprint: bytes) -> int:
+    """Approximate memory of a pending fingerprint: the object and its dictionary entry."""
     return len(fingerprint) + 140

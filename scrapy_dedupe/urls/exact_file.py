@@ -1,17 +1,17 @@
-"""The SQLite file of an exact URL set, and the two connections to it: one that writes, one that asks.
+"""The SQLite file of an exact URL set, with one connection for writing and one for reading.
 
-**The format**, besides what SQLite defines: ``application_id`` 0x64647531 ("ddu1"), ``user_version`` 1, pages of
-1,024 bytes, and two tables. ``seen`` has the fingerprints as its key and nothing else. ``about`` has the rows
-``fingerprinter`` (import path of the class that makes the fingerprints) and ``count`` (rows of ``seen``), the
-second changed together with ``seen``, so that opening does not count.
+**Format.** An SQLite database with ``application_id`` 0x64647531 ("ddu1"), ``user_version`` 1, pages of 1,024 bytes,
+and two tables. ``seen`` has one column, the fingerprint, as its primary key. ``about`` has the rows
+``fingerprinter`` (import path of the class that makes the fingerprints) and ``count`` (number of rows of ``seen``).
+The count is updated in the same transaction as ``seen``, so that opening the file need not count rows.
 
-**Which stop it was** the file does not tell. It is written with ``synchronous=OFF``, because what a cut run left
-in it is not to be trusted anyway: after a kill the file is sound, but may hold fingerprints of requests that
-were never made, and after a power failure it may be damaged. :meth:`ExactFile.close` makes it durable.
+**Durability.** The file is written with ``synchronous=OFF``, because after an unclean stop its content is not used:
+after a kill it is intact but may have fingerprints of requests that were never made, and after a power failure it may
+be damaged. :meth:`ExactFile.close` makes it durable. The file does not record how the last run stopped.
 
-**Why this table.** In a large set nearly each fingerprint of a batch falls on a page of its own, so the size of a
-page decides how much is written. Measured side by side at 10 million fingerprints of 20 bytes, sorted batches of
-5,000 in turn, SQLite 3.40 on two cores, medians:
+**Why this table.** In a large set nearly every fingerprint of a batch changes a page of its own, so the page size
+decides how much is written. Measured alternately with 10 million fingerprints of 20 bytes, sorted batches of 5,000,
+SQLite 3.40 on two cores, medians:
 
 =============================  =========  ==============  ============  ==========
 table, page                    added      WAL of a batch  hit, miss     disk
@@ -24,8 +24,8 @@ rowid of 8 bytes, rest, 4 KiB  47,000/s   25 MB           11 us, 10 us  30.8 byt
 first one, synchronous=NORMAL  26,000/s   9 MB            12 us, 11 us  29.6 bytes
 =============================  =========  ==============  ============  ==========
 
-The first writes a third of the second's bytes at the same rate. A rowid made of the first 8 bytes gains nothing
-and needs a second way for fingerprints that start alike.
+The first table writes a third of the bytes of the second at the same rate. A rowid made of the first 8 bytes gains
+nothing and needs extra code for fingerprints with the same first 8 bytes.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ _PAGE_BYTES = 1024
 _WRITER_CACHE_KIB = 4096
 _READER_CACHE_KIB = 2048
 _WAL_BYTES = 4 << 20
-# Rows of one INSERT. sqlite3 gives up the interpreter's lock in each statement and, while the event loop is busy,
-# waits for it after each.
+# Rows of one INSERT. sqlite3 releases the GIL in each statement and, while the event loop is busy, waits for it
+# after each statement.
 _STATEMENT_ROWS = 100
 _READ_ROWS = 1_000
 
 _MAGIC = b"SQLite format 3\0"
-# The last two are what sqlite3 makes of damage: a message that quotes a damaged name, a record of absurd size.
+# sqlite3 raises the last two for damaged files: for a message with a damaged name, and for a record of absurd size.
 _FAULTS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
-_NOT_A_SOUND_FILE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_REMEDY = "See that its folder can be written and its disk has room, or switch DEDUPE_URL_CONFIRM off."
+_DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_REMEDY = "Make its folder writable and free disk space, or set DEDUPE_URL_CONFIRM = False."
 
 
 class ExactFile:
-    """The file, open; made by :meth:`open`.
+    """The open file; created by :meth:`open`.
 
-    :meth:`has` and :meth:`count_with` may be called while another thread is in one of the others, and do not wait
-    for it. Errors are :class:`~scrapy_dedupe.errors.StoreUnavailable`.
+    :meth:`has` and :meth:`count_with` may be called while another thread is in any other method, and do not wait
+    for it. All methods raise :class:`~scrapy_dedupe.errors.StoreUnavailable` for errors of the file.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class ExactFile:
         self._reading_lock = threading.Lock()
 
     @classmethod
-    def open(cls, path: Path | None, fingerprinter: str, *, anew: bool) -> ExactFile:
-        """As :meth:`ExactSet.open <scrapy_dedupe.urls.exact.ExactSet.open>`."""
+    def open(cls, path: Path | None, fingerprinter: str, *, recreate: bool) -> ExactFile:
+        """Open the file. See :meth:`ExactSet.open <scrapy_dedupe.urls.exact.ExactSet.open>`."""
         temporary_folder = None
         try:
             if path is None:
@@ -95,7 +95,7 @@ class ExactFile:
                 path = temporary_folder / "urls.exact"
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if anew:
+                if recreate:
                     _remove(path)
                 _check_start(path)
         except OSError as error:
@@ -107,12 +107,12 @@ class ExactFile:
                 writer = _connect(path, timeout_s=5.0)
                 connections.append(writer)
                 _prepare(writer, path, fingerprinter)
-                # The one who asks does not wait for a lock; in WAL mode the one who writes holds none up.
+                # Lookups must not wait for a lock; in WAL mode the writer does not block readers.
                 reader = _connect(path, timeout_s=0.0)
                 connections.append(reader)
                 reader.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
                 reader.execute("PRAGMA query_only=1")
-                # Also opens the two files beside it, which is too late once they have no names any more.
+                # Also opens the -wal and -shm files, which is no longer possible after they are unlinked.
                 _count(reader)
                 file = cls(path, writer, reader, temporary_folder)
         except BaseException:
@@ -130,7 +130,7 @@ class ExactFile:
         return self._temporary_folder is not None
 
     def has(self, fingerprint: bytes) -> bool:
-        """Whether the fingerprint is in what is committed."""
+        """Whether the committed file has the fingerprint."""
         try:
             with self._reading_lock:
                 return _is_in(self._reader, fingerprint)
@@ -138,10 +138,10 @@ class ExactFile:
             raise self._does_not_answer(error) from error
 
     def count_with(self, changes: Iterable[tuple[bytes, bool]]) -> int:
-        """What ``count`` would be after :meth:`write`; each fingerprint is looked up."""
+        """The count after these changes; each fingerprint is looked up, nothing is written."""
         try:
             with self._reading_lock:
-                # One view of the file, whatever is committed meanwhile.
+                # One snapshot of the file, whatever the writer commits meanwhile.
                 self._reader.execute("BEGIN")
                 try:
                     count = _count(self._reader)
@@ -154,7 +154,7 @@ class ExactFile:
         return count
 
     def write(self, changes: Iterable[tuple[bytes, bool]], *, clear: bool) -> None:
-        """In one transaction: remove everything if ``clear``, put in what is True, take out what is False."""
+        """In one transaction: remove everything if ``clear``, add fingerprints with True, remove those with False."""
         added: list[bytes] = []
         removed: list[bytes] = []
         for fingerprint, is_wanted in changes:
@@ -176,7 +176,7 @@ class ExactFile:
             writer.execute("UPDATE about SET value = ? WHERE name = 'count'", (count,))
             writer.execute("COMMIT")
         except BaseException as error:
-            # SQLite may have rolled back by itself, and a full disk may fail this as well.
+            # SQLite may already have rolled back, and on a full disk the rollback may fail too.
             with suppress(*_FAULTS):
                 if writer.in_transaction:
                     writer.execute("ROLLBACK")
@@ -186,7 +186,7 @@ class ExactFile:
         self.count = count
 
     def after(self, last: bytes) -> list[bytes]:
-        """The next fingerprints after *last* in their order. A short read: a long one would keep the WAL growing."""
+        """The next fingerprints after *last*, sorted. The read is short, since a long one would let the WAL grow."""
         try:
             rows = self._writer.execute(
                 "SELECT fingerprint FROM seen WHERE fingerprint > ? ORDER BY fingerprint LIMIT ?",
@@ -195,7 +195,7 @@ class ExactFile:
         except _FAULTS as error:
             raise self._does_not_answer(error) from error
         found = [fingerprint for (fingerprint,) in rows]
-        # In a damaged file the search may lead back to where it began, again and again; not if each one is larger.
+        # In a damaged file a search may return earlier rows again. Checking the order prevents an endless loop.
         if not all(isinstance(item, bytes) for item in found) or any(
             b <= a for a, b in pairwise((last, *found))
         ):
@@ -203,20 +203,20 @@ class ExactFile:
         return found
 
     def close(self, *, remove: bool = False) -> None:
-        """Make the file durable, or ``remove`` it, and close it. Nothing but that file remains."""
+        """Close the file and make it durable, or delete it with ``remove``. The -wal and -shm files are deleted."""
         try:
             if not self.is_temporary and not remove:
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except _FAULTS as error:
             raise self._takes_no_more(error) from error
         finally:
-            # Not under a thread that asks: sqlite3 does not protect a statement that is running.
+            # Closing a connection while another thread runs a statement on it crashes sqlite3.
             with self._reading_lock:
                 self._reader.close()
             self._writer.close()
-            self._settle(remove=remove)
+            self._sync_or_remove(remove=remove)
 
-    def _settle(self, *, remove: bool) -> None:
+    def _sync_or_remove(self, *, remove: bool) -> None:
         try:
             if self._temporary_folder is not None:
                 _remove_folder(self._temporary_folder)
@@ -230,14 +230,14 @@ class ExactFile:
 
     def _takes_no_more(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(
-            f"The exact URL set {self.path} does not take more: {_reason(error)}. What it does not take is kept in "
-            "memory as far as there is room, and asked for again in the next run. Make room on the disk."
+            f"The exact URL set {self.path} cannot be written: {_reason(error)}. New URLs are kept in memory up to a "
+            "limit, and are requested again in the next run. Free disk space."
         )
 
     def _does_not_answer(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(
-            f"The exact URL set {self.path} does not answer: {_reason(error)}. Look for errors of the disk; URLs "
-            "that cannot be looked up count as new."
+            f"The exact URL set {self.path} cannot be read: {_reason(error)}. URLs that cannot be looked up count as "
+            "new. Check the disk for errors."
         )
 
 
@@ -254,31 +254,31 @@ def _prepare(writer: sqlite3.Connection, path: Path, fingerprinter: str) -> None
     if application == 0 and version == 0 and not _has_tables(writer):
         _make_tables(writer, fingerprinter)
     elif application != APPLICATION_ID:
-        raise StoreRefused(_not_ours(path))
+        raise StoreRefused(_other_file(path))
     elif version != VERSION:
         raise StoreRefused(other_version(path, version, VERSION))
     writer.execute("PRAGMA synchronous=OFF")
     mode = writer.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
         raise StoreUnavailable(
-            f"The exact URL set {path} cannot be read and written at the same time: its file system does not "
-            "allow it. Use a JOBDIR on a local disk, or switch DEDUPE_URL_CONFIRM off."
+            f"The exact URL set {path} cannot be read and written at the same time: its file system does not support "
+            "SQLite's WAL mode. Use a JOBDIR on a local disk, or set DEDUPE_URL_CONFIRM = False."
         )
     writer.execute(f"PRAGMA journal_size_limit={_WAL_BYTES}")
     writer.execute(f"PRAGMA wal_autocheckpoint={_WAL_BYTES // _pragma(writer, 'page_size')}")
-    # What a kill left in the WAL file goes into the file, which then has its full size.
+    # Moves what a killed process left in the WAL file into the main file, which then has its full size.
     writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     stored = writer.execute("SELECT value FROM about WHERE name = 'fingerprinter'").fetchone()
     if stored is None:
-        raise StoreRefused(_damaged(path, "it does not say who made its fingerprints"))
+        raise StoreRefused(_damaged(path, "its fingerprinter is missing"))
     if stored[0] != fingerprinter:
         raise StoreRefused(other_fingerprinter(path, str(stored[0]), fingerprinter))
     if path.stat().st_size < _pragma(writer, "page_count") * _pragma(writer, "page_size"):
-        raise StoreRefused(_damaged(path, "it does not have its full size"))
+        raise StoreRefused(_damaged(path, "it is truncated"))
     count = _count(writer)
     ends = writer.execute("SELECT min(fingerprint) FROM seen UNION ALL SELECT max(fingerprint) FROM seen")
     if [end is None for (end,) in ends] != [count == 0] * 2:
-        raise StoreRefused(_damaged(path, "its count is not that of its fingerprints"))
+        raise StoreRefused(_damaged(path, "its count does not match its fingerprints"))
 
 
 def _make_tables(writer: sqlite3.Connection, fingerprinter: str) -> None:
@@ -293,12 +293,12 @@ def _make_tables(writer: sqlite3.Connection, fingerprinter: str) -> None:
 
 
 def _check_start(path: Path) -> None:
-    """Refuse what is no SQLite file before SQLite touches it: it would leave its own files beside it."""
+    """Refuse a file that is not SQLite before SQLite opens it and creates its -wal and -shm files."""
     if path.is_dir():
         raise StoreRefused(f"The exact URL set {path} is a folder. Move it away, or use another JOBDIR.")
     start = _start(path)
     if start and not start.startswith(_MAGIC):
-        raise StoreRefused(_not_ours(path))
+        raise StoreRefused(_other_file(path))
 
 
 def _start(path: Path) -> bytes:
@@ -312,7 +312,7 @@ def _start(path: Path) -> bytes:
 
 
 def _insert(rows: int) -> str:
-    return "INSERT OR IGNORE INTO seen VALUES " + ",".join(["(?)"] * rows)  # noqa: S608 - places alone
+    return "INSERT OR IGNORE INTO seen VALUES " + ",".join(["(?)"] * rows)  # noqa: S608 - only placeholders
 
 
 def _count(connection: sqlite3.Connection) -> int:
@@ -340,12 +340,12 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Delete a set of ours, sound or not. Another application's database is refused."""
+    """Delete an exact set, even a damaged one. Raises StoreRefused for a database of another application."""
     if path.is_file():
         start = _start(path)
         application = int.from_bytes(start[68:72], "big")
         if start.startswith(_MAGIC) and application not in (0, APPLICATION_ID):
-            raise StoreRefused(_not_ours(path))
+            raise StoreRefused(_other_file(path))
     for suffix in ("-wal", "-shm", "-journal", ""):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
@@ -358,8 +358,8 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    # Only once SQLite has closed it: closing a second descriptor of a file gives up the process's locks on it.
-    # A WAL file is still there when another process looks into the set at this moment.
+    # Only after SQLite has closed the file: closing a second descriptor releases the process's locks on it.
+    # The WAL file still exists if another process has the set open.
     for file in (path.with_name(path.name + "-wal"), path):
         if file.exists():
             fd = os.open(file, os.O_RDWR | getattr(os, "O_BINARY", 0))
@@ -378,9 +378,9 @@ def _opening_faults(path: Path) -> Iterator[None]:
     try:
         yield
     except _FAULTS as error:
-        # Extended codes have the primary one in their low byte. An error that we made has none.
+        # The low byte of an extended code is the primary code. Errors raised by this module have no code.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-        if code in _NOT_A_SOUND_FILE or "no such" in str(error):
+        if code in _DAMAGE_CODES or "no such" in str(error):
             raise StoreRefused(_damaged(path, _reason(error))) from error
         raise StoreUnavailable(
             f"The exact URL set {path} cannot be used: {_reason(error)}. {_REMEDY}"
@@ -397,10 +397,10 @@ def _reason(error: BaseException) -> str:
 
 def _damaged(path: Path, reason: str) -> str:
     return (
-        f"The exact URL set {path} is damaged ({reason}). Delete it (pages that it knew may then be asked for "
-        "again), or use another JOBDIR."
+        f"The exact URL set {path} is damaged ({reason}). Delete it (its pages may then be requested again), or use "
+        "another JOBDIR."
     )
 
 
-def _not_ours(path: Path) -> str:
+def _other_file(path: Path) -> str:
     return f"{path} is not an exact URL set of scrapy-dedupe. Move it away, or use another JOBDIR."

@@ -1,7 +1,7 @@
-"""The figures of a growing Bloom filter as they are expected for what it holds.
+"""Figures of a growing Bloom filter, computed from its number of fingerprints.
 
-To count the bits of a large filter takes a tenth of a second, in which nothing else is done. The share of bits that are
-set follows from the number of fingerprints, and differs from the counted one by less than a percent.
+Counting the bits of a large filter would block the event loop for a tenth of a second. The share of set bits expected
+for the number of fingerprints differs from the counted share by less than 1 %.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def expected_figures(layers: Sequence[tuple[Geometry, int]]) -> dict[str, float]:
-    """Name and value of each figure, for the geometry of each layer and the fingerprints in it, oldest first.
+    """Name and value of each figure. ``layers`` has the geometry and number of fingerprints of each layer, oldest first.
 
     >>> from scrapy_dedupe.urls.bloom import GrowingBloomFilter
     >>> bloom = GrowingBloomFilter(1000, 0.01)

@@ -1,9 +1,8 @@
-"""Which requests failed: they were sent, and ended without an answer that reached a callback.
+"""Tracks which requests failed: they were sent, and no response reached their callback.
 
-Scrapy sends no signal when a request ends in its errback, so that is told by what is missing: a request that was
-handed to the downloader, was not answered, was not replaced by another one (a retry, a redirect), and is no longer
-in progress. One that was answered, but in a way that goes to the errback (an HTTP error), is told by the caller.
-Nothing is kept of a request that ended.
+Scrapy sends no signal when a request ends in its errback. A request counts as failed if it was passed to the
+downloader, got no response, was not replaced by another request (a retry or redirect), and is no longer in progress.
+The caller reports responses that go to the errback (HTTP errors). No state is kept for a request that ended.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class FailedWatch(Generic[R]):
-    """Tells which requests failed. Requests are told apart as the keys of a dict are."""
+class FailedTracker(Generic[R]):
+    """Reports the requests that failed. Requests are compared as dict keys."""
 
     def __init__(self) -> None:
         self._sent: dict[R, None] = {}
         self._failed: list[R] = []
 
     def sent(self, request: R) -> None:
-        """The request was handed to the downloader."""
+        """Note that the request was passed to the downloader."""
         self._sent[request] = None
 
     def ended(self, request: R, *, failed: bool = False) -> None:
-        """The request was answered, well or not, or another one took its place."""
+        """Note that the request got a response or was replaced; ``failed`` if the response goes to the errback."""
         self._sent.pop(request, None)
         if failed:
             self._failed.append(request)
 
     def take(self, busy: Collection[R]) -> list[R]:
-        """The requests that failed since the last call; ``busy`` are those that are in progress."""
+        """The requests that failed since the last call; ``busy`` are the requests in progress."""
         failed, self._failed = self._failed, []
         gone = [request for request in self._sent if request not in busy]
         for request in gone:

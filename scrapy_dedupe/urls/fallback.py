@@ -1,9 +1,9 @@
-"""A shared filter that goes on when its server is away, or has lost it.
+"""A shared filter with a local fallback for when its server is unavailable or has lost the filter.
 
-While the server does not answer, a filter of this process answers from what the process itself has asked, so
-that links are not queued again and again; another process may ask for the same pages meanwhile. What was new
-then, and what is to be forgotten, is owed to the server and told when it answers again. When the server was emptied
-(``FLUSHALL``), requests of this process stay seen: its own filter knows them.
+The process also keeps a local filter of its own requests. While the server does not answer, the local filter answers,
+so that links are not queued repeatedly; another process may request the same pages meanwhile. Fingerprints that
+were added or forgotten in that time are sent when the server answers again. After the server was emptied
+(``FLUSHALL``), the requests of this process still count as seen, because the local filter has them.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ if TYPE_CHECKING:
     from scrapy_dedupe.urls.shared import SharedBloomFilter
     from scrapy_dedupe.urls.shared_layers import Description
 
-_MOST_OWED = 1_000_000
-# Told to the server on the thread that calls add(); some hundredths of a second.
-_AT_ONCE = 2_000
+_MAX_UNSENT = 1_000_000
+# Up to this many are sent on the thread that calls add(), which takes some hundredths of a second.
+_MAX_SENT_BY_CALLER = 2_000
 
 
 class ServerGuard(Protocol):
-    """Decides when a server that failed may be asked again; told of every failure."""
+    """A circuit breaker: decides when a server that failed may be used again."""
 
     @property
     def open(self) -> bool:
-        """True while the server is not to be asked."""
+        """True while the server must not be used."""
 
     def failed(self, error: BaseException) -> None: ...
 
     def worked(self, *, has_written: bool = False) -> None: ...
 
 
-class SteadySharedFilter:
-    """:meth:`add`, :meth:`forget` and ``in`` never raise for a server that is away.
+class FallbackSharedFilter:
+    """A shared filter whose :meth:`add`, :meth:`forget` and ``in`` never raise if the server is unavailable.
 
-    ``submit`` runs a function on a worker thread, in order, and returns its future. :meth:`tick` has to be
-    called from time to time, on the thread that calls :meth:`add`; it reads the filter's figures every
-    ``refresh_s`` seconds. ``outlives_store``: requests of this process stay seen after the server has lost the filter;
-    False where the queue is lost together with it. ``given_up`` counts what was new and is not owed, since too much is.
+    ``submit`` runs a function on a worker thread, in order, and returns its future. :meth:`tick` must be called
+    regularly on the thread that calls :meth:`add`; it reads the filter's figures every ``refresh_s`` seconds.
+    ``survives_loss``: requests of this process still count as seen after the server has lost the filter; False if the
+    queue is lost with the filter. ``dropped`` counts new fingerprints that will not be sent to the server, because
+    too many are waiting.
     """
 
     def __init__(
@@ -56,188 +57,189 @@ class SteadySharedFilter:
         submit: Callable[..., Future[Any]],
         *,
         refresh_s: float = 10.0,
-        outlives_store: bool = True,
+        survives_loss: bool = True,
     ) -> None:
         self.shared = shared
         self._guard = guard
         self._submit = submit
         self._refresh_s = refresh_s
-        self._outlives_store = outlives_store
+        self._survives_loss = survives_loss
         self._refreshed = time.monotonic()
-        self._own = GrowingBloomFilter(shared.capacity, shared.error_rate)
-        # Lent is what the attempt under way tells the server; it is owed again when that fails.
-        self._owed: list[bytes] = []
-        self._lent: list[bytes] = []
+        self._local = GrowingBloomFilter(shared.capacity, shared.error_rate)
+        # The current job on the worker sends _sending; if it fails, they go back to _unsent.
+        self._unsent: list[bytes] = []
+        self._sending: list[bytes] = []
         self._to_forget: dict[bytes, None] = {}
-        self._lent_to_forget: dict[bytes, None] = {}
-        # What start requests of this process recorded, and what of that the server is not told yet.
+        self._forgetting: dict[bytes, None] = {}
+        # Fingerprints of start requests of this process, and those that were not sent to the server yet.
         self._starts = Forgotten()
-        self._owed_starts: list[bytes] = []
-        self._asked_away: list[bytes] = []
-        self._attempt: Future[Any] | None = None
-        self.is_away = False
-        self.given_up = 0
+        self._unsent_starts: list[bytes] = []
+        self._new_offline: list[bytes] = []
+        self._job: Future[Any] | None = None
+        self.is_offline = False
+        self.dropped = 0
 
     @property
     def description(self) -> Description:
-        """The shared filter when its figures were last read; the server is not asked."""
+        """The shared filter when its figures were last read. Does not access the server."""
         return self.shared.last_description
 
     def add(self, fingerprint: bytes) -> bool:
-        """Record the fingerprint; True if it is new, as far as that can be known now."""
-        if not self.is_away:
+        """Record the fingerprint; True if it is new as far as is known now."""
+        if not self.is_offline:
             try:
                 answer = self.shared.answer(fingerprint)
             except StoreError as error:
-                self._lose(error)
+                self._go_offline(error)
             else:
-                was_asked = not self._own.add(fingerprint)
-                return answer != SEEN and not (answer == NEW and was_asked and self._goes_by_own)
-        is_new = self._own.add(fingerprint)
+                is_known_locally = not self._local.add(fingerprint)
+                return answer != SEEN and not (answer == NEW and is_known_locally and self._uses_local)
+        is_new = self._local.add(fingerprint)
         if is_new:
-            if len(self._owed) < _MOST_OWED:
-                self._owed.append(fingerprint)
+            if len(self._unsent) < _MAX_UNSENT:
+                self._unsent.append(fingerprint)
             else:
-                self.given_up += 1
-        for pending in (self._to_forget, self._lent_to_forget):
+                self.dropped += 1
+        for pending in (self._to_forget, self._forgetting):
             if fingerprint in pending:
-                # The server need not be told: it has been new once more.
+                # No need to forget it on the server: the request has already been allowed through again.
                 pending.pop(fingerprint, None)
                 is_new = True
         if is_new:
-            self._asked_away.append(fingerprint)
+            self._new_offline.append(fingerprint)
         return is_new
 
     def note_start(self, fingerprint: bytes) -> None:
-        """Note that one redirect to the fingerprint may pass, here and in one other process."""
+        """Note that one redirect to the fingerprint may pass in this process and one in another process."""
         self._starts.add_many((fingerprint,))
-        # The server keeps each in some 80 bytes.
-        if len(self._starts) <= _MOST_OWED:
-            self._owed_starts.append(fingerprint)
-        if not self.is_away:
+        # The server stores each in about 80 bytes.
+        if len(self._starts) <= _MAX_UNSENT:
+            self._unsent_starts.append(fingerprint)
+        if not self.is_offline:
             try:
-                self._tell_starts()
+                self._send_starts()
             except StoreError as error:
-                self._lose(error)
+                self._go_offline(error)
 
     def take_start(self, fingerprint: bytes) -> bool:
-        """Whether a redirect to the fingerprint may pass; it has passed then."""
+        """Whether a redirect to the fingerprint may pass; the next one may not."""
         if self._starts.was_taken(fingerprint):
             return False
         is_own = self._starts.take(fingerprint)
-        if not self.is_away:
+        if not self.is_offline:
             try:
                 return self.shared.take_start(fingerprint) or is_own
             except StoreError as error:
-                self._lose(error)
+                self._go_offline(error)
         return is_own
 
     def take_asked_again(self) -> list[bytes]:
-        """Those that were new since the last call, and that may have been asked for before by this job.
+        """Fingerprints that were new since the last call but may have been requested before by this job.
 
-        They are those of :meth:`SharedBloomFilter.take_asked_again`, and all that were new while the server was away.
+        These are the fingerprints of :meth:`SharedBloomFilter.take_asked_again` and all that were new while the server
+        was unavailable.
         """
-        away, self._asked_away = self._asked_away, []
-        return away + self.shared.take_asked_again()
+        new_offline, self._new_offline = self._new_offline, []
+        return new_offline + self.shared.take_asked_again()
 
     def __contains__(self, fingerprint: bytes) -> bool:
-        if not self.is_away:
+        if not self.is_offline:
             try:
-                return fingerprint in self.shared or (self._goes_by_own and fingerprint in self._own)
+                return fingerprint in self.shared or (self._uses_local and fingerprint in self._local)
             except StoreError as error:
-                self._lose(error)
-        if fingerprint in self._to_forget or fingerprint in self._lent_to_forget:
+                self._go_offline(error)
+        if fingerprint in self._to_forget or fingerprint in self._forgetting:
             return False
-        return fingerprint in self._own
+        return fingerprint in self._local
 
     def forget(self, fingerprints: Iterable[bytes]) -> None:
-        """Let each be new once more, as :meth:`SharedBloomFilter.forget`, from the next :meth:`tick` on."""
+        """Make each fingerprint new again, as :meth:`SharedBloomFilter.forget` does, at the next :meth:`tick`."""
         self._to_forget.update(dict.fromkeys(fingerprints))
 
     def tick(self) -> None:
-        """Keep the lease and tell what is owed while the server answers; try it while it does not."""
-        if self._attempt is not None:
-            if not self._attempt.done():
+        """Do the regular work on the worker: renew the lease, send changes, and reconnect to the server."""
+        if self._job is not None:
+            if not self._job.done():
                 return
-            self._settle(self._attempt)
-            self._attempt = None
-        if self.is_away:
+            self._finish_job(self._job)
+            self._job = None
+        if self.is_offline:
             if not self._guard.open:
-                self._lent, self._owed = self._owed, []
-                self._lent_to_forget, self._to_forget = self._to_forget, {}
-                self._attempt = self._submit(self._pay, self._lent, self._lent_to_forget)
+                self._sending, self._unsent = self._unsent, []
+                self._forgetting, self._to_forget = self._to_forget, {}
+                self._job = self._submit(self._send, self._sending, self._forgetting)
         elif self._to_forget:
-            self._lent_to_forget, self._to_forget = self._to_forget, {}
-            self._attempt = self._submit(self.shared.forget, self._lent_to_forget)
+            self._forgetting, self._to_forget = self._to_forget, {}
+            self._job = self._submit(self.shared.forget, self._forgetting)
         elif self.shared.wants_renewal:
-            self._attempt = self._submit(self.shared.renew)
+            self._job = self._submit(self.shared.renew)
         elif time.monotonic() - self._refreshed > self._refresh_s:
             self._refreshed = time.monotonic()
-            self._attempt = self._submit(self.shared.describe)
+            self._job = self._submit(self.shared.describe)
 
     def clear(self, *, of_all: bool = False) -> None:
-        """Forget what this process asked, and leave; the last one to leave deletes the shared filter.
+        """Forget the requests of this process and detach; the last process to detach deletes the shared filter.
 
-        With ``of_all`` any does, and the others begin it anew.
+        With ``of_all`` this process deletes it even if others use it, and they recreate it.
         """
-        self._own = GrowingBloomFilter(self.shared.capacity, self.shared.error_rate)
-        self._owed, self._lent = [], []
-        self._starts, self._owed_starts = Forgotten(), []
-        self._to_forget, self._lent_to_forget = {}, {}
+        self._local = GrowingBloomFilter(self.shared.capacity, self.shared.error_rate)
+        self._unsent, self._sending = [], []
+        self._starts, self._unsent_starts = Forgotten(), []
+        self._to_forget, self._forgetting = {}, {}
         self.shared.describe()
         self.shared.detach(delete=True, of_all=of_all)
 
     def leave(self, *, delete: bool, cut: bool = False) -> None:
-        """Tell what is owed and leave as :meth:`SharedBloomFilter.detach`; on the worker. May raise StoreError."""
-        owed, to_forget = self._lent + self._owed, self._lent_to_forget | self._to_forget
-        if owed or self.is_away:
-            self._pay(owed, to_forget)
+        """Send all changes and detach as :meth:`SharedBloomFilter.detach` does. For the worker; may raise StoreError."""
+        unsent, to_forget = self._sending + self._unsent, self._forgetting | self._to_forget
+        if unsent or self.is_offline:
+            self._send(unsent, to_forget)
         elif to_forget:
             self.shared.forget(to_forget)
-        self._owed, self._lent = [], []
-        self._to_forget, self._lent_to_forget = {}, {}
+        self._unsent, self._sending = [], []
+        self._to_forget, self._forgetting = {}, {}
         self.shared.describe()
         self.shared.detach(delete=delete, cut=cut)
 
     @property
-    def _goes_by_own(self) -> bool:
-        return self._outlives_store and self.shared.times_lost > 0
+    def _uses_local(self) -> bool:
+        return self._survives_loss and self.shared.times_lost > 0
 
-    def _tell_starts(self) -> None:
-        self.shared.note_starts(self._owed_starts)
-        self._owed_starts = []
+    def _send_starts(self) -> None:
+        self.shared.note_starts(self._unsent_starts)
+        self._unsent_starts = []
 
-    def _pay(self, owed: list[bytes], to_forget: Iterable[bytes]) -> None:
+    def _send(self, unsent: list[bytes], to_forget: Iterable[bytes]) -> None:
         self.shared.attach()
-        # First, or another process could find them recorded by then, and its redirect would not pass.
-        self.shared.note_starts(tuple(self._owed_starts))
-        self.shared.add_many(owed)
+        # Send the starts first. Otherwise another process could find the fingerprints recorded and filter a redirect.
+        self.shared.note_starts(tuple(self._unsent_starts))
+        self.shared.add_many(unsent)
         self.shared.forget(to_forget)
 
-    def _lose(self, error: StoreError) -> None:
-        self.is_away = True
+    def _go_offline(self, error: StoreError) -> None:
+        self.is_offline = True
         self._guard.failed(error)
 
-    def _settle(self, attempt: Future[Any]) -> None:
-        error = attempt.exception()
+    def _finish_job(self, job: Future[Any]) -> None:
+        error = job.exception()
         if error is not None:
-            self._owed = self._lent + self._owed
-            self._to_forget = self._lent_to_forget | self._to_forget
-        self._lent, self._lent_to_forget = [], {}
+            self._unsent = self._sending + self._unsent
+            self._to_forget = self._forgetting | self._to_forget
+        self._sending, self._forgetting = [], {}
         if error is not None:
-            self.is_away = True
+            self.is_offline = True
             self._guard.failed(error)
-        elif self.is_away and len(self._owed) <= _AT_ONCE:
-            self._come_back()
+        elif self.is_offline and len(self._unsent) <= _MAX_SENT_BY_CALLER:
+            self._go_online()
 
-    def _come_back(self) -> None:
-        # A busy crawl has found something new since; told by the worker, that would go on without end.
+    def _go_online(self) -> None:
+        # While the worker sends, a busy crawl adds new fingerprints, so the last ones are sent here.
         try:
-            self._tell_starts()
-            self.shared.add_many(self._owed)
+            self._send_starts()
+            self.shared.add_many(self._unsent)
         except StoreError as error:
             self._guard.failed(error)
             return
-        self._owed = []
-        self.is_away = False
+        self._unsent = []
+        self.is_offline = False
         self._guard.worked(has_written=True)

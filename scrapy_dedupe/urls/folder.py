@@ -1,30 +1,29 @@
-"""What a URL filter keeps in a job's folder, and which of it counts after a clean stop and after a kill.
+"""The files of a URL filter in a job's folder, and which of them count after a clean stop and after a kill.
 
-A clean stop and a kill leave different things behind. After a clean stop Scrapy's own queue is on disk, so
-everything that was ever enqueued counts as seen. After a kill the queue may be gone, so only requests count as
-seen that were *done*, whose callback has ended, and whose page brought nothing new. Pages that brought something
-new are asked again and show the way to what was lost (:mod:`~scrapy_dedupe.urls.done`). A kill therefore costs
-requests that are made twice, never a page that nobody asks for. A disk that refuses to take something makes any
-stop a cut one, since Scrapy's queue on the same disk may lack requests too.
+After a clean stop Scrapy's queue is on disk, so all requests that were ever enqueued count as seen. After a kill the
+queue may be lost, so only done leaves count as seen: requests whose callback has ended and whose page found no new
+request. Pages that found new requests are requested again and lead to the lost ones (:mod:`~scrapy_dedupe.urls.done`).
+A kill therefore costs repeated requests, but no page is lost. If the disk refuses a write, the stop counts as
+unclean, since Scrapy's queue on the same disk may lack requests too.
 
 **The files**::
 
-    urls.bloom      the snapshot (urls/snapshot.py), there between a clean stop and the next start alone
-    urls.done       journal of requests that are done and brought nothing new: what a kill leaves
-    urls.seen       journal of all that counts as seen; the filter can be made anew from it, and exported
-    urls.forgotten  journal of what may be asked for once more (urls/forgotten.py)
-    urls.started    journal of start requests: in each run one redirect to each of them passes
+    urls.bloom      the snapshot (urls/snapshot.py); exists only from a clean stop until the next start
+    urls.done       journal of done leaves; used after a kill
+    urls.seen       journal of all seen fingerprints; the filter can be rebuilt and exported from it
+    urls.forgotten  journal of fingerprints that may be requested again once (urls/forgotten.py)
+    urls.started    journal of start requests; in each run one redirect to each of them passes
     urls.sqlite     the exact set, with DEDUPE_URL_CONFIRM (urls/exact.py)
 
-The format of the four journals is that of :mod:`~scrapy_dedupe.urls.journal`.
+The format of the four journals is described in :mod:`~scrapy_dedupe.urls.journal`.
 
-**Which stop it was.** The snapshot is written at a clean stop alone and is removed by the next run once it is
-read, before that run records anything. So at the start of a run: a snapshot means a clean stop; a journal of done
-requests without one means a kill; neither means a new job. After a kill ``urls.seen`` begins anew with what
-``urls.done`` holds.
+**How the last run stopped.** The snapshot is written only at a clean stop. The next run removes it after reading it
+and before recording anything. So if there is a snapshot, the last stop was clean; if there is a journal of
+done requests without a snapshot, the run was killed; if there is neither, the job is new. After a kill ``urls.seen``
+is replaced by the content of ``urls.done``.
 
-Scrapy's own file, ``requests.seen``, is taken over by a new job's folder. It says what was enqueued, not what was
-done, so it goes into the filter and not into the journal of done requests.
+In a new job the fingerprints of Scrapy's own file, ``requests.seen``, are imported. It lists enqueued requests, not
+done ones, so its fingerprints are added to the filter but not to the journal of done requests.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ STARTED_NAME = "urls.started"
 EXACT_NAME = "urls.sqlite"
 SCRAPY_QUEUE_NAME = "requests.queue"
 
-SEEN = Kind(b"sd-seen\n", "journal of seen requests", "this run will count as cut")
-FORGOTTEN = Kind(b"sd-forg\n", "journal of forgotten requests", "this run will count as cut")
-STARTED = Kind(b"sd-star\n", "journal of start requests", "this run will count as cut")
+SEEN = Kind(b"sd-seen\n", "journal of seen requests", "this run will count as unclean")
+FORGOTTEN = Kind(b"sd-forg\n", "journal of forgotten requests", "this run will count as unclean")
+STARTED = Kind(b"sd-star\n", "journal of start requests", "this run will count as unclean")
 
 _PART = 10_000
 
@@ -65,7 +64,7 @@ LocalFilter: TypeAlias = GrowingBloomFilter | ConfirmedBloomFilter
 
 
 class LastStop(Enum):
-    """How the run before this one ended."""
+    """How the previous run ended: not at all (a new job), cleanly, or not cleanly."""
 
     NONE = "none"
     CLEAN = "clean"
@@ -74,11 +73,11 @@ class LastStop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A filter as a run finds it.
+    """The result of opening the folder at the start of a run.
 
-    ``taken_over`` is the number of fingerprints from Scrapy's own file, ``cut_bytes`` the size of a torn end
-    of the journal of done requests. ``notes`` and ``warnings`` are sentences for the log. ``starts`` are the start
-    requests of earlier runs.
+    ``taken_over`` is the number of fingerprints imported from Scrapy's own file, ``cut_bytes`` the size of an
+    incomplete write that was removed from the end of the journal of done requests. ``starts`` are the start requests
+    of earlier runs. ``notes`` and ``warnings`` are sentences for the log.
     """
 
     filter: LocalFilter
@@ -92,12 +91,11 @@ class Opened:
 
 
 class FilterFolder:
-    """The files of one job. One process at a time: the journals are locked while they are open.
+    """The files of one job. The journals are locked while they are open, so only one process can use them.
 
-    ``folder`` is made when needed; ``fingerprinter`` is the import path of the class that makes the
-    fingerprints; ``scrapy_file`` is where Scrapy's own filter would have left its fingerprints, and
-    ``scrapy_queue`` where its scheduler keeps its queue. With ``confirm`` the filter is one that confirms its
-    hits; ``on_error`` is told what its exact set cannot answer.
+    ``folder`` is created when needed. ``fingerprinter`` is the import path of the class that makes the fingerprints.
+    ``scrapy_file`` is the path of the file of Scrapy's own filter, ``scrapy_queue`` that of the scheduler's queue.
+    With ``confirm`` the hits of the filter are confirmed in an exact set, whose errors are passed to ``on_error``.
     """
 
     def __init__(
@@ -122,8 +120,8 @@ class FilterFolder:
         self._forgotten_log = Journal(folder / FORGOTTEN_NAME, fingerprinter, FORGOTTEN)
         self._started = Journal(folder / STARTED_NAME, fingerprinter, STARTED)
         self._forgotten = Forgotten()
-        # Sizes at the start of the run.
-        self._done_before = self._noted_before = 0
+        # Sizes of the journals at the start of the run.
+        self._done_before = self._forgotten_before = 0
         self._exact: ExactSet | None = None
 
     @classmethod
@@ -147,28 +145,31 @@ class FilterFolder:
 
     @property
     def last_stop(self) -> LastStop:
-        """How the last run ended, as the files say; they are not opened."""
+        """How the last run ended. Only looks at which files exist."""
         if self.snapshot.exists():
             return LastStop.CLEAN
         done = self._done.path
         return LastStop.CUT if done.exists() and done.stat().st_size else LastStop.NONE
 
     def check_heads(self) -> None:
-        """Read the heads of the journals, without a lock. Raises :class:`~scrapy_dedupe.errors.StoreRefused`."""
+        """Check the headers of the journals without locking them.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused`.
+        """
         for journal in self._journals:
             journal.check_head()
 
     def set_queue_aside(self) -> Path | None:
-        """After a kill, and before the scheduler opens it, give Scrapy's queue another name; that name.
+        """Rename Scrapy's queue after a kill and return its new path; None if there was nothing to rename.
 
-        Raises what :meth:`open` raises.
+        Must be called before the scheduler opens the queue. Raises the same exceptions as :meth:`open`.
         """
         queue = self.scrapy_queue
         if queue is None or not queue.exists() or self.last_stop is not LastStop.CUT:
             return None
         try:
             self._done.lock()
-            # A file that was just made is that of a new job.
+            # An empty journal belongs to a new job.
             return None if self._done.is_new() else set_aside(queue)
         except OSError as exc:
             raise self.unusable(exc) from exc
@@ -176,12 +177,13 @@ class FilterFolder:
             self._done.close()
 
     def open(self, capacity: int, error_rate: float) -> Opened:
-        """The filter of the last run, or a new one with these parameters; from here on this run owns it.
+        """Open the filter of the last run, or create one with these parameters, and lock it.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreRefused` when a file is damaged, is not Scrapy's, or was made with another
-        fingerprinter, or with another error rate and cannot be made anew;
-        :class:`~scrapy_dedupe.errors.StoreUnavailable` when it cannot be read or written;
-        :class:`~scrapy_dedupe.errors.ArchiveError` when another process has it open. The snapshot is left then.
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused` if a file is damaged, has an unknown format or another
+        fingerprinter, or if it has another error rate and cannot be rebuilt;
+        :class:`~scrapy_dedupe.errors.StoreUnavailable` if a file cannot be read or written;
+        :class:`~scrapy_dedupe.errors.ArchiveError` if another process has the filter open. In these cases the
+        snapshot is kept.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -200,34 +202,35 @@ class FilterFolder:
         return StoreUnavailable(f"The URL filter in {self.folder} cannot be used: {reason}. {remedy}")
 
     def record_seen(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints that the filter found new; as :meth:`Journal.append`."""
+        """Append fingerprints that were new to the filter; see :meth:`Journal.append`."""
         self._seen.append(fingerprints)
 
     def record_done(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints of requests that are done and brought nothing new; as :meth:`Journal.append`."""
+        """Append fingerprints of done leaves; see :meth:`Journal.append`."""
         self._done.append(fingerprints)
 
     def record_failed(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints that the next run may ask for once more; as :meth:`Journal.append`."""
+        """Append fingerprints that the next run may request again; see :meth:`Journal.append`."""
         self._forgotten_log.append(fingerprints)
 
     def record_starts(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints that start requests recorded; as :meth:`Journal.append`."""
+        """Append fingerprints of start requests; see :meth:`Journal.append`."""
         self._started.append(fingerprints)
 
     def close(self, filter_: LocalFilter) -> None:
-        """End the run cleanly: write the snapshot and give the folder back. Safe to repeat.
+        """End the run cleanly: write the snapshot and unlock the files. Can be called repeatedly.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when something of this run is not on disk; the next
-        run then goes by the journal of done requests.
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if any data of this run could not be written. The next
+        run then uses the journal of done requests, as after a kill.
         """
         if not self._done.is_open:
             return
         try:
             if any(journal.is_broken for journal in self._journals):
-                raise OSError("the disk did not take all of it during the run")
-            # A kill before the snapshot is there leaves it forgotten, one after that makes one request more.
-            self._leave_out_taken(self._done, self._done_before)
+                raise OSError("a write failed during the run")
+            # After a kill before the snapshot is written, these pages stay forgotten; after a later kill they are
+            # requested one more time.
+            self._drop_requested_again(self._done, self._done_before)
             count = None
             if self._exact is not None:
                 self._exact.close()
@@ -240,35 +243,35 @@ class FilterFolder:
             ).write(self.snapshot)
         except (OSError, StoreError) as exc:
             raise StoreUnavailable(
-                f"The URL filter could not be saved to {self.snapshot}: {exc}. The next run counts this one as cut "
-                "and asks again for pages that were not done or that brought new links. Make room on the disk."
+                f"The URL filter could not be saved to {self.snapshot}: {exc}. The next run treats this one as "
+                "unclean: it requests pages again that were not done or had new links. Free disk space."
             ) from exc
         else:
-            self._leave_out_forgotten()
+            self._shorten_forgotten_log()
         finally:
             self.abandon()
 
-    def give_back(self, opened: Opened) -> None:
-        """End a run that came to nothing and recorded nothing: the next one finds what this one found.
+    def undo_open(self, opened: Opened) -> None:
+        """Restore the state before :meth:`open`, after a start that failed and recorded nothing.
 
-        Raises what :meth:`close` raises.
+        Raises the same exceptions as :meth:`close`.
         """
         if opened.last_stop is LastStop.CLEAN:
             self.close(opened.filter)
             return
         if opened.last_stop is LastStop.NONE:
-            # Its head says that there was a run.
-            self._done.unmake()
+            # A journal with a header would count as an unclean run.
+            self._done.truncate()
         self.abandon()
 
     def clear(self) -> None:
-        """Forget everything in the journals; the exact set is cleared by who adds to it."""
+        """Clear the journals. The caller clears the exact set, on the thread that adds to it."""
         self._forgotten = Forgotten()
         for journal in self._journals:
             journal.clear()
 
     def abandon(self) -> None:
-        """Give the folder back as a kill would leave it."""
+        """Unlock the files without a snapshot, as after a kill."""
         for journal in self._journals:
             journal.close()
         exact, self._exact = self._exact, None
@@ -289,25 +292,25 @@ class FilterFolder:
     def _open_clean(self, capacity: int, error_rate: float) -> Opened:
         snapshot = FilterSnapshot.read(self.snapshot, self.fingerprinter)
         bloom, notes = snapshot.filter, []
-        # First, since what lies behind these sizes never came to count.
+        # Open the journals first: data after these sizes was never committed and must be removed.
         cut = self._done.open(snapshot.done_bytes)
         self._seen.open(snapshot.seen_bytes)
         if bloom.error_rate != error_rate:
-            bloom = self._made_anew(snapshot, capacity, error_rate)
+            bloom = self._rebuilt(snapshot, capacity, error_rate)
             notes.append(
-                f"The URL filter in {self.snapshot} was made with an error rate of {snapshot.filter.error_rate!r}, "
-                f"the setting DEDUPE_URL_ERROR_RATE is {error_rate!r}: it was made anew from {self._seen.path}."
+                f"The URL filter in {self.snapshot} has an error rate of {snapshot.filter.error_rate!r}, but the "
+                f"setting DEDUPE_URL_ERROR_RATE is {error_rate!r}. It was rebuilt from {self._seen.path}."
             )
         elif bloom.capacity != capacity:
             notes.append(
-                f"The URL filter in {self.snapshot} was made for {bloom.capacity:,} fingerprints, now "
-                f"{capacity:,} are asked for. It keeps its size, and grows when it is full."
+                f"The URL filter in {self.snapshot} has a capacity of {bloom.capacity:,} fingerprints, but this run "
+                f"is configured for {capacity:,}. It keeps its capacity and grows when it is full."
             )
         self._read_forgotten()
         self._started.open()
         starts = Forgotten(self._started.fingerprints())
-        filter_ = self._confirming(bloom, snapshot.exact, notes)
-        # From the next line on a kill counts as one. Nothing was recorded until here.
+        filter_ = self._with_exact_set(bloom, snapshot.exact, notes)
+        # Without the snapshot the run counts as unclean if it is killed. Nothing has been recorded before this line.
         self.snapshot.unlink()
         sync_folder(self.folder)
         return Opened(filter_, LastStop.CLEAN, 0, cut, tuple(notes), self._forgotten, starts)
@@ -328,11 +331,11 @@ class FilterFolder:
                 damaged_at = unread_from(file)
             if damaged_at is not None:
                 warnings.append(
-                    f"{self.scrapy_file} is torn or damaged at byte {damaged_at:,}. The rest of the file was not taken "
-                    "over, and its pages are requested again."
+                    f"{self.scrapy_file} is truncated or damaged at byte {damaged_at:,}. The rest of the file was not "
+                    "imported, so its pages are requested again."
                 )
-        filter_ = self._confirming(bloom, None)
-        # Last, since a journal of done requests without a snapshot says that a run was cut.
+        filter_ = self._with_exact_set(bloom, None)
+        # Create this journal last: without a snapshot it means that a run was killed.
         self._done.open()
         self._done_before = self._done.size_bytes
         return Opened(filter_, LastStop.NONE, taken_over, forgotten=self._forgotten, warnings=tuple(warnings))
@@ -344,14 +347,17 @@ class FilterFolder:
             bloom.add(fingerprint)
         self._seen.open()
         self._seen.copy_from(self._done)
-        # Its start requests are made again.
+        # This run makes the start requests again.
         self._started.open()
         self._started.clear()
         self._read_forgotten()
-        return Opened(self._confirming(bloom, None), LastStop.CUT, 0, cut, forgotten=self._forgotten)
+        return Opened(self._with_exact_set(bloom, None), LastStop.CUT, 0, cut, forgotten=self._forgotten)
 
-    def _made_anew(self, snapshot: FilterSnapshot, capacity: int, error_rate: float) -> GrowingBloomFilter:
-        """The filter with another error rate, from the journal of seen requests, if that has all of them."""
+    def _rebuilt(self, snapshot: FilterSnapshot, capacity: int, error_rate: float) -> GrowingBloomFilter:
+        """The filter rebuilt with another error rate from the journal of seen requests.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused` if the journal lacks fingerprints of the filter.
+        """
         stored = snapshot.filter
         bloom = GrowingBloomFilter(max(capacity, stored.capacity), error_rate)
         listed = 0
@@ -360,32 +366,32 @@ class FilterFolder:
             listed += 1
         if listed < len(stored):
             raise StoreRefused(
-                f"The URL filter {self.snapshot} was made with an error rate of {stored.error_rate!r}, the setting "
-                f"DEDUPE_URL_ERROR_RATE is {error_rate!r}, and {self._seen.path} lists {listed:,} of its "
-                f"{len(stored):,} fingerprints, too few to make it anew. Use {stored.error_rate!r}, or another JOBDIR."
+                f"The URL filter {self.snapshot} has an error rate of {stored.error_rate!r}, but the setting "
+                f"DEDUPE_URL_ERROR_RATE is {error_rate!r}. It cannot be rebuilt, because {self._seen.path} lists only "
+                f"{listed:,} of its {len(stored):,} fingerprints. Use {stored.error_rate!r}, or another JOBDIR."
             )
         return bloom
 
-    def _confirming(
+    def _with_exact_set(
         self, bloom: GrowingBloomFilter, count: int | None, notes: list[str] | None = None
     ) -> LocalFilter:
-        """The filter with its exact set, if one is wanted; ``count`` is what that held at a clean stop."""
+        """The filter with its exact set if ``confirm`` is set; ``count`` is the size of the set at a clean stop."""
         if not self.confirm:
             return bloom
         path = self.folder / EXACT_NAME
-        # After a cut stop the file may be anything, and is not looked at.
-        self._exact = exact = ExactSet.open(path, self.fingerprinter, anew=count is None)
+        # After an unclean stop the file is not trusted.
+        self._exact = exact = ExactSet.open(path, self.fingerprinter, recreate=count is None)
         if count is None or exact.count != count:
             if count is not None:
                 exact.close()
-                self._exact = exact = ExactSet.open(path, self.fingerprinter, anew=True)
+                self._exact = exact = ExactSet.open(path, self.fingerprinter, recreate=True)
             exact.add_all(self._seen.fingerprints())
             missing = len(bloom) - len(exact)
             if notes is not None:
                 notes.append(
-                    f"The exact set {path} was made anew from {self._seen.path}."
+                    f"The exact set {path} was rebuilt from {self._seen.path}."
                     + (
-                        f" It lacks {missing:,} fingerprints, which are asked for again."
+                        f" It lacks {missing:,} fingerprints, which are requested again."
                         if missing > 0
                         else ""
                     )
@@ -394,23 +400,23 @@ class FilterFolder:
 
     def _read_forgotten(self) -> None:
         self._forgotten_log.open()
-        self._done_before, self._noted_before = self._done.size_bytes, self._forgotten_log.size_bytes
+        self._done_before, self._forgotten_before = self._done.size_bytes, self._forgotten_log.size_bytes
         self._forgotten = Forgotten(self._forgotten_log.fingerprints())
 
-    def _leave_out_forgotten(self) -> None:
+    def _shorten_forgotten_log(self) -> None:
         try:
-            self._leave_out_taken(self._forgotten_log, self._noted_before)
+            self._drop_requested_again(self._forgotten_log, self._forgotten_before)
         except (OSError, StoreError) as exc:
             raise StoreUnavailable(
-                f"The URL filter is saved, but {self._forgotten_log.path} does not take what was asked for again: {exc}. "
-                "The next run asks for it once more. Make room on the disk."
+                f"The URL filter was saved, but {self._forgotten_log.path} cannot be written: {exc}. The next run "
+                "requests some pages again. Free disk space."
             ) from exc
 
-    def _leave_out_taken(self, journal: Journal, size_before: int) -> None:
-        """Leave out what was asked for again in this run; what was done or failed in it stays.
+    def _drop_requested_again(self, journal: Journal, size_before: int) -> None:
+        """Remove fingerprints of earlier runs that were requested again in this run from the journal.
 
-        A page that is asked for again is not done, whatever an earlier run said of it: the next run may be cut
-        before it is fetched.
+        Fingerprints that were added in this run stay. A page that is requested again is not done, even if an earlier
+        run recorded it as done: the next run may be killed before the page is fetched.
         """
         if self._forgotten.has_taken:
             journal.rewrite(
@@ -421,10 +427,10 @@ class FilterFolder:
 
 
 def set_aside(queue: Path) -> Path:
-    """Give Scrapy's queue, which a kill may have torn, another name; that name.
+    """Rename Scrapy's queue, which a kill may have damaged, and return its new path.
 
-    Scrapy tries to read torn files without end. What was in them is found again from the start requests on.
-    Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`.
+    Scrapy would try to read a damaged queue in an endless loop. The requests in it are found again from the start
+    requests. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`.
     """
     number = 1
     while (aside := queue.with_name(f"{queue.name}.cut-{number}")).exists():
@@ -433,7 +439,7 @@ def set_aside(queue: Path) -> Path:
         return queue.rename(aside)
     except OSError as exc:
         raise StoreUnavailable(
-            f"Scrapy's queue {queue} may be torn by a kill and could not be set aside: {exc}. Move it away."
+            f"Scrapy's queue {queue} may be damaged by a kill and could not be renamed: {exc}. Move it away."
         ) from exc
 
 

@@ -1,8 +1,8 @@
-"""A file of fingerprints that grows: those of a job are described in :mod:`~scrapy_dedupe.urls.folder`.
+"""An append-only file of fingerprints. The journals of a job are described in :mod:`~scrapy_dedupe.urls.folder`.
 
 All numbers are little-endian, except as noted::
 
-    magic        8 bytes   "sd-", four letters that tell what the file lists, and a line feed
+    magic        8 bytes   "sd-", four letters for the kind of the journal, and a line feed
     version      2 bytes   1
     name size    2 bytes
     name                   import path of the fingerprinter class, UTF-8
@@ -12,7 +12,7 @@ All numbers are little-endian, except as noted::
         checksum 4 bytes   CRC-32 of the records
         records            each the size of a fingerprint (2 bytes, big-endian) and the fingerprint
 
-What follows the last whole block is a torn write: it is cut off when the file is opened.
+Data after the last complete block is an interrupted write. It is removed when the file is opened.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _PART = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a journal lists: its magic, its name for messages, and what it means if it does not take more."""
+    """A kind of journal. ``name`` is for messages; ``loss`` describes the consequence of a failed write."""
 
     magic: bytes
-    what: str
+    name: str
     loss: str
 
 
 DONE = Kind(
     b"sd-done\n",
     "journal of done requests",
-    "the requests that are done from now on may be made again by the next run",
+    "the next run may repeat requests that are done from now on",
 )
 
 
 class Journal:
-    """Fingerprints of requests, appended in blocks."""
+    """A file of fingerprints, which are appended in blocks."""
 
     def __init__(self, path: Path, fingerprinter: str, kind: Kind = DONE) -> None:
         self.path = path
@@ -80,13 +80,16 @@ class Journal:
         return self._fd is not None
 
     def lock(self) -> None:
-        """Open the file, an empty one where there is none, and keep other processes out."""
+        """Open the file, create it if it does not exist, and lock it.
+
+        Raises :class:`~scrapy_dedupe.errors.ArchiveError` if another process has locked it.
+        """
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         if fcntl is None:
             return
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have put another file in its place meanwhile, and has that one locked.
+            # Another process may have replaced the file meanwhile and locked the new one.
             if not os.path.samestat(os.fstat(self._fd), self.path.stat()):
                 raise BlockingIOError
         except BlockingIOError:
@@ -96,10 +99,10 @@ class Journal:
             ) from None
 
     def open(self, known_bytes: int | None = None) -> int:
-        """Check the locked file and cut off a torn end; returns the bytes that were cut.
+        """Check the locked file, remove an interrupted write at its end, and return the number of removed bytes.
 
-        A file that had the size ``known_bytes`` at a clean stop is not read through; what was written behind that
-        never came to count, and is cut off too.
+        If ``known_bytes``, its size at a clean stop, is given, the blocks are not read. Data after that size was never
+        committed and is removed.
         """
         assert self._fd is not None
         self.is_broken = False
@@ -120,9 +123,9 @@ class Journal:
         return size - self.size_bytes
 
     def check_head(self) -> None:
-        """See whether the file is one that :meth:`open` takes; it need not be there, and is not locked.
+        """Check the header of the file, if it exists, without locking it.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreRefused`.
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused` if :meth:`open` would refuse the file.
         """
         try:
             self._fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
@@ -135,20 +138,20 @@ class Journal:
             self.close()
 
     def is_new(self) -> bool:
-        """Whether the locked file was just made, now or by a run that was killed while it made it."""
+        """Whether the locked file has no complete header: it was just created, or a run was killed while creating it."""
         start = self._read(len(self._head), 0)
         return len(start) < len(self._head) and self._head.startswith(start)
 
     def fingerprints(self) -> Iterator[bytes]:
-        """Every fingerprint, in the order in which they were appended."""
+        """All fingerprints in the order in which they were appended."""
         for _, records in self._blocks():
             yield from read_records(records)
 
     def append(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints. They survive a kill of the process from here on.
+        """Append fingerprints. When this returns, they survive a kill of the process.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` when the disk does not take them; what was
-        appended before stays whole, and later calls do nothing.
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if they cannot be written. Fingerprints that were
+        appended before stay intact, and later calls do nothing.
         """
         if self._fd is None or self.is_broken:
             return
@@ -160,16 +163,16 @@ class Journal:
             self._write(blocks, self.size_bytes)
         except OSError as exc:
             self.is_broken = True
-            # A part of a block may be written; even a full disk allows to take it away.
+            # Remove a partially written block; this works even on a full disk.
             os.ftruncate(self._fd, self.size_bytes)
             raise StoreUnavailable(
-                f"The URL filter's {self.kind.what} {self.path} does not take more: {exc}. The crawl goes on, but "
-                f"{self.kind.loss}, and Scrapy's own queue on this disk may lose requests. Make room on the disk."
+                f"The URL filter's {self.kind.name} {self.path} cannot be written: {exc}. The crawl continues, but "
+                f"{self.kind.loss}, and Scrapy's own queue on this disk may lose requests. Free disk space."
             ) from exc
         self.size_bytes += len(blocks)
 
     def copy_from(self, other: Journal) -> None:
-        """Hold what the open journal ``other`` holds, in place of all that was here; both were opened."""
+        """Replace the content with that of the journal ``other``. Both journals must be open."""
         self.clear()
         offset, end = len(other._head), other.size_bytes
         while offset < end:
@@ -181,55 +184,55 @@ class Journal:
             offset += len(part)
 
     def rewrite(self, kept: Iterable[bytes]) -> None:
-        """Hold *kept*, which may come from here, in place of all that was here: a kill leaves the one or the other.
+        """Replace the content with *kept*, which may be read from this journal, atomically.
 
-        Raises OSError and :class:`~scrapy_dedupe.errors.StoreUnavailable`; the open journal is as it was then.
+        Raises OSError and :class:`~scrapy_dedupe.errors.StoreUnavailable`; the journal is then unchanged.
         """
         new = Journal(self.path.with_name(f"{self.path.name}.tmp"), self.fingerprinter, self.kind)
         new.lock()
         try:
-            # Whatever a kill left there.
-            new.unmake()
+            # Remove the content that a killed process may have left.
+            new.truncate()
             new.open()
             rest = iter(kept)
             while part := list(islice(rest, _PART)):
                 new.append(part)
             new.sync()
             if fcntl is None:
-                # Windows does not give another file the name of one that is open.
+                # Windows does not replace a file that is open.
                 new.close()
                 self.close()
             new.path.replace(self.path)
             if fcntl is None:
                 self.lock()
             else:
-                # The lock goes with the file, which nobody else has had until now.
+                # The new file is already locked, and no other process has opened it.
                 self.close()
                 self._fd, new._fd = new._fd, None
             self.size_bytes = new.size_bytes
             sync_folder(self.path.parent)
         except BaseException:
             new.close()
-            # It would take room of a disk that may be full.
+            # Free its space, since the disk may be full.
             new.path.unlink(missing_ok=True)
             raise
         finally:
             new.close()
 
     def older(self, size_bytes: int) -> Iterator[tuple[bool, bytes]]:
-        """Every fingerprint, and whether it was here when the journal had this size."""
+        """All fingerprints, each with whether it was in the journal when the journal had this size."""
         for end, records in self._blocks():
             for fingerprint in read_records(records):
                 yield end <= size_bytes, fingerprint
 
     def clear(self) -> None:
-        """Forget every fingerprint."""
+        """Remove all fingerprints."""
         if self._fd is not None:
             os.ftruncate(self._fd, len(self._head))
             self.size_bytes = len(self._head)
 
-    def unmake(self) -> None:
-        """Be a file that was just made, and of which :meth:`is_new` is true."""
+    def truncate(self) -> None:
+        """Empty the file, so that :meth:`is_new` is true."""
         if self._fd is not None:
             os.ftruncate(self._fd, 0)
             self.size_bytes = 0
@@ -239,7 +242,7 @@ class Journal:
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Give the file back. Safe to repeat."""
+        """Close and unlock the file. Can be called repeatedly."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -265,8 +268,8 @@ class Journal:
         start = self._read(_START.size, 0)
         if len(start) < _START.size or not start.startswith(self.kind.magic):
             raise StoreRefused(
-                f"{self.path} is not a {self.kind.what}, or its head is damaged. Move it away (if it was the journal of "
-                "done requests, the job then starts anew), or use another JOBDIR."
+                f"{self.path} is not a {self.kind.name}, or its header is damaged. Move it away (if it is the journal "
+                "of done requests, the job then starts over), or use another JOBDIR."
             )
         _, version, name_size = _START.unpack(start)
         if version != VERSION:
@@ -275,14 +278,14 @@ class Journal:
         name, checksum = rest[:name_size], rest[name_size:]
         if len(checksum) < _CHECKSUM.size or _CHECKSUM.unpack(checksum)[0] != zlib.crc32(start + name):
             raise StoreRefused(
-                f"The head of {self.path} is damaged. Move the file away (if it was the journal of done requests, the "
-                "job then starts anew), or use another JOBDIR."
+                f"The header of {self.path} is damaged. Move the file away (if it is the journal of done requests, the "
+                "job then starts over), or use another JOBDIR."
             )
         if name.decode() != self.fingerprinter:
             raise StoreRefused(other_fingerprinter(self.path, name.decode(), self.fingerprinter))
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """End offset and records of each whole block."""
+        """End offset and records of each complete block."""
         assert self._fd is not None
         offset = len(self._head)
         while True:
@@ -300,7 +303,7 @@ class Journal:
 
     def _whole_bytes(self) -> int:
         end = len(self._head)
-        for end, _ in self._blocks():  # noqa: B007 - the last one is what is wanted
+        for end, _ in self._blocks():  # noqa: B007 - only the last end is needed
             pass
         return end
 
@@ -317,7 +320,7 @@ def read_records(records: bytes) -> Iterator[bytes]:
 
 
 def _cut_blocks(records: bytes) -> Iterator[bytes]:
-    """Blocks for the records, each of whole records and within the limit of a block."""
+    """Split the records into blocks of complete records, each within the size limit of a block."""
     start = end = 0
     while start < len(records):
         while end < len(records):
@@ -331,7 +334,7 @@ def _cut_blocks(records: bytes) -> Iterator[bytes]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename or a new name durable, where folders can be synced."""
+    """Make created and renamed files in the folder durable. Does nothing on Windows."""
     if os.name == "nt":
         return
     fd = os.open(folder, os.O_RDONLY)
@@ -343,13 +346,13 @@ def sync_folder(folder: Path) -> None:
 
 def other_version(path: Path, version: int, ours: int) -> str:
     return (
-        f"{path} has format version {version}, this version of scrapy-dedupe reads {ours}. Use the version "
+        f"{path} has format version {version}, but this version of scrapy-dedupe reads {ours}. Use the version "
         "that wrote it, or another JOBDIR."
     )
 
 
 def other_fingerprinter(path: Path, stored: str, ours: str) -> str:
     return (
-        f"The fingerprints in {path} were made by {stored}, the setting REQUEST_FINGERPRINTER_CLASS is now {ours}. "
+        f"The fingerprints in {path} were made by {stored}, but the setting REQUEST_FINGERPRINTER_CLASS is {ours}. "
         f"Use {stored}, or another JOBDIR."
     )

@@ -1,9 +1,8 @@
-"""Scrapy's own file of fingerprints, ``requests.seen``, read in both forms and written in both.
+"""Reads and writes both formats of Scrapy's own file of fingerprints, ``requests.seen``.
 
-Scrapy until 2.18 writes a line of hexadecimal digits for each fingerprint. Since 2.19 it writes the size of the
-fingerprint in two bytes, big-endian, and the fingerprint. A file may begin with lines and go on with records, since
-2.19 appends to the file of an earlier version. Fingerprints are those of enqueued requests, in the order in which they
-were made.
+Up to version 2.18 Scrapy writes a line of hexadecimal digits for each fingerprint. Since 2.19 it writes a record: the
+size of the fingerprint in two bytes, big-endian, and the fingerprint. A file may start with lines and continue with
+records, since 2.19 appends to the file of an earlier version. The file lists the enqueued requests in their order.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ if TYPE_CHECKING:
 
 _MAX_LINE_BYTES = 2 * 0xFFFF + 2
 _HEX_LINE = re.compile(rb"((?:[0-9a-fA-F]{2})+)\r?\n")
-_TORN_HEX_LINE = re.compile(rb"[0-9a-fA-F]+\r?")
-# Two printable ASCII characters give at least this number when read as a size: they are text, not a record.
-_LEAST_TEXT = 0x2020
+_PARTIAL_HEX_LINE = re.compile(rb"[0-9a-fA-F]+\r?")
+# Two printable ASCII characters read as a size give at least this number, so a larger size means text.
+_MIN_TEXT_SIZE = 0x2020
 _PART_BYTES = 1 << 16
 
 SCRAPY_NAME = "requests.seen"
 
 
 def read_requests_seen(file: BinaryIO) -> Iterator[bytes]:
-    r"""The fingerprints in an open ``requests.seen``, whichever version wrote it.
+    r"""The fingerprints in an open ``requests.seen`` of any Scrapy version.
 
-    Stops at a torn or damaged place and leaves the file there: see :func:`unread_from`.
-    Raises :class:`~scrapy_dedupe.errors.StoreRefused` for a file that begins with neither of the two forms.
+    Stops where the file is truncated or damaged and leaves the file position there; see :func:`unread_from`.
+    Raises :class:`~scrapy_dedupe.errors.StoreRefused` if the start of the file has neither of the two formats.
 
     >>> import io
     >>> list(read_requests_seen(io.BytesIO(b"0102\n0304\n" + b"\x00\x02\x05\x06" + b"\x00\x02\x07")))
@@ -43,8 +42,8 @@ def read_requests_seen(file: BinaryIO) -> Iterator[bytes]:
     file.seek(end)
     while True:
         size = int.from_bytes(file.read(2), "big")
-        # A power cut may leave zeros; no fingerprint is empty.
-        if not 0 < size < _LEAST_TEXT:
+        # A power failure may leave zeros, but no fingerprint is empty.
+        if not 0 < size < _MIN_TEXT_SIZE:
             break
         fingerprint = file.read(size)
         if len(fingerprint) < size:
@@ -52,26 +51,26 @@ def read_requests_seen(file: BinaryIO) -> Iterator[bytes]:
         yield fingerprint
         end = file.tell()
     file.seek(end)
-    if end == start and not _may_be_torn(file):
+    if end == start and not _may_be_truncated(file):
         raise StoreRefused(
             f"{getattr(file, 'name', SCRAPY_NAME)} is not a file of Scrapy's dupefilter: it has neither lines of "
-            "hexadecimal digits (Scrapy before 2.19) nor records of a size and a fingerprint. Put the right file in its "
-            "place, or move it away to begin without it."
+            "hexadecimal digits (Scrapy before 2.19) nor records of a size and a fingerprint. Replace it with the "
+            "right file, or move it away to start without it."
         )
     file.seek(end)
 
 
 def unread_from(file: BinaryIO) -> int | None:
-    """The offset of what :func:`read_requests_seen` left unread at the end of the file; None if it read all."""
+    """The offset at which :func:`read_requests_seen` stopped; None if it read the whole file."""
     end = file.tell()
     return end if file.read(1) else None
 
 
-def _may_be_torn(file: BinaryIO) -> bool:
-    """Whether the rest of a file may be the beginning of a fingerprint that was not written whole, or nothing."""
+def _may_be_truncated(file: BinaryIO) -> bool:
+    """Whether the rest of the file is empty, only zeros, or may be the start of an incomplete fingerprint."""
     rest = file.read(_MAX_LINE_BYTES)
     size = int.from_bytes(rest[:2].ljust(2, b"\0"), "big")
-    if _TORN_HEX_LINE.fullmatch(rest) or 0 < size < _LEAST_TEXT:
+    if _PARTIAL_HEX_LINE.fullmatch(rest) or 0 < size < _MIN_TEXT_SIZE:
         return True
     while rest and not any(rest):
         rest = file.read(_PART_BYTES)
@@ -79,7 +78,7 @@ def _may_be_torn(file: BinaryIO) -> bool:
 
 
 def write_requests_seen(file: BinaryIO, fingerprints: Iterable[bytes], *, as_text: bool) -> int:
-    r"""Write fingerprints as Scrapy does, as lines (``as_text``) or as records; returns how many.
+    r"""Write fingerprints as lines (``as_text``) or as records; return their number.
 
     >>> import io
     >>> file = io.BytesIO()

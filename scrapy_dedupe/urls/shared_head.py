@@ -1,6 +1,6 @@
-"""The name of a shared filter, and its head: the fields of its hash that say how it was made and what it holds.
+"""The key prefix of a shared filter and its head: the fields of its hash ``meta`` with its parameters and counts.
 
-They are described in :mod:`~scrapy_dedupe.urls.shared`.
+The fields are described in :mod:`~scrapy_dedupe.urls.shared`.
 """
 
 from __future__ import annotations
@@ -17,30 +17,33 @@ if TYPE_CHECKING:
 
 VERSION = "2"
 
-# In the order in which bloom_members.lua gives them too.
+# bloom_members.lua returns the fields in the same order.
 _FIELDS = ("version", "hash", "fingerprinter", "capacity", "error_rate", "born", "used", "full", "count",
            "forgotten")  # fmt: skip
 
 
 def name_of(key: str) -> str:
-    """What the keys of the filter begin with. Raises :class:`~scrapy_dedupe.errors.SettingError`."""
+    """The prefix of the filter's keys in Redis.
+
+    Raises :class:`~scrapy_dedupe.errors.SettingError` if ``key`` is empty or has braces.
+    """
     if not key or "{" in key or "}" in key:
         raise SettingError(f"The name of a shared URL filter is {key!r}; it must be text without braces.")
     return f"dedupe:urls:{VERSION}:{{{key}}}"
 
 
 def read_head(redis: Redis, meta: str) -> dict[str, str]:
-    """The head without the calls; empty where there is no filter."""
+    """The head of the filter; empty if there is no filter."""
     return head_of(redis.hmget(meta, list(_FIELDS)))
 
 
 def head_of(values: Iterable[str | bytes | None]) -> dict[str, str]:
-    """The head for its values, in their order; those that are not there are left out."""
+    """The head as a dictionary of its values, given in the order of the fields. Missing fields are left out."""
     return {field: text(value) for field, value in zip(_FIELDS, values, strict=True) if value is not None}
 
 
 def description(head: dict[str, str]) -> Description:
-    """What the head says of the layers."""
+    """The layers that are described by the head."""
     if not head:
         return Description()
     return describe(
@@ -52,5 +55,5 @@ def description(head: dict[str, str]) -> Description:
 
 
 def text(value: str | bytes) -> str:
-    """What a server gave, whether the client decodes answers or not."""
+    """A reply of the server as text, whether or not the client decodes replies."""
     return value if isinstance(value, str) else value.decode()

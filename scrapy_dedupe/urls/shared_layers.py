@@ -1,27 +1,26 @@
-"""The layers of a shared filter: how they are planned, and what they err.
+"""The layers of a shared filter: how they are planned, and their error rates.
 
-There are two kinds. A layer of **bits** is Bloom's filter: *k* slices of *m* bits, one bit of each slice for a
-fingerprint. A layer of **tags** is a cuckoo filter (Fan, Andersen, Kaminsky, Mitzenmacher 2014): buckets of 4
-tags of *t* bytes, and a fingerprint's tag lies in one of two buckets. In Lua each bit costs a command, or the
-part of one; a tag costs two reads and one write, whatever the error rate. Bits are smaller where much error is
-allowed, tags where it is not.
+There are two kinds. A layer of **bits** is a Bloom filter: *k* slices of *m* bits; a fingerprint sets one bit in
+each slice. A layer of **tags** is a cuckoo filter (Fan, Andersen, Kaminsky, Mitzenmacher 2014): buckets of 4 tags
+of *t* bytes; the tag of a fingerprint is in one of two buckets. In Lua each bit costs a command or a part of one; a
+tag costs two reads and one write for any error rate. Bits take less memory at high error rates, tags at low ones.
 
-The first layer holds tags if those cost at most 1.1 times the optimum of Bloom's filter, which is the case at one
-in a million (0.89 times), else bits; the others, which a filter of the right size has not, if they cost at most
-1.25 times that. *t* is the least number of bytes from 2 on that keeps the layer's share of the
-error, and the buckets are as many as are filled to 94 % at capacity. *k* is the fewest hashes up to 15 that cost
-at most 1.09 times the optimum (or the cheapest, where none does), with the narrowest slices that keep the share, as
-:func:`~scrapy_dedupe.urls.bloom.narrowest_slice` finds them.
-"The optimum" is that of error p x 0.3^i for layer *i* (from 0), whose share is 0.7 p x 0.3^i as in
+The first layer has tags if they take at most 1.1 times the optimum of a Bloom filter, which is the case at one in a
+million (0.89 times), and bits otherwise. For later layers, which a filter of the right size does not need, the
+limit is 1.25 times. *t* is the smallest number of bytes, at least 2, that keeps the layer's share of the error rate;
+the number of buckets gives a load of 94 % at capacity. *k* is the smallest number of hashes, up to 15, with a size of
+at most 1.09 times the optimum (or with the smallest size, if none is within the limit). The slices are the narrowest
+that keep the share; see :func:`~scrapy_dedupe.urls.bloom.narrowest_slice`. The optimum for layer *i* (from 0) is that
+of a Bloom filter with the error rate p x 0.3^i; the layer's share is 0.7 p x 0.3^i as in
 :mod:`~scrapy_dedupe.urls.bloom`.
 
-**Errors.** Two fingerprints whose tags agree meet if one of the two buckets of one is a given bucket of the
-other: with *N* tags and *B* buckets, a stored one agrees with a new one with probability 2 / (N B), so *n* of
-them call it seen with 1 - (1 - 2 / (N B))^n. Words are 32 bits taken modulo *B* or *m*; the slight preference
-of the low results is counted, and so is that of the tag which stands for "empty" and is stored as another one.
+**Errors.** A stored fingerprint causes a false positive if its tag equals that of the new fingerprint and it is
+in one of the two buckets of the new one. With *N* possible tags and *B* buckets the probability is 2 / (N B), so
+*n* stored fingerprints cause a false positive with probability 1 - (1 - 2 / (N B))^n. Two biases are taken into
+account: 32-bit words modulo *B* or *m* prefer low results, and the tag 0, which means "empty", is stored as 1.
 
-**Shards.** A layer larger than 16 MiB is spread over shards of at most that size, with room for four standard
-deviations in each, since fingerprints fall into them at random.
+**Shards.** A layer larger than 16 MiB is divided into shards of at most that size. Fingerprints are distributed
+randomly, so each shard has room for four standard deviations more than the mean.
 
 **Format.** A layer is a line of text: ``tags CAPACITY TAG_BYTES BUCKETS SHARDS`` or ``bits CAPACITY HASHES
 SLICE_BITS SHARDS``, where buckets and bits are those of one shard.
@@ -56,7 +55,7 @@ _MOST_TAG_BYTES = 32
 _TAGS_FACTOR = 1.1
 _LATER_TAGS_FACTOR = 1.25
 _BITS_FACTOR = 1.09
-# Far more than can be filled: the last one holds 10^12 times the first.
+# Never used up: the last layer has 10^12 times the capacity of the first.
 _PLANNED = 40
 
 
@@ -77,14 +76,14 @@ class BitLayer:
         return self.shards * ((self.hashes * self.slice_bits + 7) // 8)
 
     def fill_at(self, count: float) -> float:
-        """Share of the bits that are set after ``count`` additions, as expected."""
+        """Expected share of the bits that are set after ``count`` additions."""
         return slice_error(self.slice_bits, count / self.shards, _WORD_BITS)
 
     def error_at(self, count: float) -> float:
-        """Probability that a fingerprint which was not added is found, after ``count`` additions."""
+        """Probability of a false positive after ``count`` additions."""
         return self.fill_at(count) ** self.hashes
 
-    def lost_by(self, count: int) -> float:
+    def expected_lost(self, count: int) -> float:
         """Sum of :meth:`error_at` over the additions 0 to ``count`` - 1."""
         return sum_over(self.error_at, count)
 
@@ -106,19 +105,19 @@ class TagLayer:
         return self.shards * self.buckets * SLOTS * self.tag_bytes
 
     def fill_at(self, count: float) -> float:
-        """Share of the places for tags that are taken after ``count`` additions."""
+        """Share of the places for tags that are used after ``count`` additions."""
         return count / (self.shards * self.buckets * SLOTS)
 
     def error_at(self, count: float) -> float:
-        """Probability that a fingerprint which was not added is found, after ``count`` additions."""
+        """Probability of a false positive after ``count`` additions."""
         tags = 256**self.tag_bytes
-        # The tag 1 comes up twice as often as each other one, since it stands for 0 too.
+        # The tag 1 is twice as frequent as any other, since the tag 0 is stored as 1.
         same_tag = (tags + 2) / tags**2
         return -math.expm1(
             count / self.shards * math.log1p(-min(0.5, 2 * _same_word(self.buckets) * same_tag))
         )
 
-    def lost_by(self, count: int) -> float:
+    def expected_lost(self, count: int) -> float:
         """Sum of :meth:`error_at` over the additions 0 to ``count`` - 1."""
         return sum_over(self.error_at, count)
 
@@ -127,7 +126,7 @@ SharedLayer = BitLayer | TagLayer
 
 
 def parse_layer(line: str) -> SharedLayer:
-    """The layer that a line describes.
+    """The layer described by a line.
 
     >>> parse_layer("tags 1000000 3 265958 1")
     TagLayer(capacity=1000000, tag_bytes=3, buckets=265958, shards=1)
@@ -137,7 +136,7 @@ def parse_layer(line: str) -> SharedLayer:
 
 
 def plan_layer(capacity: int, error_rate: float, number: int) -> SharedLayer:
-    """Layer ``number`` (from 0) of a filter that is made for ``capacity`` fingerprints.
+    """Layer ``number`` (from 0) of a filter for ``capacity`` fingerprints.
 
     >>> plan_layer(1_000_000, 1e-6, 0), plan_layer(1_000_000, 0.01, 0)
     (TagLayer(capacity=1000000, tag_bytes=3, buckets=265958, shards=1), BitLayer(capacity=1000000, hashes=6, slice_bits=1740409, shards=1))
@@ -155,15 +154,15 @@ def plan_layer(capacity: int, error_rate: float, number: int) -> SharedLayer:
 
 @lru_cache(maxsize=16)
 def plan(capacity: int, error_rate: float) -> str:
-    """All layers that such a filter can have, a line for each."""
+    """All layers of a filter with these parameters, one per line."""
     return "\n".join(str(plan_layer(capacity, error_rate, number)) for number in range(_PLANNED))
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A shared filter as it was at one moment: ``layers`` and the fingerprints in each, oldest first.
+    """The state of a shared filter at one time: its layers and the number of fingerprints in each, oldest first.
 
-    ``forgotten`` is the number of fingerprints that count as new once more.
+    ``forgotten`` is the number of fingerprints that count as new again.
     """
 
     layers: tuple[SharedLayer, ...] = ()
@@ -172,22 +171,22 @@ class Description:
 
     @property
     def seen(self) -> int:
-        """Distinct fingerprints recorded, by all processes."""
+        """Number of distinct fingerprints recorded by all processes."""
         return sum(self.counts)
 
     @property
     def capacity(self) -> int:
-        """What the first layer holds; 0 where there is no filter."""
+        """Capacity of the first layer; 0 if there is no filter."""
         return self.layers[0].capacity if self.layers else 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the layers, once every shard was written to."""
+        """Size of the layers when every shard has been written to."""
         return sum(layer.size_bytes for layer in self.layers)
 
     @property
     def fill_ratio(self) -> float:
-        """Share of the bits that are set and of the places for tags that are taken, as expected."""
+        """Expected share of the bits that are set and of the places for tags that are used."""
         if not self.layers:
             return 0.0
         filled = (
@@ -198,7 +197,7 @@ class Description:
 
     @property
     def estimated_error(self) -> float:
-        """Probability that the next new fingerprint is called seen."""
+        """Probability that the next new fingerprint is reported as seen."""
         return abs(
             math.expm1(
                 sum(
@@ -210,7 +209,7 @@ class Description:
 
     @property
     def expected_lost(self) -> float:
-        """Expected number of new fingerprints that were called seen on the way to the present size."""
+        """Expected number of new fingerprints that were reported as seen so far."""
         return expected_lost(self.layers, self.counts)
 
 
@@ -236,23 +235,23 @@ def _bit_layer(holds: int, share: float, hashes: int) -> BitLayer:
 
 
 def _spread(holds: int, size_bytes: float) -> tuple[int, int]:
-    """Shards of a layer of ``size_bytes``, and for how many fingerprints each of them is made."""
+    """Number of shards for a layer of ``size_bytes``, and the capacity of each shard in fingerprints."""
     shards = math.ceil(size_bytes / SHARD_BYTES)
     if shards <= 1:
         return 1, holds
-    # Two percent more shards, so that the room for chance keeps them below the limit.
+    # Two percent more shards, so that they stay below the limit with the extra room for random variation.
     shards = math.ceil(1.02 * size_bytes / SHARD_BYTES)
     most = math.ceil(holds / shards)
     return shards, most + math.ceil(4 * math.sqrt(most))
 
 
 def _same_word(results: int) -> float:
-    """Probability that two words agree modulo ``results``."""
+    """Probability that two words are equal modulo ``results``."""
     each, more_often = divmod(1 << _WORD_BITS, results)
     total: int = more_often * (each + 1) ** 2 + (results - more_often) * each**2
     return total / 4.0**_WORD_BITS
 
 
 def describe(lines: Sequence[str], full: Sequence[int], count: int, forgotten: int) -> Description:
-    """A description from what the head holds: the layers in use, and how many each has."""
+    """A description from values of the head: the lines of the layers in use, and the count of each."""
     return Description(tuple(map(parse_layer, lines)), (*full, count), forgotten)

@@ -1,4 +1,4 @@
-"""The snapshot of a URL filter: its bits in one file, checked by a checksum and replaced as a whole.
+"""The snapshot of a URL filter: one file with its bits and a checksum, replaced atomically.
 
 ::
 
@@ -6,15 +6,15 @@
     version      2 bytes   2
     zero         2 bytes
     head size    4 bytes
-    head                   JSON, UTF-8, keys sorted, no spaces: capacity, error_rate, fingerprinter, exact (how many
-                           fingerprints the exact set held, null if there was none), done_bytes and seen_bytes
+    head                   JSON, UTF-8, keys sorted, no spaces: capacity, error_rate, fingerprinter, exact (number of
+                           fingerprints in the exact set, null if there was none), done_bytes and seen_bytes
                            (sizes of the two journals), layers: oldest first, each with capacity, count,
                            error_rate, hashes, slice_bits
-    bits                   of each layer, first bit lowest, padded to whole bytes
+    bits                   of each layer, least significant bit first, padded to whole bytes
     checksum     32 bytes  SHA-256 of all the above
 
-All numbers are little-endian. The file is written under another name, synced and renamed, so that it is either
-there in whole or not there. When it is there is told in :mod:`~scrapy_dedupe.urls.folder`.
+All numbers are little-endian. The file is written as a temporary file, synced and renamed, so that it is either
+complete or missing. :mod:`~scrapy_dedupe.urls.folder` describes when it exists.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, slots=True)
 class FilterSnapshot:
-    """A filter and what lay beside it at that stop. Sizes in bytes; ``exact`` is None without an exact set."""
+    """A filter at a clean stop, with the sizes of its journals and the count of its exact set (None without one)."""
 
     filter: GrowingBloomFilter
     fingerprinter: str
@@ -54,7 +54,7 @@ class FilterSnapshot:
     exact: int | None = None
 
     def write(self, path: Path) -> None:
-        """Put it in the place of what is at ``path``. Raises OSError, and leaves that as it was."""
+        """Write the snapshot to ``path`` and replace an existing file. Raises OSError; the old file is then unchanged."""
         temporary = path.with_name(path.name + ".tmp")
         try:
             with temporary.open("wb") as file:
@@ -70,10 +70,10 @@ class FilterSnapshot:
 
     @classmethod
     def read(cls, path: Path, fingerprinter: str) -> FilterSnapshot:
-        """The snapshot at ``path``.
+        """Read the snapshot at ``path``.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreRefused` when it is damaged, of another format version, or of
-        another fingerprinter; OSError when it cannot be read.
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused` if it is damaged or has another format version or
+        fingerprinter; OSError if it cannot be read.
         """
         with path.open("rb") as file:
             return cls._read(_Checked(file, path), path, fingerprinter)
@@ -102,7 +102,7 @@ class FilterSnapshot:
             )
             snapshot = cls(filter_, other, head["done_bytes"], head["seen_bytes"], head["exact"])
         except (ValueError, TypeError, KeyError, ArithmeticError, MemoryError) as exc:
-            # The checksum stands at the end, so what was read until here may be anything.
+            # The checksum at the end is not checked yet, so the data read so far may be damaged.
             raise StoreRefused(_damaged(path)) from exc
         file.check()
         if other != fingerprinter:
@@ -141,9 +141,9 @@ class FilterSnapshot:
 
 
 class _Checked:
-    """A snapshot that is read once, from its beginning to the checksum at its end, and in parts.
+    """Reads a snapshot in parts from its start to the checksum at its end.
 
-    Raises :class:`~scrapy_dedupe.errors.StoreRefused` where the file is too short.
+    Raises :class:`~scrapy_dedupe.errors.StoreRefused` if the file is too short.
     """
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
@@ -167,13 +167,13 @@ class _Checked:
             yield part
 
     def check(self) -> None:
-        """Compare the checksum, after everything before it was read."""
+        """Compare the checksum. Call this after reading everything before it."""
         if self._left or self._file.read() != self._checksum.digest():
             raise StoreRefused(_damaged(self._path))
 
 
 def _damaged(path: Path) -> str:
     return (
-        f"The URL filter {path} is damaged. Delete it to go on from {path.with_name('urls.done')} (pages that were "
-        "not done or that brought new links are then asked for again), or use another JOBDIR."
+        f"The URL filter {path} is damaged. Delete it to continue from {path.with_name('urls.done')} (pages that were "
+        "not done or had new links are then requested again), or use another JOBDIR."
     )

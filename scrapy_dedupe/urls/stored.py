@@ -1,16 +1,16 @@
-"""The URL filter of a job between two runs: asked, told to forget, exported and filled by tools.
+"""Access to the URL filter of a job between two runs, for command-line tools.
 
-The files are those of :mod:`~scrapy_dedupe.urls.folder`, and what counts is what the next run would go by: after a
-clean stop the snapshot and ``urls.seen``, after a cut one ``urls.done``. They are locked while a tool has them, so
-a running crawl is refused, and a crawl that starts meanwhile is. To look changes nothing: a torn end stays, and
-a file that is not there is not made.
+The files are described in :mod:`~scrapy_dedupe.urls.folder`. The state is the one that the next run would use:
+after a clean stop the snapshot and ``urls.seen``, after an unclean stop ``urls.done``. The files are locked while
+a tool uses them: a tool refuses a job that is running, and a crawl refuses to start while a tool is running. Reading
+changes nothing: an interrupted write at the end of a file stays, and no file is created.
 
-**Changes** leave the old state or the new one, whenever the process is killed. After a clean stop new fingerprints
-go to the end of ``urls.seen``, behind the size that the snapshot names, where they do not count; with the new
-snapshot, which takes the place of the old one at once, they do. After a cut stop a snapshot may not be written,
-since it would say that Scrapy's queue is whole: new fingerprints go to ``urls.done``, and count from then on. An
-exact set gets them before the snapshot does; one that has another count than the snapshot says is made anew by the
-next run, and stands in a temporary file here, 29 bytes a fingerprint. What was forgotten and is added again is taken out of ``urls.forgotten`` last.
+**Changes.** A kill at any time leaves the old state or the new one. After a clean stop new fingerprints are appended
+to ``urls.seen``, after the size that the snapshot names. They only count once the new snapshot has replaced the old
+one. After an unclean stop no snapshot may be written, since it would mean that Scrapy's queue is complete. New
+fingerprints are then appended to ``urls.done`` and count immediately. An exact set is written before the snapshot. An
+exact set whose count differs from the snapshot is rebuilt by the next run; the tool uses a temporary one instead, which
+takes 29 bytes a fingerprint. Forgotten fingerprints that are added again are removed from ``urls.forgotten`` last.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ _PART = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The filter in numbers. ``listed`` is the number of fingerprints that can be exported, without a look at
-    which are forgotten; ``exact`` that of the exact set, None if there is none that fits the filter.
+    """The figures of a filter.
+
+    ``listed`` is the number of fingerprints that can be exported, including forgotten ones. ``exact`` is the number
+    in the exact set; None if there is no exact set that matches the filter.
     """
 
     fingerprints: int
@@ -72,10 +74,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class AddedFingerprints:
-    """How many fingerprints were new, how many count as seen again that were forgotten, how many were known.
+    """Counts of added fingerprints: ``new``, ``again`` (were forgotten and count as seen again), and already ``known``.
 
-    ``taken_over`` are those of Scrapy's own file, which a filter that is made takes over; ``damaged`` is that file and
-    the offset in it from which on it was torn or damaged, and left out.
+    ``taken_over`` is the number of fingerprints imported from Scrapy's own file when the filter was created.
+    ``damaged`` is the path of that file and the offset from which it was truncated or damaged and not imported.
     """
 
     new: int = 0
@@ -86,14 +88,13 @@ class AddedFingerprints:
 
 
 class StoredFilter:
-    """A context manager over the files in ``folder``.
+    """The filter in ``folder``, as a context manager.
 
-    ``capacity`` and ``error_rate`` are those of a filter that has to be made: after a cut stop, as the next run
-    makes it, and with ``create`` where there is none. To enter raises
-    :class:`~scrapy_dedupe.errors.StoreUnavailable` when there is none, or it cannot be read or written;
-    :class:`~scrapy_dedupe.errors.StoreRefused` when it is damaged or was made with another fingerprinter;
-    :class:`~scrapy_dedupe.errors.ArchiveError` when another process has it open. Every call may raise the first
-    two.
+    ``capacity`` and ``error_rate`` are used if the filter must be created: after an unclean stop, as the next run would
+    do, and with ``create`` if the job has no filter. Entering the context raises
+    :class:`~scrapy_dedupe.errors.StoreUnavailable` if there is no filter or it cannot be read or written;
+    :class:`~scrapy_dedupe.errors.StoreRefused` if it is damaged or has another fingerprinter;
+    :class:`~scrapy_dedupe.errors.ArchiveError` if another process has it open. All methods may raise the first two.
     """
 
     def __init__(
@@ -128,15 +129,15 @@ class StoredFilter:
         if error is None:
             self._close()
             return
-        # What went wrong first is what matters.
+        # Report the first error, not one from closing.
         with suppress(StoreError):
             self._close()
 
-    # Looking
+    # Reading
 
     @property
     def filter(self) -> LocalFilter:
-        """The filter as the next run will have it, without what is forgotten."""
+        """The filter that the next run will use, including forgotten fingerprints."""
         if self._filter is None:
             with self._faults():
                 self._filter = self._load()
@@ -144,11 +145,11 @@ class StoredFilter:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every answer is looked up in an exact set."""
+        """Whether hits are confirmed in an exact set."""
         return isinstance(self.filter, ConfirmedBloomFilter)
 
     def state(self, fingerprint: bytes) -> State:
-        """What the next run will say of the fingerprint; a forgotten one may be asked for once more."""
+        """The state of the fingerprint in the next run. A forgotten one may be requested again once."""
         if fingerprint not in self.filter:
             return "new"
         return "forgotten" if fingerprint in self._forgotten else "seen"
@@ -157,11 +158,11 @@ class StoredFilter:
         return self.state(fingerprint) == "seen"
 
     def __len__(self) -> int:
-        """Distinct fingerprints recorded, forgotten ones included."""
+        """Number of distinct fingerprints recorded, including forgotten ones."""
         return len(self.filter)
 
     def figures(self, on_count: Callable[[int], None] | None = None) -> Figures:
-        """The numbers; *on_count* is told of the fingerprints that are counted meanwhile, so many at a time."""
+        """The figures. *on_count* is called with the number of fingerprints counted since its last call."""
         filter_ = self.filter
         return Figures(
             fingerprints=len(filter_),
@@ -180,11 +181,11 @@ class StoredFilter:
     # Exporting
 
     def fingerprints(self) -> Iterator[bytes]:
-        """Every fingerprint that counts as seen, in the order in which they were recorded."""
+        """All fingerprints that count as seen, in the order in which they were recorded."""
         return (fingerprint for fingerprint in self._list() if fingerprint not in self._forgotten)
 
     def listed(self, on_count: Callable[[int], None] | None = None) -> int:
-        """How many fingerprints the list has, forgotten ones included; reads it through."""
+        """Number of fingerprints in the list, including forgotten ones. Reads the whole list."""
         count = 0
         for part in _parts(self._list()):
             count += len(part)
@@ -192,9 +193,9 @@ class StoredFilter:
                 on_count(len(part))
         return count
 
-    def lacking(self, on_count: Callable[[int], None] | None = None) -> int:
-        """How many fingerprints of the filter the list lacks, because its file was damaged; reads it through."""
-        # After a cut stop the filter is what the list holds.
+    def unlisted(self, on_count: Callable[[int], None] | None = None) -> int:
+        """Number of fingerprints of the filter that the list lacks because its file is damaged. Reads the whole list."""
+        # After an unclean stop the filter is built from the list.
         if self._snapshot is None:
             return 0
         held = max(len(self.filter), len(self._snapshot.filter))
@@ -203,7 +204,7 @@ class StoredFilter:
     # Changing
 
     def forget(self, fingerprints: Iterable[bytes]) -> int:
-        """Let each of these be asked for once more; how many counted as seen until now."""
+        """Allow each fingerprint to be requested again once; return how many of them counted as seen before."""
         count = 0
         with self._faults():
             log = self._forgotten_log
@@ -219,16 +220,16 @@ class StoredFilter:
         return count
 
     def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
-        """Record fingerprints of 1 to 65,535 bytes; those that were forgotten count as seen again.
+        """Record fingerprints of 1 to 65,535 bytes. Forgotten ones count as seen again.
 
-        The memory that is needed is that of the filter. What ``fingerprints`` raises goes through, and leaves
-        the filter as it was after a clean stop.
+        Needs only the memory of the filter. Exceptions raised by ``fingerprints`` are passed on; after a clean stop the
+        filter is then unchanged.
         """
         try:
             with self._faults():
                 return self._add_many(fingerprints)
         except BaseException:
-            # In memory is what the files may lack.
+            # The filter in memory may have fingerprints that the files lack.
             with suppress(StoreError), self._faults():
                 self._read_again()
             raise
@@ -249,13 +250,13 @@ class StoredFilter:
         if folder.snapshot.exists():
             self.last_stop = LastStop.CLEAN
             self._snapshot = FilterSnapshot.read(folder.snapshot, self.fingerprinter)
-            self._seen.look(self._snapshot.seen_bytes)
+            self._seen.check(self._snapshot.seen_bytes)
         elif self._done.has_head():
             self.last_stop = LastStop.CUT
-            self._done.look()
+            self._done.check()
         elif not self._create:
-            raise StoreUnavailable(self._nothing_there())
-        self._forgotten_log.look()
+            raise StoreUnavailable(self._missing_message())
+        self._forgotten_log.check()
         self._read_forgotten()
 
     def _read_again(self) -> None:
@@ -265,17 +266,17 @@ class StoredFilter:
         if self.folder.snapshot.exists():
             self.last_stop = LastStop.CLEAN
             self._snapshot = FilterSnapshot.read(self.folder.snapshot, self.fingerprinter)
-            self._seen.look(self._snapshot.seen_bytes)
+            self._seen.check(self._snapshot.seen_bytes)
         self._read_forgotten()
 
-    def _nothing_there(self) -> str:
-        theirs = self.folder.scrapy_file
-        if theirs is not None and theirs.exists():
+    def _missing_message(self) -> str:
+        scrapy_file = self.folder.scrapy_file
+        if scrapy_file is not None and scrapy_file.exists():
             return (
-                f"There is no URL filter in {self.folder.folder}, but Scrapy's own file {theirs}, which the next run "
-                "or an import takes over."
+                f"There is no URL filter in {self.folder.folder}, only Scrapy's own file {scrapy_file}. The next run, "
+                "or scrapy dedupe urls import, imports that file."
             )
-        return f"There is no URL filter in {self.folder.folder}. Run a crawl with this JOBDIR, or name another one."
+        return f"There is no URL filter in {self.folder.folder}. Run a crawl with this JOBDIR, or use another JOBDIR."
 
     def _close(self) -> None:
         for journal in self._journals:
@@ -308,7 +309,7 @@ class StoredFilter:
                     bloom.add(fingerprint)
         if not self.folder.confirm:
             return bloom
-        # The next run makes its set anew from the same list.
+        # The next run rebuilds its set from the same list.
         self._exact = exact = ExactSet.open(None, self.fingerprinter)
         exact.add_all(self._list())
         return ConfirmedBloomFilter(bloom, exact, _raise)
@@ -326,7 +327,7 @@ class StoredFilter:
     # Writing
 
     def _list_to_write(self) -> _Journal:
-        """The journal that new fingerprints go to, cut to what counts."""
+        """The journal for new fingerprints, without data that was never committed."""
         if self.last_stop is LastStop.CUT:
             self._done.open()
             return self._done
@@ -339,25 +340,25 @@ class StoredFilter:
 
     def _add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         list_ = self._list_to_write()
-        theirs = AddedFingerprints()
+        from_scrapy = AddedFingerprints()
         if self.last_stop is LastStop.NONE:
-            theirs = self._take_over(list_)
+            from_scrapy = self._import_scrapy_file(list_)
         added = self._record(list_, fingerprints)
         list_.sync()
         if self.last_stop is not LastStop.CUT:
             self._write_snapshot()
         if self._forgotten.has_taken:
             self._rewrite_forgotten()
-        return AddedFingerprints(added.new, added.again, added.known, theirs.new, theirs.damaged)
+        return AddedFingerprints(added.new, added.again, added.known, from_scrapy.new, from_scrapy.damaged)
 
-    def _take_over(self, list_: _Journal) -> AddedFingerprints:
-        theirs = self.folder.scrapy_file
-        if theirs is None or not theirs.exists():
+    def _import_scrapy_file(self, list_: _Journal) -> AddedFingerprints:
+        path = self.folder.scrapy_file
+        if path is None or not path.exists():
             return AddedFingerprints()
-        with theirs.open("rb") as file:
+        with path.open("rb") as file:
             added = self._record(list_, read_requests_seen(file))
             end = unread_from(file)
-        return added if end is None else replace(added, damaged=(theirs, end))
+        return added if end is None else replace(added, damaged=(path, end))
 
     def _record(self, list_: _Journal, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         filter_ = self.filter
@@ -375,17 +376,17 @@ class StoredFilter:
             try:
                 list_.append(found)
             except StoreUnavailable as error:
-                self._not_taken(list_, error)
+                self._raise_write_error(list_, error)
             if isinstance(filter_, ConfirmedBloomFilter) and filter_.exact.wants_writing:
                 filter_.exact.write_pending()
             total += len(part)
             new += len(found)
         return AddedFingerprints(new, again, total - new - again)
 
-    def _not_taken(self, list_: _Journal, error: StoreUnavailable) -> NoReturn:
-        left = "has what was added so far" if self.last_stop is LastStop.CUT else "is as it was"
+    def _raise_write_error(self, list_: _Journal, error: StoreUnavailable) -> NoReturn:
+        state = "has the fingerprints added so far" if self.last_stop is LastStop.CUT else "is unchanged"
         raise StoreUnavailable(
-            f"{list_.path} does not take more: {error.__cause__}. The URL filter {left}. Make room on the disk."
+            f"{list_.path} cannot be written: {error.__cause__}. The URL filter {state}. Free disk space."
         ) from error
 
     def _write_snapshot(self) -> None:
@@ -393,26 +394,26 @@ class StoredFilter:
         bloom = filter_.bloom if isinstance(filter_, ConfirmedBloomFilter) else filter_
         is_stored, exact, self._exact = self._has_stored_set, self._exact, None
         if exact is not None:
-            # Which makes it durable, and its count one that can be told.
+            # Closing makes the set durable and its count final.
             exact.close()
             count = exact.count if is_stored else None
-        # The journal of done requests of a new job is empty, and gets its head from the run that begins.
+        # The journal of done requests of a new job stays empty; the next run writes its header.
         done_bytes = 0 if old is None else old.done_bytes
         self._snapshot = FilterSnapshot(bloom, self.fingerprinter, done_bytes, self._seen.size_bytes, count)
         self._snapshot.write(self.folder.snapshot)
-        self._seen.look(self._snapshot.seen_bytes)
+        self._seen.check(self._snapshot.seen_bytes)
         self._filter = None
         self.last_stop = LastStop.CLEAN
 
     def _rewrite_forgotten(self) -> None:
-        """Leave out what was taken."""
+        """Remove the fingerprints that count as seen again."""
         log = self._forgotten_log
         log.rewrite(item for item in log.fingerprints() if not self._forgotten.was_taken(item))
         self._read_forgotten()
 
 
 class _Journal(Journal):
-    """A journal that can be read without a change. One that is not locked, or has no head, is empty."""
+    """A journal that can be read without changing it. It counts as empty if it is not locked or has no header."""
 
     _end: int | None = None
 
@@ -423,8 +424,8 @@ class _Journal(Journal):
     def has_head(self) -> bool:
         return self.is_open and not self.is_new()
 
-    def look(self, known_bytes: int | None = None) -> None:
-        """Check the head; of a file that had this size at a clean stop the rest does not count."""
+    def check(self, known_bytes: int | None = None) -> None:
+        """Check the header. Data after ``known_bytes``, the size of the file at a clean stop, is ignored."""
         if self.has_head():
             self._check_head()
         self._end = known_bytes

@@ -22,7 +22,7 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_dedupe.commands.figures import size_text
 from scrapy_dedupe.dupefilters import BloomDupeFilter
-from scrapy_dedupe.urls.attachment import let_go
+from scrapy_dedupe.urls.attachment import unregister
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.folder import FilterFolder
 from scrapy_dedupe.urls.shared import SharedBloomFilter
@@ -548,7 +548,7 @@ def test_an_import_that_the_next_run_would_lose_is_refused(
         shared = SharedBloomFilter(client, "links", 10_000, 1e-6, fingerprinter=FINGERPRINTER, lease_s=600)
         shared.add(b"b")
         if end == "killed":
-            let_go(shared.token)
+            unregister(shared.token)
         else:
             shared.detach(cut=True)
         before = keys(redis_url)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.urls.attachment import Kept, hold, is_gone, let_go, new_token
+from scrapy_dedupe.urls.attachment import LastAttachment, register, is_gone, unregister, new_token
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,9 +19,9 @@ def test_a_token_of_this_process_is_gone_unless_it_is_held() -> None:
     token = new_token()
     assert token.startswith(f"{socket.gethostname()}/{os.getpid()}/")
     assert is_gone(token)
-    hold(token)
+    register(token)
     assert not is_gone(token)
-    let_go(token)
+    unregister(token)
     assert is_gone(token)
 
 
@@ -45,34 +45,40 @@ def test_a_process_of_another_user_is_not_gone() -> None:
 
 def test_a_job_keeps_generation_and_token_in_a_line_of_text(tmp_path: Path) -> None:
     path = tmp_path / "dedupe" / "urls" / "shared"
-    assert Kept.read(path) == Kept("", "")
-    Kept("generation", "host/1/x").write(path)
+    assert LastAttachment.read(path) == LastAttachment("", "")
+    LastAttachment("generation", "host/1/x").write(path)
     assert path.read_text() == "generation host/1/x\n"
-    assert Kept.read(path) == Kept("generation", "host/1/x")
+    assert LastAttachment.read(path) == LastAttachment("generation", "host/1/x")
     assert [entry.name for entry in path.parent.iterdir()] == ["shared"]
 
 
 def test_a_job_that_ended_in_good_order_says_so(tmp_path: Path) -> None:
     path = tmp_path / "shared"
-    Kept("generation", "host/1/x", is_whole=True).write(path)
+    LastAttachment("generation", "host/1/x", is_clean=True).write(path)
     assert path.read_text() == "generation host/1/x whole\n"
-    assert Kept.read(path) == Kept("generation", "host/1/x", is_whole=True)
+    assert LastAttachment.read(path) == LastAttachment("generation", "host/1/x", is_clean=True)
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"), [("", Kept()), ("\n", Kept()), ("a\n", Kept("a")), ("a b wh", Kept("a", "b"))]
+    ("text", "kept"),
+    [
+        ("", LastAttachment()),
+        ("\n", LastAttachment()),
+        ("a\n", LastAttachment("a")),
+        ("a b wh", LastAttachment("a", "b")),
+    ],
 )
-def test_of_a_torn_line_what_is_there_is_read(tmp_path: Path, text: str, kept: Kept) -> None:
+def test_of_a_torn_line_what_is_there_is_read(tmp_path: Path, text: str, kept: LastAttachment) -> None:
     path = tmp_path / "shared"
     path.write_text(text)
-    assert Kept.read(path) == kept
-    assert isinstance(Kept.read(path).born, str)
+    assert LastAttachment.read(path) == kept
+    assert isinstance(LastAttachment.read(path).generation, str)
 
 
 def test_what_a_job_keeps_is_not_passed_over_when_it_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "shared"
     path.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(StoreUnavailable, match="shared cannot be read"):
-        Kept.read(path)
+        LastAttachment.read(path)
     with pytest.raises(StoreUnavailable, match="cannot be written"):
-        Kept("a", "b").write(path / "below")
+        LastAttachment("a", "b").write(path / "below")

@@ -3,20 +3,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.urls.done import DoneWatch
+from scrapy_dedupe.urls.done import DoneTracker
 
 SITE = "http://a.example"
 
 
-def watching(*pages: str, depth: int = 1) -> DoneWatch[str]:
+def watching(*pages: str, depth: int = 1) -> DoneTracker[str]:
     """Watches pages that are known by their paths."""
-    watch: DoneWatch[str] = DoneWatch()
+    watch: DoneTracker[str] = DoneTracker()
     for page in pages:
         watch.received(page, SITE + page, depth, [page.encode()])
     return watch
 
 
-def done(watch: DoneWatch[str]) -> list[bytes]:
+def done(watch: DoneTracker[str]) -> list[bytes]:
     assert watch.tick(set()) == []
     return sorted(watch.tick(set()))
 
@@ -85,7 +85,7 @@ def test_a_page_that_asks_for_itself_again_is_not_done() -> None:
 
 
 def test_pages_with_the_same_url_are_parents_together() -> None:
-    watch: DoneWatch[str] = DoneWatch()
+    watch: DoneTracker[str] = DoneTracker()
     for name in ("get", "post"):
         watch.received(name, f"{SITE}/form", 1, [name.encode()])
     watch.found(f"{SITE}/new", 2, f"{SITE}/form", {"get", "post"})
@@ -103,7 +103,7 @@ def test_where_it_cannot_be_told_what_runs_every_page_is_watched_as_at_work() ->
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("rtf")), max_size=30))
 def test_nothing_is_kept_of_what_is_done(steps: list[tuple[str, str]]) -> None:
-    watch: DoneWatch[str] = DoneWatch()
+    watch: DoneTracker[str] = DoneTracker()
     for page, step in steps:
         if step == "r":
             watch.received(page, f"{SITE}/{page}", 0, [page.encode()])

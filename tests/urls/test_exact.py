@@ -528,27 +528,27 @@ def test_a_temporary_set_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_opening_anew_removes_what_was_there(path: Path) -> None:
+def test_recreating_removes_what_was_there(path: Path) -> None:
     stored(path, 100)
     path.with_name("urls.exact-wal").write_bytes(b"left by a kill")
-    exact = opened(path, anew=True)
+    exact = opened(path, recreate=True)
     assert len(exact) == 0
     assert fingerprint(1) not in exact
     exact.close()
     path.write_bytes(b"damaged" * 1000)
-    opened(path, anew=True).close()
+    opened(path, recreate=True).close()
 
 
-def test_opening_anew_spares_another_application_s_database(path: Path) -> None:
+def test_recreating_spares_another_application_s_database(path: Path) -> None:
     path.parent.mkdir()
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA application_id=7")
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     before = path.read_bytes()
-    for anew in (False, True):
+    for recreate in (False, True):
         with pytest.raises(StoreRefused, match=r"urls\.exact is not an exact URL set.*Move it away"):
-            opened(path, anew=anew)
+            opened(path, recreate=recreate)
     assert path.read_bytes() == before
 
 

@@ -445,7 +445,7 @@ def test_a_start_that_comes_to_nothing_leaves_what_it_found(tmp_path: Path, clea
         folder = folder_at(tmp_path)
         opened = folder.open(100, 1e-6)
         assert opened.last_stop is (LastStop.CLEAN if clean else LastStop.CUT)
-        folder.give_back(opened)
+        folder.undo_open(opened)
 
 
 def test_the_first_start_of_a_job_that_comes_to_nothing_is_none(tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ def test_the_first_start_of_a_job_that_comes_to_nothing_is_none(tmp_path: Path) 
         assert folder.set_queue_aside() is None
         opened = folder.open(100, 1e-6)
         assert (opened.last_stop, opened.taken_over) == (LastStop.NONE, 2)
-        folder.give_back(opened)
+        folder.undo_open(opened)
         assert folder.last_stop is LastStop.NONE
 
 

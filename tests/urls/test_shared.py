@@ -268,10 +268,10 @@ def left(client: redis.Redis, **options: Any) -> str:
     """A filter with one page that a process has left; its generation."""
     one = SharedBloomFilter(client, "spider", 100, 1e-6)
     one.add(b"page")
-    born = one.born
+    born = one.generation
     assert born is not None
     assert not one.detach(**options)
-    assert one.born is None
+    assert one.generation is None
     return born
 
 
@@ -280,7 +280,7 @@ def test_a_filter_that_nobody_uses_is_begun_anew(client: redis.Redis) -> None:
     two = SharedBloomFilter(client, "spider", 100, 1e-6)
     found = two.attach()
     assert (found.fingerprints, found.others, found.discarded, found.was_cut) == (0, 0, 1, False)
-    assert two.born != born
+    assert two.generation != born
     assert not [key for key in client.scan_iter() if b":bits:" in key]
     assert two.add(b"page")
 
@@ -296,7 +296,7 @@ def test_every_layer_and_shard_goes_with_a_filter_that_is_begun_anew(client: red
 def test_the_job_that_used_a_filter_goes_on_with_it(client: redis.Redis) -> None:
     two = SharedBloomFilter(client, "spider", 100, 1e-6, keep=left(client))
     found = two.attach()
-    assert (found.fingerprints, found.discarded, found.was_cut, found.is_another) == (1, 0, False, False)
+    assert (found.fingerprints, found.discarded, found.was_cut, found.is_other_filter) == (1, 0, False, False)
     assert not two.add(b"page")
 
 
@@ -305,7 +305,7 @@ def test_another_job_begins_anew_and_the_first_one_is_told(client: redis.Redis) 
     second = left(client)
     assert first != second
     found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=first).attach()
-    assert (found.discarded, found.is_another) == (1, True)
+    assert (found.discarded, found.is_other_filter) == (1, True)
     assert any("DEDUPE_URL_KEY" in sentence for sentence in found.warnings("spider"))
 
 
@@ -347,8 +347,8 @@ def test_an_attach_that_is_sent_twice_keeps_what_the_first_one_began(client: red
     two.attach()
     two._caller.run = run  # type: ignore[method-assign]
     assert sent == [b"attach"]
-    assert two.born is not None
-    assert client.hget("dedupe:urls:2:{spider}:meta", "born") == two.born.encode()
+    assert two.generation is not None
+    assert client.hget("dedupe:urls:2:{spider}:meta", "born") == two.generation.encode()
     assert two.add(b"page")
 
 
@@ -358,7 +358,7 @@ import redis
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 shared = SharedBloomFilter(redis.Redis.from_url(sys.argv[1]), "spider", 100, 1e-6)
 shared.add(b"page")
-print(shared.born, flush=True)
+print(shared.generation, flush=True)
 time.sleep(600)
 """
 
@@ -407,7 +407,7 @@ def test_a_token_that_a_job_kept_is_gone_wherever_it_was(client: redis.Redis) ->
     assert SharedBloomFilter(client, "spider", 100, 1e-6).attach().others == 1
     client.flushall()
     elsewhere.add(b"other")
-    born = elsewhere.born or ""
+    born = elsewhere.generation or ""
     found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=born, gone=["elsewhere/1/a"]).attach()
     assert (found.others, found.discarded, found.was_cut) == (0, 1, True)
 
@@ -428,17 +428,17 @@ def test_a_process_whose_lease_ran_out_was_cut(client: redis.Redis) -> None:
     crashed = SharedBloomFilter(client, "spider", 100, 1e-6, lease_s=0.05)
     crashed.add(b"page")
     lease_over(client)
-    found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=crashed.born or "").attach()
+    found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=crashed.generation or "").attach()
     assert (found.discarded, found.was_cut) == (1, True)
 
 
 def test_a_process_that_returns_after_its_lease_goes_on_with_its_filter(client: redis.Redis) -> None:
     one = SharedBloomFilter(client, "spider", 100, 1e-6, lease_s=0.05)
     one.add(b"page")
-    born = one.born
+    born = one.generation
     lease_over(client)
     found = one.attach()
-    assert (found.fingerprints, found.discarded, found.was_cut, one.born) == (1, 0, False, born)
+    assert (found.fingerprints, found.discarded, found.was_cut, one.generation) == (1, 0, False, born)
     one.detach()
     assert not client.hexists("dedupe:urls:2:{spider}:meta", "cut")
 

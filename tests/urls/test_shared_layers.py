@@ -139,7 +139,7 @@ def test_a_description_adds_up() -> None:
     assert found.estimated_error == pytest.approx(one + two - one * two)
     assert 0 < found.fill_ratio < 1
     assert found.expected_lost == pytest.approx(
-        layers[0].lost_by(100) + layers[1].lost_by(50) + 50 * one, rel=1e-6
+        layers[0].expected_lost(100) + layers[1].expected_lost(50) + 50 * one, rel=1e-6
     )
     nothing = Description()
     assert (nothing.seen, nothing.capacity, nothing.size_bytes, nothing.fill_ratio) == (0, 0, 0, 0)

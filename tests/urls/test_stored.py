@@ -103,7 +103,7 @@ def test_it_says_what_the_next_run_would_say(job: Path, clean: bool) -> None:
         assert b"done" in stored
         assert b"failed" not in stored
         assert list(stored.fingerprints()) == ([b"done", b"queued"] if clean else [b"done"])
-        assert stored.lacking() == 0
+        assert stored.unlisted() == 0
         figures = stored.figures()
     opened = next_run(job)
     assert figures.fingerprints == figures.listed == len(opened.filter) == (3 if clean else 2)
@@ -258,7 +258,7 @@ def test_an_import_that_ends_in_an_error_leaves_a_clean_stop_as_it_was(job: Path
     with stored_at(job) as stored:
         assert list(stored.fingerprints()) == [b"a"]
         assert b"1" not in stored
-        assert stored.lacking() == 0
+        assert stored.unlisted() == 0
     assert answers(job, [b"a", b"1"]) == {b"a"}
     with stored_at(job) as stored:
         assert stored.add_many([b"b"]) == AddedFingerprints(1)
@@ -282,7 +282,7 @@ def test_after_an_import_that_ends_in_an_error_the_next_one_lists_what_it_adds(
         assert stored.add_many([b"b", b"f"]) == AddedFingerprints(new=1, again=1)
         assert list(stored.fingerprints()) == [b"a", b"f", b"b"]
     with stored_at(job) as stored:
-        assert (stored.listed(), stored.lacking()) == (3, 0)
+        assert (stored.listed(), stored.unlisted()) == (3, 0)
 
 
 def test_a_fingerprint_that_no_file_can_hold_is_refused(job: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_damaged_list_is_told(job: Path) -> None:
     path = job / "dedupe" / "urls" / "urls.seen"
     path.write_bytes(path.read_bytes()[:-1])
     with stored_at(job) as stored:
-        assert (stored.listed(), stored.lacking(), len(stored)) == (0, 2, 2)
+        assert (stored.listed(), stored.unlisted(), len(stored)) == (0, 2, 2)
         assert b"a" in stored
 
 
@@ -344,7 +344,7 @@ def test_where_an_exact_set_is_wanted_a_high_error_rate_leaves_nothing_out(job: 
         assert stored.is_exact
         assert stored.figures().exact is None
         assert stored.listed() == len(stored) == 80
-        assert stored.lacking() == 0
+        assert stored.unlisted() == 0
         assert [item for item in numbers if item in stored] == [*known, *more]
         assert contents(job) == before
     opened = folder.open(100, 0.3)

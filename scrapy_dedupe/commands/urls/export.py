@@ -65,7 +65,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Exported:
         )
     with Bars(opts) as bars, target.open_job() as stored:
         with bars.part("count", 0, "fingerprints"):
-            lacking = stored.lacking(bars.advance)
+            lacking = stored.unlisted(bars.advance)
         # After a cut stop the filter, which has the number, would have to be made first.
         total = len(stored) - lacking if stored.last_stop is LastStop.CLEAN else 0
         fingerprints = bars.counted(stored.fingerprints(), "export", total, "fingerprints")

@@ -1,7 +1,7 @@
-"""Fingerprints of requests that are done, while the archive may still lack their pages.
+"""Holds back the fingerprints of done requests until the archive has written their pages.
 
-What the archive could not write has to be asked for again, so a request counts as done once the worker has dealt
-with all that was given to it before, unless that spoiled the archive.
+A page that the archive could not write must be requested again. A request therefore counts as done only when the worker
+has finished all earlier jobs and the archive has no write error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DoneRequests:
-    """Hands fingerprints on to ``record``, on the event loop, once they are settled."""
+    """Passes fingerprints to ``record``, on the event loop, when the worker has finished all earlier jobs."""
 
     def __init__(self, session: Session, record: Callable[[list[bytes]], None]) -> None:
         self._session = session
@@ -23,20 +23,20 @@ class DoneRequests:
         self._waiting: list[bytes] = []
 
     def take(self, done: list[bytes]) -> None:
-        """Wait for the archive of these requests."""
+        """Add the fingerprints of done requests."""
         if not done:
             return
         self._waiting += done
         count = len(done)
         future = self._session.worker.submit(lambda: None)
-        future.add_done_callback(lambda _: self._session.loop.call(self._settled, count))
+        future.add_done_callback(lambda _: self._session.loop.call(self._archived, count))
 
     def rest(self) -> list[bytes]:
-        """What still waits; it waits no longer."""
+        """Remove and return the fingerprints that still wait."""
         rest, self._waiting = self._waiting, []
         return rest
 
-    def _settled(self, count: int) -> None:
+    def _archived(self, count: int) -> None:
         done, self._waiting = self._waiting[:count], self._waiting[count:]
         if done and not self._session.is_spoiled:
             self._record(done)

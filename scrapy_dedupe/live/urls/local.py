@@ -1,7 +1,6 @@
-"""The URL filter of one process, in memory, and in JOBDIR where there is one.
+"""The URL filter of a single process, in memory, and stored in JOBDIR if that is set.
 
-It answers at once and does everything else on the worker. The files and what they mean are described in
-:mod:`scrapy_dedupe.urls.folder`.
+Lookups run on the event loop, file access on the worker. The files are described in :mod:`scrapy_dedupe.urls.folder`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalUrls:
-    """See :class:`~scrapy_dedupe.dupefilters.UrlFilter` for what the dupefilter asks of it."""
+    """Implements :class:`~scrapy_dedupe.dupefilters.UrlFilter`."""
 
     def __init__(self, session: Session, fingerprinter: str) -> None:
         self._session = session
@@ -39,12 +38,12 @@ class LocalUrls:
         self._exact: ExactSet | None = None
         self._exact_write: Future[None] | None = None
         self._forgotten = Forgotten()
-        # Recorded by start requests; the first redirect to one of them passes.
+        # Fingerprints of start requests; the first redirect to each of them passes.
         self._starts = Forgotten()
-        # New, and not in the journals of seen and of start requests yet.
+        # New fingerprints that are not in the journals of seen requests and start requests yet.
         self._found: list[bytes] = []
         self._started: list[bytes] = []
-        self._settling = DoneRequests(session, self._record_done)
+        self._done_requests = DoneRequests(session, self._record_done)
         self._asked_again = 0
         self._is_closed = False
         jobdir = session.jobdir
@@ -59,11 +58,11 @@ class LocalUrls:
         self.keeps_failed = self._folder is not None and settings.forget_failed
 
     def prepare(self) -> None:
-        """What has to be done before the scheduler opens its queue."""
+        """After a kill, rename Scrapy's queue before the scheduler opens it."""
         if self._folder is not None:
             aside = self._folder.set_queue_aside()
             if aside is not None:
-                logger.info("Scrapy's own queue may have lost requests; it was set aside in %s.", aside)
+                logger.info("Scrapy's own queue may have lost requests. It was renamed to %s.", aside)
 
     def open(self) -> None:
         settings, folder = self._settings, self._folder
@@ -83,17 +82,18 @@ class LocalUrls:
                 logger.warning("%s", warning)
             if opened.taken_over:
                 logger.info(
-                    "The URL filter took over %d fingerprints from %s.", opened.taken_over, folder.scrapy_file
+                    "Imported %d fingerprints from %s into the URL filter.",
+                    opened.taken_over,
+                    folder.scrapy_file,
                 )
             if opened.last_stop is LastStop.CUT:
                 logger.warning(
-                    "The last run of this job was cut: the %d URLs that were done and brought no new links are known. "
-                    "Pages that brought links are asked for again, and others when they are found again, since "
-                    "Scrapy's own queue may have lost requests.",
+                    "The last run of this job did not end cleanly, and Scrapy's own queue may have lost requests. %d "
+                    "URLs that were done and had no new links count as seen. Other pages are requested again.",
                     len(opened.filter),
                 )
-            # The snapshot was taken away when it was read; after a start that came to nothing it is due again.
-            self._session.at_refusal(lambda: self._give_back(lambda: folder.give_back(opened)))
+            # Opening removed the snapshot. If the start fails, it must be written again.
+            self._session.at_refusal(lambda: self._undo_open(lambda: folder.undo_open(opened)))
         if isinstance(self._filter, ConfirmedBloomFilter):
             self._exact = self._filter.exact
 
@@ -104,7 +104,7 @@ class LocalUrls:
                 self._found.append(fingerprint)
             if self._exact is not None and self._exact.wants_writing:
                 self._write_exact()
-            # After a kill it may be noted as well.
+            # After a kill a new fingerprint may still be in the list of forgotten ones.
             self._forgotten.take(fingerprint)
             return True
         if not self._forgotten.take(fingerprint):
@@ -139,32 +139,32 @@ class LocalUrls:
             self._watch(submit(folder.record_starts, started))
         if failed:
             self._watch(submit(folder.record_failed, failed))
-        self._settling.take(done)
+        self._done_requests.take(done)
 
     async def close(self, done: list[bytes], failed: list[bytes], lost: int) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        # Before anything is waited for, since what settles meanwhile would be handed to a filter that is closed.
-        done = self._settling.rest() + done
+        # Take the rest before the first await: later it would be passed to a closed filter.
+        done = self._done_requests.rest() + done
         session = self._session
-        # What the archive has not taken by now is known afterwards.
+        # Wait for the worker, so that all write errors of the archive are known.
         await session.on_worker(lambda: None)
         if self._folder is None:
             if self._exact is not None:
                 await session.on_worker(self._exact.close)
         elif session.is_spoiled:
             logger.warning(
-                "The archive lacks pages of this run, so for the URL filter it counts as cut: the next run with "
-                "this JOBDIR asks for them again."
+                "The archive lacks pages of this run, so the URL filter treats the run as unclean. The next run with "
+                "this JOBDIR requests them again."
             )
             await session.on_worker(self._folder.abandon)
         elif lost:
             logger.warning("%s", lost_requests(lost))
-            # What is done is done all the same.
-            await session.on_worker(self._give_up, self._folder, done)
+            # Requests that are done still count as done.
+            await session.on_worker(self._close_unclean, self._folder, done)
         else:
-            # The engine has waited for every callback before it closes the scheduler.
+            # All callbacks have ended: the engine waits for them before it closes the scheduler.
             await session.on_worker(self._save, self._folder, done, failed)
 
     def clear(self, *, at_start: bool) -> None:
@@ -172,9 +172,9 @@ class LocalUrls:
         self._filter = bloom = GrowingBloomFilter(settings.capacity, settings.error_rate)
         self._found, self._started = [], []
         self._forgotten, self._starts = Forgotten(), Forgotten()
-        self._settling.rest()
+        self._done_requests.rest()
         if self._exact is not None:
-            # At once, or what is recorded before the worker comes to it would go with the rest.
+            # Not on the worker: it would also remove fingerprints that are recorded before the worker runs.
             self._exact.clear()
             self._filter = ConfirmedBloomFilter(bloom, self._exact, self._not_confirmed)
         if self._folder is not None:
@@ -208,7 +208,7 @@ class LocalUrls:
             return expected_figures(filter_.layer_heads())
         figures = expected_figures(filter_.bloom.layer_heads())
         confirmed, false_positives = filter_.confirmed, filter_.false_positives
-        # The Bloom filter takes its errors for seen; the exact set has them.
+        # False positives of the Bloom filter are in the exact set but not in the count of the Bloom filter.
         figures.update(seen=figures["seen"] + false_positives, expected_lost=0.0)
         return figures | {"confirmed": confirmed, "false_positives": false_positives}
 
@@ -231,7 +231,7 @@ class LocalUrls:
             folder.close(self._filter)
 
     @staticmethod
-    def _give_up(folder: FilterFolder, done: list[bytes]) -> None:
+    def _close_unclean(folder: FilterFolder, done: list[bytes]) -> None:
         try:
             folder.record_done(done)
         finally:
@@ -247,20 +247,20 @@ class LocalUrls:
             self._watch(self._exact_write)
 
     def _watch(self, future: Future[None]) -> None:
-        self._session.counters.error_of(future, "url", "The URL filter itself goes on.")
+        self._session.counters.error_of(future, "url", "The URL filter continues.")
 
     def _not_confirmed(self, error: BaseException) -> None:
         self._session.counters.error("url", error, "Requests whose hits cannot be confirmed pass.")
 
-    def _give_back(self, action: Callable[[], object]) -> None:
+    def _undo_open(self, action: Callable[[], object]) -> None:
         self._is_closed = True
         action()
 
 
 def lost_requests(count: int) -> str:
-    """The sentence for a stop that takes requests with it."""
+    """The warning for a stop with requests that Scrapy could not write to its queue."""
     return (
-        f"Scrapy could not write {count:,} requests to its queue (their callback is no method of the spider, for "
-        "example) and loses them now, so for the URL filter this run counts as cut: the next run with this JOBDIR "
-        "asks for what is missing. SCHEDULER_DEBUG = True tells which they are."
+        f"{count:,} requests are lost, because Scrapy could not write them to its queue (for example, because their "
+        "callback is not a method of the spider). The URL filter treats this run as unclean, and the next run with "
+        "this JOBDIR requests the missing pages. Set SCHEDULER_DEBUG = True to log these requests."
     )

@@ -1,12 +1,11 @@
-"""The URL filter in Redis, as one of the processes that share it.
+"""The URL filter in Redis, used by one of the processes that share it.
 
-With JOBDIR, and unless the queue is in Redis too, the job keeps three files beside it, under ``dedupe/urls``:
-``shared`` names the filter that it uses and tells whether it was left in good order
-(:mod:`scrapy_dedupe.urls.attachment`), ``urls.done`` is the journal of requests that are done and brought
-nothing new (:mod:`scrapy_dedupe.urls.journal`), and ``urls.forgotten`` that of those which were asked for again
-since (they were forgotten, or the server was away or had lost the filter), and do not count as done. After a
-kill the filter begins anew, if no other process uses it, with what the journals hold, and Scrapy's queue is set
-aside, for the reasons told in :mod:`scrapy_dedupe.urls.folder`.
+With JOBDIR, unless the queue is in Redis too, the job has three files in ``dedupe/urls``. ``shared`` names the
+filter that the job uses and whether the last run ended cleanly (:mod:`scrapy_dedupe.urls.attachment`). ``urls.done``
+is the journal of done leaves (:mod:`scrapy_dedupe.urls.journal`). ``urls.forgotten`` is the journal of requests
+that were requested again since and no longer count as done: they were forgotten, or the server was unavailable or had
+lost the filter. After a kill, if no other process uses the filter, it is recreated with the content of the journals, and
+Scrapy's queue is renamed. :mod:`scrapy_dedupe.urls.folder` explains why.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.live.stores import away_at_start
 from scrapy_dedupe.stores import parse_store_url
-from scrapy_dedupe.urls.attachment import Kept
-from scrapy_dedupe.urls.fallback import SteadySharedFilter
+from scrapy_dedupe.urls.attachment import LastAttachment
+from scrapy_dedupe.urls.fallback import FallbackSharedFilter
 from scrapy_dedupe.urls.folder import (
     DONE_NAME,
     FORGOTTEN,
@@ -45,17 +44,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The event loop waits for the answer of a shared filter, so a silent server may not hold it up for long.
-_LONGEST_WAIT_S = 1.0
+# The event loop waits for the answers of a shared filter, so a server that does not answer must not block it for long.
+_MAX_TIMEOUT_S = 1.0
 _PART = 10_000
-_MOST_FAILED = 1_000_000
+_MAX_FAILED = 1_000_000
 
 
 class SharedUrls:
-    """See :class:`~scrapy_dedupe.dupefilters.UrlFilter` for what the dupefilter asks of it.
+    """Implements :class:`~scrapy_dedupe.dupefilters.UrlFilter`.
 
-    ``queue_is_shared``: the queue lies in Redis too, under scrapy-redis's scheduler, which says with ``clear()``
-    when to delete.
+    ``queue_is_shared``: the queue is in Redis too, and scrapy-redis's scheduler calls ``clear()`` to delete the filter.
     """
 
     def __init__(self, session: Session, fingerprinter: str, *, queue_is_shared: bool) -> None:
@@ -64,82 +62,83 @@ class SharedUrls:
         self._fingerprinter = fingerprinter
         self._queue_is_shared = queue_is_shared
         self._jobdir = None if queue_is_shared else session.jobdir
-        self._filter: SteadySharedFilter | None = None
-        self._kept = Kept()
+        self._filter: FallbackSharedFilter | None = None
+        self._last_attachment = LastAttachment()
         self._done: Journal | None = None
         self._done_before = 0
         self._again: Journal | None = None
         self._asked_again = Forgotten()
-        self._settling = DoneRequests(session, self._record_done)
+        self._done_requests = DoneRequests(session, self._record_done)
         self._failed: list[bytes] = []
-        self._losses = 0
+        self._reported_losses = 0
         self._is_closed = False
         self.keeps_done = self._jobdir is not None
         self.keeps_failed = self._settings.forget_failed
 
     def prepare(self) -> None:
-        """What has to be done before the scheduler opens its queue."""
+        """After a kill, rename Scrapy's queue before the scheduler opens it."""
         if self._jobdir is None:
             return
-        kept, queue = Kept.read(self._kept_path), self._jobdir / SCRAPY_QUEUE_NAME
-        if kept.born and not kept.is_whole and queue.exists():
+        last, queue = LastAttachment.read(self._attachment_path), self._jobdir / SCRAPY_QUEUE_NAME
+        if last.generation and not last.is_clean and queue.exists():
             logger.warning(
-                "The last run of this job was cut. Scrapy's own queue may have lost requests; it was set aside in"
-                " %s.",
+                "The last run of this job did not end cleanly, and Scrapy's own queue may have lost requests. It was"
+                " renamed to %s.",
                 set_aside(queue),
             )
 
     def open(self) -> None:
-        from scrapy_dedupe.stores.redis import connect  # of use to this way alone
+        from scrapy_dedupe.stores.redis import connect  # needs redis-py, which is optional
 
         settings, url = self._settings, self._settings.store_url
         assert url is not None
-        self._kept = kept = Kept() if self._jobdir is None else Kept.read(self._kept_path)
+        last = LastAttachment() if self._jobdir is None else LastAttachment.read(self._attachment_path)
+        self._last_attachment = last
         shared = SharedBloomFilter(
-            connect(parse_store_url(url), min(self._session.settings.store_timeout_s, _LONGEST_WAIT_S)),
+            connect(parse_store_url(url), min(self._session.settings.store_timeout_s, _MAX_TIMEOUT_S)),
             settings.key_for(self._session.spider_name),
             settings.capacity,
             settings.error_rate,
             url=parse_store_url(url).shown,
             fingerprinter=self._fingerprinter,
-            # Scrapy-redis has its queue in Redis, where a killed process leaves it whole.
-            keep="*" if self._queue_is_shared and settings.queue_persists else kept.born,
-            gone=[kept.token],
+            # The queue of scrapy-redis is in Redis and survives a killed process.
+            keep="*" if self._queue_is_shared and settings.queue_persists else last.generation,
+            gone=[last.token],
         )
         with away_at_start():
             attachment = shared.attach()
-        self._session.at_refusal(lambda: self._give_back(shared))
+        self._session.at_refusal(lambda: self._undo_open(shared))
         for sentence in attachment.notes(shared.name):
             logger.info("%s", sentence)
         for sentence in attachment.warnings(shared.name):
             logger.warning("%s", sentence)
         if attachment.was_cut and self._queue_is_shared:
             logger.warning(
-                "A request that it had taken from the queue is in the queue no more. To ask for everything again, begin"
-                " filter and queue anew with SCHEDULER_FLUSH_ON_START = True."
+                "Requests that it had taken from the queue are lost. To request everything again, clear filter and queue"
+                " with SCHEDULER_FLUSH_ON_START = True."
             )
         if self._jobdir is not None:
-            self._open_journal(shared)
-        self._keep_name(shared)
-        self._filter = SteadySharedFilter(
+            self._open_journals(shared)
+        self._write_attachment(shared)
+        self._filter = FallbackSharedFilter(
             shared,
             self._session.stores.breaker(url),
             self._session.worker.submit,
             # A shared queue is in the same store and is lost together with the filter.
-            outlives_store=not self._queue_is_shared,
+            survives_loss=not self._queue_is_shared,
         )
 
     def add(self, fingerprint: bytes) -> bool:
         assert self._filter is not None
         is_new = self._filter.add(fingerprint)
         if is_new and self._again is not None:
-            # At once, since after a kill it would count as done.
+            # Without delay: if the process were killed first, the request would count as done.
             self._record_again()
         return is_new
 
     def add_start(self, fingerprint: bytes) -> None:
         assert self._filter is not None
-        # First, or another process could find it recorded by then, and its redirect would not pass.
+        # Note the start first. Otherwise another process could find the fingerprint recorded and filter a redirect.
         self._filter.note_start(fingerprint)
         self.add(fingerprint)
 
@@ -155,16 +154,16 @@ class SharedUrls:
         self._filter.tick()
         self._report_loss()
         self._record_again()
-        self._settling.take(done)
-        # Told to the others at the end alone, or whoever finds such a URL would try it again and again.
-        self._failed += failed[: _MOST_FAILED - len(self._failed)]
+        self._done_requests.take(done)
+        # Forget failed requests only at the end; otherwise other processes would request them repeatedly.
+        self._failed += failed[: _MAX_FAILED - len(self._failed)]
 
     async def close(self, done: list[bytes], failed: list[bytes], lost: int) -> None:
         if self._filter is None or self._is_closed:
             return
         self._is_closed = True
-        # Before anything is waited for, since what settles meanwhile would be handed to a filter that is closed.
-        done = self._settling.rest() + done
+        # Take the rest before the first await: later it would be passed to a closed filter.
+        done = self._done_requests.rest() + done
         await self._session.on_worker(lambda: None)
         is_lossy = bool(lost) and self._jobdir is not None
         if is_lossy:
@@ -176,7 +175,7 @@ class SharedUrls:
 
     def clear(self, *, at_start: bool) -> None:
         if self._filter is not None:
-            # The queue of all processes is deleted with it; what lay there must not count as seen.
+            # The queue of all processes is deleted too; its requests must not count as seen.
             self._filter.clear(of_all=at_start)
 
     def figures(self) -> dict[str, float]:
@@ -184,14 +183,14 @@ class SharedUrls:
             return {}
         shared = self._filter.shared
         found = shared.last_description
-        if not self._filter.is_away:
+        if not self._filter.is_offline:
             with suppress(StoreUnavailable):
                 found = shared.describe()
-        untold = self._filter.given_up
-        return _figures(found) | ({"not_shared": untold} if untold else {})
+        dropped = self._filter.dropped
+        return _figures(found) | ({"not_shared": dropped} if dropped else {})
 
     def known_figures(self) -> dict[str, float]:
-        # Read every ten seconds or so.
+        # The description is read about every ten seconds.
         return {} if self._filter is None else _figures(self._filter.description)
 
     @property
@@ -205,13 +204,13 @@ class SharedUrls:
         return self._filter is not None and len(self._filter.shared.last_description.layers) > 1
 
     @property
-    def _kept_path(self) -> Path:
+    def _attachment_path(self) -> Path:
         assert self._jobdir is not None
         return self._jobdir / "dedupe" / "urls" / "shared"
 
-    def _open_journal(self, shared: SharedBloomFilter) -> None:
-        """Open the journal, and tell a filter that is not the one of the last run what it holds."""
-        folder = self._kept_path.parent
+    def _open_journals(self, shared: SharedBloomFilter) -> None:
+        """Open the journals. If the filter is not that of the last run, add the content of the journals to it."""
+        folder = self._attachment_path.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._done = journal = Journal(folder / DONE_NAME, self._fingerprinter)
@@ -221,7 +220,7 @@ class SharedUrls:
                 file.open()
             self._done_before = journal.size_bytes
             self._asked_again = Forgotten(asked_again.fingerprints())
-            # It is out of date from now on, and a filter of this process alone must not go by it later.
+            # The snapshot is out of date from now on and must not be used if a later run has a local filter again.
             snapshot = folder / SNAPSHOT_NAME
             if snapshot.exists():
                 snapshot.replace(snapshot.with_name(f"{SNAPSHOT_NAME}.unused"))
@@ -229,7 +228,7 @@ class SharedUrls:
             raise StoreUnavailable(
                 f"The folder {folder} of this job cannot be used: {exc}. Make it readable and writable."
             ) from exc
-        if shared.born != self._kept.born:
+        if shared.generation != self._last_attachment.generation:
             known = 0
             fingerprints = (item for item in journal.fingerprints() if item not in self._asked_again)
             while part := list(islice(fingerprints, _PART)):
@@ -239,20 +238,20 @@ class SharedUrls:
                 shared.add_many(part)
                 known += len(part)
             if known:
-                logger.info("The shared URL filter knows %d URLs that this job was done with.", known)
+                logger.info("Added %d URLs that this job was done with to the shared URL filter.", known)
 
-    def _keep_name(self, shared: SharedBloomFilter, *, is_whole: bool = False) -> None:
-        """Keep in JOBDIR which filter this job uses; the server may have lost the one that it began with."""
-        kept = Kept(shared.born or "", shared.token, is_whole)
-        if self._jobdir is not None and kept.born:
-            kept.write(self._kept_path)
+    def _write_attachment(self, shared: SharedBloomFilter, *, is_clean: bool = False) -> None:
+        """Store in JOBDIR which filter this job uses. It may have changed during the run, if the server lost it."""
+        attachment = LastAttachment(shared.generation or "", shared.token, is_clean)
+        if self._jobdir is not None and attachment.generation:
+            attachment.write(self._attachment_path)
 
     def _record_done(self, done: list[bytes]) -> None:
         if self._done is not None and not self._is_closed:
             self._watch(self._session.worker.submit(self._done.append, done))
 
     def _record_again(self) -> None:
-        """Keep what was asked for again; on the thread that asks, and on the worker when nothing is asked any more."""
+        """Record requests that were made again. Runs on the event loop, and at the end of the crawl on the worker."""
         assert self._filter is not None
         fingerprints = self._filter.take_asked_again()
         if fingerprints and self._again is not None:
@@ -260,20 +259,20 @@ class SharedUrls:
             try:
                 self._again.append(fingerprints)
             except (OSError, StoreUnavailable) as error:
-                self._session.counters.error("url", error, "The URL filter itself goes on.")
+                self._session.counters.error("url", error, "The URL filter continues.")
 
     def _report_loss(self) -> None:
         """Count each loss of the filter on the server, as after ``FLUSHALL``, and log the first one."""
         assert self._filter is not None
-        shared, known = self._filter.shared, self._losses
-        self._losses = shared.times_lost
-        if self._losses == known:
+        shared, known = self._filter.shared, self._reported_losses
+        self._reported_losses = shared.times_lost
+        if self._reported_losses == known:
             return
-        self._session.counters.inc("dedupe/errors/url", self._losses - known)
+        self._session.counters.inc("dedupe/errors/url", self._reported_losses - known)
         if known == 0:
             logger.error(
-                "The shared URL filter %s was lost during the crawl: the store %s was emptied, or another process began "
-                "the filter anew. %s Do not empty a store while crawls use it. Further losses are counted in "
+                "The shared URL filter %s was lost during the crawl: the store %s was emptied, or another process "
+                "recreated the filter. %s Do not empty a store while crawls use it. Further losses are only counted, in "
                 "dedupe/errors/url.",
                 shared.name,
                 shared.url,
@@ -283,12 +282,12 @@ class SharedUrls:
             )
 
     def _watch(self, future: Future[None]) -> None:
-        self._session.counters.error_of(future, "url", "The URL filter itself goes on.")
+        self._session.counters.error_of(future, "url", "The URL filter continues.")
 
     def _leave(
-        self, filter_: SteadySharedFilter, done: list[bytes], failed: list[bytes], is_lossy: bool
+        self, filter_: FallbackSharedFilter, done: list[bytes], failed: list[bytes], is_lossy: bool
     ) -> None:
-        """End the run; on the worker."""
+        """End the run. Runs on the worker."""
         is_cut = self._session.is_spoiled and self._jobdir is not None
         try:
             self._record_again()
@@ -297,7 +296,7 @@ class SharedUrls:
                 self._done.sync()
                 is_cut = self._done.is_broken or self._again.is_broken or is_lossy
                 if not is_cut and len(self._asked_again):
-                    # What was done before it was asked for again is not done.
+                    # Requests of earlier runs that were made again in this run no longer count as done.
                     self._done.rewrite(
                         item
                         for is_older, item in self._done.older(self._done_before)
@@ -305,19 +304,20 @@ class SharedUrls:
                     )
             if failed and (self._settings.persist or self._queue_is_shared):
                 filter_.forget(failed)
-            self._keep_name(filter_.shared, is_whole=not is_cut)
+            self._write_attachment(filter_.shared, is_clean=not is_cut)
             filter_.leave(delete=not self._settings.persist and not self._queue_is_shared, cut=is_cut)
             if self._again is not None and not is_cut:
                 self._again.clear()
         finally:
             self._close_journals()
 
-    def _give_back(self, shared: SharedBloomFilter) -> None:
-        """Undo a start that came to nothing."""
+    def _undo_open(self, shared: SharedBloomFilter) -> None:
+        """Undo :meth:`open` after a failed start."""
         self._is_closed = True
+        last = self._last_attachment
         try:
-            # A first start leaves the queue as whole as it was.
-            self._keep_name(shared, is_whole=self._kept.is_whole or not self._kept.born)
+            # A failed first start does not damage the queue, so it counts as clean.
+            self._write_attachment(shared, is_clean=last.is_clean or not last.generation)
         finally:
             shared.detach(delete=not self._settings.persist)
             self._close_journals()

@@ -7,7 +7,7 @@ import pytest
 
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.stores.redis import connect
-from scrapy_dedupe.urls.fallback import SteadySharedFilter
+from scrapy_dedupe.urls.fallback import FallbackSharedFilter
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def at_once(function: Callable[..., Any], *args: Any) -> Future[Any]:
 def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_later(redis_server: Any) -> None:
     watch = Watch()
     shared = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
-    steady = SteadySharedFilter(shared, watch, at_once)
+    steady = FallbackSharedFilter(shared, watch, at_once)
     assert steady.add(b"before")
     redis_server.stop()
     assert [steady.add(item) for item in (b"before", b"during", b"during", b"before")] == [
@@ -51,7 +51,7 @@ def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_late
         False,
         False,
     ]
-    assert steady.is_away
+    assert steady.is_offline
     assert len(watch.failures) == 1
     steady.tick()
     steady.tick()
@@ -59,7 +59,7 @@ def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_late
     redis_server.start()
     for _ in range(3):
         steady.tick()
-    assert not steady.is_away
+    assert not steady.is_offline
     assert watch.returns == 1
     other = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
     assert not other.add(b"during")
@@ -83,7 +83,7 @@ def test_a_busy_crawl_comes_back_to_the_server(redis_server: Any) -> None:
         return future
 
     watch = Watch()
-    steady = SteadySharedFilter(
+    steady = FallbackSharedFilter(
         SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6), watch, later
     )
     redis_server.stop()
@@ -93,9 +93,9 @@ def test_a_busy_crawl_comes_back_to_the_server(redis_server: Any) -> None:
     # While the worker tells the server, more is found.
     assert steady.add(b"meanwhile")
     waiting.pop()()
-    assert steady.is_away
+    assert steady.is_offline
     steady.tick()
-    assert not steady.is_away
+    assert not steady.is_offline
     assert watch.returns == 1
     other = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
     assert other.add_many([b"during", b"meanwhile", b"new"]) == [False, False, True]
@@ -103,25 +103,25 @@ def test_a_busy_crawl_comes_back_to_the_server(redis_server: Any) -> None:
 
 def test_what_is_owed_is_paid_on_leaving(redis_server: Any) -> None:
     shared = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
-    steady = SteadySharedFilter(shared, Watch(), at_once)
+    steady = FallbackSharedFilter(shared, Watch(), at_once)
     steady.add(b"before")
     redis_server.stop()
     steady.add(b"during")
     redis_server.start()
-    born = shared.born or ""
+    born = shared.generation or ""
     steady.leave(delete=False)
     assert not SharedBloomFilter(connect(redis_server.url), "spider", 100, 1e-6, keep=born).add(b"during")
 
 
-def steady_filter(url: str, **options: Any) -> SteadySharedFilter:
+def steady_filter(url: str, **options: Any) -> FallbackSharedFilter:
     shared = SharedBloomFilter(connect(url, 30.0), "spider", 100, 1e-6)
-    return SteadySharedFilter(shared, Watch(), at_once, **options)
+    return FallbackSharedFilter(shared, Watch(), at_once, **options)
 
 
-def tick_until_back(steady: SteadySharedFilter) -> None:
+def tick_until_back(steady: FallbackSharedFilter) -> None:
     for _ in range(3):
         steady.tick()
-    assert not steady.is_away
+    assert not steady.is_offline
 
 
 def test_what_is_in_it_can_be_asked_while_the_server_is_away(redis_server: Any) -> None:
@@ -132,7 +132,7 @@ def test_what_is_in_it_can_be_asked_while_the_server_is_away(redis_server: Any) 
     redis_server.stop()
     assert b"before" in steady
     assert b"other" not in steady
-    assert steady.is_away
+    assert steady.is_offline
     assert b"before" in steady
     assert steady.add(b"other")
     assert b"other" in steady
@@ -146,7 +146,7 @@ def test_forgetting_is_done_by_the_worker(redis_url: str) -> None:
         return at_once(function, *args)
 
     shared = SharedBloomFilter(connect(redis_url, 30.0), "spider", 100, 1e-6)
-    steady = SteadySharedFilter(shared, Watch(), on_worker)
+    steady = FallbackSharedFilter(shared, Watch(), on_worker)
     steady.add(b"page")
     steady.forget([b"page"])
     steady.tick()
@@ -260,7 +260,7 @@ def test_starts_are_told_on_leaving_and_go_with_the_filter(redis_server: Any) ->
 
 
 def test_what_was_asked_stays_seen_when_the_server_is_emptied(redis_url: str) -> None:
-    one, scheduled = steady_filter(redis_url), steady_filter(redis_url, outlives_store=False)
+    one, scheduled = steady_filter(redis_url), steady_filter(redis_url, survives_loss=False)
     client = connect(redis_url)
     for steady in (one, scheduled):
         steady.shared._cache_size = 0
