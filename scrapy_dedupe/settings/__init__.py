@@ -1,1 +1,1 @@
-"""The ``DEDUPE_*`` settings: their declaration, values, names and the placement of components."""
+"""The ``DEDUPE_*`` settings: their specification, values and names, and the placement of components."""

@@ -1,4 +1,4 @@
-"""The settings of a crawl as its layers use them: one frozen dataclass a layer, and :class:`Settings` with all."""
+"""The checked settings of a crawl: a frozen dataclass for each layer, and :class:`Settings` with all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UrlSettings:
-    """What the dupefilter needs. ``store_url`` is None for a filter of this process alone."""
+    """Settings of the dupefilter. ``store_url`` is None for a filter that is not shared."""
 
     enabled: bool
     capacity: int
@@ -46,7 +46,7 @@ class UrlSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContentSettings:
-    """What the content middleware needs. The ``near_*`` map content types, and ``*`` for all others, to values."""
+    """Settings of the content middleware. The ``near_*`` mappings have a value for each content type; ``*`` is the default."""
 
     enabled: bool
     store_url: str
@@ -66,7 +66,7 @@ class ContentSettings:
 
 @dataclass(frozen=True, slots=True)
 class WarcSettings:
-    """What the WARC pipeline needs. Sizes in bytes. Empty ``mime_types`` means all of them."""
+    """Settings of the WARC pipeline. Sizes are in bytes. Empty ``mime_types`` means all types."""
 
     enabled: bool
     index_url: str
@@ -96,7 +96,7 @@ class WarcSettings:
 
 @dataclass(frozen=True, slots=True)
 class WaczSettings:
-    """What packing a crawl as WACZ needs."""
+    """Settings for packing a crawl as WACZ."""
 
     enabled: bool
     folder: Path
@@ -106,7 +106,7 @@ class WaczSettings:
 
 @dataclass(frozen=True, slots=True)
 class PassageSettings:
-    """What the passage index of a crawl needs. Without ``folder`` it is in Scrapy's data folder."""
+    """Settings of the passage index of a crawl. Without ``folder`` it is in Scrapy's data folder."""
 
     enabled: bool
     folder: Path | None
@@ -121,7 +121,7 @@ class PassageSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """What the replay middleware needs. ``files`` are names and patterns; empty: no replay."""
+    """Settings of the replay middleware. ``files`` has file names and patterns; empty: no replay."""
 
     files: tuple[str, ...]
     missing: str
@@ -129,9 +129,9 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
-    """Where the page of the report and the log of duplicates go; None: nowhere. Paths may have ``%(name)s`` in them.
+    """Paths of the HTML report and the log of duplicates; None: not written. Paths may have ``%(name)s`` and ``%(time)s``.
 
-    ``logged_layers``: which duplicates are in the log, by layer.
+    ``logged_layers``: the layers whose duplicates are logged.
     """
 
     page: str | None
@@ -141,9 +141,9 @@ class ReportSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Where Prometheus finds the metrics: at a port (0: none) of an address, or in a file; and how often that is written.
+    """Where metrics are available for Prometheus: at a port (0: none), or in a file that is written at an interval.
 
-    In the path of the file there may be names that are yet to be filled in.
+    The path of the file may have ``%(name)s`` and ``%(time)s``.
     """
 
     port: int
@@ -185,12 +185,12 @@ class Settings:
 
 
 def in_data_folder(name: str) -> Path:
-    """Where *name* is in Scrapy's data folder, ``.scrapy``. The folder need not exist, and is not made."""
-    # As scrapy.utils.project.data_path(), which makes the folder as soon as it is asked for its name.
+    """The path of *name* in Scrapy's data folder, ``.scrapy``. The folder need not exist, and is not created."""
+    # scrapy.utils.project.data_path() would create the folder.
     if not inside_project():
         return Path(".scrapy", name)
     if named := get_config().get(DATADIR_CFG_SECTION, "default", fallback=None):
         return Path(named, name)
-    # With the settings of a module that SCRAPY_SETTINGS_MODULE names there may be no scrapy.cfg.
+    # SCRAPY_SETTINGS_MODULE may be set without a scrapy.cfg.
     cfg = closest_scrapy_cfg()
     return Path(Path(cfg).parent.resolve() if cfg else "", ".scrapy", name)

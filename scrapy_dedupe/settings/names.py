@@ -1,4 +1,4 @@
-"""Names of settings that mean nothing: ``DEDUPE_*`` names that nobody knows, and known ones with another prefix."""
+"""Finds misspelled settings: unknown ``DEDUPE_*`` names, and known names with a wrong prefix."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 _PREFIX: Final = "DEDUPE_"
 _KNOWN: Final = [spec.name for spec in SPECS]
 _RESTS: Final = [name.removeprefix(_PREFIX) for name in _KNOWN]
-_MOST_CHARS: Final = 100
-# SCRAPY_DE_DUPE has three.
-_MOST_WORDS: Final = 3
-# DUPE has 0.8, and may be anybody's.
-_LIKE_PREFIX: Final = 0.82
-_LIKE_REST: Final = 0.85
+_MAX_CHARS: Final = 100
+# SCRAPY_DE_DUPE has three words.
+_MAX_PREFIX_WORDS: Final = 3
+# Above the similarity of DUPE (0.8), which may belong to another package.
+_MIN_PREFIX_SIMILARITY: Final = 0.82
+_MIN_REST_SIMILARITY: Final = 0.85
 
 
 def set_names(settings: BaseSettings) -> list[str]:
@@ -32,10 +32,10 @@ def set_names(settings: BaseSettings) -> list[str]:
 
 
 def unknown_names(settings: BaseSettings) -> list[tuple[str, str | None]]:
-    """The names that are meant for this package and mean nothing, each with the nearest known one, if one is near.
+    """Misspelled names of this package's settings, each with the most similar known name or None.
 
-    These are the ``DEDUPE_*`` names that nobody knows, and those of other settings that are a known one but for their
-    prefix, such as ``DEDUP_WARC_DIR`` and ``SCRAPY_DEDUPE_STORE_URL``.
+    These are unknown ``DEDUPE_*`` names, and names that match a known one except for the prefix, such as
+    ``DEDUP_WARC_DIR`` and ``SCRAPY_DEDUPE_STORE_URL``.
     """
     known = set(_KNOWN)
     found: list[tuple[str, str | None]] = [
@@ -52,28 +52,30 @@ def unknown_names(settings: BaseSettings) -> list[tuple[str, str | None]]:
 
 
 def warn_of_unknown(settings: BaseSettings) -> None:
-    """Warn about names that mean nothing, with the nearest known one; once a crawl."""
+    """Log a warning for each misspelled name, with the most similar known name."""
     for name, nearest in unknown_names(settings):
         hint = f"; did you mean {nearest}?" if nearest else "."
         logger.warning("The setting %s is unknown and has no effect%s", name, hint)
 
 
 def _meant(name: str) -> str | None:
-    """The setting of ours that a name with another prefix stands for.
+    """The setting of this package that was probably meant by a name with another prefix.
 
-    Both parts have to be like ours, since other packages have settings too.
+    Both the prefix and the rest must be similar, because the name may be a setting of another package.
 
     >>> _meant("DE_DUPE_WARC_DIRS"), _meant("DUPEFILTER_CLASS"), _meant("DEDUP_SERVER")
     ('DEDUPE_WARC_DIR', None, None)
     """
-    words = name[:_MOST_CHARS].upper().split("_")
-    for count in range(1, _MOST_WORDS + 1):
+    words = name[:_MAX_CHARS].upper().split("_")
+    for count in range(1, _MAX_PREFIX_WORDS + 1):
         prefix = "".join(words[:count]).removeprefix("SCRAPY")
         if not prefix.startswith("D"):
             continue
         is_like = (
-            prefix.startswith("DEDUP") or SequenceMatcher(None, prefix, "DEDUPE").ratio() >= _LIKE_PREFIX
+            prefix.startswith("DEDUP")
+            or SequenceMatcher(None, prefix, "DEDUPE").ratio() >= _MIN_PREFIX_SIMILARITY
         )
-        if is_like and (near := get_close_matches("_".join(words[count:]), _RESTS, n=1, cutoff=_LIKE_REST)):
+        rest = "_".join(words[count:])
+        if is_like and (near := get_close_matches(rest, _RESTS, n=1, cutoff=_MIN_REST_SIMILARITY)):
             return f"{_PREFIX}{near[0]}"
     return None

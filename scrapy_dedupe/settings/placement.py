@@ -1,8 +1,8 @@
-"""Where the components of this package stand among Scrapy's, and where they have to stand.
+"""Checks that the components of this package are in the right settings and in the right order.
 
-Scrapy builds whatever class a setting names. One in the wrong setting is built and never asked; a content middleware that
-is nearer to the downloader than HttpCompression sees compressed bodies. Neither shows in a log, so both are looked for at
-the start of a crawl, and by ``scrapy dedupe doctor``.
+Scrapy creates any class that a setting names. A class in the wrong setting is created but never called. A content
+middleware that is closer to the downloader than HttpCompressionMiddleware gets compressed bodies. Neither is visible in
+the log, so both are checked at the start of a crawl and by ``scrapy dedupe doctor``.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ PLACES: Final = {
     "scrapy_dedupe.extensions.MetricsExtension": "EXTENSIONS",
     "scrapy_dedupe.extensions.DuplicatesLogExtension": "EXTENSIONS",
 }
-"""Each class, and the setting that it belongs into."""
+"""The setting for each class of this package."""
 
 _CONTENT: Final = "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware"
-# Where users import a class from, by the module that defines it.
+# The public module of a class, by the module that defines it.
 _PUBLIC_MODULES: Final = {
     "scrapy_dedupe.addon": "scrapy_dedupe",
     "scrapy_dedupe.live.archive.replay": "scrapy_dedupe.downloadermiddlewares",
@@ -64,34 +64,34 @@ _MIDDLEWARE_ORDERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OrderFault:
-    """What is wrong with the order of the downloader middlewares. Some is so wrong that no verdict would be right."""
+    """A problem with the order of the downloader middlewares. With ``is_refused`` no verdict would be correct."""
 
     sentence: str
     is_refused: bool
 
 
 def check_places(settings: BaseSettings) -> None:
-    """Raise :class:`~scrapy_dedupe.errors.SettingError` if a class of this package stands in a wrong setting."""
+    """Raise :class:`~scrapy_dedupe.errors.SettingError` if a class of this package is in a wrong setting."""
     faults = misplaced(settings)
     if faults:
         raise SettingError(" ".join(faults))
 
 
 def misplaced(settings: BaseSettings) -> list[str]:
-    """A sentence for each class of this package that stands in a setting where Scrapy never asks it."""
+    """A sentence for each class of this package that is in a setting where Scrapy never calls it."""
     faults = []
     for setting, path in named_components(settings):
         place = PLACES.get(path)
         if place is not None and place != setting:
             faults.append(
-                f"The class {path} stands in the setting {setting}, where it does nothing of use. Move it to {place}"
+                f"The class {path} is in the setting {setting}, where it has no effect. Move it to {place}"
                 f"{_example(path, place)}."
             )
     return faults
 
 
 def named_components(settings: BaseSettings) -> Iterator[tuple[str, str]]:
-    """Each setting that names components, with the import path of each that is not turned off."""
+    """Each setting with components, with the import path of each component that is not disabled."""
     for setting in LISTS:
         table = settings.get(setting)
         if hasattr(table, "items"):
@@ -104,9 +104,9 @@ def named_components(settings: BaseSettings) -> Iterator[tuple[str, str]]:
 
 
 def check_order(settings: BaseSettings) -> None:
-    """Refuse an order of middlewares in which the content layer cannot read pages; warn of one that is of little use.
+    """Check the order of the downloader middlewares, and log a warning for each minor problem.
 
-    Raises :class:`~scrapy_dedupe.errors.SettingError`.
+    Raises :class:`~scrapy_dedupe.errors.SettingError` if the content layer could not read pages.
     """
     for fault in order_faults(settings):
         if fault.is_refused:
@@ -115,7 +115,7 @@ def check_order(settings: BaseSettings) -> None:
 
 
 def order_faults(settings: BaseSettings) -> list[OrderFault]:
-    """What is wrong with where the content middleware stands; nothing if it is not there."""
+    """Problems with the order of the content middleware; empty if it is not enabled."""
     orders = _orders(settings)
     own = _place_of(orders, _CONTENT)
     if own is None:
@@ -124,13 +124,13 @@ def order_faults(settings: BaseSettings) -> list[OrderFault]:
     compression = _place_of(orders, _path(HttpCompressionMiddleware))
     is_enabled = settings.getbool("COMPRESSION_ENABLED")
     if compression is None or not is_enabled:
-        again = [] if is_enabled else ["COMPRESSION_ENABLED = True"]
+        remedies = [] if is_enabled else ["COMPRESSION_ENABLED = True"]
         if compression is None:
-            again.append(_setting(_Place(HttpCompressionMiddleware, 0.0), _COMPRESSION_ORDER))
+            remedies.append(_setting(_Place(HttpCompressionMiddleware, 0.0), _COMPRESSION_ORDER))
         faults.append(
             OrderFault(
-                "Scrapy's HttpCompressionMiddleware is turned off, so pages that a server sends compressed reach the"
-                f" content layer, and the spider, as unreadable bytes. Turn it on again ({', '.join(again)}).",
+                "Scrapy's HttpCompressionMiddleware is disabled, so the content layer and the spider cannot read"
+                f" compressed pages. Enable it ({', '.join(remedies)}).",
                 is_refused=False,
             )
         )
@@ -138,8 +138,8 @@ def order_faults(settings: BaseSettings) -> list[OrderFault]:
         faults.append(
             OrderFault(
                 f"ContentDedupeMiddleware has the order {own.order:g} in DOWNLOADER_MIDDLEWARES and"
-                f" HttpCompressionMiddleware {compression.order:g}, so it would see pages while they are still"
-                f" compressed. {_remedy(own, compression, _COMPRESSION_ORDER)}",
+                f" HttpCompressionMiddleware {compression.order:g}, so pages would still be compressed when"
+                f" ContentDedupeMiddleware gets them. {_remedy(own, compression, _COMPRESSION_ORDER)}",
                 is_refused=True,
             )
         )
@@ -148,7 +148,7 @@ def order_faults(settings: BaseSettings) -> list[OrderFault]:
         faults.append(
             OrderFault(
                 f"ContentDedupeMiddleware has the order {own.order:g} in DOWNLOADER_MIDDLEWARES and RedirectMiddleware"
-                f" {redirect.order:g}, so it sees redirects that nobody else does."
+                f" {redirect.order:g}, so ContentDedupeMiddleware processes redirects as if they were pages."
                 f" {_remedy(own, redirect, _REDIRECT_ORDER)}",
                 is_refused=False,
             )
@@ -163,13 +163,13 @@ class _Place:
 
 
 def _remedy(own: _Place, other: _Place, usual: int) -> str:
-    """What brings *own* before *other*, whose order is *usual* in Scrapy: one of the two goes back, or both."""
+    """The change that puts *own* before *other*, whose default order is *usual*: move one of them, or both."""
     if other.order > _OWN_ORDER:
         return f"Give it an order below {other.order:g}: {_setting(own, _OWN_ORDER)}."
-    back = f"Put {other.component.__name__} back to {usual}: {_setting(other, usual)}"
+    remedy = f"Set {other.component.__name__} back to {usual}: {_setting(other, usual)}"
     if own.order < usual:
-        return f"{back}."
-    return f"{back}, and ContentDedupeMiddleware to {_OWN_ORDER}: {_setting(own, _OWN_ORDER)}."
+        return f"{remedy}."
+    return f"{remedy}, and ContentDedupeMiddleware to {_OWN_ORDER}: {_setting(own, _OWN_ORDER)}."
 
 
 def _setting(place: _Place, order: int) -> str:
@@ -177,8 +177,8 @@ def _setting(place: _Place, order: int) -> str:
 
 
 def _orders(settings: BaseSettings) -> dict[type, float]:
-    """The downloader middlewares that are on; names that cannot be loaded are Scrapy's to complain of."""
-    # Scrapy 2.13 has the older method alone, which a later release may do without.
+    """The enabled downloader middlewares and their orders. Classes that cannot be loaded are left for Scrapy to report."""
+    # Scrapy 2.13 only has the older method, which a later release may remove.
     read = getattr(settings, "get_component_priority_dict_with_base", None) or settings.getwithbase
     orders: dict[type, Any] = {}
     for component, order in read("DOWNLOADER_MIDDLEWARES").items():
@@ -190,7 +190,7 @@ def _orders(settings: BaseSettings) -> dict[type, float]:
 
 
 def _place_of(orders: dict[type, float], path: str) -> _Place | None:
-    """The class at the import path *path*, or a subclass of it."""
+    """The place of the class with the import path *path*, or of a subclass; None if there is none."""
     found = [
         _Place(component, order)
         for component, order in orders.items()
@@ -200,7 +200,7 @@ def _place_of(orders: dict[type, float], path: str) -> _Place | None:
 
 
 def _path(component: object) -> str:
-    """The import path of *component*, as users write it."""
+    """The public import path of *component*."""
     if isinstance(component, str):
         module, _, name = component.rpartition(".")
     else:

@@ -1,4 +1,4 @@
-"""What Scrapy's command line means: whether a command crawls, and which settings it has in this folder."""
+"""The Scrapy command that runs: whether it crawls, and the settings that a command would have in this folder."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def is_crawl(crawler: Crawler) -> bool:
 
 
 def settings_of_file() -> Settings:
-    """The settings that a command has in this folder. Raises :class:`~scrapy_dedupe.errors.SettingError`.
+    """The settings that a command would have in this folder. Raises :class:`~scrapy_dedupe.errors.SettingError`.
 
-    A file that was not loaded for the crawl is not loaded here either: it may do anything.
+    If the settings module was not imported for the crawl, it is not imported here either, since importing it may have
+    side effects.
     """
     found = ScrapySettings()
     module = sys.modules.get(os.environ.get(ENVVAR, ""))

@@ -1,4 +1,4 @@
-"""What turns the raw value of a setting into the one that is used. Each raises ValueError or TypeError if it is wrong."""
+"""Functions that check and convert the raw value of a setting. They raise ValueError or TypeError if it is wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def integer(minimum: int, maximum: int | None = None) -> Callable[[Any], int]:
 def number(check: Callable[[float], bool]) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         if isinstance(value, bool):
-            raise ValueError  # noqa: TRY004 - every wrong value is told in the same way
+            raise ValueError  # noqa: TRY004 - the same error for all wrong values
         number = float(value)
         if not check(number):
             raise ValueError
@@ -102,15 +102,15 @@ NAMES_IN_PATHS: Final = ("name", "time")
 
 def named_path(value: Any) -> str:
     text = str(path(value))
-    # Other percent signs are part of the path.
+    # Other percent signs are literal.
     if not set(re.findall(r"%\((.*?)\)s", text)) <= set(NAMES_IN_PATHS):
         raise ValueError
     return text
 
 
 def fill_in(path: str, name: str, time: str) -> Path:
-    """The path that :func:`named_path` let pass, with the names in it filled in; *name* is that of a spider."""
-    # A name is no folder.
+    """Replace the placeholders of a path from :func:`named_path`; *name* is the spider's name."""
+    # A name must not add a folder.
     name = name.replace("/", "-").replace("\\", "-")
     if name in (".", ".."):
         name = name.replace(".", "-")
@@ -140,7 +140,7 @@ def reasons(value: Any) -> tuple[str, ...]:
 
 
 def some_of(*allowed: str) -> Callable[[Any], frozenset[str]]:
-    """At least one of some words."""
+    """One or more of the allowed words."""
     read_one = choice(*allowed)
 
     def read(value: Any) -> frozenset[str]:
@@ -161,7 +161,7 @@ def file_name(value: Any) -> str:
 
 def file_patterns(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) and not value.strip():
-        raise ValueError  # a variable of the shell that is not set must not send a replay to the network
+        raise ValueError  # e.g. an unset shell variable, which must not replace a replay by a crawl of the network
     names = [value] if isinstance(value, Path) else _sequence(value)
     for name in names:
         path(name)
@@ -173,7 +173,7 @@ def storage(value: Any) -> str:
 
 
 def per_type(read: Callable[[Any], T]) -> Callable[[Any], Mapping[str, T]]:
-    """A value for all content types, or a table of values by content type, in which ``*`` stands for all others."""
+    """A value for all content types, or a dict of values by content type with the default at ``*``."""
 
     def read_table(value: Any) -> Mapping[str, T]:
         if isinstance(value, str) and value.lstrip().startswith("{"):
@@ -191,4 +191,4 @@ mime_type = matching(r"[^/\s]+/[^/\s]+")
 
 
 def for_types(allowed: str) -> str:
-    return f'{allowed}, or a table of such by MIME type, as {{"text/html": …, "*": …}}'
+    return f'{allowed}, or a dict of such values by MIME type, such as {{"text/html": …, "*": …}}'

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.urls.attachment import LastAttachment, register, is_gone, unregister, new_token
+from scrapy_dedupe.urls.attachment import LastAttachment, is_gone, new_token, register, unregister
 
 if TYPE_CHECKING:
     from pathlib import Path

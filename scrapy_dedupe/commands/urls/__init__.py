@@ -1,4 +1,4 @@
-"""``urls VERB``: asks, corrects, exports and fills the URL filter of a job, or one in Redis, between two runs."""
+"""``urls VERB``: inspects and changes the URL filter of a job that is not running, or a filter in Redis."""
 
-HELP = "Look after the filter of URLs that were asked for: check, forget, export and import."
+HELP = "Inspect and change a URL filter: check, forget, export and import URLs."
 VERBS = ("check", "forget", "stats", "export", "import")

@@ -1,4 +1,4 @@
-"""``urls check URL…``: what a crawl would answer for each URL."""
+"""``urls check URL…``: shows whether the filter has seen each URL."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from .filters import OpenFilter
 
-_AT_ONCE = 500
+_BATCH = 500
 
-HELP = "Tell of each URL whether it was seen, is new, or was forgotten and may be asked for once more."
+HELP = "Show for each URL whether it was seen, is new, or was forgotten and may be requested again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class CheckedUrl:
 
 @dataclass(frozen=True, slots=True)
 class UrlCheck:
-    """What a filter says of URLs. ``error_bound``: the largest share of new URLs that it calls seen."""
+    """The states of URLs in a filter. ``error_bound``: the maximum share of new URLs that are reported as seen."""
 
     filter: str
     error_bound: float
@@ -55,20 +55,20 @@ def run(place: CommandStores, opts: argparse.Namespace) -> UrlCheck:
 
 
 def fingerprinted(words: list[str], target: FilterTarget, bars: Bars) -> list[tuple[str, bytes]]:
-    """The URLs that are named on the command line or piped in, each with its fingerprint."""
+    """The URLs from the command line or standard input, each with its fingerprint."""
     urls = given_urls(words)
-    # Whoever types them sees how many there are.
+    # No progress bar while a user types URLs.
     if sys.stdin is not None and not sys.stdin.isatty():
         urls = bars.counted(urls, "read", 0, "URLs")
     return [(url, target.fingerprint(url)) for url in urls]
 
 
 def checked(found: OpenFilter, fingerprints: list[tuple[str, bytes]], bars: Bars) -> list[CheckedUrl]:
-    """What each URL was until now."""
+    """The current state of each URL."""
     result = []
     with bars.part("check", len(fingerprints), "URLs"):
-        for first in range(0, len(fingerprints), _AT_ONCE):
-            some = fingerprints[first : first + _AT_ONCE]
+        for first in range(0, len(fingerprints), _BATCH):
+            some = fingerprints[first : first + _BATCH]
             states = found.states([fingerprint for _, fingerprint in some])
             result += [
                 CheckedUrl(url, state, fingerprint.hex())

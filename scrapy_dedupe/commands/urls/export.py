@@ -1,4 +1,4 @@
-"""``urls export -o FILE``: writes the fingerprints as Scrapy's own filter keeps them."""
+"""``urls export -o FILE``: writes the fingerprints in the file format of Scrapy's own filter."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-HELP = "Write what was seen as requests.seen, so that Scrapy's own filter can go on with it."
+HELP = "Export the seen URLs as requests.seen, the file of Scrapy's own filter."
 
-# Scrapy before 2.19 reads lines alone.
+# Scrapy before 2.19 only reads lines.
 _DEFAULT_FORMAT = "binary" if version_info >= (2, 19) else "text"
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """``written`` fingerprints are in the file; ``lacking`` others are in the filter, but not in its list."""
+    """Counts of fingerprints: ``written`` to the file, and ``lacking``: in the filter, but not in its list."""
 
     filter: str
     file: str
@@ -49,24 +49,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("binary", "text"),
         default=_DEFAULT_FORMAT,
-        help=f"text is for Scrapy before 2.19 (default: {_DEFAULT_FORMAT}, for the Scrapy that is installed)",
+        help=f"text is for Scrapy before 2.19 (default: {_DEFAULT_FORMAT}, for the installed Scrapy)",
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> Exported:
     target, as_text = FilterTarget(place, opts), opts.format == "text"
     if opts.output == "-" and opts.json:
-        raise UsageError("With -o - standard output takes the fingerprints; --json needs a file.")
+        raise UsageError("-o - and --json both write to standard output. With --json, name a file.")
     if target.is_shared:
         raise StoreError(
-            f"The URL filter {target.name} keeps no list of its fingerprints, so it cannot be exported. Only the filter "
-            "of a job's folder can."
+            f"The URL filter {target.name} is in Redis and has no list of its fingerprints, so it cannot be exported. "
+            "Only the filter in a job's folder can be exported."
         )
     with Bars(opts) as bars, target.open_job() as stored:
         with bars.part("count", 0, "fingerprints"):
             lacking = stored.unlisted(bars.advance)
-        # After a cut stop the filter, which has the number, would have to be made first.
+        # After an unclean stop len() would first build the filter.
         total = len(stored) - lacking if stored.last_stop is LastStop.CLEAN else 0
         fingerprints = bars.counted(stored.fingerprints(), "export", total, "fingerprints")
         if opts.output == "-":
@@ -78,9 +78,9 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Exported:
 
 
 def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: bool) -> int:
-    """Write the file under another name, and give it its own when it is on disk."""
+    """Write a temporary file, sync it and rename it to ``path``; return the number of fingerprints."""
     if path.exists() and not force:
-        raise ArchiveError(f"The file {path} is there already. Name another one, or replace it with --force.")
+        raise ArchiveError(f"The file {path} exists already. Name another file, or replace it with --force.")
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         try:
@@ -95,7 +95,7 @@ def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: b
         sync_folder(path.parent)
     except OSError as error:
         raise ArchiveError(
-            f"The file {path} cannot be written: {error.strerror or error}. Name another one, or see to its folder."
+            f"The file {path} cannot be written: {error.strerror or error}. Name another file, or check its folder."
         ) from error
     return written
 
@@ -111,5 +111,5 @@ def caveat(result: Exported) -> str | None:
         return None
     return (
         f"The list of the filter is damaged: {counted(result.written, 'fingerprint was', 'fingerprints were')} written,"
-        f" {number_text(result.lacking)} more are in the filter, but cannot be told from it."
+        f" {number_text(result.lacking)} more are in the filter, but cannot be read from it."
     )

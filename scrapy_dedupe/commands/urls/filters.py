@@ -1,4 +1,4 @@
-"""Which URL filter a call means: that of a job's folder, or one in Redis."""
+"""Selects and opens the URL filter of a command: the filter in a job's folder, or one in Redis."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _PART = 10_000
 
 
 class OpenFilter(Protocol):
-    """What the verbs do with a filter. ``name`` is for results."""
+    """The interface of an open filter for the verbs. ``name`` is shown in results."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def last_stop(self) -> str | None:
-        """How the last run ended; None where that is not one question."""
+        """How the last run ended; None for a filter in Redis, which several runs may use."""
 
     @property
     def error_bound(self) -> float:
-        """The largest share of new fingerprints that are called seen."""
+        """The maximum share of new fingerprints that are reported as seen."""
 
     def states(self, fingerprints: Sequence[bytes]) -> list[State]: ...
 
@@ -52,7 +52,7 @@ class OpenFilter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalFilter:
-    """The filter of a job's folder."""
+    """The filter in a job's folder."""
 
     name: str
     stored: StoredFilter
@@ -80,7 +80,7 @@ class LocalFilter:
 
 @dataclass(frozen=True, slots=True)
 class SharedFilter:
-    """A filter in Redis, whether crawls use it or not. What it was told to forget it calls new."""
+    """A filter in Redis, which crawls may be using. Forgotten fingerprints are reported as new."""
 
     name: str
     shared: SharedBloomFilter
@@ -128,18 +128,18 @@ class SharedFilter:
 
 def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--jobdir", metavar="DIR", type=Path, help="the job whose filter is meant (default: JOBDIR)"
+        "--jobdir", metavar="DIR", type=Path, help="the folder of the job with the filter (default: JOBDIR)"
     )
     parser.add_argument("--key", metavar="NAME", help="the filter's name in Redis (default: DEDUPE_URL_KEY)")
     parser.add_argument(
         "--spider",
         metavar="NAME",
-        help="the spider whose settings count, and whose name DEDUPE_URL_KEY holds",
+        help="the spider whose settings are used, and whose name is in DEDUPE_URL_KEY",
     )
 
 
 class FilterTarget:
-    """The filter that the command line and the settings name, before it is opened."""
+    """The filter named by the command line and the settings; not open yet."""
 
     def __init__(self, place: CommandStores, opts: argparse.Namespace) -> None:
         self.fingerprint = Fingerprinter(place.scrapy_settings, opts.spider)
@@ -147,11 +147,11 @@ class FilterTarget:
         store, jobdir = place.given_store, opts.jobdir
         if jobdir is not None and (store is not None or opts.key is not None):
             raise UsageError(
-                "--jobdir names a filter on disk, --store and --key one in Redis; give one of them."
+                "--jobdir names a filter on disk, but --store and --key name one in Redis. Give only one of them."
             )
         if store is not None and not store.is_redis:
             raise UsageError(
-                f"The store {store.shown} holds no URL filter. Name one in Redis, or a job with --jobdir."
+                f"The store {store.shown} has no URL filter. Name a Redis server, or a job with --jobdir."
             )
         self._jobdir: Path | None = None
         self._store = store
@@ -162,13 +162,14 @@ class FilterTarget:
             return
         if opts.key is not None:
             raise UsageError(
-                "--key names a filter in Redis, and no server is named. Name it with --store or DEDUPE_URL_STORE_URL."
+                "--key names a filter in Redis, but no server is given. Name the server with --store or "
+                "DEDUPE_URL_STORE_URL."
             )
         self._jobdir = jobdir or settings.jobdir
         if self._jobdir is None:
             raise UsageError(
-                "Which URL filter is meant? Name a job with --jobdir or the setting JOBDIR, or a server with --store or "
-                "DEDUPE_URL_STORE_URL."
+                "No URL filter is given. Name a job with --jobdir or the setting JOBDIR, or a Redis server with --store "
+                "or DEDUPE_URL_STORE_URL."
             )
 
     @property
@@ -184,7 +185,7 @@ class FilterTarget:
 
     @contextmanager
     def open(self, *, create: bool = False) -> Iterator[OpenFilter]:
-        """The filter; with ``create``, to add to it, one is made in a job that has none."""
+        """Open the filter. ``create`` is for adding to it: a filter is created if the job has none."""
         if self._store is not None:
             with self._open_shared(self._store, adds=create) as shared:
                 yield SharedFilter(self.name, shared)
@@ -193,7 +194,7 @@ class FilterTarget:
             yield LocalFilter(self.name, stored)
 
     def open_job(self, *, create: bool = False) -> StoredFilter:
-        """The filter of a job, to be entered."""
+        """The filter of a job, as a context manager."""
         urls = self._settings.urls
         return StoredFilter(self._folder, urls.capacity, urls.error_rate, create=create)
 
@@ -208,22 +209,22 @@ class FilterTarget:
             shared = SharedBloomFilter.existing(client, self._key, url=store.shown)
             if shared is None:
                 raise StoreUnavailable(
-                    f"There is no URL filter {self.name}. A crawl makes it; look at --key, --spider and --store."
+                    f"There is no URL filter {self.name}. Crawls create it. Check --key, --spider and --store."
                 )
             if shared.fingerprinter != self.fingerprint.path:
                 raise StoreRefused(
-                    f"The URL filter {self.name} was made with the fingerprinter {shared.fingerprinter}, the setting "
-                    f"REQUEST_FINGERPRINTER_CLASS is {self.fingerprint.path}. Use the former, or name the spider that "
-                    "does with --spider."
+                    f"The URL filter {self.name} has the fingerprinter {shared.fingerprinter}, but the setting "
+                    f"REQUEST_FINGERPRINTER_CLASS is {self.fingerprint.path}. Change the setting, or use --spider to "
+                    "name a spider with that fingerprinter."
                 )
-            # With a queue in Redis the next run keeps the filter, however the last one ended.
+            # With a queue in Redis the next run keeps the filter even after an unclean stop.
             if adds and not self._settings.urls.queue_persists:
                 with redis_faults(store.shown):
                     is_cut = was_cut(client, shared.name)
                 if is_cut:
                     raise StoreError(
-                        f"The last run with the URL filter {self.name} was cut, so the next one begins it anew, and what "
-                        "is added now would be lost. Start the next run, and import while it runs or when it has ended."
+                        f"The last run with the URL filter {self.name} did not end cleanly. The next run recreates the "
+                        "filter, so an import would be lost now. Import during or after the next run."
                     )
             yield shared
         finally:
@@ -240,7 +241,7 @@ class FilterTarget:
         key = self._settings.urls.key
         if spider is None and "%(spider)s" in key:
             raise UsageError(
-                f"The name of the filter in Redis, {key!r} (DEDUPE_URL_KEY), holds the name of a spider. Name the "
+                f"The name of the filter in Redis, {key!r} (DEDUPE_URL_KEY), contains the name of a spider. Name the "
                 "spider with --spider, or the filter with --key."
             )
         return self._settings.urls.key_for(spider or "")

@@ -1,4 +1,4 @@
-"""The fingerprints of URLs, as the crawls of a project make them."""
+"""Computes fingerprints of URLs in the same way as the crawls of a project."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Fingerprinter:
-    """The class in REQUEST_FINGERPRINTER_CLASS, made as a crawl makes it, and the settings of that crawl.
+    """The fingerprinter in REQUEST_FINGERPRINTER_CLASS, created as in a crawl, and the settings of that crawl.
 
-    ``spider`` names one of the project, whose own settings then count; there need not be one of this name.
+    If the project has a spider with the name ``spider``, the settings of the spider are used too.
     """
 
     def __init__(self, settings: BaseSettings, spider: str | None) -> None:
@@ -46,18 +46,18 @@ class Fingerprinter:
     def __call__(self, url: str) -> bytes:
         """The fingerprint of a plain request for the URL.
 
-        Raises :class:`~scrapy_dedupe.errors.UsageError` for what is no URL, and
-        :class:`~scrapy_dedupe.errors.SettingError` when the class does not make a fingerprint of it.
+        Raises :class:`~scrapy_dedupe.errors.UsageError` if ``url`` is not a URL, and
+        :class:`~scrapy_dedupe.errors.SettingError` if the class does not return a valid fingerprint.
         """
         try:
             request = Request(url)
         except ValueError as error:
-            raise UsageError(f"{url!r} is not a URL that can be asked for: {error}.") from error
+            raise UsageError(f"{url!r} is not a valid URL for a request: {error}.") from error
         try:
             fingerprint = self._fingerprinter.fingerprint(request)
         except Exception as error:
             raise SettingError(
-                f"{self.path} made no fingerprint of {url}: {type(error).__name__}: {error}."
+                f"{self.path} failed to make a fingerprint for {url}: {type(error).__name__}: {error}."
             ) from error
         if not isinstance(fingerprint, bytes) or not 0 < len(fingerprint) <= MAX_FINGERPRINT_BYTES:
             raise SettingError(
@@ -68,7 +68,7 @@ class Fingerprinter:
 
 
 def given_urls(words: Iterable[str]) -> Iterator[str]:
-    """The URLs on the command line; ``-`` stands for those on standard input, one a line."""
+    """The URLs on the command line; ``-`` reads URLs from standard input, one per line."""
     for word in words:
         if word != "-":
             yield word

@@ -1,4 +1,4 @@
-"""``urls forget URL…``: lets URLs be asked for once more."""
+"""``urls forget URL…``: allows URLs to be requested again once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-HELP = "Let each of these URLs be asked for once more, by whoever finds it again."
+HELP = "Allow each URL to be requested again once, when a crawl finds it."
 
 
 @dataclass(frozen=True, slots=True)
 class Forgot:
-    """``forgotten`` counts the URLs that were seen and are forgotten now; ``urls`` tells what each was before."""
+    """``forgotten`` is the number of URLs that were seen and are forgotten now; ``urls`` has their earlier states."""
 
     filter: str
     forgotten: int
@@ -46,7 +46,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Forgot:
 
 def text(result: Forgot) -> str:
     urls = "URL" if result.forgotten == 1 else "URLs"
-    lines = [f"{number_text(result.forgotten)} {urls} may be asked for once more."]
+    lines = [f"{number_text(result.forgotten)} {urls} may be requested again."]
     lines += [f"Not seen before: {item.url}" for item in result.urls if item.state == "new"]
-    lines += [f"Forgotten before: {item.url}" for item in result.urls if item.state == "forgotten"]
+    lines += [f"Already forgotten: {item.url}" for item in result.urls if item.state == "forgotten"]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""``urls import FILE…``: takes over what Scrapy's own filter, or another crawl, has seen."""
+"""``urls import FILE…``: adds the fingerprints of Scrapy's own filter, or of another job, to a filter."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-HELP = "Add the fingerprints in files like Scrapy's requests.seen, of whatever version of Scrapy."
+HELP = "Import the fingerprints in requests.seen files of any version of Scrapy."
 
 _JOURNAL = b"sd-"
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedFile:
-    """``damaged_at``: the offset in bytes of a torn end, which was left out; None if there is none."""
+    """``damaged_at`` is the offset in bytes from which the file is truncated or damaged and was not imported, or None."""
 
     file: str
     fingerprints: int
@@ -37,9 +37,10 @@ class ImportedFile:
 
 @dataclass(frozen=True, slots=True)
 class ImportedFingerprints:
-    """``again`` counts the fingerprints that were forgotten and count as seen again. ``made``: there was no filter.
+    """Counts of imported fingerprints.
 
-    ``taken_over``: fingerprints of the job's own requests.seen, which a filter that is made takes over.
+    ``again``: fingerprints that were forgotten and count as seen again. ``made``: the job had no filter, and one was
+    created. ``taken_over``: fingerprints that were imported from the job's own requests.seen when it was created.
     """
 
     filter: str
@@ -53,12 +54,12 @@ class ImportedFingerprints:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filter_arguments(parser)
-    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a requests.seen, in either form")
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a requests.seen file")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> ImportedFingerprints:
     target = FilterTarget(place, opts)
-    # Before anything is made or changed.
+    # Check all files before anything is changed.
     for path in opts.files:
         _check(path)
     files: list[ImportedFile] = []
@@ -86,12 +87,12 @@ def _check(path: Path) -> None:
         raise ArchiveError(f"The file {path} cannot be read: {error.strerror}.") from error
     if start == _JOURNAL:
         raise UsageError(
-            f"{path} is a file of this package's own filter. Export it from its job first: scrapy dedupe urls export."
+            f"{path} is a file of this package's URL filter. Export it first: scrapy dedupe urls export."
         )
 
 
 def _read(path: Path, files: list[ImportedFile], reached: Reached) -> Iterator[bytes]:
-    """The fingerprints in the file; what it was like goes to ``files`` at its end."""
+    """The fingerprints in the file. The result for the file is added to ``files`` at the end."""
     count = 0
     try:
         with path.open("rb") as file:
@@ -112,11 +113,9 @@ def text(result: ImportedFingerprints) -> str:
         sentences.append(f"{number_text(result.again)} were forgotten and count as seen again")
     lines = [", ".join(sentences) + "."]
     if result.taken_over:
-        lines.append(
-            f"{number_text(result.taken_over)} more were taken over from the job's own requests.seen."
-        )
+        lines.append(f"{number_text(result.taken_over)} more were imported from the job's own requests.seen.")
     if result.made:
-        lines.append("The job had no URL filter; one was made.")
+        lines.append("The job had no URL filter, so one was created.")
     return "\n".join(lines)
 
 
@@ -125,4 +124,4 @@ def caveat(result: ImportedFingerprints) -> str | None:
     if not damaged:
         return None
     places = ", ".join(f"{item.file} at byte {number_text(item.damaged_at or 0)}" for item in damaged)
-    return f"What follows a damaged place was left out: {places}."
+    return f"Damaged files were imported only up to the damage: {places}."

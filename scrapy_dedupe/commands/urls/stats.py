@@ -1,4 +1,4 @@
-"""``urls stats``: the filter in numbers."""
+"""``urls stats``: shows figures of the filter."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-HELP = "Show what the filter holds, how large it is, and how often it errs."
+HELP = "Show the number of URLs in the filter, its size and its error rate."
 
 
 @dataclass(frozen=True, slots=True)
 class UrlStats:
-    """The numbers of one filter; None where it does not keep one.
+    """The figures of one filter; None where a figure does not apply.
 
-    ``last_stop`` is "clean" or "cut"; ``listed`` counts the fingerprints that can be exported, ``exact`` those of
-    the exact set. ``error_rate`` is the bound, ``estimated_error`` the probability that the next new URL is called
-    seen, ``expected_lost`` the expected number of those that were.
+    ``last_stop`` is "clean" or "cut" (not clean). ``listed`` is the number of fingerprints that can be exported,
+    ``exact`` the number in the exact set. ``error_rate`` is the bound, ``estimated_error`` the probability that the
+    next new URL is reported as seen, ``expected_lost`` the expected number of URLs for which this has happened.
     """
 
     filter: str
@@ -80,7 +80,7 @@ def text(stats: UrlStats) -> str:
             held.append(f"{number_text(number)} {what}")
     layers = counted(stats.layers, "layer")
     size = f"{layers}, the first for {number_text(stats.capacity)}; {size_text(stats.bytes)}"
-    lost = f"{stats.expected_lost:.2g} URLs lost until now, by expectation"
+    lost = f"{stats.expected_lost:.2g} URLs lost so far (expected)"
     lines = [
         f"Filter    {stats.filter}",
         f"Holds     {', '.join(held)}",
@@ -94,5 +94,5 @@ def text(stats: UrlStats) -> str:
 
 _STOPS = {
     "clean": "cleanly",
-    "cut": "cut: only requests that were done and brought nothing new are known",
+    "cut": "not cleanly: only requests that were done and had no new links count as seen",
 }

@@ -88,7 +88,7 @@ class SharedUrls:
             )
 
     def open(self) -> None:
-        from scrapy_dedupe.stores.redis import connect  # needs redis-py, which is optional
+        from scrapy_dedupe.stores.redis import connect  # only imported if needed
 
         settings, url = self._settings, self._settings.store_url
         assert url is not None
