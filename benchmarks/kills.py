@@ -1,17 +1,18 @@
-"""Kill a crawl at random moments and count what it missed and what it asked for again.
+"""Kill a crawl at random times, and count missed and repeated requests.
 
     python benchmarks/kills.py FOLDER [--kills 50] [--seed 1] [--set NAME=VALUE …]
     python benchmarks/kills.py FOLDER --redis URL                 the filter in Redis, the queue in JOBDIR
     python benchmarks/kills.py FOLDER --redis URL --processes 2   two processes under scrapy-redis's scheduler
 
-FOLDER holds HTML files that link to one another, such as those of a ``*-doc`` package of Debian under
-/usr/share/doc; the crawl begins at its index.html, or at --start. They are served on 127.0.0.1 by a process of
-their own, which writes down every request. First a crawl runs undisturbed: what it asks for is the site. Then jobs run one
-after the other. Each is killed with SIGKILL a random time after its first request, and started again with the same
-JOBDIR, until it comes to its end; so on until --kills kills have hit. With --processes two processes crawl one site
-together, first undisturbed, then with one of them killed, once for each of --kills.
+FOLDER contains HTML files that link to each other, such as those of a ``*-doc`` package of Debian in /usr/share/doc.
+The crawl starts at index.html, or at --start. A separate process serves the files on 127.0.0.1 and logs every request.
 
-It takes about eight seconds a kill.
+First a crawl runs without a kill; its requests define the site. Then jobs run one after the other. Each is killed with
+SIGKILL a random time after its first request and restarted with the same JOBDIR, until a run finishes. This is
+repeated until --kills runs were killed. With --processes several processes crawl the site together: once without a
+kill, and --kills times with one of them killed.
+
+Each kill takes about eight seconds.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ SETTINGS = {
 
 
 def serve(folder: str, log: str) -> None:
-    """Serve *folder*, append each path to *log*; print the port, end with standard input."""
+    """Serve *folder* until standard input is closed; print the port, and append the path of each request to *log*."""
     lock = threading.Lock()
-    file = Path(log).open("a", buffering=1)  # noqa: SIM115 - as long as the server
+    file = Path(log).open("a", buffering=1)  # noqa: SIM115 - open as long as the server runs
 
     class Handler(SimpleHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -93,7 +94,7 @@ def serve(folder: str, log: str) -> None:
 
 
 class Site:
-    """The server, and what was asked of it."""
+    """The server and its log of requests."""
 
     def __init__(self, folder: Path, work: Path, start: str) -> None:
         self.log = work / "requests.log"
@@ -131,7 +132,7 @@ class Site:
 
 
 def known_leaves(job: Path) -> set[bytes]:
-    """What the journal of a killed job says is done."""
+    """The fingerprints in the journal of done requests of a killed job."""
     from scrapy_dedupe.urls.journal import Journal
 
     path = job / "dedupe" / "urls" / "urls.done"
@@ -161,7 +162,7 @@ def kill_jobs(site: Site, work: Path, settings: dict[str, str], kills: int, chan
     whole = set(site.asked())
     parsed = set((work / "undisturbed" / "pages.txt").read_text().split())
     names = fingerprints(site, whole)
-    print(f"the site: {len(whole):,} paths asked for, {len(parsed):,} pages parsed", flush=True)
+    print(f"the site: {len(whole):,} paths requested, {len(parsed):,} pages parsed", flush=True)
     hit = early = jobs = missed = missed_pages = known_again = requests = distinct = 0
     while hit < kills:
         jobs += 1
@@ -174,7 +175,7 @@ def kill_jobs(site: Site, work: Path, settings: dict[str, str], kills: int, chan
             while process.poll() is None and not site.asked():
                 time.sleep(0.02)
             if hit < kills:
-                # Up to the time of an undisturbed crawl of some hundred pages.
+                # At most the time of a complete crawl of some hundred pages.
                 end = time.monotonic() + chance.uniform(0, 6)
                 while process.poll() is None and time.monotonic() < end:
                     time.sleep(0.01)
@@ -198,9 +199,9 @@ def kill_jobs(site: Site, work: Path, settings: dict[str, str], kills: int, chan
         requests += asked.total()
         distinct += len(asked)
     print(
-        f"{hit} kills in {jobs} jobs: {missed} paths missed, {missed_pages} pages missed for the spider; "
-        f"{requests - distinct:,} of {requests:,} requests were repeats ({(requests - distinct) / hit:.0f} a kill), "
-        f"{known_again} of them for a leaf that the journal knew; {early} runs ended with an error"
+        f"{hit} kills in {jobs} jobs: {missed} paths not requested, {missed_pages} pages not parsed; "
+        f"{requests - distinct:,} of {requests:,} requests were repeats ({(requests - distinct) / hit:.0f} per kill), "
+        f"{known_again} of them for a leaf in the journal; {early} runs ended with an error"
     )
 
 
@@ -234,7 +235,7 @@ def kill_one_of(site: Site, work: Path, settings: dict[str, str], args: argparse
         shares = [len((place / str(n) / "pages.txt").read_text().split()) for n in range(args.processes)]
         what = "one killed" if number else "undisturbed"
         print(
-            f"{args.processes} processes, {what}: {len(asked):,} paths asked for, {again} repeats, "
+            f"{args.processes} processes, {what}: {len(asked):,} paths requested, {again} repeats, "
             f"{len(whole - set(asked))} missed; pages parsed by each: {shares}",
             flush=True,
         )
@@ -245,7 +246,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--start", default="", help="where the crawl begins, below FOLDER")
+    parser.add_argument("--start", default="", help="the first page of the crawl, relative to FOLDER")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--redis", metavar="URL")

@@ -1,22 +1,21 @@
-"""What the URL filter costs, beside Scrapy's own, and how often it errs.
+"""Compare the cost of the URL filter with Scrapy's own filter, and measure its error rate.
 
     python benchmarks/urls.py [--only SECTION]… [--urls N] [--rounds N] [--links FOLDER]
 
-Sections, each with a table of its own; without ``--only`` all of them run:
+Sections, each with its own table; without ``--only`` all of them run:
 
-cold    ``request_seen`` of requests that nobody has made a fingerprint of. Under a minute.
-warm    the same, with fingerprints that the request fingerprinter remembers. Under a minute.
-memory  bytes of the bits, and of the process, for 1,000,000 fingerprints. About a minute.
-rates   pages lost against a plain set, for 5,000,000 URLs in six filters. TAKES MINUTES: 5 to 15; ``--urls N``
-        makes it shorter. With ``--links FOLDER`` also the links of the HTML files below FOLDER, in their order.
-open    a stored filter of 10,000,000 URLs: stored and opened. About half a minute, and 300 MB on the disk.
-redis   the shared filter one by one and in batches of 100, and scrapy-redis's; all in turn, against one server
-        that is started for it. Wall time. Half a minute.
+cold    ``request_seen`` of requests whose fingerprint must be computed. Under a minute.
+warm    ``request_seen`` of requests whose fingerprint is cached by the request fingerprinter. Under a minute.
+memory  size of the bits and growth of the process for 1,000,000 fingerprints. About a minute.
+rates   pages lost compared with a set, for 5,000,000 URLs in six filters. SLOW: 5 to 15 minutes; shorter with
+        ``--urls N``. With ``--links FOLDER`` also the links of the HTML files in FOLDER, in their order.
+open    time to store and open a filter of 10,000,000 URLs. About half a minute, and 300 MB on disk.
+redis   the shared filter with single calls and batches of 100, and the filter of scrapy-redis, alternately on the
+        same server, which the benchmark starts. Wall time. Half a minute.
 
-Times are medians. Those of two filters are taken in turn, in one process, in short blocks of the same requests,
-and compared block by block: the ratio depends less on the machine than the times do. The column "goal" is what the
-project has set itself; nothing fails when it is missed. ``--urls`` sets the number of URLs of the sections that
-are run.
+Times are medians. Two filters are measured alternately in one process, in short blocks of the same requests, and
+compared block by block, because the ratio depends less on the machine than the times do. The column "goal" is a
+goal of the project; nothing fails if it is missed. ``--urls`` sets the number of URLs of the selected sections.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _ERROR_RATES = (1e-6, 0.01, 0.001)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. ``urls`` is None where the section is to take its own number."""
+    """The command line. ``urls`` is None if each section uses its default number."""
 
     urls: int | None
     rounds: int
@@ -57,7 +56,7 @@ class Options:
 
 
 def table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    """Print rows under their columns, the first to the left and the others to the right."""
+    """Print a table. The first column is left-aligned, the others right-aligned."""
     lines = [columns, *(tuple(map(str, row)) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     print(f"\n{title}")
@@ -74,7 +73,7 @@ def megabytes(size: float) -> str:
 
 
 def urls_like_real(count: int) -> Iterator[str]:
-    """Distinct URLs of shops, papers and lists: paths of words, and a third with a query, in no order."""
+    """Distinct URLs like those of shops and newspapers, unsorted: paths of words, a third of them with a query."""
     rng = random.Random(1970)
     words = (
         "news",
@@ -98,7 +97,7 @@ def urls_like_real(count: int) -> Iterator[str]:
 
 
 def links_of(folder: Path) -> Iterator[str]:
-    """The links of the HTML files below *folder*, as a crawl of them would meet them: in order, with repeats."""
+    """The links of the HTML files in *folder*, in the order in which a crawl finds them, with repetitions."""
     from selectolax.lexbor import LexborHTMLParser
 
     for path in sorted(folder.rglob("*.htm*")):
@@ -119,7 +118,7 @@ def links_of(folder: Path) -> Iterator[str]:
 
 
 def dupefilter(path: str) -> tuple[Any, Any]:
-    """The filter that Scrapy makes for this setting, opened, and the fingerprinter that it asks."""
+    """The open filter that Scrapy creates for this setting, and its fingerprinter."""
     import scrapy
     from scrapy.utils.misc import build_from_crawler, load_object
     from scrapy.utils.test import get_crawler
@@ -137,7 +136,7 @@ FILTERS = {
 
 
 def time_in_turn(work: dict[str, tuple[Callable[[Any], Any], list[Any]]]) -> dict[str, list[float]]:
-    """Microseconds of CPU a call, of each block of calls; the blocks are run in turn, each order as often."""
+    """CPU time per call in microseconds for each block of calls. The blocks alternate, and so does their order."""
     names = list(work)
     times: dict[str, list[float]] = {name: [] for name in names}
     size = min(len(items) for _, items in work.values())
@@ -158,7 +157,10 @@ def time_in_turn(work: dict[str, tuple[Callable[[Any], Any], list[Any]]]) -> dic
 
 
 def request_seen(options: Options, *, remembered: bool) -> Iterator[tuple[str, list[float], list[float]]]:
-    """Kind of answer, and times of Scrapy's ``request_seen`` and ours; new filters and requests in every round."""
+    """Kind of answer, and times of ``request_seen`` of Scrapy and this package.
+
+    Each round has new filters and requests.
+    """
     from scrapy import Request
 
     urls = list(urls_like_real(options.urls or 10_000))
@@ -169,8 +171,8 @@ def request_seen(options: Options, *, remembered: bool) -> Iterator[tuple[str, l
         for answer in answers:
             work = {}
             for number, (name, (filter_, fingerprinter)) in enumerate(made.items()):
-                # Scrapy remembers a fingerprint by the request, so each filter gets its own. Python and w3lib
-                # remember parts of the last URLs: the filters go through the same ones half a list apart.
+                # Scrapy caches the fingerprint of a request, so each filter gets its own requests. Python and w3lib
+                # cache parts of recent URLs, so the filters process the same list with an offset of half its length.
                 half = number * len(urls) // 2
                 requests = [Request(url) for url in urls[half:] + urls[:half]]
                 if remembered:
@@ -185,10 +187,9 @@ def request_seen(options: Options, *, remembered: bool) -> Iterator[tuple[str, l
 
 
 def compared(scrapy: list[float], ours: list[float]) -> tuple[str, ...]:
-    """Medians of the two, of their ratio and of their difference, block by block.
+    """Medians of both times, and of their ratio and difference for each block.
 
-    A machine that others use too changes its speed from one second to the next; what is compared is what ran
-    one after the other.
+    On a shared machine the speed changes from one second to the next, so only neighbouring blocks are compared.
     """
     pairs = list(zip(scrapy, ours, strict=True))
     return (
@@ -225,7 +226,7 @@ def warm(options: Options) -> None:
 
 
 def fingerprints(count: int) -> Iterator[bytes]:
-    """Distinct values of the size of Scrapy's fingerprints."""
+    """Distinct values with the size of Scrapy's fingerprints."""
     for number in range(count):
         yield hashlib.sha1(number.to_bytes(8, "big")).digest()
 
@@ -236,18 +237,18 @@ def resident_bytes() -> int:
 
 
 def fill(name: str, count: int) -> None:
-    """Fill one filter in this process; print by how much the process grew, and the bytes of the bits."""
+    """Fill one filter in this process; print the growth of the process and the size of the bits."""
     from scrapy.dupefilters import RFPDupeFilter
 
     from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 
     class Given:
-        """A fingerprinter for requests that are fingerprints already."""
+        """A fingerprinter for requests that are already fingerprints."""
 
         def fingerprint(self, request: Any) -> Any:
             return request
 
-    # What a first use of the classes brings along is not the cost of a million.
+    # Use the classes once first, so that their initialisation is not measured.
     GrowingBloomFilter(10, 0.01).add(b"first")
     before = resident_bytes()
     filter_: Any
@@ -306,7 +307,7 @@ def memory(options: Options) -> None:
 
 
 def keys(options: Options, count: int) -> list[bytes]:
-    """The fingerprints of the links and of the generated URLs, every tenth of these a repetition."""
+    """The fingerprints of the links and of generated URLs; every tenth generated URL is followed by a repetition."""
     from scrapy import Request
     from scrapy.utils.request import fingerprint
 
@@ -318,7 +319,7 @@ def keys(options: Options, count: int) -> list[bytes]:
                 known[url] = fingerprint(Request(url))
             found.append(known[url])
         print(f"\n{len(found):,} links, {len(set(found)):,} of them distinct, from {options.links.name}")
-    # Scrapy's fingerprint is a SHA-1 as well; what it is made of is of no account here, and costs an hour.
+    # Scrapy's fingerprint is a SHA-1 too. Computing it from requests would take an hour and change nothing here.
     for number, url in enumerate(urls_like_real(count)):
         found.append(hashlib.sha1(url.encode()).digest())
         if number % 10 == 9:
@@ -368,7 +369,7 @@ def rates(options: Options) -> None:
                 )
             )
     table(
-        f"rates: {len(asked):,} questions, {distinct:,} distinct, against a plain set; then {len(probes):,} others",
+        f"rates: {len(asked):,} requests, {distinct:,} distinct, compared with a set; then {len(probes):,} others",
         (
             "setting", "first capacity", "layers", "lost", "expected", "rate / setting", "false when full", "expected",
             "rate / setting", "goal", "asked twice (goal 0)",
@@ -389,21 +390,21 @@ def open_(options: Options) -> None:
     with tempfile.TemporaryDirectory() as work:
         for error_rate in (1e-6, 0.01):
             geometry: Geometry = GrowingBloomFilter(count, error_rate).dump_layers()[0][0]
-            # Half of the bits set, as in a full filter; which ones makes no difference to a file.
+            # Half of the bits are set, as in a full filter.
             bits = os.urandom(geometry.size_bytes)
             filter_ = GrowingBloomFilter.from_layers(count, error_rate, [(geometry, count, bits)])
             place = Path(work, str(error_rate))
             folder = FilterFolder(place, "bench.Fingerprinter")
             folder.open(count, error_rate)
             for start in range(0, count, 100_000):
-                # The journals lie beside the snapshot, and are not read after a clean stop.
+                # The journals exist too, but are not read after a clean stop.
                 folder.record_seen(os.urandom(20) for _ in range(start, min(start + 100_000, count)))
             stored, opened = [], []
             for _ in range(options.rounds):
                 begun = time.perf_counter()
                 folder.close(filter_)
                 stored.append(time.perf_counter() - begun)
-                # Opening takes the snapshot away.
+                # Opening removes the snapshot.
                 size = sum(path.stat().st_size for path in place.iterdir())
                 folder = FilterFolder(place, "bench.Fingerprinter")
                 begun = time.perf_counter()
@@ -458,7 +459,7 @@ def redis_(options: Options) -> None:
             keys = fingerprints((options.urls or 100_000) * options.rounds)
             urls = urls_like_real(size * 100 * options.rounds)
             for _ in range(20 * options.rounds):
-                # The second of ours is another process to the server: nothing is answered from its own memory.
+                # For the server the second filter is another process, so it has nothing in its cache.
                 singles = [next(keys) for _ in range(size)]
                 batches = [[next(keys) for _ in range(batch)] for _ in range(5)]
                 requests = [Request(next(urls)) for _ in range(size)]
@@ -471,7 +472,7 @@ def redis_(options: Options) -> None:
         finally:
             server.stop()
     found = {key: statistics.median(values) for key, values in times.items()}
-    # On a machine with other work, the tenth of the blocks that had least of it.
+    # The fastest tenth of the blocks, for machines that do other work at the same time.
     quiet = {key: sorted(values)[len(values) // 10] for key, values in times.items()}
     for answer in ("new", "seen"):
         for each in (found, quiet):
@@ -480,8 +481,8 @@ def redis_(options: Options) -> None:
             )
     goals = {"ours, one by one": "15,000", "ours, by 100": "100,000"}
     table(
-        "redis: at one in a million, us an answer, and answers a second",
-        ("what", "answer", "median", "a second", "quiet tenth", "a second", "goal"),
+        "redis: at one in a million, us per answer, and answers per second",
+        ("filter", "answer", "median", "per second", "fastest tenth", "per second", "goal"),
         [
             (
                 name,
@@ -515,9 +516,9 @@ def main() -> None:
         "--only", action="append", choices=SECTIONS, metavar="SECTION", help="may be repeated"
     )
     parser.add_argument(
-        "--urls", type=int, help="number of URLs, instead of what the section takes by itself"
+        "--urls", type=int, help="number of URLs, instead of the default of each section"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="of cold, warm, memory, open and redis (5)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of cold, warm, memory, open and redis (5)")
     parser.add_argument("--links", type=Path, help="a folder of HTML files, for rates")
     parser.add_argument("--fill", nargs=2, help=argparse.SUPPRESS)
     parsed = parser.parse_args()

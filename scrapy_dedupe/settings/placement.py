@@ -148,7 +148,7 @@ def order_faults(settings: BaseSettings) -> list[OrderFault]:
         faults.append(
             OrderFault(
                 f"ContentDedupeMiddleware has the order {own.order:g} in DOWNLOADER_MIDDLEWARES and RedirectMiddleware"
-                f" {redirect.order:g}, so ContentDedupeMiddleware processes redirects as if they were pages."
+                f" {redirect.order:g}, so ContentDedupeMiddleware also gets the redirects, not only the pages."
                 f" {_remedy(own, redirect, _REDIRECT_ORDER)}",
                 is_refused=False,
             )
