@@ -515,10 +515,10 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", choices=SECTIONS, metavar="SECTION", help="may be repeated"
     )
+    parser.add_argument("--urls", type=int, help="number of URLs, instead of the default of each section")
     parser.add_argument(
-        "--urls", type=int, help="number of URLs, instead of the default of each section"
+        "--rounds", type=int, default=5, help="rounds of cold, warm, memory, open and redis (5)"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of cold, warm, memory, open and redis (5)")
     parser.add_argument("--links", type=Path, help="a folder of HTML files, for rates")
     parser.add_argument("--fill", nargs=2, help=argparse.SUPPRESS)
     parsed = parser.parse_args()

@@ -76,7 +76,7 @@ def test_an_order_that_is_changed_as_told_is_right(settings: dict[str, Any], num
 def test_each_middleware_is_named_as_the_project_has_it() -> None:
     (fault,) = order_faults(Settings(orders(compression=None, other=100)))
     assert fault.sentence.endswith(
-        f'Put OwnCompression back to 590: DOWNLOADER_MIDDLEWARES = {{"{OWN_COMPRESSION}": 590}}.'
+        f'Set OwnCompression back to 590: DOWNLOADER_MIDDLEWARES = {{"{OWN_COMPRESSION}": 590}}.'
     )
 
 
@@ -101,7 +101,7 @@ async def test_a_crawl_starts_once_its_order_is_as_told(
         await crawl(LinkSpider, settings, urls=web.url())
     (told,) = [line for line in caplog.messages if "does not start" in line]
     assert (
-        f'Put HttpCompressionMiddleware back to 590: DOWNLOADER_MIDDLEWARES = {{"{COMPRESSION}": 590}}.'
+        f'Set HttpCompressionMiddleware back to 590: DOWNLOADER_MIDDLEWARES = {{"{COMPRESSION}": 590}}.'
         in told
     )
     crawler = await crawl(LinkSpider, followed(told, settings), urls=web.url())

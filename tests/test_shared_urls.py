@@ -154,7 +154,7 @@ async def test_a_first_start_that_is_refused_later_leaves_scrapys_queue(
         with pytest.raises(StoreError):
             session.at_start(refuse)
     assert (tmp_path / "requests.queue").is_dir()
-    assert "was cut" not in caplog.text
+    assert "did not end cleanly" not in caplog.text
     await run(job, [A], [], clean=False)
     await run(job, [], [])
     assert not (tmp_path / "requests.queue").exists()

@@ -147,7 +147,7 @@ def test_a_spider_that_cannot_be_imported(
         ),
         (
             f'{ADDON}DOWNLOADER_MIDDLEWARES = {{"{COMPRESSION}": 100}}',
-            "Put HttpCompressionMiddleware back to 590",
+            "Set HttpCompressionMiddleware back to 590",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_settings_that_do_not_go_together(project: Callable[..., Any]) -> None:
     told = of(findings, "note", "warning")
     assert "The setting DEDUPE_WACZ has no effect" in told
     assert "a start page that has not changed ends the crawl" in told
-    assert "HttpCompressionMiddleware is turned off" in told
+    assert "HttpCompressionMiddleware is disabled" in told
 
 
 def test_a_store_that_does_not_fit(project: Callable[..., Any], store_url: str) -> None:

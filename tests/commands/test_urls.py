@@ -122,7 +122,7 @@ async def test_a_new_job_asks_for_nothing_that_it_was_told(
     assert (called.code, called.err) == (0, "")
     assert called.out == (
         f"4 fingerprints are new to {new / 'dedupe' / 'urls'}, 0 were known.\n"
-        "The job had no URL filter; one was made.\n"
+        "The job had no URL filter, so one was created.\n"
     )
     web.paths.clear()
     web.page("/3", "a new page")
@@ -142,7 +142,7 @@ async def test_a_forgotten_url_is_asked_for_by_the_next_run_and_by_no_other(
     where = ("--jobdir", str(job))
     called = call("urls", "forget", *where, web.url("/1"), web.url("/never"))
     assert (called.code, called.err) == (0, "")
-    assert called.out == f"1 URL may be asked for once more.\nNot seen before: {web.url('/never')}\n"
+    assert called.out == f"1 URL may be requested again.\nNot seen before: {web.url('/never')}\n"
     assert states(call("urls", "check", *where, "--json", web.url("/1"), web.url("/2"))) == [
         "forgotten",
         "seen",
@@ -205,7 +205,7 @@ def test_after_a_kill_the_cut_state_is_asked_exported_and_filled_and_stays_cut(
     assert states(call("urls", "check", *where, "--json", *asked)) == ["new", "new", "seen", "seen"]
     assert call("urls", "stats", *where, "--json").json["last_stop"] == "cut"
     assert not (job / "dedupe" / "urls" / "urls.bloom").exists()
-    assert "cut: only requests that were done" in call("urls", "stats", *where).out
+    assert "not cleanly: only requests that were done" in call("urls", "stats", *where).out
 
 
 # check
@@ -253,9 +253,9 @@ def test_with_an_exact_set_the_answer_is_exact(call: Callable[..., Any], job: Pa
 def test_forget_tells_what_was_forgotten_before(call: Callable[..., Any], job: Path) -> None:
     make(job, [A, B])
     where = ("--jobdir", str(job))
-    assert call("urls", "forget", *where, A, B, A).out == "2 URLs may be asked for once more.\n"
+    assert call("urls", "forget", *where, A, B, A).out == "2 URLs may be requested again.\n"
     assert call("urls", "forget", *where, A).out == (
-        f"0 URLs may be asked for once more.\nForgotten before: {A}\n"
+        f"0 URLs may be requested again.\nAlready forgotten: {A}\n"
     )
 
 
@@ -343,7 +343,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(
     path.write_text("mine")
     called = call("urls", "export", "--jobdir", str(job), "-o", str(path))
     assert (called.code, called.out) == (3, "")
-    assert "is there already" in called.err
+    assert "exists already" in called.err
     assert path.read_text() == "mine"
     assert call("urls", "export", "--jobdir", str(job), "-o", str(path), "--force").code == 0
     assert path.read_bytes() != b"mine"
@@ -371,7 +371,7 @@ def test_a_list_that_lacks_fingerprints_is_written_and_told(
     assert called.code == 4
     assert called.err == (
         "scrapy-dedupe urls export: The list of the filter is damaged: 1 fingerprint was written, 1 more are in"
-        " the filter, but cannot be told from it.\n"
+        " the filter, but cannot be read from it.\n"
     )
     assert (tmp_path / "file").read_bytes() == fingerprint(Request(A)).hex().encode() + b"\n"
 
@@ -414,7 +414,7 @@ def test_a_damaged_end_is_left_out_and_told(
     assert called.code == 4
     assert called.out.startswith("1 fingerprint is new to ")
     assert called.err == (
-        f"scrapy-dedupe urls import: What follows a damaged place was left out: {path} at byte 22.\n"
+        f"scrapy-dedupe urls import: Damaged files were imported only up to the damage: {path} at byte 22.\n"
     )
     assert states(call("urls", "check", "--jobdir", str(job), "--json", A)) == ["seen"]
 
@@ -428,9 +428,9 @@ def test_a_damaged_end_of_the_jobs_own_file_is_told(
     other.write_bytes(b"\x00\x14" + fingerprint(Request(A)))
     called = call("urls", "import", "--jobdir", str(job), str(other))
     assert called.code == 4
-    assert "1 more were taken over" in called.out
+    assert "1 more were imported" in called.out
     assert called.err == (
-        f"scrapy-dedupe urls import: What follows a damaged place was left out: {own} at byte 22.\n"
+        f"scrapy-dedupe urls import: Damaged files were imported only up to the damage: {own} at byte 22.\n"
     )
 
 
@@ -442,7 +442,7 @@ def test_an_import_that_cannot_be_makes_nothing(call: Callable[..., Any], job: P
         (tmp_path / "urls.txt", 3, "is not a file of Scrapy's dupefilter"),
         (tmp_path / "missing", 3, "cannot be read"),
         (tmp_path, 3, "cannot be read"),
-        (journal, 2, "Export it from its job first"),
+        (journal, 2, "Export it first"),
     ):
         called = call("urls", "import", "--jobdir", str(job), str(path))
         assert (called.code, called.out) == (code, "")
@@ -456,10 +456,10 @@ def test_an_import_that_cannot_be_makes_nothing(call: Callable[..., Any], job: P
 
 def test_which_filter_is_meant_has_to_be_said(call: Callable[..., Any], job: Path) -> None:
     for words, sentence in (
-        ((), "Which URL filter is meant?"),
-        (("--key", "shop"), "no server is named"),
-        (("--store", "sqlite:///dedupe.sqlite"), "holds no URL filter"),
-        (("--store", "redis://127.0.0.1:1/0", "--jobdir", "job"), "give one of them"),
+        ((), "No URL filter is given"),
+        (("--key", "shop"), "no server is given"),
+        (("--store", "sqlite:///dedupe.sqlite"), "has no URL filter"),
+        (("--store", "redis://127.0.0.1:1/0", "--jobdir", "job"), "Give only one of them"),
         (("--store", "redis://127.0.0.1:1/0"), "--spider"),
     ):
         called = call("urls", "stats", *words)
@@ -519,7 +519,7 @@ def test_a_filter_in_redis_is_asked_corrected_and_filled(
         assert keys(redis_url) == before
 
         assert call("urls", "forget", *where, B, C, B).out == (
-            f"1 URL may be asked for once more.\nNot seen before: {C}\n"
+            f"1 URL may be requested again.\nNot seen before: {C}\n"
         )
         assert states(call("urls", "check", "--store", redis_url, "--key", "links", "--json", A, B)) == [
             "seen",
@@ -554,7 +554,7 @@ def test_an_import_that_the_next_run_would_lose_is_refused(
         before = keys(redis_url)
         called = call("urls", "import", *where, str(file))
         assert (called.code, called.out) == (3, "")
-        assert f"The last run with the URL filter links in {redis_url} was cut" in called.err
+        assert f"The last run with the URL filter links in {redis_url} did not end cleanly" in called.err
         assert len(called.err.splitlines()) == 1
         assert keys(redis_url) == before
         # As long as another one is there, nobody begins the filter anew.
@@ -604,7 +604,7 @@ def test_what_is_not_there_in_redis_is_told_and_not_made(
     assert keys(redis_url) == {}
     called = call("urls", "export", *where, "-o", str(tmp_path / "export"))
     assert (called.code, called.out) == (3, "")
-    assert "keeps no list of its fingerprints" in called.err
+    assert "has no list of its fingerprints" in called.err
     assert not (tmp_path / "export").exists()
 
 
@@ -714,7 +714,7 @@ def test_the_settings_name_the_filter_in_redis(
         assert "Name the spider with --spider" in called.err
         called = call("urls", "stats", "--key", "all-short")
         assert (called.code, called.out) == (3, "")
-        assert "with the fingerprinter kiosk.spiders.Short" in called.err
+        assert "has the fingerprinter kiosk.spiders.Short" in called.err
         # A job that is named is meant.
         assert "There is no URL filter in job" in call("urls", "stats", "--jobdir", "job").err
 

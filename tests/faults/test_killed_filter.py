@@ -132,7 +132,7 @@ def test_a_crawl_that_is_killed_again_and_again_asks_for_every_page_and_repeats_
     assert len(asked) < len(web.pages)
 
     log = runs(settings).finish()
-    assert "The last run of this job was cut" in log
+    assert "The last run of this job did not end cleanly" in log
     assert not known & set(web.paths)
     assert len(web.paths) == len(set(web.paths))
     assert asked | set(web.paths) == set(web.pages)
@@ -167,7 +167,7 @@ def test_after_a_kill_a_shared_filter_hides_no_page_from_the_next_crawl(
     log = runs(settings).finish()
     assert sorted(web.paths) == sorted(web.pages)
     assert "The last run with the shared URL filter" in log
-    assert "was cut" in log
+    assert "did not end cleanly" in log
 
 
 def test_a_job_whose_shared_filter_is_gone_asks_for_no_leaf_that_it_was_done_with(

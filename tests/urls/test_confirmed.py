@@ -121,7 +121,7 @@ def test_what_cannot_be_confirmed_is_new_once(bad: Case) -> None:
     assert fingerprint(2) not in bad.filter
     assert len(bad.filter) == 100
     assert len(bad.errors) == 3
-    with pytest.raises(StoreUnavailable, match="does not take more"):
+    with pytest.raises(StoreUnavailable, match="cannot be written"):
         bad.exact.close()
 
 

@@ -194,7 +194,7 @@ def test_a_damaged_snapshot_is_refused_and_left(tmp_path: Path) -> None:
         assert snapshot.read_bytes() == bad
     for size in (0, 5, 20, len(good) - 1):
         snapshot.write_bytes(good[:size])
-        with pytest.raises(StoreRefused, match=r"is damaged\. Delete it to go on from .*urls\.done"):
+        with pytest.raises(StoreRefused, match=r"is damaged\. Delete it to continue from .*urls\.done"):
             folder_at(tmp_path).open(100, 1e-6)
     snapshot.unlink()
     assert len(folder_at(tmp_path).open(100, 1e-6).filter) == 1
@@ -205,7 +205,7 @@ def test_a_snapshot_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     data = bytearray(snapshot.read_bytes())
     data[8] = 3
     snapshot.write_bytes(data)
-    with pytest.raises(StoreRefused, match="format version 3, this version of scrapy-dedupe reads 2"):
+    with pytest.raises(StoreRefused, match="format version 3, but this version of scrapy-dedupe reads 2"):
         folder_at(tmp_path).open(100, 1e-6)
 
 
@@ -220,7 +220,7 @@ def test_with_another_error_rate_the_filter_is_made_anew(tmp_path: Path) -> None
     assert opened.last_stop is LastStop.CLEAN
     assert opened.filter.error_rate == 0.01
     assert opened.filter.add_many(FINGERPRINTS) == [False] * 5
-    assert "error rate of 1e-06, the setting DEDUPE_URL_ERROR_RATE is 0.01" in opened.notes[0]
+    assert "error rate of 1e-06, but the setting DEDUPE_URL_ERROR_RATE is 0.01" in opened.notes[0]
     folder.close(opened.filter)
     assert folder_at(tmp_path).open(100, 0.01).notes == ()
 
@@ -228,7 +228,7 @@ def test_with_another_error_rate_the_filter_is_made_anew(tmp_path: Path) -> None
 def test_another_error_rate_is_refused_with_both_where_the_journal_lacks_fingerprints(tmp_path: Path) -> None:
     snapshot = stopped(tmp_path)
     with pytest.raises(
-        StoreRefused, match=r"1e-06, the setting DEDUPE_URL_ERROR_RATE is 0\.01.* 0 of its 1 "
+        StoreRefused, match=r"1e-06, but the setting DEDUPE_URL_ERROR_RATE is 0\.01.* 0 of its 1 "
     ):
         folder_at(tmp_path).open(100, 0.01)
     assert snapshot.exists()
@@ -237,7 +237,7 @@ def test_another_error_rate_is_refused_with_both_where_the_journal_lacks_fingerp
 def test_another_fingerprinter_is_refused_with_both(tmp_path: Path) -> None:
     snapshot = stopped(tmp_path)
     for _ in range(2):
-        with pytest.raises(StoreRefused, match=r"made by a\.Maker, .* is now b\.Maker"):
+        with pytest.raises(StoreRefused, match=r"made by a\.Maker, .* is b\.Maker"):
             folder_at(tmp_path, "b.Maker").open(100, 1e-6)
         snapshot.unlink(missing_ok=True)
 
@@ -246,7 +246,7 @@ def test_another_capacity_keeps_the_stored_one_and_says_so(tmp_path: Path) -> No
     stopped(tmp_path)
     opened = folder_at(tmp_path).open(5000, 1e-6)
     assert opened.filter.capacity == 100
-    assert "100 fingerprints, now 5,000" in opened.notes[0]
+    assert "100 fingerprints, but this run is configured for 5,000" in opened.notes[0]
 
 
 def test_a_foreign_file_in_the_place_of_the_journal_is_refused(tmp_path: Path) -> None:
@@ -310,13 +310,13 @@ def test_a_disk_that_takes_no_more_is_told_once_and_nothing_is_damaged(
             return write(full.fileno(), data)
 
     monkeypatch.setattr(os, "write", half_written)
-    with pytest.raises(StoreUnavailable, match=r"urls\.done does not take more: .*No space left"):
+    with pytest.raises(StoreUnavailable, match=r"urls\.done cannot be written: .*No space left"):
         folder.record_done([b"two"])
     folder.record_done([b"three"])
     monkeypatch.setattr(os, "write", write)
     assert (tmp_path / "urls" / "urls.done").stat().st_size == size
     # Scrapy's queue on the same disk may lack requests, so what it was to ask for must not count as seen.
-    with pytest.raises(StoreUnavailable, match="counts this one as cut"):
+    with pytest.raises(StoreUnavailable, match="treats this one as unclean"):
         folder.close(opened.filter)
     again = folder_at(tmp_path).open(100, 1e-6)
     assert (again.last_stop, len(again.filter)) == (LastStop.CUT, 1)
@@ -527,7 +527,7 @@ def test_an_exact_set_may_be_wanted_later_on(tmp_path: Path) -> None:
     folder = folder_at(tmp_path, confirm=True)
     opened = folder.open(100, 1e-6)
     assert opened.filter.add_many(FINGERPRINTS) == [False] * 5
-    assert "made anew" in opened.notes[0]
+    assert "was rebuilt" in opened.notes[0]
     assert "lacks" not in opened.notes[0]
     folder.abandon()
 

@@ -210,10 +210,10 @@ def test_the_bits_of_a_fingerprint(client: redis.Redis) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"error_rate": 0.01}, r"the error rate .*it has 1e-06, this process has 0\.01"),
+        ({"error_rate": 0.01}, r"the error rate .*it has 1e-06, but this process has 0\.01"),
         (
             {"fingerprinter": "b.Maker"},
-            r"REQUEST_FINGERPRINTER_CLASS.*it has a\.Maker, this process has b\.Maker",
+            r"REQUEST_FINGERPRINTER_CLASS.*it has a\.Maker, but this process has b\.Maker",
         ),
     ],
 )
@@ -231,7 +231,7 @@ def test_other_parameters_are_refused_with_both(
 def test_another_hash_version_is_refused(client: redis.Redis) -> None:
     SharedBloomFilter(client, "spider", 100, 1e-6).attach()
     client.hset("dedupe:urls:2:{spider}:meta", "hash", "later")
-    with pytest.raises(StoreRefused, match="it has later, this process has blake2b-32"):
+    with pytest.raises(StoreRefused, match="it has later, but this process has blake2b-32"):
         SharedBloomFilter(client, "spider", 100, 1e-6).add(b"page")
 
 
@@ -239,7 +239,7 @@ def test_another_capacity_is_noted_and_the_store_decides(client: redis.Redis) ->
     assert SharedBloomFilter(client, "spider", 100, 1e-6).attach().note is None
     note = SharedBloomFilter(client, "spider", 5000, 1e-6).attach().note
     assert note is not None
-    assert "100 fingerprints, this process asks for 5,000" in note
+    assert "100 fingerprints, but this process is configured for 5,000" in note
 
 
 def test_a_key_of_somebody_else_is_refused(client: redis.Redis) -> None:
@@ -317,7 +317,7 @@ def test_a_job_that_was_cut_begins_anew_unless_its_queue_is_in_redis(client: red
     kept.detach(cut=True)
     found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=born).attach()
     assert (found.discarded, found.was_cut) == (1, True)
-    assert ["was cut" in sentence for sentence in found.warnings("spider")] == [True]
+    assert ["did not end cleanly" in sentence for sentence in found.warnings("spider")] == [True]
     assert not client.hexists("dedupe:urls:2:{spider}:meta", "cut")
 
 
@@ -328,7 +328,7 @@ def test_who_attaches_to_a_filter_in_use_joins_whatever_it_may_keep(client: redi
         two = SharedBloomFilter(client, "spider", 100, 1e-6, keep=keep)
         found = two.attach()
         assert (found.fingerprints, found.others, found.discarded) == (1, 1, 0)
-        assert "1 fingerprints and is in use by 1 other process:" in next(found.notes("spider"))
+        assert "1 fingerprints and is used by 1 other process" in next(found.notes("spider"))
         assert not two.add(b"page")
         two.detach()
 
@@ -388,7 +388,7 @@ def test_who_joins_is_told_of_a_killed_process(client: redis.Redis, redis_url: s
     killed(redis_url)
     found = SharedBloomFilter(client, "spider", 100, 1e-6).attach()
     assert (found.others, found.fingerprints, found.discarded, found.was_cut) == (1, 1, 0, True)
-    assert "ended without leaving it" in next(found.warnings("spider"))
+    assert "ended without detaching" in next(found.warnings("spider"))
     assert not one.add(b"page")
 
 
@@ -757,7 +757,7 @@ def test_a_tool_is_told_when_the_filter_was_begun_anew(client: redis.Redis) -> N
     tool = SharedBloomFilter.existing(client, "spider")
     assert tool is not None
     SharedBloomFilter(client, "spider", 100, 1e-6).attach()
-    with pytest.raises(StoreUnavailable, match="begun anew meanwhile"):
+    with pytest.raises(StoreUnavailable, match="recreated meanwhile"):
         tool.add(b"page")
     client.flushall()
     with pytest.raises(StoreUnavailable, match="was deleted"):
@@ -768,7 +768,7 @@ def test_a_tool_is_told_when_the_filter_was_begun_anew(client: redis.Redis) -> N
 def test_a_tool_refuses_what_it_cannot_read(client: redis.Redis) -> None:
     left(client)
     client.hset("dedupe:urls:2:{spider}:meta", "hash", "later")
-    with pytest.raises(StoreRefused, match="its hash is later, this version reads blake2b-32"):
+    with pytest.raises(StoreRefused, match="its hash is later, but this version reads blake2b-32"):
         SharedBloomFilter.existing(client, "spider")
     client.set("dedupe:urls:2:{other}:meta", "text")
     with pytest.raises(StoreRefused, match="not written by scrapy-dedupe"):

@@ -363,7 +363,7 @@ def test_an_exact_set_that_does_not_fit_is_left_to_the_next_run(job: Path) -> No
         assert stored.figures().exact is None
         assert stored.add_many([b"d"]) == AddedFingerprints(1)
     opened = next_run(job, confirm=True)
-    assert "was made anew" in opened.notes[0]
+    assert "was rebuilt" in opened.notes[0]
     assert "lacks" not in opened.notes[0]
     assert len(opened.filter.bloom) == 4  # type: ignore[union-attr]
 
@@ -475,8 +475,8 @@ def test_a_full_disk_leaves_a_clean_stop_as_it_was(job: Path) -> None:
         text=True,
     )
     assert "StoreUnavailable" in done.stderr.splitlines()[-1]
-    assert "does not take more" in done.stderr.splitlines()[-1]
-    assert "The URL filter is as it was." in done.stderr.splitlines()[-1]
+    assert "cannot be written" in done.stderr.splitlines()[-1]
+    assert "The URL filter is unchanged." in done.stderr.splitlines()[-1]
     assert resource.getrlimit(resource.RLIMIT_FSIZE) == limits
     assert contents(job)["dedupe/urls/urls.bloom"] == before["dedupe/urls/urls.bloom"]
     assert answers(job, [b"a", b"1"]) == {b"a"}

@@ -52,7 +52,7 @@ class Fingerprinter:
         try:
             request = Request(url)
         except ValueError as error:
-            raise UsageError(f"{url!r} is not a valid URL for a request: {error}.") from error
+            raise UsageError(f"{url!r} is not a URL that can be requested: {error}.") from error
         try:
             fingerprint = self._fingerprinter.fingerprint(request)
         except Exception as error:
