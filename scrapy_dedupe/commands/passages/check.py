@@ -26,7 +26,7 @@ _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
+class PassageCheckResult:
     """The result of a check. *is_full*: all fingerprints were computed again and compared.
 
     *orphans* are files of a running or stopped writer. They are not a problem: the next writer removes them.
@@ -52,14 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(place: CommandStores, opts: argparse.Namespace) -> CheckResult:
+def run(place: CommandStores, opts: argparse.Namespace) -> PassageCheckResult:
     from scrapy_dedupe.passages.checking import check
 
     begin = time.monotonic()
     root = root_of(place, opts)
     with Bars(opts) as bars:
         found = check(root, opts.full, bars)
-    return CheckResult(
+    return PassageCheckResult(
         str(root),
         list(found.problems),
         list(found.orphans),
@@ -72,7 +72,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> CheckResult:
     )
 
 
-def text(result: CheckResult) -> str:
+def text(result: PassageCheckResult) -> str:
     lines = list(map(printable, result.problems[:_SHOWN]))
     if len(result.problems) > _SHOWN:
         lines.append(f"... and {number_text(len(result.problems) - _SHOWN)} more, listed by --json.")
@@ -91,7 +91,7 @@ def text(result: CheckResult) -> str:
     return "\n".join(lines)
 
 
-def caveat(result: CheckResult) -> str | None:
+def caveat(result: PassageCheckResult) -> str | None:
     if not result.problems:
         return None
     problems = counted(len(result.problems), "problem")
