@@ -31,7 +31,7 @@ reactorless = False
 ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 0.1
 # How long a crawl waits for a copy's first page and for a server is no matter of how busy this machine is.
 pending_texts._LONGEST_WAIT_S = 60.0  # type: ignore[misc]
-shared._LONGEST_WAIT_S = 60.0
+shared._MAX_TIMEOUT_S = 60.0
 
 
 def crawl_test(function: Callable[..., Awaitable[None]]) -> Callable[..., Any]:

@@ -172,8 +172,8 @@ async def test_growth_is_told_once_with_the_setting_that_avoids_it(
     site(web, 50)
     crawler = await crawl(LinkSpider, {**settings, "DEDUPE_URL_CAPACITY": 10}, addon=False, urls=web.url())
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert len([message for message in warnings if "first capacity of 10 " in message]) == 1
-    assert "set DEDUPE_URL_CAPACITY higher" in warnings[-1]
+    assert len([message for message in warnings if "initial capacity of 10 " in message]) == 1
+    assert "Set DEDUPE_URL_CAPACITY higher" in warnings[-1]
     assert stat(crawler, "dedupe/url/layers") == 3
     assert len(set(web.paths)) == 51
 
@@ -351,7 +351,7 @@ async def test_a_file_of_neither_form_in_its_place_stops_the_crawl_at_the_start(
     errors = [r.getMessage() for r in caplog.records if r.name == "scrapy_dedupe.live.session"]
     assert len(errors) == 1
     assert f"The crawl does not start. {seen} is not a file of Scrapy's dupefilter" in errors[0]
-    assert "move it away to begin without it" in errors[0]
+    assert "move it away to start without it" in errors[0]
     # The remedy works.
     seen.unlink()
     await crawl(LinkSpider, job, addon=False, urls=web.url())
@@ -643,7 +643,7 @@ async def test_another_job_of_the_same_spider_begins_a_shared_filter_anew(
     for job in ("one", "two"):
         await crawl(LinkSpider, {**shared, "JOBDIR": str(tmp_path / job)}, addon=False, urls=web.url())
     assert Counter(web.paths) == Counter(2 * ["/", *(f"/{n}" for n in range(5))])
-    assert "The 6 fingerprints that another crawl left in the shared URL filter" in caplog.text
+    assert "Discarded 6 fingerprints of an earlier crawl from the shared URL filter" in caplog.text
     assert "did not end cleanly" not in caplog.text
 
 
@@ -688,7 +688,7 @@ async def test_who_ends_first_leaves_the_shared_filter_to_the_other(
     assert counts.pop("/") == 2
     assert counts == Counter(f"/{n}" for n in range(20))
     assert len(second) == 1
-    assert "is in use by 1 other process" in caplog.text
+    assert "is used by 1 other process" in caplog.text
 
 
 @crawl_test

@@ -197,7 +197,7 @@ async def test_decompression_that_is_turned_off_is_warned_of(
     web.page("/", "<p>One page of some words. " * 60)
     crawler = await crawl(LinkSpider, {**settings, "COMPRESSION_ENABLED": False}, urls=web.url())
     assert crawler.stats.get_stats()["dedupe/content/unique"] == 1
-    assert caplog.text.count("Turn it on again (COMPRESSION_ENABLED = True).") == 1
+    assert caplog.text.count("Enable it (COMPRESSION_ENABLED = True).") == 1
 
 
 @crawl_test

@@ -164,7 +164,7 @@ async def test_a_first_start_that_is_refused_later_leaves_scrapys_queue(
 async def test_what_the_server_is_never_told_is_counted(
     job: dict[str, Any], redis_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fallback, "_MOST_OWED", 2)
+    monkeypatch.setattr(fallback, "_MAX_UNSENT", 2)
     job["DEDUPE_URL_STORE_URL"] = redis_server.url
     urls, _ = started(job)
     assert "not_shared" not in urls.figures()
