@@ -345,7 +345,7 @@ class BloomDupeFilter(BaseDupeFilter):
             self._urls.keep(self._pages.tick() if self._urls.keeps_done else [], self._failed())
 
     def _failed(self) -> list[bytes]:
-        """Fingerprints of the requests that failed since the last call, and of those that were redirected to them."""
+        """Fingerprints of the requests that failed since the last call, with their redirect chains."""
         if not self._urls.keeps_failed:
             return []
         failed: list[bytes] = []

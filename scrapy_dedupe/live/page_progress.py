@@ -73,7 +73,7 @@ class PageProgress(Observer):
         return bool(request.meta.get(_CONTINUES) == request.url)
 
     def received(self, response: Response, request: Request, fingerprints: list[bytes]) -> None:
-        """Note the response to a request in progress. ``fingerprints`` are reported when it is done."""
+        """Note the response to a request in progress. ``fingerprints`` are reported when the request is done."""
         # Without fragment and credentials, as RefererMiddleware writes the Referer.
         url = strip_url(response.url)
         self._done.received(request, url, request.meta.get("depth", 0), fingerprints)

@@ -104,7 +104,7 @@ def named_components(settings: BaseSettings) -> Iterator[tuple[str, str]]:
 
 
 def check_order(settings: BaseSettings) -> None:
-    """Check the order of the downloader middlewares, and log a warning for each minor problem.
+    """Check the order of the content middleware, and log a warning for each problem that does not stop the crawl.
 
     Raises :class:`~scrapy_dedupe.errors.SettingError` if the content layer could not read pages.
     """

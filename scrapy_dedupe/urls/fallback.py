@@ -71,7 +71,7 @@ class FallbackSharedFilter:
         self._sending: list[bytes] = []
         self._to_forget: dict[bytes, None] = {}
         self._forgetting: dict[bytes, None] = {}
-        # Fingerprints of start requests of this process, and those that were not sent to the server yet.
+        # Start requests of this process; _unsent_starts were not sent to the server yet.
         self._starts = Forgotten()
         self._unsent_starts: list[bytes] = []
         self._new_offline: list[bytes] = []
@@ -157,7 +157,7 @@ class FallbackSharedFilter:
         self._to_forget.update(dict.fromkeys(fingerprints))
 
     def tick(self) -> None:
-        """Do the regular work on the worker: renew the lease, send changes, and reconnect to the server."""
+        """Start the next job on the worker: reconnect to the server, send changes, renew the lease or read figures."""
         if self._job is not None:
             if not self._job.done():
                 return

@@ -2,9 +2,9 @@
 
 A Bloom filter cannot remove fingerprints. Fingerprints that it should forget are therefore recorded separately:
 failed requests, and URLs that a user wants to request again. A seen request that is recorded here passes once per
-run. Two Bloom filters with an error rate of one in a million keep the memory small: one for the recorded
-fingerprints, one for those that have passed. A false positive of the first repeats a request; a false positive of the
-second keeps a forgotten URL seen.
+run. The recorded fingerprints and the passed ones are stored in two Bloom filters with an error rate of one in a
+million, which take little memory. A false positive of the first filter repeats a request; a false positive of the
+second one keeps a forgotten URL seen.
 """
 
 from __future__ import annotations

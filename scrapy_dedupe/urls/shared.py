@@ -31,7 +31,7 @@ that has no free place for a fingerprint counts as full even below its capacity.
 
 **Leases.** An attached process renews its lease with its calls. It counts as gone when its lease has expired, or
 immediately when a process on the same machine notices that it is no longer running (tokens are described in
-:mod:`~scrapy_dedupe.urls.attachment`). If a process is gone without having detached, its queue is lost, with pages that
+:mod:`~scrapy_dedupe.urls.attachment`). If a process ended without detaching, its queue is lost, and the queued pages
 count as seen. The filter is then marked as cut.
 
 **Lifetime of a filter.** While a process is attached, new processes join the filter. If requested, the last
