@@ -254,6 +254,9 @@ class _Salvage:
                     is_rebuilt = True
                 elif state == "committed" and crawl in copied:
                     is_rebuilt |= _repaired(self._index, crawl, folder, rules)
+            if is_rebuilt and any(file.crawl == crawl and file.state == "failed" for file in files):
+                # In whichever folder that file is: its records are not entered yet.
+                self._mark(crawl)
             crawls.append(MendedCrawl(crawl, state, is_rebuilt))
         return crawls
 
