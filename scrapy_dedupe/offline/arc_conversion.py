@@ -1,17 +1,17 @@
-"""ARC files (versions 1 and 2) as WARC 1.1 (ISO 28500:2017), and the proof that nothing was lost.
+"""Convert ARC files (versions 1 and 2) to WARC 1.1 (ISO 28500:2017), and verify that nothing was lost.
 
-- A ``warcinfo`` opens the file. It has the date of the ARC's version block and says what the file was made from.
-- The version block, with the line before it, is kept as the block of a ``metadata`` record that refers to the warcinfo.
-- A capture over HTTP is a ``response`` with the bytes of its block as they were. Anything else, such as DNS or a
-  capture without a status line (HTTP/0.9), is a ``resource`` with the media type that the ARC gives it.
-- The URI is percent-encoded where it has bytes that no URI can have. WARC-Date is the date of the ARC to the second.
-  WARC-IP-Address is left out if it is none, or 0.0.0.0. Digests are of the payload without chunked transfer coding, and
-  of the block.
-- Record ids are UUIDs of version 5 (RFC 9562, section 5.5) of the file's name and the record's place, so that the same
-  file becomes the same bytes each time.
+- The file begins with a ``warcinfo`` record, which has the date of the ARC's version block and names the source file.
+- The version block and its header line become the block of a ``metadata`` record that refers to the warcinfo.
+- A capture over HTTP becomes a ``response`` with an unchanged block. Any other capture, such as DNS or one without a
+  status line (HTTP/0.9), becomes a ``resource`` with the media type from the ARC header line.
+- Bytes that are not allowed in a URI are percent-encoded. WARC-Date is the date of the ARC, to the second.
+  WARC-IP-Address is omitted if the address is invalid or 0.0.0.0. Digests are computed of the payload without chunked
+  transfer coding, and of the block.
+- Record ids are UUIDs of version 5 (RFC 9562, section 5.5) of the file name and the record's offset, so that
+  converting a file again yields identical bytes.
 
-Both files are then read again, and compared record by record: URI, date, digests of payload and block, in order. Only
-then the new file gets its name.
+Both files are then read again and compared record by record: URI, date, digests of payload and block, in order. The
+new file gets its final name only after this comparison.
 """
 
 from __future__ import annotations
@@ -51,15 +51,18 @@ _CONFORMS_TO: Final = "https://iipc.github.io/warc-specifications/specifications
 _SAFE_URI: Final = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"<>')
 _MEDIA_TYPE: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+[ -~]*")
 _UNKNOWN_TYPE: Final = "application/octet-stream"
-_NO_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - what old crawlers wrote for none
-_TOLD_BYTES: Final = 1 << 20
+_NO_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - old crawlers wrote it for a missing address
+_PROGRESS_BYTES: Final = 1 << 20
 
 Fields = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionOptions:
-    """How to convert. ``gzip`` None: as the input is. ``software`` is named in the warcinfo."""
+    """Options of a conversion.
+
+    ``gzip`` None: compress the output if the input is compressed. ``software`` is written to the warcinfo.
+    """
 
     algorithm: str = "sha256"
     gzip: bool | None = None
@@ -69,7 +72,7 @@ class ConversionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What became of one file. ``was_there``: the output was made by an earlier run, and is right."""
+    """The result for one file. ``was_there``: an earlier run made the output, and it is correct."""
 
     responses: int
     resources: int
@@ -85,7 +88,7 @@ class Conversion:
 
 
 class _Capture(NamedTuple):
-    """A record of an ARC file under the type and with the fields that it gets; metadata keep the line before them."""
+    """A record of an ARC file with the type and fields of its WARC record."""
 
     record: StoredRecord
     type: str
@@ -94,7 +97,7 @@ class _Capture(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """What both files must agree about."""
+    """The values that must be equal in both files."""
 
     type: str
     uri: str | None
@@ -106,11 +109,11 @@ class _Line(NamedTuple):
 def convert_arc(
     source: ReadableFile, output: Path, *, options: ConversionOptions, faults: Faults, watch: Progress
 ) -> Conversion | None:
-    """Write the WARC file *output* from an ARC file; None if nothing in that is an ARC record.
+    """Write the WARC file *output* from an ARC file; return None if *source* has no ARC record.
 
-    What cannot be converted, being damaged or without a date, is a fault. An output that is there already is compared
-    with the ARC file and counts if it is right. Raises ArchiveError if it is another one and is not to be replaced;
-    DamagedInput for the first fault, unless *faults* go on, and if the files differ in the end.
+    A record that is damaged or has no date is a fault. If *output* exists, it is compared with the ARC file and accepted
+    if it is correct. Raises ArchiveError if it differs and must not be replaced; DamagedInput for the first fault,
+    unless *faults* is set to keep going, and if the files differ after the conversion.
     """
     if output.exists() and not options.force:
         return _found(source, output, faults)
@@ -118,20 +121,20 @@ def convert_arc(
     date = _first_date(source, faults)
     if date is None:
         if faults.count == began:
-            faults.add(shown(str(source)), "no ARC record with a date is in it")
+            faults.add(shown(str(source)), "it has no ARC record with a date")
         return None
     counts = dict.fromkeys(("response", "resource", "metadata"), 0)
     with RecordFile(output, gzip=_is_gzip(source) if options.gzip is None else options.gzip) as target:
         info = _warcinfo(source, output, date, options)
         info_id = record_id(source.name, "warcinfo")
         target.write(*info)
-        told = 0
+        reported = 0
         for capture in _captures(source, date, faults):
             target.write(*_record(capture, source.name, info_id, options.algorithm))
             counts[capture.type] += 1
-            if capture.record.offset - told >= _TOLD_BYTES:
-                watch.advance(capture.record.offset - told)
-                told = capture.record.offset
+            if capture.record.offset - reported >= _PROGRESS_BYTES:
+                watch.advance(capture.record.offset - reported)
+                reported = capture.record.offset
         target.finish(check=lambda path: _refuse_difference(source, path, date))
     return Conversion(
         counts["response"], counts["resource"], counts["metadata"], _size(source), output.stat().st_size
@@ -139,7 +142,7 @@ def convert_arc(
 
 
 def warc_name(name: str, *, gzip: bool) -> str:
-    """The name of the WARC file that an ARC file becomes.
+    """The name of the WARC file for an ARC file.
 
     >>> warc_name("IA-000001.arc.gz", gzip=True), warc_name("old.ARC", gzip=False)
     ('IA-000001.warc.gz', 'old.warc')
@@ -149,7 +152,7 @@ def warc_name(name: str, *, gzip: bool) -> str:
 
 
 def record_id(name: str, place: str) -> str:
-    """The id of the record that is made from the place of a file."""
+    """The id of the record made from a place (an offset, or ``warcinfo``) in a file."""
     return f"<urn:uuid:{uuid.uuid5(_NAMESPACE, f'{name}#{place}')}>"
 
 
@@ -158,7 +161,7 @@ def _found(source: ReadableFile, output: Path, faults: Faults) -> Conversion:
     try:
         first = next(read_records(output), None)
         if first is None or first.id != record_id(source.name, "warcinfo") or first.date is None:
-            raise DamagedInput("it was made from another file")
+            raise DamagedInput("it was made from a different file")
         for capture in _captures(source, first.date, faults):
             counts[capture.type] += 1
         _refuse_difference(source, output, first.date)
@@ -166,7 +169,7 @@ def _found(source: ReadableFile, output: Path, faults: Faults) -> Conversion:
         if not faults.keep_going and faults.count:
             raise
         raise ArchiveError(
-            f"{output} is there already ({error}). Choose another folder, or replace it with --force."
+            f"{output} already exists ({error}). Choose another folder, or replace it with --force."
         ) from error
     return Conversion(
         counts["response"],
@@ -179,10 +182,10 @@ def _found(source: ReadableFile, output: Path, faults: Faults) -> Conversion:
 
 
 def _first_date(source: ReadableFile, faults: Faults) -> str | None:
-    """The first date of an ARC file that is one."""
+    """The first valid date of an ARC file."""
     for record in _arc_records(source, lambda _: None):
         if record.format != "arc":
-            faults.add(shown(str(source)), "it holds WARC records already; there is nothing to convert")
+            faults.add(shown(str(source)), "it already holds WARC records; there is nothing to convert")
             return None
         if record.date and _is_date(record.date):
             return record.date
@@ -190,12 +193,12 @@ def _first_date(source: ReadableFile, faults: Faults) -> str | None:
 
 
 def _captures(source: ReadableFile, first_date: str, faults: Faults | None) -> Iterator[_Capture]:
-    """The records of an ARC file that can be converted. What cannot is a fault, or passed over a second time."""
+    """The records of an ARC file that can be converted. Others are faults; with *faults* None they are skipped."""
     on_damage = faults.add_damage if faults is not None else lambda _: None
     for record in _arc_records(source, on_damage):
         if record.format != "arc":
             if faults is not None:
-                faults.add(_place(record), "a WARC record stands in an ARC file")
+                faults.add(_place(record), "a WARC record is in an ARC file")
             continue
         uri = _uri(record)
         if record.type == "warcinfo":
@@ -204,7 +207,7 @@ def _captures(source: ReadableFile, first_date: str, faults: Faults | None) -> I
         date = record.date or ""
         if not _is_date(date):
             if faults is not None:
-                faults.add(_place(record), f"the date {record.get('archive-date')!r} is none")
+                faults.add(_place(record), f"the date {record.get('archive-date')!r} is invalid")
             continue
         is_response = record.type == "response" and record.http_status is not None
         yield _Capture(record, "response" if is_response else "resource", uri, date)
@@ -286,10 +289,10 @@ def _line_before(record: StoredRecord) -> bytes:
 
 
 def _uri(record: StoredRecord) -> str:
-    """The bytes of the URL, those percent-encoded that cannot stand in a URI."""
+    """The URL, with the bytes percent-encoded that a URI must not contain."""
     line, text = _line_before(record), record.target_uri or ""
-    # A line that is not UTF-8 is read as Latin-1, which has a character for every byte. Where the URL ends is known to
-    # the reader alone, since it may hold blanks, and so may the media type.
+    # A line that is not UTF-8 is decoded as Latin-1. The line cannot be split at spaces here: both the URL and the media
+    # type may contain them, so only the reader knows where the URL ends.
     url = text.encode("utf-8")
     if not line.startswith(url + b" "):
         url = text.encode("latin-1")
@@ -319,7 +322,7 @@ def _refuse_difference(source: ReadableFile, path: Path, first_date: str) -> Non
             there = f"{path}, offset {new[0].offset}" if new is not None else f"the end of {path}"
             here = _place(old[0]) if old is not None else f"the end of {shown(str(source))}"
             raise DamagedInput(
-                f"{here} is not what {there} holds. The file changed meanwhile; convert it again."
+                f"{here} differs from {there}. The file has changed during the conversion; convert it again."
             )
 
 

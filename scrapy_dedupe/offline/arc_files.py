@@ -1,4 +1,4 @@
-"""Many ARC files as WARC files: which they are, where the new ones go, and the sum of it all."""
+"""Convert many ARC files to WARC: choose inputs and output names, and add up the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ARC_NAME: Final = re.compile(r".+\.arc(\.gz)?", re.IGNORECASE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What became of all files; ``files_found`` of the ``files`` had been converted before."""
+    """The result for all files; earlier runs had converted ``files_found`` of the ``files``."""
 
     output: str
     files: int
@@ -70,9 +70,10 @@ def convert_files(
     keep_going: bool,
     watch: Progress,
 ) -> Converted:
-    """Convert the ARC files that *words* name to *folder*. Each file gets its name when it is whole and proved.
+    """Convert the ARC files that *words* name to *folder*. Each file gets its name when it is complete and verified.
 
-    Of a folder only what is called ``*.arc`` or ``*.arc.gz`` is taken. Raises as `find_inputs` and `convert_arc` do.
+    From folders, only files named ``*.arc`` or ``*.arc.gz`` are taken. Raises the errors of `find_inputs` and
+    `convert_arc`.
     """
     faults = Faults(keep_going=keep_going)
     inputs = find_inputs(words, faults=faults, recursive=recursive, without=folder)
@@ -96,7 +97,7 @@ def convert_files(
             if result.conversion is not None:
                 done.append(result.conversion)
     except BaseException:
-        results.close()  # no process writes any longer
+        results.close()  # stops the processes that write parts
         remove_parts(task.output for task in tasks)
         raise
     watch.end()
@@ -119,7 +120,7 @@ def _outputs(inputs: Sequence[Input], folder: Path, options: ConversionOptions) 
     taken: dict[PurePosixPath, str] = {}
     for given in inputs:
         if given.is_member:
-            raise UsageError(f"{given.name} is inside a container. Take it out, and convert the file.")
+            raise UsageError(f"{given.name} is inside a container. Extract the file before converting it.")
         gzip = _is_gzip(given) if options.gzip is None else options.gzip
         below = names[given.name].with_name(warc_name(names[given.name].name, gzip=gzip))
         if below in taken:

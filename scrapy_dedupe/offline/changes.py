@@ -1,10 +1,10 @@
-"""Which fields of a WARC record may change when it becomes a revisit, or when its references are mended.
+"""Which fields of a WARC record may change when it becomes a revisit, or when its references are updated.
 
-This is a reading of the rules of its own: nothing here is used by the code that writes. What an original's place and
-digest have to be, only the whole archive tells (`evidence`); here stands what two heads tell by themselves.
+This is an independent check: the code that writes records uses nothing from this module. This module compares two
+heads only; the place and digest of an original are checked against the whole archive (`evidence`).
 
-A field that changes and cannot be derived leaves its old value in a field ``Former-NAME``; ``none`` stands for a field
-that was not there. That is what `restoring` undoes the change by, so a change without it is a fault.
+A changed field whose old value cannot be derived keeps it in a field ``Former-NAME``; ``none`` means that the field did
+not exist. `restoring` needs these values to revert the change, so a missing one is a fault.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NONE = b"none"
 _READ_BYTES = 1_024
 _PIECE = 1 << 20
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f]")
-# A field in one line, as nearly all are.
+# A field on one line, the usual case.
 _FIELD = re.compile(rb"^([!-9;-~]+):[ \t]*([^\r\n]*[^ \t\r\n])[ \t]*\r\n", re.MULTILINE)
 _USUAL_DIGEST = re.compile(r"sha1:[A-Z2-7]{32}")
 _RECORD_ID = re.compile(rb"<[^\s<>]+>")
@@ -54,7 +54,7 @@ Field = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The version line of a record and its fields in order, as bytes, folded lines joined."""
+    """The version line of a record and its fields in order, as bytes. Folded lines are joined."""
 
     version: bytes
     fields: tuple[Field, ...]
@@ -64,7 +64,7 @@ class Head:
         object.__setattr__(self, "_names", tuple([name.lower() for name, _ in self.fields]))
 
     def values(self, name: bytes) -> list[bytes]:
-        """All values of a field, whose name is given in lower case."""
+        """All values of a field, given by its lower-case name."""
         if name not in self._names:
             return []
         return [
@@ -76,7 +76,7 @@ class Head:
         return self.fields[self._names.index(name)][1] if name in self._names else None
 
     def replaced(self, name: bytes, value: bytes | None) -> Head:
-        """The head with another value of a field, or without it."""
+        """The head with a new value for a field, or without the field if *value* is None."""
         fields = [
             (field, value if lower == name else old)
             for lower, (field, old) in zip(self._names, self.fields, strict=True)
@@ -88,7 +88,7 @@ class Head:
         return self._names
 
     def without(self, names: Iterable[bytes]) -> list[Field]:
-        """The fields that have none of these names, and are no former values."""
+        """The fields except those with one of these names and the ``Former-`` fields."""
         out = frozenset(names)
         return [
             field
@@ -97,7 +97,7 @@ class Head:
         ]
 
     def former(self) -> Counter[Field]:
-        """The fields ``Former-NAME``: how often each name, without the prefix, has which value."""
+        """The ``Former-NAME`` fields: a count of each pair of name (without the prefix) and value."""
         return Counter(
             [
                 (name[len(FORMER) :], value)
@@ -108,7 +108,7 @@ class Head:
 
 
 def head_of(record: StoredRecord, file: BufferedReader) -> Head:
-    """Read the head of a WARC record again, from its open file. Raises DamagedInput if it is not there any more."""
+    """Read the head of a WARC record again from its open file. Raises DamagedInput if the record is gone."""
     head = head_bytes(record, file)
     fields: list[Field] = _FIELD.findall(head)
     version, *lines = head.split(b"\n")
@@ -127,7 +127,7 @@ def head_of(record: StoredRecord, file: BufferedReader) -> Head:
 
 
 def form_faults(head: bytes, read: Head) -> list[str]:
-    """What is wrong with how a head was written anew: each field in a line of its own, all lines ended by CRLF."""
+    """Problems in the form of a rewritten head: it must have one line for each field, and lines must end in CRLF."""
     lines = [read.version, *(b"%b: %b" % pair for pair in read.fields), b"", b""]
     faults = (
         []
@@ -138,7 +138,7 @@ def form_faults(head: bytes, read: Head) -> list[str]:
 
 
 def end_faults(record: StoredRecord, file: BufferedReader) -> list[str]:
-    """What is wrong with what stands behind the block of a record of its own: two line ends, and nothing in its member."""
+    """Problems after a record's block, which must be followed by CRLF CRLF and end its gzip member."""
     frame = record.frame
     end = frame.block_position + frame.block_length
     if not is_gzip_at(file, record.offset):
@@ -150,11 +150,11 @@ def end_faults(record: StoredRecord, file: BufferedReader) -> list[str]:
             size += len(piece)
             last = (last + piece)[-4:]
         is_right = size == end + 4 and last == b"\r\n\r\n"
-    return [] if is_right else ["not two line ends stand behind its block"]
+    return [] if is_right else ["its block is not followed by CRLF CRLF and the end of the record"]
 
 
 def is_gzip_at(file: BufferedReader, offset: int) -> bool:
-    """Whether a gzip member begins there."""
+    """Whether a gzip member begins at *offset*."""
     file.seek(offset)
     return file.read(2) == GZIP_MAGIC[:2]
 
@@ -169,7 +169,7 @@ def _member_pieces(file: BufferedReader, offset: int) -> Iterator[bytes]:
 
 
 def head_bytes(record: StoredRecord, file: BufferedReader) -> bytes:
-    """What stands before the block. Little is decompressed for it: of most members the first few kilobytes."""
+    """The bytes before the block. Of a gzip member, only the first kilobytes are decompressed if they suffice."""
     size = record.frame.block_position
     file.seek(record.offset)
     if not file.peek(2).startswith(GZIP_MAGIC[:2]):
@@ -182,30 +182,30 @@ def head_bytes(record: StoredRecord, file: BufferedReader) -> bytes:
         except zlib.error as error:
             raise DamagedInput(f"{record.path}, offset {record.offset}: {error}") from None
     if len(head) < size:
-        raise DamagedInput(f"{record.path}, offset {record.offset}: the record is not there any more.")
+        raise DamagedInput(f"{record.path}, offset {record.offset}: the record is no longer there.")
     return head[record.frame.head_position :]
 
 
 def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
-    """What is wrong with a revisit that was made from a response; *block* is the revisit's."""
+    """Problems of a revisit that was made from a response; *block* is the revisit's block."""
     faults = []
     if revisit.version != response.version:
-        faults.append(f"the version is {_shown(revisit.version)}, it was {_shown(response.version)}")
+        faults.append(f"the version is {_shown(revisit.version)}, but was {_shown(response.version)}")
     faults += _count_faults(revisit, (_TYPE, _ID, _PROFILE, PAYLOAD_DIGEST, *_REFERS_TO[1:]), least=1)
     faults += _count_faults(revisit, (_REFERS_TO[0], _TRUNCATED, BLOCK_DIGEST), least=0)
     if response.value(_TYPE) != b"response" or revisit.value(_TYPE) != b"revisit":
-        faults.append(f"WARC-Type is {_shown(revisit.value(_TYPE))}, of {_shown(response.value(_TYPE))}")
+        faults.append(f"WARC-Type is {_shown(revisit.value(_TYPE))}, but was {_shown(response.value(_TYPE))}")
     if revisit.value(_PROFILE) != IDENTICAL_PAYLOAD.encode():
         faults.append(f"WARC-Profile is {_shown(revisit.value(_PROFILE))}")
     if revisit.value(_TRUNCATED) != b"length":
-        faults.append("WARC-Truncated does not say length")
+        faults.append("WARC-Truncated is not length")
     old_id = response.value(_ID)
     if old_id is None or revisit.value(_ID) == old_id:
         faults.append("it has the record id of the response")
     if not _RECORD_ID.fullmatch(revisit.value(_ID) or b""):
-        faults.append(f"WARC-Record-ID is {_shown(revisit.value(_ID))}, which is no id in angle brackets")
+        faults.append(f"WARC-Record-ID is {_shown(revisit.value(_ID))}, which is not an id in angle brackets")
     if (revisit.value(_REFERS_TO[1]) or b"").startswith(b"<"):
-        faults.append(f"{_title(_REFERS_TO[1])} stands in angle brackets")
+        faults.append(f"{_title(_REFERS_TO[1])} is in angle brackets")
     faults += _irrevocable(response)
     changing = (_TYPE, _ID, PAYLOAD_DIGEST, BLOCK_DIGEST, _LENGTH, CONCURRENT_TO, *_OF_REVISITS)
     faults += _stray_faults(response, revisit)
@@ -219,7 +219,7 @@ def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
 
 
 def former_response(revisit: Head) -> Head:
-    """The head of the response that a revisit says it was made from, but for the length."""
+    """The head of the response that a revisit was made from, except Content-Length."""
     former = dict(list(revisit.former()))
     fields = []
     for name, (title, value) in zip(revisit.names(), revisit.fields, strict=True):
@@ -231,7 +231,7 @@ def former_response(revisit: Head) -> Head:
 
 
 def _irrevocable(response: Head) -> list[str]:
-    """What a response must not have if a revisit is to tell what it was: nothing else would be put back."""
+    """Fields and values of a response that could not be restored from a revisit."""
     names = [
         name
         for name in response.names()
@@ -239,35 +239,35 @@ def _irrevocable(response: Head) -> list[str]:
     ]
     faults = [f"the response has a field {_title(name)}" for name in dict.fromkeys(names)]
     nones = [name for name in (PAYLOAD_DIGEST, BLOCK_DIGEST, CONCURRENT_TO) if _NONE in response.values(name)]
-    return faults + [f"{_title(name)} of the response says none" for name in nones]
+    return faults + [f"{_title(name)} of the response is none" for name in nones]
 
 
 def _without_former(head: Head, names: tuple[bytes, ...]) -> Head:
-    """The head of a revisit without what it referred to before, when it was one already."""
+    """The head without the former values of *names*, which a record has if it already was a revisit."""
     former = {FORMER + name for name in names}
     kept = zip(head.names(), head.fields, strict=True)
     return Head(head.version, tuple(pair for name, pair in kept if name not in former))
 
 
 def foreign_restoration_faults(old: Head, new: Head, block_digest_of_new: str | None) -> list[str]:
-    """What is wrong with a response that was made from a revisit of another program: its id and digest stay.
+    """Problems of a response that was restored from a revisit of another program; its id and digest must not change.
 
-    A payload digest of chunks that are not there may have been replaced; the caller puts the old one back in *new*.
+    A payload digest of chunks that are missing may have been replaced; the caller puts the old one back in *new*.
     """
     gone = {*_OF_REVISITS, *(name for name in old.names() if name.startswith(_REFERS_TO[0]))}
     faults = _rest_faults(old, new, (_TYPE, _LENGTH, BLOCK_DIGEST, b"content-type", *gone))
     faults += [f"{_title(name)} is still there" for name in new.names() if name in gone]
     value = new.value(BLOCK_DIGEST)
     if value is not None and value.decode("latin-1") != block_digest_of_new:
-        faults.append("WARC-Block-Digest is not that of its block")
+        faults.append("WARC-Block-Digest does not match its block")
     return faults
 
 
 def reference_faults(old: Head, new: Head, *, is_revisit: bool) -> list[str]:
-    """What is wrong with a record in which references alone may have been changed."""
+    """Problems of a record in which only references may have changed."""
     faults = []
     if new.version != old.version:
-        faults.append(f"the version is {_shown(new.version)}, it was {_shown(old.version)}")
+        faults.append(f"the version is {_shown(new.version)}, but was {_shown(old.version)}")
     single = (*_REFERS_TO, PAYLOAD_DIGEST) if is_revisit else _REFERS_TO
     faults += _count_faults(new, single, least=0)
     faults += _stray_faults(old, new)
@@ -282,15 +282,15 @@ def reference_faults(old: Head, new: Head, *, is_revisit: bool) -> list[str]:
             if was is None and not is_revisit:
                 faults.append(f"{_title(name)} was not there before")
             if value is not None and value.startswith(b"<") and name == _REFERS_TO[1]:
-                faults.append(f"{_title(name)} stands in angle brackets")
+                faults.append(f"{_title(name)} is in angle brackets")
     return faults + _former_faults(old, new, changed)
 
 
 def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> list[str]:
-    """What is wrong with a response of which only the chunks of the transfer went or came.
+    """Problems of a response in which only chunked transfer coding was removed or added.
 
-    *block_digest_of_new* is None if there is none, or one of an unknown algorithm. A payload digest of the chunks may
-    have been replaced; the caller puts the old one back in *new*.
+    *block_digest_of_new* is None if there is no block digest or its algorithm is unknown. A payload digest of the
+    chunks may have been replaced; the caller puts the old one back in *new*.
     """
     faults = _rest_faults(old, new, (_LENGTH, BLOCK_DIGEST))
     value, was = new.value(BLOCK_DIGEST), old.value(BLOCK_DIGEST)
@@ -299,12 +299,12 @@ def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> l
     elif was is None and value is not None:
         faults.append("WARC-Block-Digest was not there before")
     elif value is not None and block_digest_of_new not in (None, value.decode("latin-1")):
-        faults.append("WARC-Block-Digest is not that of its block")
+        faults.append("WARC-Block-Digest does not match its block")
     return faults
 
 
 def is_undone(before: Head, after: Head) -> bool:
-    """Whether a change between two heads is that of `restoring`: former values went, and none came."""
+    """Whether `restoring` made the change between two heads: former values were removed, and none was added."""
     return bool(before.former() - after.former()) and not after.former() - before.former()
 
 
@@ -314,9 +314,10 @@ def concurrent_changes(old: Head, new: Head) -> list[tuple[bytes, bytes]]:
 
 
 def digest_like(form: str, data: Iterable[bytes]) -> str | None:
-    """The digest of *data* as *form* is written; None if its algorithm is unknown.
+    """The digest of *data* in the notation of *form*; None if its algorithm is unknown.
 
-    It has the label and the base of *form*, and its case if that is one case; else hex in lower and Base32 in upper case.
+    The result has the label and base of *form*. It also has its case, if that is uniform; otherwise hex is lower case
+    and Base32 upper case.
     """
     try:
         label = "sha1" if _USUAL_DIGEST.fullmatch(form) else parse_digest(form).label
@@ -338,9 +339,9 @@ def digest_like(form: str, data: Iterable[bytes]) -> str | None:
 
 
 def _stray_faults(old: Head, new: Head) -> list[str]:
-    """Fields that came with bytes which readers pass over, each in its own way."""
+    """Added fields with bytes that readers interpret differently."""
     return [
-        f"the field {_shown_field(field)} has control characters or blanks that do not belong there"
+        f"the field {_shown_field(field)} has control characters or surrounding white space"
         for field in dict.fromkeys(new.fields)
         if field not in old.fields
         and (_CONTROL.search(field[1]) or _decoded(field[1]).strip() != _decoded(field[1]))
@@ -366,7 +367,7 @@ def _count_faults(head: Head, names: tuple[bytes, ...], *, least: int) -> list[s
 
 
 def _rest_faults(old: Head, new: Head, changing: tuple[bytes, ...]) -> list[str]:
-    """Faults in the fields that do not change, and in the order of all that both heads have."""
+    """Problems in the fields that must not change, and in the order of the fields that both heads have."""
     was, now = old.without(changing), new.without(changing)
     if was != now:
         lost, came = Counter(was) - Counter(now), Counter(now) - Counter(was)
@@ -374,7 +375,7 @@ def _rest_faults(old: Head, new: Head, changing: tuple[bytes, ...]) -> list[str]
             return ["the order of its fields changed"]
         faults = [f"the field {_shown_field(field)} is gone or changed" for field in lost]
         return faults + [f"the field {_shown_field(field)} was not there before" for field in came]
-    # Content-Length may stand anywhere; writers put it last.
+    # Content-Length may be anywhere; writers put it last.
     both = (set(old.names()) & set(new.names())) - {_LENGTH}
     both = {name for name in both if not name.startswith(FORMER)}
     orders = [[name for name in head.names() if name in both] for head in (old, new)]
@@ -382,7 +383,7 @@ def _rest_faults(old: Head, new: Head, changing: tuple[bytes, ...]) -> list[str]
 
 
 def _changed_values(old: Head, new: Head, faults: list[str]) -> list[bytes]:
-    """The old values of WARC-Concurrent-To that changed."""
+    """The old values of each WARC-Concurrent-To that changed."""
     if len(old.values(CONCURRENT_TO)) != len(new.values(CONCURRENT_TO)):
         faults.append("a WARC-Concurrent-To is gone, or was added")
     return [was for was, value in concurrent_changes(old, new) if was != value]
@@ -393,17 +394,17 @@ def _former_faults(old: Head, new: Head, changed: Mapping[bytes, list[bytes]]) -
     faults = [f"the field Former-{_shown_field(field)} is gone" for field in had - has]
     came = has - had
     for name, value in came:
-        # A field without a value is like none, for a digest.
+        # For a digest, an empty field is the same as a missing one.
         if value == _NONE and changed.get(name) == [b""]:
             continue
-        # A value that did not change may be told as well; one that was never there must not.
+        # The former value of a field that did not change is allowed; a value that the field never had is not.
         if value not in (*changed.get(name, ()), *old.values(name)):
-            faults.append(f"Former-{_title(name)} says {_shown(value)}, which was not its value")
+            faults.append(f"Former-{_title(name)} is {_shown(value)}, which was not its value")
     for name, values in changed.items():
-        is_told_from_before = any(field == name for field, _ in had)
-        if not is_told_from_before:
+        has_older_value = any(field == name for field, _ in had)
+        if not has_older_value:
             faults += [
-                f"no Former-{_title(name)} says that it was {_shown(value)}"
+                f"Former-{_title(name)} does not keep its old value {_shown(value)}"
                 for value in values
                 if (name, value) not in came and not (value == b"" and (name, _NONE) in came)
             ]
@@ -418,7 +419,7 @@ def _block_digest_faults(old: bytes | None, new: bytes | None, block: bytes) -> 
         return ["WARC-Block-Digest was not there before"]
     if not old and not new:
         return []
-    return [] if right == new.decode("latin-1") else ["WARC-Block-Digest is not that of its block"]
+    return [] if right == new.decode("latin-1") else ["WARC-Block-Digest does not match its block"]
 
 
 def _title(name: bytes) -> str:

@@ -1,8 +1,8 @@
-"""From a manifest of digests to one that says which records are copies of which, in parts that outlive a kill.
+"""Group the records of a digest manifest into duplicates, in parts that survive a kill.
 
-The lines are sorted by digest once (``sorted.txt`` in the state folder). Then part after part of them, each of whole
-digests, is compared and numbered: ``clusters/000000.txt`` has the numbered lines of the first part, and
-``clusters/000000.json``, which comes last, what was counted. In the end the parts become one manifest.
+The lines are sorted by digest once (``sorted.txt`` in the state folder). Then the sorted lines are compared and numbered
+in parts of whole digests: ``clusters/000000.txt`` has the numbered lines of the first part, and
+``clusters/000000.json``, which is written last, its counts. Finally the parts are joined to one manifest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _SUMS_COLUMNS = 6
 _NUMBERED_COLUMNS = 10
-# What is compared anew after a kill.
+# The most that is compared again after a kill.
 _PART_LINES = 32_000
 _PART_BYTES = 4 << 30
 
@@ -47,15 +47,15 @@ def number_clusters(
     jobs: int = 1,
     size_bytes: int = 0,
 ) -> CollisionCounts:
-    """Write the manifest of ten columns that belongs to the manifest *sums*; *size_bytes* is that of its files.
+    """Write the manifest of ten columns for the manifest *sums*; *size_bytes* is the total size of its files.
 
-    Goes on with what is in the state folder. Raises DamagedInput for the first fault, unless *faults* says to go on;
-    ArchiveError if the disk is full; SettingError if sorting needs DuckDB and it is not installed.
+    Continues from the results in the state folder. Raises DamagedInput for the first fault, unless *faults* is set to
+    keep going; ArchiveError if the disk is full; SettingError if sorting needs DuckDB and it is not installed.
     """
     folder, sorting, ordered = state.path / "clusters", state.path / "sorting", state.path / "sorted.txt"
     with writing(folder):
         folder.mkdir(exist_ok=True)
-        if sorting.exists():  # with the files of a run that was cut
+        if sorting.exists():  # left by a run that was killed
             shutil.rmtree(sorting)
         sorting.mkdir()
     if not ordered.exists():
@@ -95,7 +95,7 @@ def number_clusters(
 
 
 def _parts(lines: Iterator[ManifestLine]) -> Iterator[Iterator[ManifestLine]]:
-    """The lines in parts of whole digests. Each part is to be walked to its end before the next one is asked for."""
+    """The lines in parts of whole digests. Iterate each part to its end before requesting the next one."""
     first = next(lines, None)
 
     def part() -> Iterator[ManifestLine]:

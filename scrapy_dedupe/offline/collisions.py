@@ -1,13 +1,13 @@
-"""Records that have one digest are compared byte by byte, and those that differ are told apart.
+"""Compare records with the same digest byte by byte, and separate those that differ.
 
-Each different payload of a digest has a number, the extension, from 1 in the order of (date, file, offset) of the
-first record that has it. What has one digest and one extension is the same payload and may be deduplicated. A record
-alone with its digest gets 1 and is not read. An extension of its own gets each record that may not stand for another
-one (it was cut, or is a part, or its chunks were cut or say more than the payload), that cannot be read, or that the
-manifest names a second time: such a record is never taken for a copy, and no line is ever dropped.
+Each different payload of a digest has a number, the extension, from 1 in the order of (date, file, offset) of its first
+record. Records with the same digest and extension have the same payload and may be deduplicated. The only record of a
+digest gets extension 1 and is not read. A record gets an extension that no other record has if it must not replace
+another one (it is truncated or partial, or its chunks are truncated or hold more than the payload), if it cannot be
+read, or if the manifest lists it a second time. Such a record is never treated as a copy. No line is ever dropped.
 
-What is in memory does not grow with the number of lines or the size of payloads, only with the number of different
-payloads of one digest, of which lines and hashes are kept (`comparing`).
+Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads of
+one digest, of which lines and hashes are kept (`comparing`).
 """
 
 from __future__ import annotations
@@ -40,17 +40,19 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.progress import Progress
 
 _AT_ONCE = 1_000  # lines of a digest that are read in the order of their places
-# What another process gets at once.
+# The size of a batch for another process.
 _BATCH_LINES = 1_000
 _BATCH_BYTES = 64 << 20
-_LARGE_LINES = 5_000  # a digest of more is not handed over
-_WAITING_LINES = 6_000  # for each process: what is held while a batch before it is compared
+_LARGE_LINES = 5_000  # a digest with more lines is compared in this process
+_WAITING_LINES = 6_000  # for each process: lines that wait for earlier batches
 
 
 @dataclass(slots=True)
 class CollisionCounts:
-    """How much was compared: ``lines`` in all; ``digests`` that several of them have, and the ``compared`` lines of
-    these; ``collisions``, digests of different payloads; ``alone``, lines that may not stand for others.
+    """The counts of a comparison.
+
+    ``lines``: all lines. ``digests``: digests of several lines. ``compared``: the lines of these digests.
+    ``collisions``: digests of different payloads. ``alone``: lines that must not replace others.
     """
 
     lines: int = 0
@@ -77,12 +79,13 @@ def resolve_collisions(
     folder: Path | None = None,
     counts: CollisionCounts | None = None,
 ) -> Iterator[ManifestLine]:
-    """Yield the lines with their extension, in order of cluster. What they say of copies is left out.
+    """Yield the lines with their extension, in order of cluster, without their values about copies.
 
-    *lines* are in the order of (digest, date, file, offset); extensions that they have play no part. Files for sorting
-    are made in *folder* (default: the system's) if a digest has very many lines. *counts* is added to.
+    *lines* must be in the order of (digest, date, file, offset); their extensions are ignored. If a digest has very many
+    lines, they are sorted with files in *folder* (default: the system's temporary folder). The results are added to
+    *counts*.
 
-    Raises DamagedInput for the first fault, unless *faults* says to go on; for lines that are not sorted always.
+    Raises DamagedInput for the first fault, unless *faults* is set to keep going; always if the lines are not sorted.
     """
     watch = watch or NoProgress()
     counts = counts if counts is not None else CollisionCounts()
@@ -108,7 +111,7 @@ def _folder(folder: Path | None) -> Iterator[Path]:
 def _digests(lines: Iterable[ManifestLine]) -> Iterator[tuple[str, Iterator[ManifestLine]]]:
     previous = ""
     for digest, group in groupby(lines, attrgetter("digest")):
-        # Two runs of one digest would both begin with extension 1, and different records would be taken for copies.
+        # Two groups of one digest would both begin with extension 1, and different records would pass for copies.
         if digest < previous:
             raise DamagedInput(f"The manifest is not sorted: the digest {digest} comes after {previous}.")
         previous = digest
@@ -119,7 +122,7 @@ def _ordered(lines: Iterator[ManifestLine], folder: Path) -> Iterable[ManifestLi
     """The lines of one digest in the order of their extensions."""
     first = list(islice(lines, _AT_ONCE))
     if len(first) < _AT_ONCE:
-        return sorted(first, key=lambda line: line.extension or 1)  # which keeps the order otherwise
+        return sorted(first, key=lambda line: line.extension or 1)  # a stable sort
     return by_cluster(chain(first, lines), folder)
 
 
@@ -143,7 +146,7 @@ def _resolved(
         numbers: list[int | None] = [None] * len(some)
         for index in sorted(range(len(some)), key=lambda index: (some[index].file, some[index].offset)):
             if is_repeated[index]:
-                faults.add(_place(some[index]), "the manifest names this record a second time")
+                faults.add(_place(some[index]), "the manifest lists this record twice")
             else:
                 numbers[index] = _number(some[index], payloads, places, faults)
         for line, number in zip(some, numbers, strict=True):
@@ -160,11 +163,11 @@ def _resolved(
 
 
 def _number(line: ManifestLine, payloads: DifferentPayloads, places: Places, faults: Faults) -> int | None:
-    """The number of a line's payload; None if it may not stand for another."""
+    """The number of a line's payload; None if the record must not replace another one."""
     try:
         record = places.record(line)
-        # What else its chunks say is in no payload, and would be lost with the record. Chunks that were cut may be
-        # none.
+        # Chunks that hold more than the payload would be lost with the record. A truncated body of chunks may have no
+        # payload at all.
         if record.type == "revisit" or not is_whole(record) or has_more_than_payload(record):
             return None
         return payloads.number_of(line, record)
@@ -176,7 +179,7 @@ def _number(line: ManifestLine, payloads: DifferentPayloads, places: Places, fau
 
 
 def _reason(error: Exception, line: ManifestLine) -> str:
-    """What is wrong, without the place if that is the line's own."""
+    """The reason of an error, without the place if it is the line's own."""
     text = str(error)
     before, _, reason = text.partition(f", offset {line.offset}: ")
     return reason if reason and before.endswith(line.file) else text
@@ -191,7 +194,7 @@ def _with_extension(line: ManifestLine, extension: int) -> ManifestLine:
 
 
 class _Repetitions:
-    """Tells records that were named before, maybe by another name of their file: no record is a copy of itself."""
+    """Finds records that were listed before, even by another name of their file: no record is a copy of itself."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -199,7 +202,7 @@ class _Repetitions:
         self._seen: set[tuple[str, int]] = set()
 
     def is_repeated(self, line: ManifestLine) -> bool:
-        # The same record has the same date, so those of one date are all that has to be remembered.
+        # The same record has the same date, so only the records of one date must be remembered.
         date = moment(line.date)
         if date != self._date:
             self._date = date
@@ -219,7 +222,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _BatchResult:
-    extensions: list[list[int]]  # of the lines of each digest; lines themselves need not come back
+    extensions: list[list[int]]  # of the lines of each digest; the lines are not sent back
     counts: CollisionCounts
     fault_count: int
     faults: tuple[Fault, ...]
@@ -234,7 +237,7 @@ def _in_batches(
     folder: Path,
     counts: CollisionCounts,
 ) -> Iterator[ManifestLine]:
-    """As with one job, with the digests of few lines resolved in other processes, many at a time."""
+    """Resolve in batches: digests of few lines in other processes, others in this one. The result is the same."""
     work = partial(_resolve_batch, places=places, keep_going=faults.keep_going)
     digests = _Digests(lines)
     while not digests.is_at_end:
@@ -245,7 +248,7 @@ def _in_batches(
             resolved[batch.number] = result.extensions
             counts.add(result.counts)
             faults.take(result.fault_count, result.faults)
-            # They are ready in any order, and given in that of the lines.
+            # Batches finish in any order, but lines are yielded in input order.
             while number in resolved:
                 yield from _extended(batches.taken(number), resolved.pop(number), watch, counts)
                 number += 1
@@ -270,7 +273,7 @@ def _extended(
 
 
 class _Digests:
-    """The lines digest by digest, up to one of so many lines that this process resolves it itself."""
+    """The lines grouped by digest. Stops at a digest of more than `_LARGE_LINES` lines, see `large`."""
 
     def __init__(self, lines: Iterable[ManifestLine]) -> None:
         self._groups = _digests(lines)
@@ -278,7 +281,7 @@ class _Digests:
         self.is_at_end = False
 
     def next_few(self) -> list[ManifestLine] | None:
-        """The lines of the next digest; None if they are very many, or there are no more."""
+        """The lines of the next digest; None if the next digest is large, or at the end."""
         if self._large is not None or self.is_at_end:
             return None
         for _, group in self._groups:
@@ -291,15 +294,15 @@ class _Digests:
         return None
 
     def large(self) -> Iterator[ManifestLine] | None:
-        """The lines of the digest that has very many, if that is the next one."""
+        """The lines of the next digest if it is large, else None."""
         large, self._large = self._large, None
         return large
 
 
 class _Batches(Sequence[_Batch]):
-    """Batches of digests, made when they are asked for. As many as *jobs* are made at once, to tell whether there are.
+    """Batches of digests, made lazily; the first *jobs* of them at once, so that the length shows whether several exist.
 
-    They end at a digest of very many lines, and when `_WAITING_LINES` a job were made and not yet `taken`.
+    They end at a large digest, or when `_WAITING_LINES` for each job were made and not yet `taken`.
     """
 
     def __init__(self, digests: _Digests, jobs: int) -> None:
@@ -320,10 +323,10 @@ class _Batches(Sequence[_Batch]):
         yield from self._rest
 
     def __getitem__(self, index: Any) -> Any:
-        raise TypeError("the batches are walked once")
+        raise TypeError("the batches can be iterated only once")
 
     def taken(self, number: int) -> list[list[ManifestLine]]:
-        """All digests that belong to a batch, those of one line too, which nobody compares."""
+        """All digests of a batch, including those of one line, which are not compared."""
         digests = self._waiting.pop(number)
         self._waiting_lines -= sum(map(len, digests))
         return digests
@@ -346,7 +349,7 @@ class _Batches(Sequence[_Batch]):
             number, self._count = self._count, self._count + 1
             self._waiting[number] = digests
             self._waiting_lines += count
-            # A record alone with its digest is not read.
+            # The only record of a digest is not read.
             yield _Batch(number, [digest for digest in digests if len(digest) > 1])
 
 

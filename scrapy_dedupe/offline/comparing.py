@@ -1,9 +1,10 @@
-"""The different payloads of one digest, told apart by their bytes.
+"""Distinguish the different payloads of one digest by their bytes.
 
-Each payload that was not met before is kept as a representative: in memory if it has up to 4 MiB and there is room, else
-as the line of the manifest that leads to it again. A payload is compared with the representative that matched last,
-and then with those alone that have its size and its BLAKE2b (RFC 7693): ten thousand payloads under one weak digest
-are not compared with each other. That hash only chooses; that two payloads are the same is always said by their bytes.
+The first record of each payload is its representative. Its payload is kept in memory if it has up to 4 MiB and there is
+room, else only its manifest line, from which it is read again. A payload is compared with the representative that
+matched last, then only with representatives of the same size and BLAKE2b hash (RFC 7693): ten thousand payloads with
+one weak digest are not all compared with each other. The hash only selects candidates; payloads are equal only if their
+bytes are.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ if TYPE_CHECKING:
 HELD_BYTES = 4 << 20
 
 _ROOM_BYTES = 32 << 20
-_LONG_COST_BYTES = KEPT_BYTES + HELD_BYTES  # what its record holds, and a part of a remote file
+_LONG_COST_BYTES = KEPT_BYTES + HELD_BYTES  # the start of the record, and a part of a remote file
 
 
 @dataclass(slots=True, eq=False)
 class _Representative:
     number: int
     line: ManifestLine
-    key: tuple[int, bytes] | None  # size and hash, once they were wanted
+    key: tuple[int, bytes] | None  # size and hash, once they are needed
 
 
 class DifferentPayloads:
-    """Numbers the payloads of one digest, from 0, in the order in which they are met."""
+    """Numbers the payloads of one digest, from 0, in the order of their first records."""
 
     def __init__(self, places: Places, *, is_decoded: bool) -> None:
         self._places = places
@@ -44,14 +45,14 @@ class DifferentPayloads:
         self._count = 0
         self._last: _Representative | None = None
         self._by_key: dict[tuple[int, bytes], list[_Representative]] = {}
-        self._bodies: dict[int, _Body] = {}  # the one used last at the end
+        self._bodies: dict[int, _Body] = {}  # least recently used first
         self._room = _ROOM_BYTES
 
     def number_of(self, line: ManifestLine, record: StoredRecord) -> int:
-        """The number of the payload of *record*, which *line* names.
+        """The number of the payload of *record*, the record of *line*.
 
-        Raises DamagedInput or ArchiveError if it, or one that it is compared with, cannot be read again, Undecodable
-        for a digest of decoded payloads.
+        Raises DamagedInput or ArchiveError if the payload, or one that it is compared with, cannot be read again;
+        Undecodable for a digest of decoded payloads.
         """
         body = _Body(record, self._is_decoded)
         last = self._last
@@ -94,7 +95,7 @@ class DifferentPayloads:
 
 
 class _Body:
-    """A payload: its bytes if they are few, else the record that gives them piece by piece."""
+    """A payload: its bytes if they are few, else the record from which they are read in pieces."""
 
     __slots__ = ("_held", "_is_decoded", "_record")
 
@@ -114,7 +115,7 @@ class _Body:
 
     @property
     def cost_bytes(self) -> int:
-        # An object costs more than the bytes of a small payload.
+        # For a small payload, the object needs more memory than the bytes.
         return _LONG_COST_BYTES if self._held is None else len(self._held) + 200
 
     def pieces(self) -> Iterator[bytes]:
@@ -139,7 +140,7 @@ class _Body:
 
 
 def is_same(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
-    """Whether two streams give the same bytes, however they are cut into pieces.
+    """Whether two streams have the same bytes, regardless of their division into pieces.
 
     >>> is_same(iter([b"a", b"bc"]), iter([b"ab", b"", b"c"]))
     True

@@ -1,14 +1,13 @@
-"""The digest of each record of a file that may have copies: the lines of a manifest.
+"""Compute the digest of each record of a file that may have duplicates, and make a manifest line for it.
 
-These are the ``response`` records with an HTTP response in them, and if it is wished the ``resource`` records. The
-digest is that of the stored payload, without chunked transfer coding and with its content coding (or, as
-``decoded-``, without it). The WARC-Payload-Digest of a record is taken for it if its algorithm is the wanted one, in
-whatever form it is written, unless the body was transferred in chunks: many programs made it of these then. It is the
-word of the program that wrote the file, and some made it of the decoded body. Nothing is lost by that, since payloads
-are compared byte by byte before one stands for another.
+These are the ``response`` records with an HTTP response, and optionally the ``resource`` records. The digest is that
+of the stored payload, without chunked transfer coding and with its content coding (``decoded-``: without it). If a
+record has a WARC-Payload-Digest of the wanted algorithm, in any notation, it is used, unless the body was transferred
+in chunks: many programs computed it of the chunks then. Other stored digests may be wrong as well, since some programs
+compute them of the decoded body. This loses nothing, because payloads are compared byte by byte before one is replaced.
 
-Every record is read to its end in any case, so that damage is found. A response without an HTTP status line, as of
-``dns:`` or an Icecast stream, gets no line and is counted.
+Every record is read to its end, so that damage is found. A response without an HTTP status line, such as ``dns:`` or an
+Icecast stream, gets no line and is counted.
 """
 
 from __future__ import annotations
@@ -44,20 +43,19 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
 COUNTED = ("lines", "stored", "computed", "hashed_bytes", "empty", "headless", "verified", "unverifiable")
-"""The figures of `FileSums` that are added up."""
+"""The counters of `FileSums` that are added up."""
 
 _KEPT = 1_000
-_TOLD_BYTES = 1 << 20
+_PROGRESS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class DigestOptions:
-    """What is asked of each record.
+    """How records are digested.
 
-    ``algorithm`` is one of `manifest.ALGORITHMS`. ``recompute``: a stored digest is not used. ``verify``: it
-    is computed again and compared. ``skip_empty``: a record with an empty payload gets no line.
-    ``resources``: ``resource`` records get one. ``decoded``: the digest is that of the payload without its
-    content coding.
+    ``algorithm`` is one of `manifest.ALGORITHMS`. ``recompute``: ignore stored digests. ``verify``: compute stored
+    digests again and compare them. ``skip_empty``: write no line for an empty payload. ``resources``: include
+    ``resource`` records. ``decoded``: digest the payload without its content coding.
     """
 
     algorithm: str = "sha256"
@@ -69,18 +67,18 @@ class DigestOptions:
 
     @property
     def label(self) -> str:
-        """What stands before the digest in a manifest."""
+        """The label of the digest in a manifest."""
         return f"{DECODED}{self.algorithm}" if self.decoded else self.algorithm
 
 
 @dataclass(slots=True)
 class FileSums:
-    """What was found in one file.
+    """The results of one file.
 
-    ``lines`` counts lines of the manifest: ``stored`` digests were taken from the records, ``computed`` ones
-    were not. ``empty`` records were left out, and ``headless`` ones, responses without an HTTP status line.
-    ``verified`` digests were compared with the payload, ``unverifiable`` ones are of an algorithm that is not
-    known here; ``mismatches`` are the first of ``mismatch_count``.
+    ``lines`` counts lines of the manifest: ``stored`` digests were taken from the records, ``computed`` ones were
+    computed. ``empty`` and ``headless`` records (responses without an HTTP status line) were left out. ``verified``
+    digests were compared with the payload; ``unverifiable`` ones have an unknown algorithm. ``mismatches`` are the
+    first of ``mismatch_count``.
     """
 
     lines: int = 0
@@ -97,7 +95,7 @@ class FileSums:
     faults: list[Fault] = field(default_factory=list)
 
     def add(self, other: FileSums) -> None:
-        """Add the figures of another file, but not its faults."""
+        """Add the counters and mismatches of another file, but not its faults."""
         for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.mismatch_count += other.mismatch_count
@@ -105,15 +103,15 @@ class FileSums:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> FileSums:
-        """The value that ``dataclasses.asdict`` gave."""
+        """The inverse of ``dataclasses.asdict``."""
         lists = {name: [Fault(**item) for item in value[name]] for name in ("mismatches", "faults")}
         return cls(**{**value, **lists})
 
 
 class Digester:
-    """Makes the lines of one file; `sums` is complete when the last one was taken.
+    """Makes the manifest lines of one file; `sums` is complete after the last line.
 
-    *advance* is told of the bytes of the file that are done, about each MiB. *faults* are those of this file alone.
+    *advance* is called about every MiB with the number of bytes read. *faults* belongs to this file only.
     """
 
     def __init__(
@@ -134,18 +132,18 @@ class Digester:
 
     @property
     def sums(self) -> FileSums:
-        """What was found so far."""
+        """The results so far."""
         self._sums.fault_count, self._sums.faults = self._faults.count, self._faults.first
         return self._sums
 
     def lines(self) -> Iterator[ManifestLine]:
-        """Yield the lines in the order of the file. Raises ArchiveError if it cannot be read."""
+        """Yield the lines in file order. Raises ArchiveError if the file cannot be read."""
         done = shared = records = 0
         faults_before = self._faults.count
         is_usual = not (self._options.verify or self._options.decoded)
         for frame in self._frames():
             records += 1
-            if frame.offset - done >= _TOLD_BYTES:
+            if frame.offset - done >= _PROGRESS_BYTES:
                 self._advance(frame.offset - done)
                 done = frame.offset
             kind = "arc" if frame.is_arc else (frame.first("warc-type") or "").lower()
@@ -161,7 +159,7 @@ class Digester:
                 continue
             if not record.length:
                 shared += 1
-                self._tell_of_shared_member(record, shared)
+                self._report_shared_member(record, shared)
                 continue
             if (line := self._line(record)) is not None and self._is_writable(line):
                 yield line
@@ -169,13 +167,13 @@ class Digester:
             self._faults.add(str(self._file), "the file is empty")
 
     def _is_writable(self, line: ManifestLine) -> bool:
-        """Count a line; one that no manifest can hold is a fault of its record."""
+        """Count a line; a line that a manifest cannot hold is a fault of its record."""
         reason = why_unwritable(line)
         if reason is None:
             self._sums.lines += 1
         else:
             self._faults.add(
-                f"{self._file}, offset {line.offset}", f"no manifest can hold its line: {reason}"
+                f"{self._file}, offset {line.offset}", f"a manifest cannot hold its line: {reason}"
             )
         return reason is None
 
@@ -184,7 +182,7 @@ class Digester:
             yield from frames(self._file, kept_bytes=KEPT_BYTES, on_damage=self._faults.add_damage)
 
     def _usual_line(self, frame: Frame) -> ManifestLine | None:
-        """The line of a response as most are; None if it takes more to find out about it."""
+        """The line of an ordinary response; None if the frame does not suffice for it."""
         options = self._options
         if not options.recompute and frame.first("warc-payload-digest") is not None:
             return None
@@ -206,13 +204,13 @@ class Digester:
             return has_status
         return self._options.resources and record.type == "resource"
 
-    def _tell_of_shared_member(self, record: StoredRecord, count: int) -> None:
-        # Such a file has one of these faults for each record; one is enough.
+    def _report_shared_member(self, record: StoredRecord, count: int) -> None:
+        # Every record of such a file has this fault; report only the first.
         if count == 1:
             self._add_fault(
                 record,
-                "one gzip member holds several records, so that none of them can be reached by its offset; recompress"
-                " the file, for example with warcio recompress",
+                "one gzip member holds several records, so that they cannot be reached by offset; recompress the file,"
+                " for example with warcio recompress",
             )
 
     def _line(self, record: StoredRecord) -> ManifestLine | None:
@@ -222,7 +220,7 @@ class Digester:
         if not is_date(record.date):
             self._add_fault(
                 record,
-                f"{record.date[:80]!r} is not a date as WARC-Date has it, in UTC and with a Z at its end",
+                f"{record.date[:80]!r} is not a valid WARC-Date, which is in UTC and ends in Z",
             )
             return None
         if self._options.skip_empty and not any(payload_pieces(record)):
@@ -235,9 +233,9 @@ class Digester:
 
     def _digest(self, record: StoredRecord) -> str | None:
         options = self._options
-        # Reading a stored digest takes time too.
-        is_asked_for = options.verify or not (options.recompute or options.decoded)
-        stored = record.payload_digest if is_asked_for else None
+        # Parsing a stored digest takes time too.
+        is_needed = options.verify or not (options.recompute or options.decoded)
+        stored = record.payload_digest if is_needed else None
         computed: dict[str, str] = {}
         if options.verify and stored is not None:
             computed = self._verified(record, stored)
@@ -259,7 +257,7 @@ class Digester:
         return f"{options.label}:{body.hex}"
 
     def _verified(self, record: StoredRecord, stored: Digest) -> dict[str, str]:
-        """Compare a stored digest; return the digests that were computed for that."""
+        """Compare a stored digest; return the digests that were computed for the comparison."""
         if stored.label not in hashlib.algorithms_available:
             self._sums.unverifiable += 1
             return {}
@@ -269,9 +267,9 @@ class Digester:
         if computed[stored.label] != _hex(stored):
             self._sums.mismatch_count += 1
             if len(self._sums.mismatches) < _KEPT:
-                what = _what_it_is_of(record, stored)
+                hint = _mismatch_hint(record, stored)
                 reason = f"WARC-Payload-Digest is {stored}, the payload has {stored.label}:{computed[stored.label]}"
-                self._sums.mismatches.append(Fault(_place(self._file, record), reason + what))
+                self._sums.mismatches.append(Fault(_place(self._file, record), reason + hint))
         return computed
 
     def _add_fault(self, record: StoredRecord, reason: str) -> None:
@@ -292,12 +290,12 @@ def _digests(pieces: Iterable[bytes], algorithms: set[str]) -> tuple[dict[str, s
     return {name: hasher.hexdigest() for name, hasher in hashers.items()}, size
 
 
-def _what_it_is_of(record: StoredRecord, stored: Digest) -> str:
-    """Which other bytes of the record a digest fits: what some programs take for the payload."""
+def _mismatch_hint(record: StoredRecord, stored: Digest) -> str:
+    """Which other bytes of the record match a digest: those that some programs use as the payload."""
     if _says_chunked(record):
         found, stored_bytes = _digests(body_pieces(record), {stored.label})
         if found[stored.label] == _hex(stored):
-            return "; it was made of the body with its chunks"
+            return "; it was computed from the body with its chunks"
         is_bare = stored_bytes == sum(map(len, payload_pieces(record)))
     else:
         is_bare = False
@@ -307,11 +305,11 @@ def _what_it_is_of(record: StoredRecord, stored: Digest) -> str:
         except Undecodable:
             found = {}
         if found.get(stored.label) == _hex(stored):
-            return "; it was made of the decoded body"
+            return "; it was computed from the decoded body"
     if is_bare:
         return (
-            "; the HTTP head speaks of chunks and the body is stored without them, as restore leaves it, so that it may"
-            " have been made of the chunks"
+            "; the HTTP head announces chunks but the body is stored without them, as restore writes it, so the digest may"
+            " have been computed from the chunks"
         )
     return ""
 

@@ -1,8 +1,8 @@
-"""Which records may become a revisit, or serve as the original of one.
+"""Which records may become a revisit, or be the original of one.
 
-As for a crawl: whole bodies of GET responses alone. A replay program finds no POST by its URL, may show another
-status of a revisit as 200, and a part of a body must never stand for a whole one. `warc.bodies.why_no_original` decides
-for both what is whole.
+The rules are those of a crawl: only whole bodies of GET responses. Replay programs do not find a POST by its URL and may
+show a revisit of another status as 200, and a part of a body must never replace a whole one.
+`warc.bodies.why_no_original` makes this decision for both.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ DEFAULT_MIN_SIZE = 1_024
 DEFAULT_STATUSES = frozenset({200})
 
 REASONS = {
-    "truncated": "cut when it was captured",
+    "truncated": "truncated when it was captured",
     "partial": "a part of a body (206, or a segment)",
-    "status": "another status than those asked for",
-    "small": "smaller than the least size",
+    "status": "its status is not among the selected ones",
+    "small": "smaller than the minimum size",
     "empty": "without a payload",
     "method": "not the answer to a GET",
     "arc": "in an ARC file, which cannot hold revisits",
     "no-id": "without a record id",
     "no-http": "not an HTTP response",
-    "cut-chunks": "stored in chunks that were cut, or that say more than the payload",
+    "cut-chunks": "stored in chunks that are truncated, or that hold more than the payload",
 }
-"""Why a record is left as it is, by key."""
+"""Why a record is not changed, by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Eligibility:
     statuses: frozenset[int] | None = DEFAULT_STATUSES
 
     def reason_against(self, record: StoredRecord, *, size_bytes: int | None = None) -> str | None:
-        """Why a record is left alone, a key of `REASONS`; None if it may be an original.
+        """Why a record is not changed, a key of `REASONS`; None if it may be an original.
 
-        The size is compared if it is given. Raises DamagedInput if a long block cannot be read again.
+        The size is checked if it is given. Raises DamagedInput if a long block cannot be read again.
         """
-        # The command line loads this module for its defaults, and what reads bodies takes long to load.
+        # The command line imports this module for its defaults, and `warc.bodies` is slow to import.
         from scrapy_dedupe.warc.bodies import why_no_original
 
         status = record.http_status

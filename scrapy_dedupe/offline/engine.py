@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MEMORY_LIMIT: Final = "128MB"
 THREADS: Final = 1
 CSV_BUFFER_BYTES: Final = 8 << 20
-"""What one reader of text lines holds; twice the longest line at least."""
+"""The buffer of one reader of text lines; at least twice the longest line."""
 
 FETCHED_ROWS: Final = 2_000
 
@@ -25,10 +25,10 @@ FETCHED_ROWS: Final = 2_000
 def open_engine(
     purpose: str, refused: Callable[[str], DedupeError], scratch: Path | None = None
 ) -> Iterator[Any]:
-    """An engine in memory, of at most `MEMORY_LIMIT`. What it has no room for goes to files in *scratch*, if that is given.
+    """An in-memory DuckDB that uses at most `MEMORY_LIMIT`. Data beyond this limit goes to files in *scratch*, if given.
 
-    *purpose* completes the sentence "... needs DuckDB". Raises SettingError if DuckDB is not installed; what *refused*
-    makes of a reason for what the engine itself raises, such as a full disk or a damaged file.
+    *purpose* completes the sentence "... needs DuckDB". Raises SettingError if DuckDB is not installed. An error of
+    DuckDB, such as a full disk or a damaged file, is raised as the exception that *refused* makes of its text.
     """
     try:
         import duckdb
@@ -40,9 +40,9 @@ def open_engine(
         "memory_limit": MEMORY_LIMIT,
         "threads": THREADS,
         "temp_directory": "" if scratch is None else str(scratch.absolute()),
-        "max_temp_directory_size": "-1",  # no other limit than the disk
-        "preserve_insertion_order": scratch is None,  # a table to be sorted has none
-        # Nothing is downloaded or read from a user's own folder.
+        "max_temp_directory_size": "-1",  # limited only by the disk
+        "preserve_insertion_order": scratch is None,  # with scratch, tables are sorted anyway
+        # Download nothing, and read nothing from the user's home.
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
@@ -58,6 +58,6 @@ def open_engine(
 
 
 def rows_of(cursor: Any) -> Iterator[tuple[Any, ...]]:
-    """The rows of a result, a few at a time."""
+    """The rows of a result, fetched `FETCHED_ROWS` at a time."""
     while rows := cursor.fetchmany(FETCHED_ROWS):
         yield from rows

@@ -1,18 +1,18 @@
-"""How a manifest spells the names of files and URIs, so that no space or line end in them can break a line.
+"""Escaping of file names and URIs in a manifest, so that spaces and line ends in them cannot break a line.
 
-A *break* is white space (Unicode's too), a control character, or a byte that is not UTF-8. It is written as percent
-signs and the hexadecimal digits of its UTF-8 bytes; all other characters stay as they are.
+A *break* is white space (including Unicode's), a control character, or a byte that is not UTF-8. It is written as a
+percent sign and two hexadecimal digits for each of its UTF-8 bytes; all other characters are written unchanged.
 
-- **File names**: breaks and percent signs are written so: ``my crawl.warc.gz`` is ``my%20crawl.warc.gz``, ``5%.warc`` is
-  ``5%25.warc``. A ``{`` or ``PAR1`` at the beginning, which would pass for another format of manifests, is ``%7B`` and
-  ``%50AR1``. When read, ``%`` and two hexadecimal digits are that byte; any other percent sign is itself.
-- **URIs** have percent signs of their own, and the C tools write them unchanged, so ``http://a/b%20c`` has to stay what it
-  is. A URI without breaks is written as it is. One with a break is escaped as a whole, as a file name is, and its first
-  character besides, which tells the two apart: ``http://a/b c`` is ``%68ttp://a/b%20c``. So a URI that begins with a
-  percent sign has been escaped. Two that would be misread for other reasons are escaped too: ``-`` is ``%2D``, and one
-  that begins with a percent sign. An empty URI is ``%`` alone.
+- **File names**: breaks and percent signs are escaped: ``my crawl.warc.gz`` is ``my%20crawl.warc.gz``, ``5%.warc`` is
+  ``5%25.warc``. A leading ``{`` or ``PAR1``, which would look like another manifest format, is ``%7B`` or ``%50AR1``.
+  When read, ``%`` and two hexadecimal digits are that byte; any other percent sign is literal.
+- **URIs** contain percent signs of their own, and the C tools write them unchanged, so ``http://a/b%20c`` must stay
+  unchanged. A URI without breaks is written unchanged. A URI with a break is escaped like a file name, and its first
+  character is escaped too, as a mark: ``http://a/b c`` is ``%68ttp://a/b%20c``. So a URI that begins with a percent
+  sign is escaped. Two more kinds of URI are escaped because they would be misread: ``-`` is ``%2D``, and a URI that
+  begins with a percent sign. An empty URI is a single ``%``.
 
-Reading what was written gives the same text again, for all text that comes from bytes.
+Escaping and unescaping returns the same text, for all text that was decoded from bytes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Final
 _BREAK: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NAME_BREAK: Final = re.compile(r"[%\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-# How JSON lines and Parquet begin, which a manifest of text must not.
+# The first characters of JSON lines and Parquet; a text manifest must not begin with them.
 _FORMAT_STARTS: Final = ("{", "PAR1")
 _NO_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def file_text(name: str) -> str:
-    """How a manifest spells a file name.
+    """Escape a file name for a manifest.
 
     >>> file_text("my crawl/100%.warc.gz")
     'my%20crawl/100%25.warc.gz'
@@ -40,7 +40,7 @@ def file_text(name: str) -> str:
 
 
 def file_of(text: str) -> str:
-    """The file name that is spelt so.
+    """Unescape a file name.
 
     >>> file_of("my%20crawl/100%25.warc.gz")
     'my crawl/100%.warc.gz'
@@ -49,7 +49,7 @@ def file_of(text: str) -> str:
 
 
 def uri_text(uri: str) -> str:
-    """How a manifest spells a URI.
+    """Escape a URI for a manifest.
 
     >>> uri_text("http://a/b%20c"), uri_text("http://a/b c")
     ('http://a/b%20c', '%68ttp://a/b%20c')
@@ -60,7 +60,7 @@ def uri_text(uri: str) -> str:
 
 
 def uri_of(text: str) -> str:
-    """The URI that is spelt so. Raises ValueError for an escaped one with a percent sign that escapes nothing.
+    """Unescape a URI. Raises ValueError if an escaped URI has a percent sign without two hexadecimal digits.
 
     >>> uri_of("http://a/b%20c"), uri_of("%68ttp://a/b%20c")
     ('http://a/b%20c', 'http://a/b c')
@@ -70,7 +70,9 @@ def uri_of(text: str) -> str:
     if text == "%":
         return ""
     if _NO_ESCAPE.search(text):
-        raise ValueError("the URI begins with a percent sign and has one that escapes nothing")
+        raise ValueError(
+            "the URI begins with a percent sign and has another one without two hexadecimal digits"
+        )
     return file_of(text)
 
 

@@ -1,27 +1,26 @@
-"""What both sides of an archive hold, on disk: payloads by place and id, revisits, and who refers to whom.
+"""Facts about both versions of an archive, on disk: payloads by place and id, revisits, and references.
 
-One SQLite file for each pair of files that is compared, without any index, written by the process that reads the pair
-(`EvidenceWriter`); all of them together in one more, with indexes (`Evidence`). Nothing of it is kept after the
-verification, so it is neither synced nor journalled.
+Each pair of compared files has one SQLite file without indexes, written by the process that reads the pair
+(`EvidenceWriter`). They are merged into one file with indexes (`Evidence`). The files are deleted after the
+verification, so they are neither synced nor journalled.
 
-``captures``: a response or resource. ``place`` is a hash of its URI and its date to the second, ``uri`` the key of the URI,
-``id`` one of the record id, ``bare`` is 1 if that stands without angle brackets; ``sha`` is the SHA-256 of its stored
-payload; ``digest`` its digest in one form, the SHA-1 that replay programs compute where it has none, and ``text`` what
-WARC-Payload-Digest says if that is another text;
-``whole`` is 0 for a payload that was cut, ``chunked`` 1 for one that is stored in chunks; ``page`` is 1 for a response with
-status 200, and NULL for one that is no original, such as a 304. ``sides`` has the bit 1 if it
-is in the archive before, 2 if in that after. ``file`` counts the files: 2n and 2n + 1 are those of pair n before and
-after.
+``captures``: a response or resource. ``place`` is a hash of its URI and its date to the second, ``uri`` the key of the
+URI, ``id`` a hash of the record id; ``bare`` is 1 if the id has no angle brackets. ``sha`` is the SHA-256 of its stored
+payload. ``digest`` is its WARC-Payload-Digest in normal form, or the SHA-1 that replay programs compute if it has none;
+``text`` is the WARC-Payload-Digest as written, if that differs. ``whole`` is 0 for a truncated payload, ``chunked`` 1
+for one stored in chunks. ``page`` is 1 for a response with status 200, and NULL for a capture that cannot be an original,
+such as a 304. ``sides`` has bit 1 if the capture is in the archive before, bit 2 if it is in the archive after. ``file``
+numbers the files: 2n and 2n + 1 are the files of pair n before and after.
 
-``revisits``: one that is there before (``b_`` columns), after (``a_``) or on both sides; ``sha`` is what its payload
-has to be, NULL if only its reference tells; ``own_id`` is its record id after, and ``own_former`` the one which it says
-that it had. A ``position`` tells apart records that share a gzip member.
+``revisits``: a revisit before (``b_`` columns), after (``a_``) or on both sides. ``sha`` is the required payload, NULL if
+only the reference identifies it. ``own_id`` is its record id after, ``own_former`` its former id according to the record.
+``position`` distinguishes records that share a gzip member.
 
-``links``: what other records name in WARC-Concurrent-To or WARC-Refers-To, before (``old``) and after (``new``); as
-``place`` what they name by URI and date, where that changed.
+``links``: the ids in WARC-Concurrent-To or WARC-Refers-To of other records, before (``old``) and after (``new``); with
+field ``place``, references by URI and date that changed.
 
-``renamed``: the ids of responses that became revisits (``change`` is CONVERTED) and the other way round, as they were and
-as they are.
+``renamed``: ids before and after of responses that became revisits (``change`` is CONVERTED), and of revisits that
+became responses.
 
 ``others``: the ids of all records that are neither captures nor revisits.
 """
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 BEFORE, AFTER, BOTH = 1, 2, 3
 
 UNCHANGED, CONVERTED, REPOINTED, UNDONE = range(4)
-"""What happened to a revisit. UNDONE: its reference was put back, or it became a response again."""
+"""What happened to a revisit. UNDONE: its reference was reverted, or it became a response again."""
 
 _BATCH_ROWS = 5_000
 _MOST_HELD = 1_000
@@ -87,11 +86,10 @@ _INDEXES = (
 
 
 class ReferenceRow(NamedTuple):
-    """What a revisit says of its original, hashed as in ``captures``.
+    """The reference of a revisit to its original, hashed as in ``captures``.
 
-    ``target`` is the URI that it refers to, ``uri`` its own; ``date``, ``own_date`` and ``digest`` are texts;
-    ``unmodified`` is 1 if it stands for a 304, ``unchunked`` if it has an HTTP head and that does not say that the body
-    is in chunks.
+    ``target`` is the URI that it refers to, ``uri`` its own. ``date``, ``own_date`` and ``digest`` are texts.
+    ``unmodified`` is 1 if it represents a 304; ``unchunked`` is 1 if it has an HTTP head that does not announce chunks.
     """
 
     id: bytes | None
@@ -107,14 +105,14 @@ class ReferenceRow(NamedTuple):
 
     @property
     def named(self) -> Reference[bytes]:
-        """The reference, to be resolved."""
+        """The reference, in the form that `Captures` resolves."""
         dates = milliseconds(self.date), milliseconds(self.own_date)
         digest = digest_key(self.digest)
         return Reference(self.id, self.target, dates[0], digest, self.uri, dates[1], bool(self.unmodified))
 
 
 class Held(NamedTuple):
-    """A row of ``captures``, for all that are alike in what is asked."""
+    """A row of ``captures``, representing all rows that are equal in the queried columns."""
 
     place: bytes | None
     id: bytes | None
@@ -153,29 +151,29 @@ class RevisitRow(NamedTuple):
 
 
 def hashed(text: str) -> bytes:
-    """A text as the tables keep it."""
+    """The hash of a text in the tables."""
     return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
 def hashed_id(text: str | None) -> bytes | None:
-    """A record id as the tables keep it; some writers leave the angle brackets out."""
+    """The hash of a record id in the tables. Angle brackets, which some writers omit, are ignored."""
     record_id = bare_id(text)
     return hashed(record_id) if record_id else None
 
 
 def hashed_place(uri: str | None, date: str | None) -> bytes | None:
-    """A URI and a date to the second as the tables keep them."""
+    """The hash of a URI and a date to the second in the tables."""
     time = milliseconds(date)
     return None if not uri or time is None else place_of_key(uri_key(uri), time // 1_000)
 
 
 def place_of_key(key: bytes, second: int) -> bytes:
-    """The same, of the key of a URI and a second since 1970."""
+    """As `hashed_place`, from the key of a URI and the seconds since 1970."""
     return blake2b(key + b" %d" % second, digest_size=16).digest()
 
 
 def row_of(revisit: StoredRecord) -> ReferenceRow:
-    """What a revisit says of its original."""
+    """The reference of a revisit."""
     named = reference_of(revisit)
     target = named.uri
     return ReferenceRow(
@@ -193,24 +191,24 @@ def row_of(revisit: StoredRecord) -> ReferenceRow:
 
 
 def stored_digest(record: StoredRecord) -> str | None:
-    """The text of WARC-Payload-Digest; an empty one is none."""
+    """The text of WARC-Payload-Digest; None if it is missing or empty."""
     return (record.get("WARC-Payload-Digest") or "").strip() or None
 
 
 def _is_in_chunks(record: StoredRecord) -> bool:
-    """Whether a body is stored in chunks, and not only announced so."""
+    """Whether a body is really stored in chunks, not only announced as chunked."""
     if record.http is None or not record.http.is_chunked:
         return False
     return sum(map(len, payload_pieces(record))) != record.frame.block_length - record.http.length
 
 
 def is_bare(record_id: str | None) -> int:
-    """Whether an id stands without angle brackets, as 0 or 1."""
+    """Whether an id has no angle brackets, as 0 or 1."""
     return int(bool(record_id) and not str(record_id).strip().startswith("<"))
 
 
 class EvidenceWriter:
-    """Writes what one pair of files tells, a batch of rows at a time."""
+    """Writes the facts about one pair of files, in batches of rows."""
 
     def __init__(self, path: Path, pair: int) -> None:
         self._pair = pair
@@ -220,9 +218,9 @@ class EvidenceWriter:
         self._path = path
 
     def add_capture(self, record: StoredRecord, sha: bytes, sides: int, *, sha1: bytes | None = None) -> None:
-        """A response or resource of the file before (``BEFORE``), or of that after.
+        """Add a response or resource. *sides* is BEFORE, AFTER or BOTH.
 
-        *sha1* is that of its payload; without it, it is computed if the record has no digest.
+        *sha1* is the SHA-1 of its payload; if it is missing and the record has no digest, it is computed.
         """
         uri, date = record.target_uri, record.date
         text = stored_digest(record)
@@ -247,9 +245,9 @@ class EvidenceWriter:
         before_offset: int | None = None,
         sha: bytes | None = None,
     ) -> None:
-        """A revisit and its former self, either of which may be a response.
+        """Add a revisit as it was before and after; either may be a response.
 
-        *before_offset* is given if *before* was read from the file after, where it has the same bytes.
+        *before_offset* must be given if *before* was read from the file after, which has the same bytes.
         """
         references = [
             row_of(record) if record and record.type == "revisit" else (None,) * len(_REFERENCE)
@@ -268,23 +266,23 @@ class EvidenceWriter:
     def add_link(
         self, field: str, old: str | None, new: str | None, before_offset: int | None, after_offset: int
     ) -> None:
-        """A value of a field that names another record, and what it was before."""
+        """Add a field that refers to another record, with its old and new value."""
         self._add("links", (self._pair, before_offset, after_offset, field, hashed_id(old), hashed_id(new)))
 
     def add_place(self, before: StoredRecord, after: StoredRecord) -> None:
-        """What a record that is no revisit names by URI and date, if that changed."""
+        """Add the URI and date that a record other than a revisit refers to, if they changed."""
         old, new = (hashed_place(record.refers_to_uri, record.refers_to_date) for record in (before, after))
         if (before.refers_to_uri, before.refers_to_date) != (after.refers_to_uri, after.refers_to_date):
             self._add("links", (self._pair, before.offset, after.offset, "place", old, new))
 
     def add_renamed(self, change: int, before: StoredRecord, after: StoredRecord) -> None:
-        """The id of a record before and after. A record of an ARC file had the one which the revisit says."""
+        """Add the id of a record before and after. For an ARC record, the revisit names the former id."""
         old = before.id if before.format != "arc" else after.get("Former-WARC-Record-ID")
         row = (self._pair, before.offset, after.offset, change, hashed_id(old), hashed_id(after.id))
         self._add("renamed", row)
 
     def add_other(self, record: StoredRecord) -> None:
-        """A record that is neither a capture nor a revisit."""
+        """Add the id of a record that is neither a capture nor a revisit."""
         if record.id is not None:
             self._add("others", (hashed_id(record.id),))
 
@@ -306,33 +304,33 @@ class EvidenceWriter:
         if rows:
             marks = ", ".join("?" * len(rows[0]))
             with _in_words(self._path):
-                self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 - names of ours
+                self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 - constant names
             rows.clear()
 
 
 class Evidence:
-    """What all pairs tell, and what references lead to."""
+    """The facts about all pairs, and queries to resolve references."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with _in_words(path):
             self._db = _open(path)
         self._has_digests = False
-        # Revisits of one original stand together as often as not.
+        # Revisits of one original are often next to each other.
         self._answers = lru_cache(_KEPT_ANSWERS)(self._held)
 
     def add_part(self, path: Path) -> None:
-        """Take what an `EvidenceWriter` has written, and remove its file. Parts come in the order of the pairs."""
+        """Add the facts of an `EvidenceWriter`, and remove its file. Add the parts in the order of the pairs."""
         with _in_words(self._path):
-            self._db.execute("ATTACH ? AS part", (bytes(path),))  # a text cannot hold every name
+            self._db.execute("ATTACH ? AS part", (bytes(path),))  # a file name may not be valid text
             for table in _TABLES:
-                self._db.execute(f"INSERT INTO {table} SELECT * FROM part.{table}")  # noqa: S608 - names of ours
+                self._db.execute(f"INSERT INTO {table} SELECT * FROM part.{table}")  # noqa: S608 - constant names
             self._db.commit()
             self._db.execute("DETACH part")
         path.unlink()
 
     def make_indexes(self) -> None:
-        """Make it fit for questions, after the last part."""
+        """Create the indexes for queries, after the last part."""
         with _in_words(self._path):
             for statement in _INDEXES:
                 self._db.execute(statement)
@@ -353,11 +351,11 @@ class Evidence:
         return int(next(self._rows("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,)))[0])
 
     def converted_places(self, numbers: Iterable[int]) -> Iterator[tuple[int, int, int | None, int]]:
-        """Pair, offset and position before, offset after of the converted records of these numbers, from 0 on."""
+        """Pair, offset and position before, and offset after, of the converted records with these numbers, from 0."""
         wanted = iter(sorted(numbers))
         number = next(wanted, None)
         columns = "pair, b_offset, b_position, a_offset"
-        rows = self._rows(f"SELECT {columns} FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))  # noqa: S608 - names of ours
+        rows = self._rows(f"SELECT {columns} FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))  # noqa: S608 - constant names
         for index, row in enumerate(rows):
             if number is None:
                 return
@@ -366,59 +364,59 @@ class Evidence:
                 number = next(wanted, None)
 
     def at_place(self, place: bytes, sides: int) -> tuple[Held, ...]:
-        """The captures of a URI and second, one for all with the same date, payload and digest, with an id or without."""
+        """The captures of a URI and second, one for each date, payload and digest, with an id or without."""
         return self._answers("place = ?", f"date, id IS NULL, {_ALIKE}", sides, place)
 
     def with_id(self, record_id: bytes, sides: int) -> tuple[Held, ...]:
-        """The captures with a record id, one for all that are alike."""
+        """The captures with a record id, one for all that are equal."""
         return self._answers("id = ?", f"place, date, bare, {_ALIKE}", sides, record_id)
 
     def with_digest(self, digest: str, uri: bytes | None, sides: int) -> tuple[Held, ...]:
-        """The captures with a digest, as `digest_key` gives it, of a URI or of any, one for each payload."""
+        """The captures with a digest (as from `digest_key`), of one URI or all, one for each payload."""
         self._index_digests()
         if uri is None:
             return self._answers("digest = ?", _ALIKE, sides, digest)
         return self._answers("digest = ? AND uri = ?", _ALIKE, sides, digest, uri)
 
     def with_payload(self, uri: bytes, sha: bytes, sides: int) -> tuple[Held, ...]:
-        """The captures of a URI with the payload of a SHA-256, whatever digest they have."""
+        """The captures of a URI whose payload has this SHA-256, regardless of their digest."""
         self._index_digests()
         return self._answers("uri = ? AND sha = ?", _ALIKE, sides, uri, sha)
 
     def of_uri(self, uri: bytes, sides: int) -> tuple[Held, ...]:
-        """The whole captures of a URI with status 200, one for all with the same date and payload."""
+        """The whole captures of a URI with status 200, one for each date and payload."""
         self._index_digests()
         return self._answers("uri = ? AND whole AND page", f"date, {_ALIKE}", sides, uri)
 
     def _index_digests(self) -> None:
         if not self._has_digests:
-            # Only revisits that name no date or a wrong one are resolved in this way.
+            # Only revisits with a missing or wrong date need these indexes.
             with _in_words(self._path):
                 self._db.execute("CREATE INDEX by_digest ON captures (digest, uri)")
                 self._db.execute("CREATE INDEX by_uri ON captures (uri)")
             self._has_digests = True
 
     def was_renamed(self, old: bytes, new: bytes) -> Iterator[int]:
-        """The pairs in which a record with the id *old* before has the id *new* after."""
+        """The pairs in which a record had the id *old* before and has the id *new* after."""
         rows = self._rows("SELECT pair FROM renamed WHERE old = ? AND new = ?", (old, new))
         return (row[0] for row in rows)
 
     def files_with_id(self, record_id: bytes, sides: int) -> Iterator[int]:
-        """The files whose captures have a record id."""
+        """The files that have captures with a record id."""
         rows = self._rows("SELECT file FROM captures WHERE id = ? AND sides & ?", (record_id, sides))
         return (row[0] for row in rows)
 
     def is_on_a_record(self, record_id: bytes) -> bool:
-        """Whether any record of either archive has an id."""
+        """Whether any record of either archive has this id."""
         return any(
-            next(self._rows(f"SELECT 1 FROM {table} WHERE {column} = ? LIMIT 1", (record_id,)), None)  # noqa: S608 - names of ours
+            next(self._rows(f"SELECT 1 FROM {table} WHERE {column} = ? LIMIT 1", (record_id,)), None)  # noqa: S608 - constant names
             for table, column in (("captures", "id"), ("revisits", "own_id"), ("others", "id"))
         )
 
     def reused_ids(self) -> Iterator[tuple[int, int, int]]:
-        """Pair and offsets of each new revisit whose id stands on another record.
+        """Pair and offsets of each new revisit whose id another record has too.
 
-        Revisits of records that had one id have one id too, whenever they were made.
+        Revisits of records that shared one id may share one too, whenever they were made.
         """
         yield from self._rows(
             "SELECT pair, b_offset, a_offset FROM renamed r WHERE change = ? AND new IS NOT NULL AND ("
@@ -430,11 +428,11 @@ class Evidence:
         )
 
     def changed_links(self) -> Iterator[tuple[int, int, int, str, bytes | None, bytes | None]]:
-        """Pair, offsets, field, old and new id of each link that is another one than before."""
+        """Pair, offsets, field, old and new id of each link that changed."""
         yield from self._rows("SELECT * FROM links WHERE old IS NOT new ORDER BY rowid")
 
     def dangling_links(self) -> Iterator[tuple[int, int, int, str]]:
-        """Pair, offsets and field of each link to an id that a record had, and none has now."""
+        """Pair, offsets and field of each link to an id that a record had before but no record has after."""
         yield from self._rows(
             "SELECT links.pair, links.b_offset, links.a_offset, field FROM links"
             " WHERE field <> 'place' AND new IN (SELECT old FROM renamed)"
@@ -447,9 +445,9 @@ class Evidence:
         self._db.close()
 
     def _held(self, where: str, alike: str, sides: int, *keys: object) -> tuple[Held, ...]:
-        # A URI that was captured a million times in one second must not be read a million times.
+        # Group in SQL: a URI that was captured a million times in one second must not yield a million rows.
         rows = self._rows(
-            "SELECT place, id, bare, date, sha, digest, text, whole, chunked, page, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - as above
+            "SELECT place, id, bare, date, sha, digest, text, whole, chunked, page, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - constant names
             f" WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",
             (*keys, sides),
         )
@@ -461,7 +459,7 @@ class Evidence:
 
 
 class Side(Captures[bytes, Held]):
-    """The captures before or after, as revisits refer to them. *read* gives the record of a capture."""
+    """The captures on one side, to resolve the references of revisits. *read* returns the record of a capture."""
 
     def __init__(self, evidence: Evidence, side: int, read: Callable[[Held], StoredRecord]) -> None:
         self._evidence = evidence
@@ -508,7 +506,7 @@ def _open(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA journal_mode = OFF")
     db.execute("PRAGMA synchronous = OFF")
     db.execute("PRAGMA cache_size = -65536")
-    # What SQLite sorts for an index would lie in memory or in another folder otherwise.
+    # By default SQLite may sort in memory, or in another folder.
     db.execute("PRAGMA temp_store = FILE")
     for table, columns in _TABLES.items():
         db.execute(f"CREATE TABLE {table} ({columns})")
@@ -521,5 +519,6 @@ def _in_words(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise ArchiveError(
-            f"{path.parent}, where the verification keeps what it has read: {error}. It needs some 300 bytes for each record."
+            f"Cannot use {path.parent}, where the verification stores its data: {error}. It needs about 300 bytes for each"
+            " record."
         ) from error

@@ -1,7 +1,7 @@
-"""One file, written again: revisits in the place of copies, mended references, and all else byte for byte.
+"""Rewrite one file: copies become revisits, references are updated, all other bytes are copied unchanged.
 
-What does not change is copied in runs as long as they are, by the system itself where it can do that, so that it is
-neither decompressed nor brought into this process.
+Unchanged bytes are copied in runs that are as long as possible. Where the system supports it, the kernel copies them, so
+that they are neither decompressed nor read into this process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _HTTP_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 _PIECE: Final = 1 << 20
-_RUN: Final = 1 << 30  # bytes that the system is asked to copy at a time
+_RUN: Final = 1 << 30  # bytes of one copy by the kernel
 _CANNOT: Final = frozenset(
     {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 )
@@ -51,7 +51,7 @@ _CANNOT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RenewalTask:
-    """A file to write again: its number in the plan below *folder*, its name, and the new file."""
+    """A file to rewrite: its number in the plan in *folder*, its name, and the new file."""
 
     folder: Path
     file: int
@@ -62,7 +62,7 @@ class RenewalTask:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What was done to a file. ``saved_bytes`` is how much smaller it is."""
+    """The result for one file."""
 
     converted: int
     repointed: int
@@ -71,11 +71,12 @@ class Renewal:
 
     @property
     def saved_bytes(self) -> int:
+        """How much smaller the new file is."""
         return self.old_bytes - self.new_bytes
 
 
 def renew_file(task: RenewalTask) -> Renewal:
-    """Write a file again; it has its name when it is complete and on the disk. Raises ArchiveError, DamagedInput."""
+    """Rewrite a file. It gets its name when it is complete and synced to disk. Raises ArchiveError, DamagedInput."""
     file = task.places.file(task.name)
     temporary = task.target.with_name(f"{task.target.name}.new")
     with writing(task.target, temporary):
@@ -98,7 +99,7 @@ def _renewed(task: RenewalTask, file: ReadableFile, output: BinaryIO, plan: Rewr
             damage = _Damage()
             for stretch in stretches(file, records, wants_head=_is_looked_at, on_damage=damage.note):
                 if damage.is_met and not is_gzip:
-                    # What follows may be a part of what a damaged record holds.
+                    # What follows may be inside the block of a damaged record.
                     break
                 listed = stretch.listed
                 if isinstance(listed, Planned) and listed.target is not None:
@@ -118,7 +119,7 @@ def _renewed(task: RenewalTask, file: ReadableFile, output: BinaryIO, plan: Rewr
 
 
 class _Damage:
-    """Damaged places, which are copied as they are; the survey has told of them."""
+    """Notes damaged places, which are copied unchanged; the scan has reported them."""
 
     is_met = False
 
@@ -127,12 +128,12 @@ class _Damage:
 
 
 def _is_looked_at(_: Planned) -> bool:
-    """Whatever is listed may name another record, or becomes a revisit."""
+    """Always true: a listed record may refer to another record, or become a revisit."""
     return True
 
 
 def _heads(file: ReadableFile, stretch: Stretch) -> tuple[RawHead, bytes]:
-    """The WARC head of a response and its HTTP head, without reading its body where that is not needed."""
+    """The WARC head of a response and its HTTP head; the body is read only if necessary."""
     head, http_end = exact_head(stretch), _HTTP_HEAD_END.search(stretch.start)
     if head is not None and http_end is not None:
         return head, stretch.start[: http_end.end()]
@@ -144,7 +145,7 @@ def _heads(file: ReadableFile, stretch: Stretch) -> tuple[RawHead, bytes]:
 def _mended(
     file: ReadableFile, stretch: Stretch, mender: ReferenceChanges, is_gzip: bool
 ) -> Iterator[bytes] | list[bytes] | None:
-    """The record of a stretch with its references mended; None if they need not be."""
+    """The record of a range with updated references; None if they need no update."""
     if stretch.is_exact and not mender.concerns(stretch.head):
         return None
     head = exact_head(stretch)
@@ -175,7 +176,7 @@ def _stored(data: bytes, is_gzip: bool) -> bytes:
 
 
 def _streamed(record: StoredRecord, head: RawHead, is_gzip: bool) -> Iterator[bytes]:
-    """A record with another head, in pieces, whatever the size of its block."""
+    """A record with a new head, in pieces, for blocks of any size."""
     member = zlib_ng.compressobj(DEFAULT_GZIP_LEVEL, wbits=31) if is_gzip else None
     for piece in _plain_pieces(record, head):
         yield member.compress(piece) if member is not None else piece
@@ -190,12 +191,12 @@ def _plain_pieces(record: StoredRecord, head: RawHead) -> Iterator[bytes]:
 
 
 class _Copier:
-    """Copies a file, but for the stretches that are replaced, in their order."""
+    """Copies a file, except for the ranges that are replaced, which must be in order."""
 
     def __init__(self, file: ReadableFile, output: BinaryIO) -> None:
         self._file = file
         self._output = output
-        self._position = 0  # in the old file, up to which the new one is written
+        self._position = 0  # in the old file; everything before it is written to the new file
 
     def __enter__(self) -> Self:
         try:
@@ -212,14 +213,14 @@ class _Copier:
         self._stream.close()
 
     def replace(self, offset: int, length: int, pieces: Iterator[bytes] | list[bytes]) -> None:
-        """Copy what comes before *offset*, and write *pieces* instead of the *length* bytes there."""
+        """Copy the bytes before *offset*, and write *pieces* instead of the *length* bytes there."""
         self._copy_to(offset)
         for piece in pieces:
             self._write(piece)
         self._position = offset + length
 
     def finish(self) -> int:
-        """Copy the rest; how many bytes the old file has."""
+        """Copy the rest; return the size of the old file."""
         self._copy_to(self._size)
         return self._size
 
@@ -244,7 +245,7 @@ class _Copier:
         while self._position < end:
             piece = self._stream.read(min(_PIECE, end - self._position))
             if not piece:
-                raise DamagedInput(f"{self._file}: the file has become shorter while it was read.")
+                raise DamagedInput(f"{self._file}: the file became shorter while it was read.")
             self._write(piece)
             self._position += len(piece)
 

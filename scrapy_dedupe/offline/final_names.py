@@ -1,7 +1,7 @@
-"""The final names of new files: what must not be in their way, and that nothing changed that they were made from.
+"""Final names of new files: check that nothing blocks them and that the source files did not change.
 
-What was read of a file is copied or dropped by its place, so a file that is another one by now, or has grown, must not
-be replaced, nor may the new files be said to be the whole of it.
+Records are copied or dropped by their offsets, so a source file that has been replaced or has grown must not be
+overwritten, and the new files must not be treated as its complete copy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIRST: Final = 1_000
 
 
 def facts_of(names: Iterable[str], places: Places) -> list[list[object]]:
-    """The files by name and place, with size and time of change; the sort of list that JSON gives back."""
+    """Name, path, size and modification time of each file, as a list that JSON can store."""
     return [_fact(name, places) for name in names]
 
 
@@ -45,27 +45,27 @@ def _fact(name: str, places: Places) -> list[object]:
 
 
 def check_unchanged(facts: Iterable[list[object]], places: Places, folder: Path) -> None:
-    """Raise ArchiveError for the first file that is another one than when *facts* were taken; *folder* has the work."""
+    """Raise ArchiveError for the first file that has changed since *facts* were taken; *folder* is the work folder."""
     for fact in facts:
         name = str(fact[0])
         if _fact(name, places) != fact:
             raise ArchiveError(
-                f"{name} has changed since this work began. Remove {folder} and begin anew, with a new manifest of it."
+                f"{name} has changed since this work began. Remove {folder} and start again with a new manifest of it."
             )
 
 
 def check_in_place(files: Sequence[PlannedFile], others: Sequence[PlannedFile], places: Places) -> None:
-    """Raise an error if files cannot be replaced; *others* are only read."""
+    """Raise UsageError or ArchiveError if files cannot be replaced; *others* are only read."""
     if left := [file.name for file in others if file.is_main]:
         raise UsageError(
-            f"--in-place replaces all files of the manifests or none: {left[0]} is among them, and its records would not be"
-            " found any more when it is its turn. Leave --files out, or write to a folder with -o."
+            f"--in-place must replace all files of the manifests: {left[0]} is in them but not selected, and its records"
+            " could not be found afterwards. Leave --files out, or write to a folder with -o."
         )
     all_files = [*files, *others]
     if len({places.identity(file.name) for file in all_files}) < len(all_files):
         raise ArchiveError(
-            "One of the files is there under two names, by a link, and cannot be replaced for one alone. Leave one"
-            " name out of the manifests."
+            "One of the files has two names, by a link, and cannot be replaced under only one of them. Remove one name"
+            " from the manifests."
         )
     found = {Path(os.path.realpath(str(places.file(file.name)))).parent for file in files}
     for folder in found:
@@ -80,34 +80,36 @@ def check_beside(
     *,
     replaces: bool,
 ) -> None:
-    """Raise ArchiveError if a file is in the way of *finals*, by name, or would be a copy of itself.
+    """Raise ArchiveError if a file is in the way of *finals* (by name), or would be a copy of itself.
 
-    Where one file has two names, one of them written and the other only read, the written one would refer to a file
-    that is not among the new ones: to itself.
+    If one file has two names, one of them rewritten and the other only read, the rewritten file would refer to itself,
+    under a name that is not in the new archive.
     """
     read = {places.identity(file.name): file.name for file in others}
     for file in files:
         if other := read.get(places.identity(file.name)):
             raise ArchiveError(
-                f"{file.name} and {other} are one file, by a link. Leave one name out of the manifests, or write both."
+                f"{file.name} and {other} are the same file, by a link. Remove one name from the manifests, or write both."
             )
     known = {places.identity(file.name) for file in [*files, *others]}
     for name, final in finals.items():
         if os.path.realpath(final) in known:
             raise ArchiveError(
-                f"{final} is one of the files that are read. Choose another folder, or replace the files with --in-place."
+                f"{final} is one of the files to be read. Choose another folder, or replace the files with --in-place."
             )
         check_free(name, final, replaces=replaces)
 
 
 def check_free(name: str, final: Path, *, replaces: bool) -> None:
-    """Raise ArchiveError if there is something that may not be replaced."""
+    """Raise ArchiveError if *final* exists and must not be replaced."""
     if final.exists() and not (replaces and final.is_file()):
-        raise ArchiveError(f"{final} is there already; {name} would be written to it. --force replaces it.")
+        raise ArchiveError(
+            f"{final} already exists; {name} would be written to it. Use --force to replace it."
+        )
 
 
 def move(new: Path, final: Path) -> None:
-    """Give a new file its final name below the output folder."""
+    """Move a new file to its final name in the output folder."""
     with writing(final):
         final.parent.mkdir(parents=True, exist_ok=True)
         new.replace(final)
@@ -115,32 +117,32 @@ def move(new: Path, final: Path) -> None:
 
 
 def replace(new: Path, old: Path) -> None:
-    """Put a file in the place of another one, with its permissions, on whichever file system that is."""
-    beside = old.with_name(f".{old.name}.dedupe")
-    with writing(old, beside):
+    """Replace *old* with *new*, keeping its permissions. The two may be on different file systems."""
+    temporary = old.with_name(f".{old.name}.dedupe")
+    with writing(old, temporary):
         shutil.copymode(old, new)
         try:
             new.replace(old)
         except OSError:
-            with new.open("rb") as source, beside.open("wb") as target:
+            with new.open("rb") as source, temporary.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
                 target.flush()
                 os.fsync(target.fileno())
-            shutil.copymode(old, beside)
-            beside.replace(old)
+            shutil.copymode(old, temporary)
+            temporary.replace(old)
             new.unlink()
         sync_folder(old.parent)
 
 
 def is_replaced(new: Path, old: Path, fact: list[object]) -> bool:
-    """Whether *old* has what *new* has already: on another file system the work can be cut just between the two."""
+    """Whether *old* has already been replaced: across file systems, a run can be killed before it removes *new*."""
     with reading(old):
         is_as_before = [os.path.realpath(old), old.stat().st_size, old.stat().st_mtime_ns] == fact[1:]
         return not is_as_before and os.path.realpath(old) == fact[1] and filecmp.cmp(new, old, shallow=False)
 
 
 def has_revisit_of_ours(file: ReadableFile) -> bool:
-    """Whether a response in a file has become a revisit already."""
+    """Whether a file has a revisit that an earlier run made from a response."""
     with reading(file):
         return any(is_ours(record) for record in read_records(file, on_damage=lambda _: None))
 
@@ -148,9 +150,9 @@ def has_revisit_of_ours(file: ReadableFile) -> bool:
 def unlisted_beside(
     files: Sequence[PlannedFile], others: Sequence[PlannedFile], places: Places
 ) -> tuple[str, ...]:
-    """WARC files in the folders of *files* that are none of the files known, as a manifest would name them.
+    """WARC files in the folders of *files* that are not among the known files, named as in a manifest.
 
-    They may hold revisits of copies that become revisits here. At most a thousand.
+    They may hold revisits of copies that become revisits. At most 1,000 are returned.
     """
     known = {places.identity(file.name) for file in [*files, *others]}
     folders: dict[str, str] = {}

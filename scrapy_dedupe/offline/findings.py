@@ -1,4 +1,4 @@
-"""What verification finds: differences between an archive before and after, each with its places on both sides."""
+"""Differences that the verification of an archive finds, each with its places before and after."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ KINDS = {
     "file": "files that are missing or were added",
     "missing": "records that are gone",
     "added": "records that were added or moved",
-    "bytes": "stretches that are no records and differ",
-    "changed": "records that changed in a way that nothing allows",
-    "converted": "revisits that were made wrongly",
-    "restored": "responses that were put back wrongly",
-    "reference": "references that do not lead where they led before",
+    "bytes": "bytes between records that differ",
+    "changed": "records that changed in a way that is not allowed",
+    "converted": "revisits that were made incorrectly",
+    "restored": "responses that were restored incorrectly",
+    "reference": "references that lead to another record than before",
     "replay": "revisits that do not replay",
 }
-"""The kinds of findings, and what they are."""
+"""The kinds of findings, with their descriptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference. The places are ``FILE, offset N``, or a file alone; None where that side has nothing."""
+    """A difference. A place is ``FILE, offset N`` or only a file; None if that side has no such record or file."""
 
     kind: str
     before: str | None
@@ -35,17 +35,17 @@ class Difference:
 
 
 class Findings:
-    """Counts findings, and keeps the first thousand."""
+    """Counts differences, and keeps the first `KEPT_FINDINGS`."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first: list[Difference] = []
 
     def add(self, kind: str, before: str | None, after: str | None, reason: str) -> None:
-        """Note a finding of one of `KINDS`."""
+        """Add a difference of one of `KINDS`."""
         self.take(1, (Difference(kind, before, after, reason),))
 
     def take(self, count: int, first: tuple[Difference, ...]) -> None:
-        """Add what another process has found."""
+        """Add the differences that another process found."""
         self.count += count
         self.first += first[: max(0, KEPT_FINDINGS - len(self.first))]

@@ -1,8 +1,8 @@
-"""The files that a call names, each with the name that manifests give it.
+"""Find the input files that a command names, and the names of these files in manifests.
 
 A word is a WARC, ARC or WACZ file, a multi-WACZ JSON, a URL, a folder, or a pattern with the wildcards of `glob`. A
-folder stands for its own WARC and ARC files, or for all below it. A name is the path as it was found from the word,
-with ``/`` between its parts: what was named relative to the working folder stays so.
+folder means its own WARC and ARC files, or those of its subfolders too. The name of a file is its path as found from
+the word, with ``/`` as separator; a path relative to the working folder stays relative.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
 STATE_FOLDER = ".dedupe"
-"""Where a run of all steps keeps what it needs to go on; nothing in it is an input."""
+"""The folder with the state of a run of all steps. Nothing in it is an input."""
 
-# Compressed in other ways they cannot be read, which has to be told.
+# Other compressions than gzip cannot be read, but such files must be reported.
 _ARCHIVE_NAME = re.compile(r".+\.w?arc(\.(gz|zst|bz2|xz|lz4))?", re.IGNORECASE | re.DOTALL)
 _OPEN_NAME = re.compile(rf"{_ARCHIVE_NAME.pattern}{re.escape(OPEN_SUFFIX)}", re.IGNORECASE | re.DOTALL)
 
@@ -45,7 +45,7 @@ class Input:
 
     @property
     def size_bytes(self) -> int:
-        """Its size as stored; 0 where it is not known without reading."""
+        """The stored size; 0 if it is unknown without reading the file."""
         if isinstance(self.file, Path):
             with reading(self.file):
                 return self.file.stat().st_size
@@ -60,11 +60,11 @@ class Input:
 def find_inputs(
     words: Sequence[str], *, faults: Faults, recursive: bool = False, without: Path | None = None
 ) -> list[Input]:
-    """The files that *words* stand for, in their order, those of a folder sorted; each file once.
+    """The files that *words* mean, in order; the files of a folder are sorted. No file is listed twice.
 
-    *recursive* takes what is below a folder too, except below the folder *without*. A file that is no archive, or is a
-    container that is refused, is a fault. Raises UsageError for a word without a file, ArchiveError for a file that
-    cannot be opened.
+    *recursive* includes the subfolders of a folder, except *without*. A file that is not an archive, or a container that
+    is refused, is a fault. Raises UsageError for a word that matches no file, ArchiveError for a file that cannot be
+    opened.
     """
     found: dict[str, Input] = {}
     for word in words:
@@ -81,15 +81,15 @@ def find_inputs(
 
 
 def left_below(words: Sequence[str], inputs: Iterable[Input], without: Path | None = None) -> int:
-    """How many WARC and ARC files are below the folders among *words* and not among *inputs*.
+    """The number of WARC and ARC files below the folders among *words* that are not among *inputs*.
 
-    That is what `find_inputs` leaves out if it is not ``recursive``; *without* is as there.
+    These are the files that `find_inputs` skips without ``recursive``; *without* has the same meaning as there.
     """
     known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
     left: set[str] = set()
     for word in words:
         for name in () if is_url(word) else _matches(word):
-            # What cannot be read there is told by whoever takes it.
+            # Unreadable folders are reported when their files are read.
             files = _files_below(Path(name), True, without, is_strict=False) if Path(name).is_dir() else ()
             left.update(map(os.path.realpath, files))
     return len(left - known)
@@ -98,9 +98,10 @@ def left_below(words: Sequence[str], inputs: Iterable[Input], without: Path | No
 def left_open(
     words: Sequence[str], inputs: Iterable[Input], *, recursive: bool = False, without: Path | None = None
 ) -> tuple[str, ...]:
-    """The WARC and ARC files in the folders among *words* that a crawl has open, or left so, and not among *inputs*.
+    """The WARC and ARC files in the folders among *words* that a crawl has open, or did not close.
 
-    A folder does not stand for them, since they may grow. *recursive* and *without* are as in `find_inputs`.
+    A folder does not include them, since they may grow. Files among *inputs* are left out. *recursive* and *without* are as in
+    `find_inputs`.
     """
     known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
     left: dict[str, str] = {}
@@ -112,7 +113,7 @@ def left_open(
 
 
 def refuse_own_folder(inputs: Iterable[Input], output: Path) -> None:
-    """Raise ArchiveError if *output* is the folder that *inputs* are in, so that new files would be in their way."""
+    """Raise ArchiveError if *output* is the folder of *inputs*, so that new files would overwrite them."""
     names = [given.name for given in inputs if not is_url(given.name)]
     places = {name: os.path.realpath(name) for name in names}
     own = os.path.realpath(output)
@@ -120,22 +121,22 @@ def refuse_own_folder(inputs: Iterable[Input], output: Path) -> None:
     for name, place in places.items():
         if os.path.dirname(place) == own or place in finals:  # noqa: PTH120 - a text as it is
             raise ArchiveError(
-                f"{output} is the folder that {name} is in. Replace the files with --in-place, or name another folder."
+                f"{output} is the folder of {name}. Replace the files with --in-place, or choose another folder."
             )
 
 
 def relative_to(inputs: Iterable[Input], base: Path) -> list[Input]:
-    """The inputs with names relative to a folder; URLs stay. Raises UsageError for a file outside of it."""
+    """The inputs with names relative to *base*; URLs do not change. Raises UsageError for a file outside of *base*."""
     named = []
     for given in inputs:
         name = given.name
         if not is_url(name):
-            path = Path(os.path.abspath(name))  # noqa: PTH100 - a link keeps its name
+            path = Path(os.path.abspath(name))  # noqa: PTH100 - does not resolve links
             try:
                 name = path.relative_to(os.path.abspath(base)).as_posix()  # noqa: PTH100
             except ValueError:
                 raise UsageError(
-                    f"{given.name} is not below {base}. Give --base a folder that all files are below."
+                    f"{given.name} is not below {base}. Set --base to a folder that contains all files."
                 ) from None
         named.append(Input(name, given.file))
     return named
@@ -147,7 +148,7 @@ def _places(word: str, recursive: bool, without: Path | None) -> list[str]:
     names = _matches(word)
     if not names:
         raise UsageError(
-            f"{word!r} names no file that is there. Name WARC, ARC or WACZ files, a folder, or a pattern such as"
+            f"{word!r} matches no file. Name WARC, ARC or WACZ files, a folder, or a pattern such as"
             " 'folder/*.warc.gz'."
         )
     places: list[str] = []
@@ -156,31 +157,31 @@ def _places(word: str, recursive: bool, without: Path | None) -> list[str]:
     if not places:
         if any(any(_open_files(Path(name), recursive, without)) for name in names):
             raise UsageError(
-                f"{word!r} is a folder whose WARC and ARC files a crawl has open, or left open. Wait for its end, or mend"
-                " what was left with warc salvage."
+                f"{word!r} is a folder with only WARC and ARC files that a crawl has open, or did not close. Wait for the end"
+                " of the crawl, or repair the files with warc salvage."
             )
-        hint = "" if recursive else ", or take what is below it with -r"
+        hint = "" if recursive else ", or include its subfolders with -r"
         raise UsageError(
-            f"{word!r} is a folder without WARC and ARC files. Name another{hint}.{_wacz_hint(names, recursive)}"
+            f"{word!r} is a folder without WARC and ARC files. Name another folder{hint}.{_wacz_hint(names, recursive)}"
         )
     return places
 
 
 def _wacz_hint(names: Iterable[str], recursive: bool) -> str:
-    """What to do about folders of WACZ files, with a space before it; nothing where there are none."""
+    """A hint about WACZ files in the folders, with a leading space; empty if there are none."""
     for name in names:
         found = Path(name).rglob("*.wacz") if recursive else Path(name).glob("*.wacz")
         if (first := next(found, None)) is not None:
             return (
-                f" Its WACZ files are read if they are named, as by the pattern '{first.parent / '*.wacz'}'; to write them again"
-                " with `dedupe`, unpack their WARC files first (unzip) and name the folder of those."
+                f" To read its WACZ files, name them, for example with the pattern '{first.parent / '*.wacz'}'. To rewrite them"
+                " with `dedupe`, extract their WARC files first (unzip) and name the folder with these files."
             )
     return ""
 
 
 def _matches(word: str) -> list[str]:
     # A file may have a name that looks like a pattern.
-    return [word] if Path(word).exists() else sorted(glob.glob(word, recursive=True))  # noqa: PTH207 - absolute ones
+    return [word] if Path(word).exists() else sorted(glob.glob(word, recursive=True))  # noqa: PTH207 - also absolute
 
 
 def _files_below(
@@ -212,7 +213,7 @@ def _is(folder: Path, other: Path | None) -> bool:
 
 
 def _reason(error: DamagedInput, place: str) -> str:
-    """What is wrong, without the file, which is told in any case."""
+    """The reason of an error without the file name, which the report adds."""
     text, where = str(error), place if is_url(place) else str(Path(place).absolute())
     return (
         text.removeprefix(where).lstrip(":").lstrip() if text.startswith((f"{where}:", f"{where} ")) else text
@@ -232,5 +233,5 @@ def _inputs_in(place: str) -> Iterator[Input]:
             yield Input(name, file)
         elif where.startswith(absolute + "/"):
             yield Input(name + where[len(absolute) :], member)
-        else:  # what a multi-WACZ JSON names
+        else:  # a member of a multi-WACZ JSON
             yield Input(where if is_url(where) else PurePath(where).as_posix(), member)

@@ -1,4 +1,4 @@
-"""Where the new files lie below the output folder: as the old ones lie below the folder that all have in common."""
+"""Names of new files below the output folder: relative to the common parent folder of all input files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 WORK_FOLDER = ".dedupe"
-"""The folder below the output folder that holds the work until it is done; no file may lie in it."""
+"""The folder for unfinished work in the output folder; no output file may be in it."""
 
 
 def output_names(names: Iterable[str]) -> dict[str, PurePosixPath]:
-    """Where each of the files goes, relative to the output folder.
+    """The path of each new file, relative to the output folder.
 
-    Raises ArchiveError if two would be one file. Where some names go up from the working folder, or some are absolute
-    and some not, all are taken as seen from the root.
+    If some names lead out of the working folder, or if only some are absolute, all are made absolute first. Raises
+    ArchiveError if two files would have the same path.
 
     >>> output_names(["in/2019/a.warc.gz", "in/2020/a.warc.gz"])["in/2019/a.warc.gz"]
     PurePosixPath('2019/a.warc.gz')
@@ -36,12 +36,12 @@ def output_names(names: Iterable[str]) -> dict[str, PurePosixPath]:
         below = PurePosixPath(*[step for step in steps[common:] if step != "/"])
         if below in found:
             raise ArchiveError(
-                f"{found[below]} and {name} would both be written to {below}. Write them in two runs, or give every file one"
-                " name in the manifests."
+                f"{found[below]} and {name} would both be written to {below}. Write them in two runs, or use one name for each"
+                " file in the manifests."
             )
         if below.parts[0] == WORK_FOLDER:
             raise ArchiveError(
-                f"{name} cannot be written: {WORK_FOLDER} holds the work in progress. Rename it."
+                f"{name} cannot be written: {WORK_FOLDER} is reserved for unfinished work. Rename the file."
             )
         found[below] = name
     return {name: below for below, name in found.items()}
@@ -52,7 +52,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _common(all_parts: Iterable[tuple[str, ...]]) -> int:
-    """How many folders all of them have in common."""
+    """The number of leading folders that all have in common."""
     folders = [parts[:-1] for parts in all_parts]
     if not folders:
         return 0

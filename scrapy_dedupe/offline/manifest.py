@@ -1,25 +1,25 @@
-r"""Manifests: one line for each record that may have copies.
+r"""Manifests: one line for each record that may have duplicates.
 
-**Text**, the format of the paper and of its C tools: one line a record, UTF-8, ended by ``\n``, columns separated by one
-space, 6, 7 or 10 of them, the same number in the whole file::
+**Text**, the format of the paper and its C tools: one line for each record, UTF-8, ended by ``\n``. Columns are separated by
+one space; a file has 6, 7 or 10 columns in all its lines::
 
-    file offset length uri date digest                                                  as warcsum writes it
-    file offset length uri date digest extension                                        as warccollres does
-    file offset length uri date digest extension copy refers_to_uri refers_to_date      as warcsumproc does
+    file offset length uri date digest                                                  written by warcsum
+    file offset length uri date digest extension                                        written by warccollres
+    file offset length uri date digest extension copy refers_to_uri refers_to_date      written by warcsumproc
 
     a.warc.gz 3901 635 http://a.example/ 2012-04-08T20:13:38Z md5:d41d8cd98f00b204e9800998ecf8427e 1 1 - -
 
-Numbers are decimal, of bytes as stored. The two references of an original are ``-``. `escapes` says how names and URIs
-with white space are spelt. Files with the same number of columns can be put together with ``cat``.
+Numbers are decimal; offset and length count stored bytes. The two references of an original are ``-``. For white space in
+names and URIs see `escapes`. Files with the same number of columns can be concatenated.
 
-**JSON lines**: one object a line, the names of its members are those of `ManifestLine`; what is None is left out.
+**JSON lines**: one object for each line, whose keys are the fields of `ManifestLine`; fields that are None are omitted.
 
-**Parquet**: the columns have the same names and hold what those of the text do, as BIGINT and VARCHAR; references of
-originals are NULL. Needs DuckDB.
+**Parquet**: columns with the same names and values as in the text, of type BIGINT or VARCHAR; references of originals
+are NULL. Needs DuckDB.
 
-The reader finds out the format by itself and is strict: what it does not understand is a fault with file and line, and
-so is a last line without an end, since it may have been cut. What the C tools write is read, with its two habits: digests
-may be in upper case, and a URI was cut at its first space.
+The reader detects the format. It is strict: a line that it cannot parse is a fault with file and line number, and so is
+a last line without a line end, since it may be truncated. It also accepts two deviations of the C tools: upper-case
+digests, and URIs that are cut at their first space.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 def read_lines(path: Path, *, faults: Faults | None = None) -> Iterator[ManifestLine]:
-    """The lines of a manifest in their order; ``-`` is standard input.
+    """The lines of a manifest in order; ``-`` is standard input.
 
-    *faults* is told of what is wrong, with file and line; without it the first fault raises DamagedInput. Raises
-    ArchiveError for a file that cannot be read, SettingError for Parquet without DuckDB.
+    Invalid lines are added to *faults*, with file and line number; without *faults* the first one raises DamagedInput.
+    Raises ArchiveError for a file that cannot be read, SettingError for Parquet without DuckDB.
     """
     return read_all([path], faults=faults)
 
 
 def read_all(paths: Iterable[Path], *, faults: Faults | None = None) -> Iterator[ManifestLine]:
-    """The lines of several manifests, one after the other, which must have one number of columns. As `read_lines`."""
-    # Where no fault is passed over, no option helps.
-    faults = Faults(advice="Make the manifest anew.") if faults is None else faults
+    """The lines of several manifests in sequence, which must have the same number of columns. See `read_lines`."""
+    # Without *faults* the caller has no --keep-going option to recommend.
+    faults = Faults(advice="Create the manifest again.") if faults is None else faults
     columns = 0
     for path in paths:
         for place, line in _placed_lines(path, faults):
@@ -98,16 +98,15 @@ def read_all(paths: Iterable[Path], *, faults: Faults | None = None) -> Iterator
             if line.columns == columns:
                 yield line
             else:
-                faults.add(place, f"it has {line.columns} columns, the lines before have {columns}")
+                faults.add(place, f"it has {line.columns} columns, but the lines before have {columns}")
 
 
 class LineWriter:
-    """Writes a manifest of 6, 7 or 10 *columns* as a context manager; ``-`` is standard output.
+    """Context manager that writes a manifest of 6, 7 or 10 *columns*; ``-`` is standard output.
 
-    The file is written as ``.NAME.tmp`` beside *path* and renamed when the block ends without an error and all of it is
-    on disk; otherwise nothing is left, and what a process leaves that is killed is replaced by the next one. Raises
-    ArchiveError if *path* is there already, unless *force* says that it is replaced; if another process writes it; and
-    for what the system refuses.
+    The file is written as ``.NAME.tmp`` in the folder of *path*, and renamed after it is synced to disk, if the block ends
+    without an error. Otherwise it is removed; the temporary file of a killed process is overwritten by the next one. Raises
+    ArchiveError if *path* exists and *force* is not set, if another process is writing it, and for system errors.
     """
 
     def __init__(self, path: Path, *, columns: int, format: str = "text", force: bool = False) -> None:  # noqa: A002
@@ -137,7 +136,7 @@ class LineWriter:
                 refuse_existing(self.path, force=self._force)
             self._file = self._locked()
             try:
-                # Once more: what a process left that was killed is removed even so.
+                # Check again: now the temporary file of a killed process is removed even if this fails.
                 refuse_existing(self.path, force=self._force)
             except ArchiveError:
                 self._discard(self._file)
@@ -147,13 +146,13 @@ class LineWriter:
         return self
 
     def write(self, line: ManifestLine) -> None:
-        """Add a line. Raises ArchiveError if the disk is full, DamagedInput if no manifest can hold so long a line."""
+        """Write a line. Raises ArchiveError if the disk is full, DamagedInput if the line is too long."""
         assert self._file is not None
         data = self._line(line, self.columns).encode() + b"\n"
         if len(data) > MAX_LINE_BYTES:
             raise DamagedInput(
-                f"{line.file}, offset {line.offset}: the URI is too long for a line of a manifest, which has"
-                f" {MAX_LINE_BYTES} bytes at most."
+                f"{line.file}, offset {line.offset}: the URI is too long for a line of a manifest, which may have at most"
+                f" {MAX_LINE_BYTES} bytes."
             )
         try:
             self._file.write(data)
@@ -183,17 +182,17 @@ class LineWriter:
             raise self._refused(refused) from refused
 
     def _locked(self) -> IO[bytes]:
-        """The temporary file, empty, which no other process has."""
+        """Open the temporary file, empty and locked by this process."""
         while True:
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
             if not lock(fd):
                 os.close(fd)
                 raise ArchiveError(
-                    f"Another process writes {self.path}. Wait for its end, or name another file."
+                    f"Another process is writing {self.path}. Wait until it ends, or name another file."
                 )
             if is_same_file(fd, self._temporary):
                 break
-            os.close(fd)  # whoever had it has just finished
+            os.close(fd)  # the process that held the lock has just renamed or removed the file
         file = os.fdopen(fd, "wb", buffering=1 << 18)
         try:
             file.truncate(0)
@@ -204,14 +203,14 @@ class LineWriter:
         return file
 
     def _discard(self, file: IO[bytes], *, is_finished: bool = False) -> None:
-        """Close and remove what has not become the output."""
+        """Close the temporary file, and remove it if it was not renamed."""
         try:
             if not is_finished:
-                # While the lock is held, so that it is not the file of the next process.
+                # Remove it before the lock is released: afterwards it may belong to another process.
                 self._temporary.unlink(missing_ok=True)
                 self._table.unlink(missing_ok=True)
         finally:
-            # All that counts has been synced by now. On a full disk what is left in the buffer fails once more.
+            # All relevant data has been synced. On a full disk, flushing the rest of the buffer fails again.
             with suppress(OSError):
                 file.close()
 
@@ -237,7 +236,7 @@ class LineWriter:
         chosen = ", ".join(
             f"nullif({name}, '-') AS {name}" if name.startswith("refers") else f'"{name}"' for name in names
         )
-        # The names are those of our own dataclass; the quotes of the path are doubled.
+        # Column names are constants; quotes in the path are doubled.
         target = str(table).replace("'", "''")
         query = (
             f"COPY (SELECT {chosen} FROM read_csv(?, delim=' ', quote='', escape='', header=false, auto_detect=false,"  # noqa: S608
@@ -248,19 +247,19 @@ class LineWriter:
             engine.execute(query, [glob.escape(str(self._temporary))])
 
     def _refused(self, reason: OSError | str) -> ArchiveError:
-        told = reason if isinstance(reason, str) else reason.strerror or str(reason)
+        text = reason if isinstance(reason, str) else reason.strerror or str(reason)
         return ArchiveError(
-            f"The manifest {self.path} cannot be written: {told}. Free some space, or name a file in"
+            f"The manifest {self.path} cannot be written: {text}. Free some space, or name a file in"
             " another folder."
         )
 
 
 def refuse_existing(path: Path, *, force: bool = False) -> None:
-    """Raise ArchiveError if *path* is there already and is not to be replaced, or is a folder."""
+    """Raise ArchiveError if *path* is a folder, or if it exists and *force* is not set."""
     if path.is_dir():
         raise ArchiveError(f"{path} is a folder. Name a file.")
     if path.exists() and not force:
-        raise ArchiveError(f"The file {path} is there already. Name another one, or replace it with --force.")
+        raise ArchiveError(f"The file {path} already exists. Name another file, or replace it with --force.")
 
 
 def _placed_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLine]]:
@@ -271,7 +270,7 @@ def _placed_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLin
             return
         if start.startswith(_GZIP_MAGIC):
             raise DamagedInput(
-                f"{path} is compressed with gzip; a manifest is read as it is. Unpack it first."
+                f"{path} is compressed with gzip, but manifests are read uncompressed. Unpack it first."
             )
         is_json = start.startswith(b"{")
         for place, data in _raw_lines(stream, path, faults):
@@ -308,7 +307,7 @@ def _raw_lines(stream: io.BufferedReader, path: Path, faults: Faults) -> Iterato
         if data.endswith(b"\n"):
             yield place, data[:-1]
         elif len(data) <= MAX_LINE_BYTES:
-            faults.add(place, "the last line has no line end: the manifest is cut")
+            faults.add(place, "the last line has no line end: the manifest is truncated")
         else:
             while data and not data.endswith(b"\n"):
                 data = stream.readline(MAX_LINE_BYTES)
@@ -318,11 +317,11 @@ def _raw_lines(stream: io.BufferedReader, path: Path, faults: Faults) -> Iterato
 def _parquet_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLine]]:
     def refused(reason: str) -> DamagedInput:
         return DamagedInput(
-            f"The Parquet file {path} cannot be read. {reason}. Nothing of a damaged one can be trusted; make it anew."
+            f"The Parquet file {path} cannot be read. {reason}. No part of a damaged file is reliable; create it again."
         )
 
     with open_engine("Reading a Parquet file", refused) as engine:
-        # The name must not be taken for a pattern.
+        # Escape the name, or DuckDB treats it as a pattern.
         source = glob.escape(str(path.absolute()))
         found = {
             str(name): str(kind)
@@ -331,14 +330,14 @@ def _parquet_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLi
         expected = {name: "BIGINT" if name in NUMBERS else "VARCHAR" for name in NAMES[: len(found)]}
         if found != expected or len(found) not in COLUMNS:
             shown = ", ".join(f"{name} {kind}" for name, kind in found.items())
-            raise DamagedInput(f"{path} is no manifest: its columns are {shown[:300]}.")
-        # The names of the columns are those of our own dataclass.
+            raise DamagedInput(f"{path} is not a manifest: its columns are {shown[:300]}.")
+        # Column names are constants.
         names = ", ".join(f'"{name}"' for name in found)
         query = f"SELECT {names} FROM read_parquet(?)"  # noqa: S608
         for number, row in enumerate(rows_of(engine.execute(query, [source])), 1):
             place = f"{path}, row {number}"
             try:
-                # The strings hold what the columns of the text do.
+                # The values are those of the text columns.
                 yield place, parse_text_line(" ".join("-" if value is None else str(value) for value in row))
             except ValueError as error:
                 faults.add(place, str(error))

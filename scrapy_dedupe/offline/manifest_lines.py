@@ -1,4 +1,4 @@
-"""The lines of manifests: what they say of a record, and their forms as text and as JSON (see `manifest`)."""
+"""Lines of manifests: their fields, and their forms in text and JSON (see `manifest`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ALGORITHMS: Final = ("md5", "sha1", "sha256", "sha512")
 COLUMNS: Final = (6, 7, 10)
 MAX_LINE_BYTES: Final = 1 << 20
 MAX_OWN_BYTES: Final = MAX_LINE_BYTES // 2 - 256
-"""Of a line with six columns. A later step adds the URI of another record to it, which may be as long."""
+"""The limit for a line with six columns. A later step adds the URI of another record, which may be as long."""
 DECODED: Final = "decoded-"
-"""Stands before the label of a digest of payloads without their content coding."""
+"""The prefix of the label for digests of payloads without their content coding."""
 
 _DIGEST_FORM: Final = (
     f"(?:{DECODED})?(?:md5:[0-9a-f]{{32}}|sha1:[0-9a-f]{{40}}|sha256:[0-9a-f]{{64}}|sha512:[0-9a-f]{{128}})"
@@ -26,7 +26,7 @@ _DIGEST: Final = re.compile(_DIGEST_FORM)
 _DATE_FORM: Final = r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z"
 _URI_FORM: Final = r"[^\x00-\x20\x7f%\ud800-\udfff][^\x00-\x20\x7f\ud800-\udfff]*"
 _COUNT_FORM: Final = r"[1-9]\d{0,17}"
-# A line without escapes, which is most of them: one look is several times faster than one at each column.
+# A line without escapes, the most frequent case: one match is several times faster than parsing each column.
 _USUAL: Final = re.compile(
     rf"([^\x00-\x20\x7f%]+) (\d{{1,18}}) (\d{{1,18}}) ({_URI_FORM}) ({_DATE_FORM}) ({_DIGEST_FORM})"
     rf"(?: ({_COUNT_FORM})(?: (?:(1) - -|({_COUNT_FORM}) (?!- )({_URI_FORM}) ({_DATE_FORM})))?)?",
@@ -41,14 +41,13 @@ _SHORT_CHARS: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class ManifestLine:
-    """A record and what is known of its copies.
+    """A record and its relation to its duplicates.
 
-    ``file`` is the name that the manifest gives the file, in plain text; ``offset`` and ``length`` are bytes as
-    stored; ``date`` is the text of WARC-Date; ``digest`` is ``label:hex`` in lower case, where the label is an
-    algorithm, or ``decoded-`` and an algorithm for the payload without its content coding. ``extension`` (7th column,
-    from 1) tells records apart that have one digest and different bytes. ``copy`` (8th) is 1 for the original of its
-    cluster and counts on for its copies, whose ``refers_to_uri`` and ``refers_to_date`` (9th, 10th) are those of the
-    original.
+    ``file`` is the unescaped name of the file in the manifest; ``offset`` and ``length`` count stored bytes; ``date``
+    is the text of WARC-Date; ``digest`` is ``label:hex`` in lower case, where the label is an algorithm, or
+    ``decoded-`` and an algorithm for the payload without its content coding. ``extension`` (7th column, from 1)
+    distinguishes records with the same digest and different bytes. ``copy`` (8th) is 1 for the original of a cluster and
+    2, 3, … for its copies, whose ``refers_to_uri`` and ``refers_to_date`` (9th, 10th) are those of the original.
     """
 
     file: str
@@ -64,7 +63,7 @@ class ManifestLine:
 
     @property
     def cluster(self) -> tuple[str, int]:
-        """What all copies of one payload have in common."""
+        """The key that all records with the same payload share."""
         return self.digest, self.extension or 1
 
     @property
@@ -79,7 +78,7 @@ class ManifestLine:
 
     @property
     def columns(self) -> int:
-        """The number of columns that are filled: 6, 7 or 10."""
+        """The number of columns with values: 6, 7 or 10."""
         if self.copy is not None:
             return 10
         return 6 if self.extension is None else 7
@@ -90,7 +89,7 @@ NUMBERS: Final = frozenset({"offset", "length", "extension", "copy"})
 
 
 def digest_of(text: str) -> str:
-    """A digest of a manifest in its one form. Raises ValueError.
+    """Normalize a digest of a manifest. Raises ValueError if it is invalid.
 
     >>> digest_of("MD5:D41D8CD98F00B204E9800998ECF8427E")
     'md5:d41d8cd98f00b204e9800998ecf8427e'
@@ -100,15 +99,13 @@ def digest_of(text: str) -> str:
         return digest
     label, colon, value = digest.partition(":")
     if not colon or label.removeprefix(DECODED) not in ALGORITHMS:
-        raise ValueError(
-            f"the digest {text[:80]!r} does not begin with one of {', '.join(ALGORITHMS)} and a colon"
-        )
+        raise ValueError(f"the digest {text[:80]!r} does not begin with {', '.join(ALGORITHMS)} and a colon")
     digits = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}[label.removeprefix(DECODED)]
-    raise ValueError(f"the digest {text[:160]!r} has not {digits} hexadecimal digits but {value[:130]!r}")
+    raise ValueError(f"the digest {text[:160]!r} needs {digits} hexadecimal digits, but has {value[:130]!r}")
 
 
 def text_line(line: ManifestLine, columns: int) -> str:
-    """The line of a text manifest with so many columns, without its end. Raises ValueError if one is not filled."""
+    """A line of a text manifest with this number of columns, without its line end. Raises ValueError if one is empty."""
     text = (
         f"{file_text(line.file)} {line.offset} {line.length} {uri_text(line.uri)} {line.date} {line.digest}"
     )
@@ -123,15 +120,15 @@ def text_line(line: ManifestLine, columns: int) -> str:
 
 
 def json_line(line: ManifestLine, columns: int) -> str:
-    """The same as a line of JSON."""
-    text_line(line, columns)  # refuses a line that does not fill them
+    """A line of a JSON manifest. See `text_line`."""
+    text_line(line, columns)  # raises ValueError for an empty column
     members = {name: value for name in NAMES[:columns] if (value := getattr(line, name)) is not None}
     text = json.dumps(members, ensure_ascii=False)
     return json.dumps(members) if _SURROGATE.search(text) else text
 
 
 def parse_text_line(text: str) -> ManifestLine:
-    """The record of a line of text, without its end. Raises ValueError, which says what is wrong."""
+    """Parse a line of text without its line end. Raises ValueError with the reason."""
     found = _USUAL.fullmatch(text)
     if found is None:
         return _parse_columns(text)
@@ -161,14 +158,14 @@ def parse_text_line(text: str) -> ManifestLine:
 
 def _parse_columns(text: str) -> ManifestLine:
     if _CONTROL.search(text):
-        raise ValueError("it holds a control character")
+        raise ValueError("it has a control character")
     if not text:
         raise ValueError("it is empty")
     columns = text.split(" ")
     if len(columns) not in COLUMNS:
         raise ValueError(f"it has {len(columns)} columns; a manifest has 6, 7 or 10")
     if "" in columns:
-        raise ValueError("it has two spaces together, or one at an end: a column is empty")
+        raise ValueError("a column is empty: it has two spaces in a row, or one at its start or end")
     file, offset, length, uri, date, digest, *rest = columns
     return _checked(
         file_of(file),
@@ -185,32 +182,32 @@ def _parse_columns(text: str) -> ManifestLine:
 
 
 def why_unwritable(line: ManifestLine) -> str | None:
-    """Why the reader of manifests would not give back a line of six columns as it is; None if it would.
+    """Why a line of six columns would not be read back unchanged; None if it would.
 
-    What is read of a record may be anything, and one line that is refused is the end of its whole manifest.
+    The values of a record are arbitrary, and the reader rejects a whole manifest for one invalid line.
     """
     try:
         text = text_line(line, 6)
-        # Of most lines one look is enough: no column of a usual one is spelt otherwise than it is.
+        # A fast check that suffices for most lines: a usual line has no escapes, so it is read back unchanged.
         if len(text) < _SHORT_CHARS and _USUAL.fullmatch(text) and _is_day(line.date[:10]):
             return None
         size_bytes = len(text.encode())
-        # A URI may take more bytes in JSON, but never so many more.
+        # A URI may take more bytes in JSON, but at most 8 times as many.
         if size_bytes * 8 > MAX_OWN_BYTES:
             size_bytes = max(size_bytes, len(json_line(line, 6).encode()))
         if size_bytes > MAX_OWN_BYTES:
-            return f"the URI is too long: with it the line has {size_bytes} bytes, and {MAX_OWN_BYTES} at most are read"
+            return f"the URI is too long: the line has {size_bytes} bytes, but at most {MAX_OWN_BYTES} can be read"
         found = parse_text_line(text)
     except UnicodeError:
-        return "it has half a character (a surrogate), which is not UTF-8"
+        return "it has an unpaired surrogate, which UTF-8 cannot encode"
     except ValueError as error:
         return str(error)
     changed = [name for name in NAMES if getattr(found, name) != getattr(line, name)]
-    return f"its {' and '.join(changed)} would be read as another one" if changed else None
+    return f"its {' and '.join(changed)} would be read back with another value" if changed else None
 
 
 def parse_json_line(text: str) -> ManifestLine:
-    """The record of a line of JSON. Raises ValueError, which says what is wrong."""
+    """Parse a line of JSON. Raises ValueError with the reason."""
     if not text.strip():
         raise ValueError("it is empty")
     try:
@@ -218,14 +215,14 @@ def parse_json_line(text: str) -> ManifestLine:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON ({error.msg}, column {error.colno})") from None
+        raise ValueError(f"it is not JSON ({error.msg}, column {error.colno})") from None
     if not isinstance(members, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - what the reader of a manifest catches
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - the reader of a manifest catches ValueError
     for name, value in members.items():
         if name not in NAMES:
-            raise ValueError(f"{name[:80]!r} is no member of a manifest's line")
+            raise ValueError(f"{name[:80]!r} is not a member of a manifest line")
         if type(value) is not (int if name in NUMBERS else str):
-            raise ValueError(f"{name} is not {'a whole number' if name in NUMBERS else 'a text'}")
+            raise ValueError(f"{name} is not {'an integer' if name in NUMBERS else 'a string'}")
         if isinstance(value, str):
             members[name] = value.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
     if missing := [name for name in NAMES[:6] if name not in members]:
@@ -234,7 +231,7 @@ def parse_json_line(text: str) -> ManifestLine:
 
 
 def _checked(*values: Any) -> ManifestLine:
-    """A line of values that have the right types. Raises ValueError."""
+    """A line of values of the right types. Raises ValueError if a value is invalid."""
     line = ManifestLine(*values)
     if not _DIGEST.fullmatch(line.digest):
         return _checked(*values[:5], digest_of(line.digest), *values[6:])
@@ -242,20 +239,20 @@ def _checked(*values: Any) -> ManifestLine:
     if not 0 <= line.offset <= _MAX_NUMBER or not 0 <= line.length <= _MAX_NUMBER:
         raise ValueError(f"the offset {line.offset} or the length {line.length} is out of range")
     if not line.file:
-        raise ValueError("it names no file")
+        raise ValueError("the file name is empty")
     if line.extension is None:
         if line.copy is not None:
-            raise ValueError("it has a copy number and no extension")
+            raise ValueError("it has a copy number but no extension")
     elif not 1 <= line.extension <= _MAX_NUMBER:
         raise ValueError(f"the extension {line.extension} is not 1 or more")
     has_uri, has_date = line.refers_to_uri is not None, line.refers_to_date is not None
     if line.copy is None or line.copy == 1:
         if has_uri or has_date:
-            raise ValueError("it has a reference and is no copy")
+            raise ValueError("it has a reference but is not a copy")
     elif not 1 <= line.copy <= _MAX_NUMBER:
         raise ValueError(f"the copy number {line.copy} is not 1 or more")
     elif not (has_uri and has_date):
-        raise ValueError(f"it is copy {line.copy} and has no URI and date of its original")
+        raise ValueError(f"it is copy {line.copy} but has no URI and date of its original")
     else:
         parse_date(cast("str", line.refers_to_date))
     return line
@@ -267,7 +264,7 @@ def is_date(text: str) -> bool:
     >>> is_date("2026-11-28T01:02:03Z"), is_date("2026-11-28T01:02:03+01:00")
     (True, False)
     """
-    # All dates of one day are looked at once.
+    # Parse each day only once.
     return _is_day(text[:10] if _DATE.fullmatch(text) else text)
 
 
@@ -282,16 +279,16 @@ def _is_day(text: str) -> bool:
 def _number(text: str, what: str) -> int:
     if text.isdigit() and text.isascii() and len(text) < 20:
         return int(text)
-    raise ValueError(f"the {what} {text[:80]!r} is not a whole number from 0")
+    raise ValueError(f"the {what} {text[:80]!r} is not an integer of 0 or more")
 
 
 def _as_uri(text: str) -> str:
-    # The C tools copy the bytes of a record's head, which is read as Latin-1 where it is not UTF-8.
+    # The C tools copy the bytes of the record's head, which readers decode as Latin-1 if they are not UTF-8.
     return text.encode("utf-8", "surrogateescape").decode("latin-1") if _SURROGATE.search(text) else text
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("it has a member twice")
+        raise ValueError("it has the same member twice")
     return members

@@ -1,7 +1,7 @@
-"""Which line of a cluster is the original, and which are its copies (columns 8 to 10 of a manifest).
+"""Choose the original of each cluster and number its copies (columns 8 to 10 of a manifest).
 
-The original is the earliest capture, of equal ones the first by file and offset. It gets the copy number 1 and no
-reference; the others count on from 2 and refer to its URI and date. What an input says in columns 8 to 10 is not used.
+The original is the earliest capture; of equal dates, the first by file and offset. It gets copy number 1 and no
+reference; the others get 2, 3, … and refer to its URI and date. Columns 8 to 10 of the input are ignored.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def number(lines: Iterable[ManifestLine], *, faults: Faults | None = None) -> Iterator[ManifestLine]:
-    """The *lines*, which are sorted by cluster (`ordering.by_cluster`), with all ten columns.
+    """The *lines*, which must be sorted by cluster (`ordering.by_cluster`), with all ten columns.
 
-    A line without an extension gets 1: its digest is trusted. A record that is listed twice would be taken for a copy of
-    itself; the second line is a fault, and left out.
+    A line without an extension gets extension 1: its digest is trusted. If a record is listed twice, the second line is
+    a fault and is left out, since the record would become a copy of itself.
     """
     faults = Faults() if faults is None else faults
     for _, cluster in clusters(lines):

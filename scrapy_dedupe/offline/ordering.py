@@ -1,12 +1,12 @@
-"""Manifests in another order, whatever their size.
+"""Sort manifests of any size.
 
-Both orders compare bytes: of digests, and of names as UTF-8. Dates are compared as times, to nine digits of a second, so
-that ``2012-04-08T20:13:38Z`` comes before ``2012-04-08T20:13:38.5Z``, whose text would be first. Lines that are alike in all
-of that keep the order in which they came.
+Digests are compared by their bytes, and names by their UTF-8 bytes. Dates are compared as times, to nine digits of a second, so
+that ``2012-04-08T20:13:38Z`` comes before ``2012-04-08T20:13:38.5Z``, whose text would sort first. The sort is
+stable.
 
-Up to `MEMORY_LINES` lines are sorted in memory. More go to a table of text in a file, which DuckDB sorts (extra
-``archive``) with little memory, and come back from a file. A row of the table has the columns of `_COLUMNS`, with tabs
-between them: the keys, the number of the line in the input, and the line as a text manifest has it.
+Up to `MEMORY_LINES` lines are sorted in memory. More lines are written to a text table in a file, which DuckDB (extra
+``archive``) sorts with little memory, and are read back from a file. A row of the table has the columns `_COLUMNS`,
+separated by tabs: the sort keys, the number of the line in the input, and the line of a text manifest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MEMORY_LINES: Final = 50_000
 MEMORY_BYTES: Final = 32_000_000
-"""What the file names and URIs of these lines may have together."""
+"""The most bytes of file names and URIs that are sorted in memory."""
 
 _COLUMNS: Final = {
     "digest": "VARCHAR",
@@ -42,7 +42,7 @@ _COLUMNS: Final = {
     "number": "BIGINT",
     "line": "VARCHAR",
 }
-# Text in the table is ordered by its bytes, as DuckDB does without a collation. The number keeps equal lines in order.
+# DuckDB compares text by bytes if no collation is set. The number makes the sort stable.
 _BY_CLUSTER: Final = ("digest", "extension", "moment", "file", "offset", "number")
 _BY_PLACE: Final = ("file", "offset", "number")
 
@@ -59,7 +59,7 @@ _PURPOSE: Final = f"Sorting a manifest of more than {MEMORY_LINES:,} lines"
 
 
 class _Key(NamedTuple):
-    """What a line is sorted by; only a place has neither digest, extension nor moment."""
+    """The sort key of a line; for a sort by place, digest, extension and moment are constants."""
 
     digest: str
     extension: int
@@ -69,33 +69,33 @@ class _Key(NamedTuple):
 
 
 def by_cluster(lines: Iterable[ManifestLine], folder: Path) -> Iterator[ManifestLine]:
-    """The lines by digest and extension, those of a cluster by date, file and offset: its original comes first.
+    """Sort lines by digest and extension, then by date, file and offset: a cluster's original comes first.
 
-    What does not fit into memory is sorted in files below *folder*, which are gone when the last line has been taken, or no
-    more are asked for. Raises ArchiveError if the disk is full, SettingError if DuckDB is needed and not installed.
+    Lines that do not fit into memory are sorted with files in *folder*, which are removed when the iterator ends or is
+    closed. Raises ArchiveError if the disk is full, SettingError if DuckDB is needed and not installed.
     """
     return _sorted(lines, folder, _BY_CLUSTER)
 
 
 def by_place(lines: Iterable[ManifestLine], folder: Path) -> Iterator[ManifestLine]:
-    """The lines by file and offset. As `by_cluster`."""
+    """Sort lines by file and offset. See `by_cluster`."""
     return _sorted(lines, folder, _BY_PLACE)
 
 
 def clusters(lines: Iterable[ManifestLine]) -> Iterator[tuple[tuple[str, int], Iterator[ManifestLine]]]:
-    """The clusters of lines that are sorted by cluster, each with its lines, which are taken before the next cluster is."""
+    """Group lines that are sorted by cluster. Iterate the lines of a cluster before requesting the next one."""
     return itertools.groupby(lines, key=lambda line: line.cluster)
 
 
 def moment(date: str) -> str:
-    """A WARC-Date as 23 digits whose order is that of the times. Raises ValueError.
+    """A WARC-Date as 23 digits that sort by time. Raises ValueError.
 
     >>> moment("2012-04-08T20:13:38.5Z"), moment("2012")
     ('20120408201338500000000', '20120101000000000000000')
     """
     digits = date[:19].translate(_NO_MARKS)
     if len(date) == 20 and len(digits) == 14 and digits.isdigit() and date[19] in "Zz":
-        return f"{digits}000000000"  # the usual form, faster
+        return f"{digits}000000000"  # a fast path for the usual form
     fraction = date.partition(".")[2].strip().rstrip("Zz")
     return date_digits(date)[:14] + fraction.ljust(9, "0")
 
@@ -109,10 +109,10 @@ def _place_key(line: ManifestLine) -> _Key:
 
 
 def _name_key(name: str) -> str:
-    """A text of the characters from ``"`` to U+00FF, without white space, whose order is that of the name's bytes."""
+    """A text that sorts like the name's bytes, of the characters ``"`` to U+00FF and without white space."""
     if not _UNSAFE.search(name):
         return name
-    # An exclamation mark is less than all that stands for itself, so what it escapes stays in order too.
+    # "!" sorts before every unescaped character, so escaped characters sort correctly too.
     data = name.encode("utf-8", "surrogateescape").decode("latin-1")
     return _LOW.sub(lambda found: f"!{chr(ord(found[0]) + 0x30)}", data)
 
@@ -141,7 +141,7 @@ def _sorted(lines: Iterable[ManifestLine], folder: Path, columns: tuple[str, ...
                 while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
                     with _refusing(folder):
                         file.writelines(some)
-            # The table is read in one way whatever it holds, and its name is no pattern.
+            # Fix all parsing options, so that the content cannot change them; escape the name, or it is a pattern.
             query = (
                 "SELECT line FROM read_csv(?, delim='\t', quote='', escape='', header=false, auto_detect=false,"  # noqa: S608
                 f" columns={_COLUMNS}, max_line_size={_ROW_BYTES}, buffer_size={CSV_BUFFER_BYTES})"
@@ -150,7 +150,7 @@ def _sorted(lines: Iterable[ManifestLine], folder: Path, columns: tuple[str, ...
             sorted_rows = rows_of(engine.execute(query, [glob.escape(str(table.absolute()))]))
             with _writing(ordered, folder) as file, _refusing(folder):
                 file.writelines(f"{row[0]}\n".encode() for row in sorted_rows)
-        # Not before the engine has given back its memory, which the caller may need.
+        # Read the file only after DuckDB has released its memory, which the caller may need.
         with _refusing(folder):
             file = ordered.open("rb", buffering=_BUFFER_BYTES)
         with closing(file):
@@ -170,7 +170,7 @@ def _writing(path: Path, folder: Path) -> Iterator[IO[bytes]]:
 
 
 def _drained(held: list[ManifestLine], remaining: Iterator[ManifestLine]) -> Iterator[ManifestLine]:
-    """The lines of both, those that are held given up at once."""
+    """The lines of both. Held lines are released as they are yielded."""
     held.reverse()
     while held:
         yield held.pop()
@@ -183,7 +183,7 @@ def _row(line: ManifestLine, key: _Key, number: int) -> bytes:
     row = f"{digest}\t{extension}\t{moment}\t{file}\t{offset}\t{number}\t{text}\n".encode()
     if len(row) > _ROW_BYTES:
         raise DamagedInput(
-            f"{line.file[:200]}, offset {line.offset}: the name and the URI are too long to be sorted with others."
+            f"{line.file[:200]}, offset {line.offset}: the name and the URI are too long to be sorted."
         )
     return row
 
@@ -211,5 +211,5 @@ def _refusing(folder: Path) -> Iterator[None]:
 def _refused(folder: Path, reason: str) -> ArchiveError:
     return ArchiveError(
         f"A large manifest cannot be sorted in {folder}: {reason}. Free some space there, about four times the size of the"
-        " manifest, or name an output in another folder."
+        " manifest, or choose an output in another folder."
     )

@@ -1,10 +1,10 @@
-"""Which file after belongs to which file before: the one at the same place below its folder.
+"""Match each file after with its file before: the file with the same relative path.
 
-What is rewritten lies below its folder as the old files lie below the folder that all of them have in common (`layout`).
-So where no file has its partner at the same place, the one that is there without these folders is taken.
+Rewritten files are stored relative to the common parent folder of the old files (`layout`). So if no path matches, the
+paths before are taken relative to that parent folder.
 
-An ARC file may have become a WARC file of the same name. Folders whose names begin with a dot are work in progress and
-are passed over, as are files that are neither WARC nor ARC.
+An ARC file matches a WARC file of the same name. Folders whose names begin with a dot hold unfinished work and are
+skipped, as are files that are neither WARC nor ARC.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _ARC_SUFFIX = re.compile(r"\.arc((?:\.gz)?)\Z", re.IGNORECASE)
 
 
 def pairs_of(before: Path, after: Path) -> list[Pair]:
-    """The pairs of two files or two folders, in the order of their names; None where a side has no such file.
+    """The pairs of two files or two folders, sorted by name; None where a side has no such file.
 
-    Raises UsageError for a file and a folder, ArchiveError if one of them is not there.
+    Raises UsageError for a file and a folder, ArchiveError if one of them does not exist.
     """
     for path in (before, after):
         if not path.exists():
-            raise ArchiveError(f"{path} is not there. Name the archive before and the archive after.")
+            raise ArchiveError(f"{path} does not exist. Name the archive before and the archive after.")
     if before.is_dir() != after.is_dir():
         raise UsageError(
-            f"{before} and {after}: one is a file, the other a folder. Name two files or two folders."
+            f"{before} and {after}: one is a file and the other a folder. Name two files or two folders."
         )
     if not before.is_dir():
         return [(before, after)]
     old, new = files_below(before), files_below(after)
     if not old:
-        raise UsageError(f"{before} has no WARC or ARC files in it.")
+        raise UsageError(f"{before} has no WARC or ARC files.")
     if not any(_partner(name, new) in new for name in old):
         old = {below.as_posix(): old[name] for name, below in output_names(old).items()}
     pairs: list[Pair] = []
@@ -60,7 +60,7 @@ def _partner(name: str, new: Mapping[str, Path]) -> str:
 
 
 def files_below(folder: Path) -> dict[str, Path]:
-    """The WARC and ARC files below a folder, by their path there, links followed to files and not to folders."""
+    """The WARC and ARC files below a folder, by relative path. Links to files are followed, links to folders not."""
     files: dict[str, Path] = {}
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -72,14 +72,14 @@ def files_below(folder: Path) -> dict[str, Path]:
 
 
 def originals_of(places: Iterable[str]) -> list[ReadableFile]:
-    """The files that ``--originals`` names: files, patterns, and folders with all that is below them."""
+    """The files that ``--originals`` names: files, patterns, and folders including subfolders."""
     found: list[ReadableFile] = []
     for place in places:
         path = Path(place)
         if path.is_dir():
             below = files_below(path)
             if not below:
-                raise UsageError(f"{place!r} has no WARC or ARC files in it.")
+                raise UsageError(f"{place!r} has no WARC or ARC files.")
             found += [file for _, file in sorted(below.items())]
         else:
             found += find_files([place])

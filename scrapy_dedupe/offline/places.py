@@ -1,13 +1,13 @@
-"""Where the files are that a manifest names, and the records that its lines speak of.
+"""Find the files that a manifest names, and read the records of its lines.
 
 A name is looked up in this order: in the path map; as a URL; as an absolute path; below each root, or in the working
-folder if there are no roots; and a bare name, as other tools write it, as the one file of that name anywhere below
-the roots. The first that is there is taken. A name may go into a WACZ: ``a.wacz/archive/b.warc.gz``.
+folder if there are no roots. Last, a bare name, as other tools write it, is searched anywhere below the roots and must
+be unique there. The first match is used. A name may be inside a WACZ: ``a.wacz/archive/b.warc.gz``.
 
 A path map (`path_maps`) gives the place of a name; a place is a path or a URL.
 
-Of a remote file only the bytes of the record are fetched. What is read at a line's offset has to be what the line
-speaks of, or the manifest is not one of this file.
+Of a remote file, only the bytes of the record are fetched. The record at a line's offset must match the line, or the
+manifest belongs to another file.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 _WACZ_FOLDER = ".wacz/archive/"
 _SHOWN = 3
 _GZIP_START = GZIP_MAGIC[:2]
-_START_BYTES = 1 << 16  # more than the line of an ARC record has
+_START_BYTES = 1 << 16  # longer than the header line of an ARC record
 
 
 class Places:
     """Finds the files and records of manifests.
 
-    ``roots`` are folders or URLs that names are below; ``paths`` is a path map, or the file of one. Can be handed to
-    another process. Raises ArchiveError or UsageError for a map that cannot be used.
+    ``roots`` are folders or URLs that names are relative to; ``paths`` is a path map, or its file. Can be pickled for
+    another process. Raises ArchiveError or UsageError for an invalid map.
     """
 
     def __init__(self, roots: Sequence[str] = (), paths: Path | Mapping[str, str] | None = None) -> None:
@@ -57,7 +57,7 @@ class Places:
         self.paths = paths
         self._map = read_path_map(paths) if isinstance(paths, Path) else dict(paths or {})
         self._found: dict[str, list[Path]] | None = None
-        # Many lines have the names of few files.
+        # Manifests have many lines, but few files.
         self._cached = lru_cache(4_096)(self._file)
         self._identities = lru_cache(4_096)(self._identity)
 
@@ -65,11 +65,11 @@ class Places:
         return _places, (self.roots, self.paths)
 
     def file(self, name: str) -> ReadableFile:
-        """The file that a manifest calls *name*. Raises ArchiveError if there is none, or more than one."""
+        """The file with this name in a manifest. Raises ArchiveError if there is none, or more than one."""
         return self._cached(name)
 
     def identity(self, name: str) -> str:
-        """A text that is the same for all names of one file: the name itself if there is no such file."""
+        """A text that is equal for all names of one file; the name itself if there is no such file."""
         return self._identities(name)
 
     def _identity(self, name: str) -> str:
@@ -80,10 +80,10 @@ class Places:
         return os.path.realpath(str(file)) if not isinstance(file, RemoteFile) else file.url
 
     def record(self, line: ManifestLine) -> StoredRecord:
-        """The record that a line speaks of.
+        """The record of a line.
 
-        Raises DamagedInput, with the file and the offset, if no whole record is there or another than the line says;
-        ArchiveError if the file cannot be read; OSError if there is no room for a temporary file.
+        Raises DamagedInput, with file and offset, if the record is not complete or does not match the line; ArchiveError
+        if the file cannot be read; OSError if there is no space for a temporary file.
         """
         file = self.file(line.file)
         if is_remote(file) and line.length > 0:
@@ -99,25 +99,25 @@ class Places:
             file = _at(self._map[name])
             if file is None:
                 raise ArchiveError(
-                    f"{shown(self._map[name])} is not there; the path map says that {name} is."
+                    f"{shown(self._map[name])} does not exist; the path map names it for {name}."
                 )
             return file
         if is_url(name) or Path(name).is_absolute():
             file = _at(name)
             if file is None:
                 raise ArchiveError(
-                    f"{shown(name)} is not there. Say with --paths where it is: a file with a line NAME PLACE."
+                    f"{shown(name)} does not exist. Give its location with --paths: a file with a line NAME PLACE."
                 )
             return file
         for root in self.roots or (".",):
             place = _below(root, name) if self.roots else name
-            # Of one URL alone the record itself will tell.
+            # With a single URL, skip the check: reading the record shows whether the file exists.
             if (file := _at(place, is_sure=len(self.roots) == 1)) is not None:
                 return file
         return self._anywhere(name)
 
     def _anywhere(self, name: str) -> Path:
-        """The one file of a bare name below the roots."""
+        """The only file with this bare name below the roots."""
         folders = [root for root in self.roots if not is_url(root)]
         if folders and PurePosixPath(name).name == name:
             if self._found is None:
@@ -131,11 +131,11 @@ class Places:
                 first = ", ".join(str(path) for path in paths[:_SHOWN])
                 raise ArchiveError(
                     f"{name} is the name of {len(paths)} files below the roots ({first}"
-                    f"{', …' if len(paths) > _SHOWN else ''}). Say with --paths which one it is."
+                    f"{', …' if len(paths) > _SHOWN else ''}). Select one of them with --paths."
                 )
         where = f"below {', '.join(map(shown, self.roots))}" if self.roots else "in the working folder"
         raise ArchiveError(
-            f"{name} is not {where}. Name the folder with --root, or say with --paths where the file is."
+            f"{name} is not {where}. Name its folder with --root, or give the location of the file with --paths."
         )
 
 
@@ -145,7 +145,7 @@ def _latest(roots: _Roots, paths: Path | tuple[tuple[str, str], ...] | None) -> 
 
 
 def _places(roots: _Roots, paths: _Paths) -> Places:
-    """As in the process that handed it over. Tasks come with it one after another, and a path map may be long."""
+    """Unpickle a `Places`. The last one is cached, since every task brings one and its path map may be long."""
     return _latest(roots, paths if isinstance(paths, Path) or paths is None else tuple(paths.items()))
 
 
@@ -155,7 +155,7 @@ def _files_below(folders: Sequence[str]) -> Iterator[Path]:
         for parent, _, names in os.walk(folder):
             for name in names:
                 path = Path(parent, name)
-                # Roots may lie inside of one another.
+                # One root may contain another.
                 if (real := os.path.realpath(path)) not in seen:
                     seen.add(real)
                     yield path
@@ -168,7 +168,7 @@ def _below(root: str, name: str) -> str:
 
 
 def _at(place: str, *, is_sure: bool = True) -> ReadableFile | None:
-    """The file at a path or URL, None if there is none. A URL is asked only if it is not sure that it is the one."""
+    """The file at a path or URL, None if it does not exist. A URL is requested only if *is_sure* is not set."""
     if is_url(place) and not place.lower().startswith("file://"):
         before, wacz, member = place.partition(_WACZ_FOLDER)
         if wacz:
@@ -203,14 +203,14 @@ def _is_there(file: RemoteFile) -> bool:
 
 
 def _read(file: ReadableFile, line: ManifestLine) -> StoredRecord:
-    """The record that a line speaks of. Raises DamagedInput."""
+    """Read the record of a line. Raises DamagedInput if it does not match."""
     try:
         record = read_record(file, line.offset)
     except DamagedInput as error:
         if _begins_record(file, line.offset):
             raise
         raise _mismatch(
-            file, line.offset, "no record begins there, or its first bytes are damaged"
+            file, line.offset, "no record begins at this offset, or its first bytes are damaged"
         ) from error
     if record.format == "arc" and not _is_of(record, line):
         record = _in_version_2(record)
@@ -221,7 +221,7 @@ def _read(file: ReadableFile, line: ManifestLine) -> StoredRecord:
 
 
 def _begins_record(file: ReadableFile, offset: int) -> bool:
-    """Whether the bytes at an offset look like the beginning of a record, or of a gzip member."""
+    """Whether the bytes at an offset look like the start of a record or of a gzip member."""
     with file.open("rb") as stream:
         stream.seek(offset)
         start = stream.read(_START_BYTES)
@@ -232,7 +232,7 @@ def _begins_record(file: ReadableFile, offset: int) -> bool:
 
 def _mismatch(file: ReadableFile, offset: int, wrong: str) -> DamagedInput:
     return DamagedInput(
-        f"{file}, offset {offset}: the manifest does not match the file: {wrong}. Make the manifest anew with warcsum,"
+        f"{file}, offset {offset}: the manifest does not match the file: {wrong}. Create the manifest again with warcsum,"
         " or name the right file with --root or --paths."
     )
 
@@ -243,18 +243,18 @@ def _is_of(record: StoredRecord, line: ManifestLine) -> bool:
 
 def _difference(record: StoredRecord, line: ManifestLine) -> str | None:
     if not record.length:
-        return "one gzip member holds several records there"
+        return "one gzip member holds several records"
     if record.length != line.length:
-        return f"the record there has {record.length} bytes, the manifest says {line.length}"
+        return f"the record has {record.length} bytes, but {line.length} in the manifest"
     if not _is_uri(record.target_uri or "", line.uri):
-        return f"the record there is of {record.target_uri}, the manifest says {line.uri}"
+        return f"the record's URI is {record.target_uri}, but {line.uri} in the manifest"
     if not _is_date(record.date or "", line.date):
-        return f"the record there is of {record.date}, the manifest says {line.date}"
+        return f"the record's date is {record.date}, but {line.date} in the manifest"
     return None
 
 
 def _is_uri(stored: str, listed: str) -> bool:
-    """Whether a manifest means this URI; C tools cut it at its first space, and keep angle brackets."""
+    """Whether a manifest has this URI. The C tools cut it at its first space, and keep angle brackets."""
     if stored == listed:
         return True
     if listed.startswith("<") and listed.endswith(">"):
@@ -272,7 +272,7 @@ def _is_date(stored: str, listed: str) -> bool:
 
 
 def _in_version_2(record: StoredRecord) -> StoredRecord:
-    """An ARC record with its line read as one of version 2, which only the beginning of the file would have told."""
+    """An ARC record whose header line is parsed as version 2, which only the start of the file would show."""
     values = arc_values(" ".join(value for _, value in record.headers), 10)
     if len(values) != 10:
         return record

@@ -1,17 +1,18 @@
-"""What is to become a revisit, and of what: two SQLite files on disk, so that no archive is too large for it.
+"""The plan of a rewriting: which records become revisits of which originals. It is kept in two SQLite files on disk, so
+that its size is not limited by memory.
 
-``lines.sqlite`` is made from the manifests (`planned_lines`), ``plan.sqlite`` from that and from what the survey found
-in the files (`survey`). Table ``surveyed`` has a row for each line of role 1 or 2: reason (why it is left as it is, a
-key of LEFT, else NULL), unfit (why no revisit can refer to it, else NULL), original (the line that a copy refers to as
-a revisit), is_converted, the values of its record as bytes, whether it is stored in chunks, and about how many bytes its
-revisit takes. Table ``named`` leads from URI and digest to lines. Table ``standing`` has ids, files, URIs and dates of
-captures that stay, as far as records that become revisits have the same id, or the same URI and second.
+``lines.sqlite`` is made from the manifests (`planned_lines`), ``plan.sqlite`` from these lines and the scanned records
+(`record_scan`). Table ``surveyed`` has a row for each line of role 1 or 2: reason (why the record is not changed, a key of LEFT,
+else NULL), unfit (why no revisit can refer to it, else NULL), original (the line that a copy refers to as a revisit),
+is_converted, the values of its record as bytes, whether it is stored in chunks, and the approximate size of its revisit
+in bytes. Table ``named`` maps URI and digest to lines. Table ``standing`` has ids, files, URIs and dates of captures that
+are not changed, if a record that becomes a revisit has the same id, or the same URI and second.
 
 The original of a copy is the earliest record of its payload, by the copy numbers of the manifest, that a revisit can
-refer to: one that is eligible (`eligibility`) and whose URL, date, id and digest read back. A copy that is stored
-without transfer chunks takes the earliest of those that are stored without, since a replay program would show the chunks.
+refer to: it is eligible (`eligibility`), and its URL, date, id and digest can be read back unchanged. A copy that is
+stored without transfer chunks needs an original without them, since a replay program would show the chunks.
 
-Both are pure functions of manifests and files, and do not change once they have their names.
+Both files depend only on manifests and archive files, and do not change after they get their names.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ LEFT: Final = REASONS | {
     "original": "no earlier record can be the original",
     "unreadable": "the URL, date, id or digest of the original does not read back, or another record has its id",
     "no-gain": "not smaller as a revisit",
-    "damaged": "not as the manifest says, or damaged",
-    "fields": "with fields of a revisit, or written so that it could not be had back byte for byte",
-    "shared": "named by a record that cannot be changed",
-    "chunks": "stored without transfer chunks; those of earlier records would be shown by a replay program",
+    "damaged": "damaged, or different from the manifest",
+    "fields": "with fields of a revisit, or in a form that could not be restored byte for byte",
+    "shared": "referred to by a record that cannot be changed",
+    "chunks": "stored without transfer chunks, which a replay program would show from earlier records",
 }
-"""Why a copy is left as it is, by key."""
+"""Why a copy is not changed, by key."""
 
-ALONE, COPY = 0, 2  # an original that has copies is 1
+SINGLE, COPY = 0, 2  # 1 is an original that has copies
 
 PLAN_FILE: Final = "plan.sqlite"
 
@@ -53,7 +54,7 @@ CREATE TABLE {schema}pinned (id_key BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE {schema}pinned_uri (uri BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
-# An id that stands on records of several payloads leads to any of them.
+# If records of several payloads share one id, a reference by this id may lead to any of them.
 _FIND_SHARED_IDS = """
 CREATE INDEX surveyed_any_id ON surveyed (id_key) WHERE id_key IS NOT NULL;
 CREATE TABLE shared_id (id_key BLOB PRIMARY KEY) WITHOUT ROWID;
@@ -65,9 +66,9 @@ INSERT OR IGNORE INTO shared_id SELECT id_key FROM part.unlisted
     WHERE id_key IS NOT NULL AND id_key IN (SELECT id_key FROM surveyed WHERE id_key IS NOT NULL)
 """
 
-# A cluster has its listed original and the copies of that. In ``serving`` are the first records of it that can be
-# originals, one without chunks and one in chunks, so that the choice takes no longer in a large cluster.
-# 64: what the estimate of a size does not know, such as the digits of another date.
+# A cluster is a listed original and its copies. ``serving`` has the first records of each cluster that can be
+# originals, one without chunks and one in chunks, so that the choice is as fast in a large cluster.
+# 64: bytes for values that the estimated size does not include, such as the digits of another date.
 _DECIDE = """
 UPDATE surveyed SET unfit = 'unreadable' WHERE unfit IS NULL AND id_key IN (SELECT id_key FROM shared_id);
 DROP INDEX surveyed_any_id;
@@ -122,7 +123,7 @@ CREATE INDEX standing_id ON standing (id_key, file);
 CREATE INDEX standing_place ON standing (uri, date_key);
 """
 
-# Only where a record that becomes a revisit has the id as well, or its URI and second, it is in doubt which is meant.
+# A reference is ambiguous only if a record that becomes a revisit has the same id, or the same URI and second.
 _STANDING = """
 INSERT INTO standing SELECT o.id_key, o.file, o.uri, o.date_key FROM {others} o WHERE (
     EXISTS (SELECT 1 FROM surveyed s WHERE s.id_key = o.id_key AND s.is_converted = 1)
@@ -135,7 +136,7 @@ INSERT INTO standing SELECT o.id_key, o.file, o.uri, o.date_key FROM {others} o 
 
 
 class PlannedFile(NamedTuple):
-    """A file of the plan. ``is_main``: it is written again, here or by another call."""
+    """A file of the plan. ``is_main``: it is rewritten, in this run or in another one."""
 
     id: int
     name: str
@@ -144,7 +145,7 @@ class PlannedFile(NamedTuple):
 
 
 class PlannedLine(NamedTuple):
-    """A line of the manifest, as the survey needs it."""
+    """A line of the manifest, with the columns that the scan needs."""
 
     id: int
     offset: int
@@ -158,7 +159,7 @@ class PlannedLine(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A listed record, as it is written: ``target`` is the original of a copy that becomes a revisit."""
+    """A listed record for rewriting: ``target`` is the original of a copy that becomes a revisit."""
 
     offset: int
     length: int
@@ -166,7 +167,7 @@ class Planned(NamedTuple):
 
 
 def write_plan(folder: Path, parts: Iterable[Path]) -> None:
-    """Make ``plan.sqlite`` of the lines and of what the survey found in each file. Raises ArchiveError."""
+    """Make ``plan.sqlite`` from the lines and the scan results of each file. Raises ArchiveError."""
     parts = list(parts)
     with building(folder / PLAN_FILE) as connection:
         connection.execute("ATTACH ? AS lines", (os.fsencode(folder / LINES_FILE),))
@@ -195,7 +196,7 @@ def write_plan(folder: Path, parts: Iterable[Path]) -> None:
 
 
 class RewritePlan:
-    """Reads the files below *folder*; a context manager. Without ``plan.sqlite`` it knows of lines alone."""
+    """Context manager that reads the plan in *folder*. Without ``plan.sqlite`` only the lines are available."""
 
     def __init__(self, folder: Path) -> None:
         self.connection = connection = sqlite3.connect(
@@ -213,11 +214,11 @@ class RewritePlan:
 
     @property
     def marks(self) -> str:
-        """What `marked` made of all lines."""
+        """The hash that `marked` computed of all lines."""
         return str(self.connection.execute("SELECT value FROM note WHERE key = 'marks'").fetchone()[0])
 
     def files(self) -> list[PlannedFile]:
-        """All files, in the order in which the manifests name them first."""
+        """All files, in the order in which the manifests first name them."""
         rows = self.connection.execute(
             "SELECT id, name, is_output, is_output OR is_listed = 1 FROM file ORDER BY id"
         )
@@ -231,12 +232,12 @@ class RewritePlan:
         return {row[0] for row in self.connection.execute("SELECT DISTINCT file FROM line WHERE role > 0")}
 
     def surveyed_count(self, file: int) -> int:
-        """How many lines of a file the survey has to look at."""
+        """The number of lines of a file that must be scanned."""
         rows = self.connection.execute("SELECT count(*) FROM line WHERE file = ? AND role > 0", (file,))
         return int(rows.fetchone()[0])
 
     def lines_of(self, file: int) -> Iterator[PlannedLine]:
-        """The lines of a file in the order of their offsets."""
+        """The lines of a file, ordered by offset."""
         rows = self.connection.execute(
             "SELECT id, offset, length, role, digest, uri, date, refers_uri, refers_date FROM line WHERE file = ?"
             " ORDER BY offset",
@@ -246,7 +247,7 @@ class RewritePlan:
             yield PlannedLine(number, offset, length, role, _digest_text(digest), *texts)
 
     def records_of(self, file: int) -> Iterator[Planned]:
-        """The listed records of a file in the order of their offsets, with what is to become of them."""
+        """The listed records of a file, ordered by offset, with their revisit targets."""
         rows = self.connection.execute(
             "SELECT l.offset, l.length, coalesce(s.is_converted, 0), o.id, o.uri, o.date, o.digest FROM line l"
             " LEFT JOIN plan.surveyed s ON l.role = 2 AND s.line = l.id"
@@ -257,15 +258,15 @@ class RewritePlan:
             yield Planned(offset, length, RevisitTarget(*target) if is_converted else None)
 
     def count_converted(self) -> int:
-        """How many copies become revisits, in all files."""
+        """The number of copies that become revisits, in all files."""
         return int(
             self.connection.execute("SELECT count(*) FROM plan.surveyed WHERE is_converted").fetchone()[0]
         )
 
     def left(self) -> dict[str, int]:
-        """How many copies in the files that are written again stay as they are, by reason.
+        """The number of copies in rewritten files that are not changed, by reason.
 
-        A record that others become revisits of is an original, and counts as no copy.
+        A record that is the original of a revisit is not counted as a copy.
         """
         rows = self.connection.execute(
             "SELECT s.reason, count(*) FROM plan.surveyed s JOIN file f ON f.id = s.file"
@@ -276,7 +277,7 @@ class RewritePlan:
         return dict(rows.fetchall())
 
     def savings(self) -> Iterator[tuple[str, str, int]]:
-        """URI, MIME type and saved bytes of each copy that becomes a revisit in a file that is written again."""
+        """URI, MIME type and saved bytes of each copy that becomes a revisit in a rewritten file."""
         yield from self.connection.execute(
             "SELECT l.uri, coalesce(s.mime, ''), l.length - s.revisit_bytes FROM plan.surveyed s"
             " JOIN line l ON l.id = s.line JOIN file f ON f.id = s.file WHERE s.is_converted AND f.is_output"

@@ -1,12 +1,12 @@
-"""The lines of numbered manifests, on disk by file and offset: ``lines.sqlite``.
+"""Store the lines of numbered manifests on disk, by file and offset: ``lines.sqlite``.
 
-Table ``file``: id, name (its bytes on the disk), is_output (it will be written again), is_listed (1: it has
-lines, 2: lines of originals alone, 0: none). Table ``line``: id, file, offset, length, digest (label, colon
+Table ``file``: id, name (the bytes of its file name), is_output (the file is rewritten), is_listed (1: it has
+lines, 2: only lines of originals, 0: none). Table ``line``: id, file, offset, length, digest (label, colon
 and raw bytes), extension, copy, uri, date, refers_uri, refers_date, original (the id of the line that a copy
-refers to in the manifest) and role (0 alone, 1 a record that may be the original of a copy, 2 a copy, which may be the
+refers to in the manifest) and role (0: no duplicates; 1: may be the original of a copy; 2: a copy, which may be the
 original of another one). Table ``note``: key, value.
 
-It is a pure function of the manifests, and does not change once it has its name.
+The file depends only on the manifests, and does not change after it gets its name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LINES_FILE: Final = "lines.sqlite"
 
-# Where the first record of a payload cannot be the original, another one may. Each that is read costs its transfer.
+# If the first record of a payload cannot be the original, another one may. Reading each candidate may need a transfer.
 _MOST_ORIGINALS: Final = 8
 
 _BATCH = 10_000
@@ -53,10 +53,10 @@ def write_lines(
     files: Sequence[str] | None,
     faults: Faults,
 ) -> None:
-    """Make ``lines.sqlite`` of the manifests; *files* are those to be written again, None: all in *lines*.
+    """Make ``lines.sqlite`` from the manifests; *files* are the files to rewrite, None: all in *lines*.
 
-    Raises UsageError for manifests that are not numbered or are of decoded payloads, DamagedInput for such as
-    contradict each other (unless *faults* goes on), ArchiveError if there is no room.
+    Raises UsageError for manifests without copy numbers or with digests of decoded payloads, DamagedInput for
+    contradictory manifests (unless *faults* is set to keep going), ArchiveError if the disk is full.
     """
     path = folder / LINES_FILE
     with building(path) as connection:
@@ -76,7 +76,7 @@ def write_lines(
             " AND o.copy = 1 AND o.uri = line.refers_uri AND o.date = line.refers_date ORDER BY o.id LIMIT 1)"
             " WHERE copy > 1"
         )
-        _tell_orphans(connection, main_lines, faults)
+        _report_missing_originals(connection, main_lines, faults)
         connection.execute("UPDATE line SET role = 2 WHERE copy > 1 AND id <= ?", (main_lines,))
         connection.execute(
             "UPDATE line SET role = 1 WHERE id IN (SELECT original FROM line WHERE role = 2 AND original IS NOT NULL)"
@@ -90,7 +90,7 @@ def write_lines(
 
 
 def marks_of(lines: Iterable[ManifestLine], originals: Iterable[ManifestLine]) -> str:
-    """What `Plan.marks` is for these manifests."""
+    """The value of `RewritePlan.marks` for these manifests."""
     marks = hashlib.blake2b()
     for _ in chain(marked(_numbered(lines), marks), marked(_originals(originals), marks)):
         pass
@@ -98,7 +98,7 @@ def marks_of(lines: Iterable[ManifestLine], originals: Iterable[ManifestLine]) -
 
 
 def marked(lines: Iterable[ManifestLine], marks: hashlib.blake2b) -> Iterator[ManifestLine]:
-    """The lines, while *marks* takes in what tells one run from another."""
+    """Pass the lines through, and update the hash *marks* with the values that identify a run."""
     for line in lines:
         text = (
             f"{line.file}\n{line.offset} {line.length} {line.digest} {line.extension} {line.copy}\n"
@@ -110,13 +110,13 @@ def marked(lines: Iterable[ManifestLine], marks: hashlib.blake2b) -> Iterator[Ma
 
 @contextmanager
 def building(path: Path) -> Iterator[sqlite3.Connection]:
-    """A new file that gets its name when it is complete and on the disk."""
+    """Create an SQLite file, which gets its name when it is complete and synced to disk."""
     temporary = path.with_name(f"{path.name}.new")
     with writing(path, temporary):
         temporary.unlink(missing_ok=True)
         connection = sqlite3.connect(temporary)
         try:
-            # Whatever is cut is made anew, so nothing has to outlive a crash before the end.
+            # The file of a killed run is made again, so it need not survive a crash.
             connection.executescript(
                 "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -64000;"
             )
@@ -133,7 +133,7 @@ def building(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 class _Filler:
-    """Puts lines into the tables, a batch at a time."""
+    """Inserts lines into the tables in batches."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -165,15 +165,15 @@ class _Filler:
             self.count += len(batch)
 
     def matching(self, names: Iterable[str]) -> Iterator[str]:
-        """The names, and for each that is a pattern and no file of the manifests, those of the files that it matches."""
+        """Expand patterns to the files of the manifests that they match; the name of a file is not a pattern."""
         listed = list(self._ids)
         for name in names:
             matches = [] if name in self._ids else [known for known in listed if fnmatchcase(known, name)]
-            # What is nowhere in the manifests may be a file without any response.
+            # A name that is not in the manifests may be a file without any response.
             yield from matches or [name]
 
     def add_output(self, name: str) -> None:
-        """Have a file written again, with or without lines."""
+        """Mark a file to be rewritten, with or without lines."""
         number = self._file_id(name, is_output=True, is_listed=0)
         self._connection.execute("UPDATE file SET is_output = 1 WHERE id = ?", (number,))
 
@@ -188,12 +188,12 @@ class _Filler:
 
 
 def name_bytes(name: str) -> bytes:
-    """A file name, or a text with one in it, as it is kept: some are no UTF-8, which the database takes no text for."""
+    """Encode a file name for the database, which rejects text that is not UTF-8."""
     return name.encode("utf-8", "surrogateescape")
 
 
 def file_name(data: bytes) -> str:
-    """What `name_bytes` was given."""
+    """The inverse of `name_bytes`."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -206,12 +206,12 @@ def _numbered(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
             )
         if line.digest.startswith("decoded-"):
             raise UsageError(
-                "The manifest has digests of decoded payloads, but a revisit must stand for the stored bytes. Run warcsum"
+                "The manifest has digests of decoded payloads, but a revisit must represent the stored bytes. Run warcsum"
                 " without --decoded."
             )
         if line.is_copy and (line.refers_to_uri is None or line.refers_to_date is None):
             raise UsageError(
-                f"The manifest does not say what the copy in {line.file}, offset {line.offset}, refers to. Run warcsumproc."
+                f"The manifest has no reference for the copy in {line.file}, offset {line.offset}. Run warcsumproc."
             )
         yield line
 
@@ -221,7 +221,7 @@ def _originals(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
 
 
 def _drop_repeated(connection: sqlite3.Connection, main_lines: int, faults: Faults) -> None:
-    """Keep the first of several lines of one record, and tell where they say different things of it."""
+    """Keep only the first line of each record, and report lines of one record that differ."""
     repeated = connection.execute(
         "SELECT f.name, l.offset, count(DISTINCT l.digest || l.extension || ' ' || l.copy) FROM line l"
         " JOIN file f ON f.id = l.file WHERE l.id <= ? GROUP BY l.file, l.offset HAVING count(*) > 1",
@@ -231,14 +231,14 @@ def _drop_repeated(connection: sqlite3.Connection, main_lines: int, faults: Faul
         if versions > 1:
             faults.add(
                 f"{file_name(name)}, offset {offset}",
-                "the manifests have several lines of this record that differ",
+                "the manifests have several different lines for this record",
             )
     connection.execute(
         "DELETE FROM line WHERE EXISTS (SELECT 1 FROM line o WHERE o.file = line.file AND o.offset = line.offset AND o.id < line.id)"
     )
 
 
-def _tell_orphans(connection: sqlite3.Connection, main_lines: int, faults: Faults) -> None:
+def _report_missing_originals(connection: sqlite3.Connection, main_lines: int, faults: Faults) -> None:
     rows = connection.execute(
         "SELECT f.name, l.offset FROM line l JOIN file f ON f.id = l.file WHERE l.copy > 1 AND l.original IS NULL"
         " AND l.id <= ? ORDER BY l.id",
@@ -247,7 +247,7 @@ def _tell_orphans(connection: sqlite3.Connection, main_lines: int, faults: Fault
     for name, offset in rows:
         faults.add(
             f"{file_name(name)}, offset {offset}",
-            "the original of this copy is in none of the manifests. Name the manifest that has it with --originals",
+            "the original of this copy is in none of the manifests. Name the manifest that lists it with --originals",
         )
 
 

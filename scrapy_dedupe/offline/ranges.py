@@ -1,8 +1,8 @@
-"""The bytes of one record of a remote file: they alone are fetched, once, and are read as often as one likes.
+"""The bytes of one record of a remote file. Only these are fetched, once, and can be read repeatedly.
 
-A range of up to 4 MiB is held in memory; a longer one goes into a temporary file that is removed with the object. Over
-HTTP it is one request on a connection that is kept, and the answer has to be that range: status 206, from that byte
-on. Other protocols of fsspec are asked for pieces of 4 MiB.
+A range of up to 4 MiB is held in memory; a longer one is written to a temporary file that is removed with the object.
+HTTP needs one request on a persistent connection, and the response must be this range: status 206, from its first
+byte. For other protocols of fsspec, pieces of 4 MiB are requested.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-")
 
 
 class FileRange:
-    """A part of a remote file, in the place that it has there: offsets are those of the whole file.
+    """A part of a remote file, at its original position: offsets are those of the whole file.
 
-    What tells the format of a file are its first bytes, which are not fetched. The record's own first bytes are
-    read in their place: in a file of gzip members each one begins as the first does, in a plain file each record.
+    Readers detect the format of a file by its first bytes, which are not fetched. They get the first bytes of the record
+    instead: all gzip members begin alike, and so do all records of a plain file.
     """
 
     def __init__(self, file: RemoteFile | StoredMember, offset: int, length: int) -> None:
@@ -54,11 +54,11 @@ class FileRange:
 
     @property
     def suffixes(self) -> list[str]:
-        """As of a path."""
+        """As `pathlib.Path.suffixes`."""
         return list(self._file.suffixes)
 
     def open(self, mode: Literal["rb"], /) -> io.BufferedReader:
-        """Return a seekable reader that ends where the range does."""
+        """Return a seekable reader that ends at the end of the range."""
         return io.BufferedReader(_Placed(self._store.open(), self._offset))
 
     def __str__(self) -> str:
@@ -66,15 +66,15 @@ class FileRange:
 
 
 def is_remote(file: ReadableFile) -> TypeGuard[RemoteFile | StoredMember]:
-    """Whether a file is elsewhere, by itself or stored as it is in a WACZ, so that a part of it can be fetched."""
-    # A compressed member is unpacked whole.
+    """Whether a part of a file can be fetched: it is remote itself, or stored uncompressed in a remote WACZ."""
+    # A compressed member can only be unpacked as a whole.
     return isinstance(file, RemoteFile) or (
         type(file) is StoredMember and isinstance(file.container, RemoteFile)
     )
 
 
 def placed(file: RemoteFile | StoredMember) -> tuple[RemoteFile, int]:
-    """The remote file that holds a file, and where in it that begins."""
+    """The remote file that contains a file, and the offset of the file in it."""
     if isinstance(file, RemoteFile):
         return file, 0
     assert isinstance(file.container, RemoteFile)
@@ -82,9 +82,9 @@ def placed(file: RemoteFile | StoredMember) -> tuple[RemoteFile, int]:
 
 
 def fetch(file: RemoteFile, start: int, end: int, target: _Target) -> None:
-    """Write the bytes from *start* to *end* of a remote file to *target*, fewer if the file ends before.
+    """Write the bytes from *start* to *end* of a remote file to *target*, fewer if the file ends earlier.
 
-    Raises ArchiveError if they cannot be had, SettingError without the driver of the protocol; OSError of the target.
+    Raises ArchiveError if they cannot be fetched, SettingError without the driver of the protocol, OSError of *target*.
     """
     try:
         from fsspec.core import url_to_fs
@@ -93,19 +93,19 @@ def fetch(file: RemoteFile, start: int, end: int, target: _Target) -> None:
     except ImportError as error:
         raise SettingError(
             f"{shown(file.url)} cannot be read without a package: {error}. Run"
-            ' pip install "scrapy-dedupe[storage]", and install the driver of the protocol.'
+            ' pip install "scrapy-dedupe[storage]", and install the driver for the protocol.'
         ) from error
     except Exception as error:
         if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
             raise SettingError(
-                f"{shown(file.url)} cannot be read: fsspec knows no protocol {file.url.partition('://')[0]}."
+                f"{shown(file.url)} cannot be read: fsspec does not support the protocol {file.url.partition('://')[0]}."
             ) from error
         raise file.unreadable(error) from error
     pieces = _http_pieces if file.url.lower().startswith(("http://", "https://")) else _driver_pieces
     fetched = pieces(system, path, start, end)
     missing = end - start
     while True:
-        # What the driver raises is not to be mixed up with what the target raises: a full disk is no fault of a file.
+        # Only errors of the driver are errors of the file; errors of the target, such as a full disk, are not.
         try:
             piece = next(fetched, b"")
         except Exception as error:
@@ -115,7 +115,9 @@ def fetch(file: RemoteFile, start: int, end: int, target: _Target) -> None:
         target.write(piece[:missing])
         missing -= len(piece)
         if missing < 0:
-            raise DamagedInput(f"{shown(file.url)}, offset {start}: more bytes came than were asked for.")
+            raise DamagedInput(
+                f"{shown(file.url)}, offset {start}: the server sent more bytes than requested."
+            )
 
 
 def _driver_pieces(system: Any, path: str, start: int, end: int) -> Iterator[bytes]:
@@ -142,7 +144,7 @@ def _http_pieces(system: Any, path: str, start: int, end: int) -> Iterator[bytes
 
     response = sync(system.loop, begin)
     try:
-        if response.status == 416:  # the file ends before
+        if response.status == 416:  # the file ends before *start*
             return
         if response.status == 404:
             raise FileNotFoundError(path)
@@ -157,7 +159,7 @@ def _http_pieces(system: Any, path: str, start: int, end: int) -> Iterator[bytes
 
 
 def _end(loop: Any, response: Any) -> None:
-    """Give the connection back if everything was read, else close it."""
+    """Release the connection if the response was read completely, else close it."""
 
     async def end() -> None:
         if response.content.at_eof():
@@ -205,7 +207,7 @@ class _TemporaryFile:
 
 
 class _Placed(io.RawIOBase):
-    """The bytes of *part* from *offset* on, and once more the first few of them at the beginning."""
+    """The bytes of *part* from *offset* on; the first `_START_BYTES` of them are also at position 0."""
 
     def __init__(self, part: io.BufferedIOBase, offset: int) -> None:
         self._part = part

@@ -1,7 +1,7 @@
-"""Two records that are one, before and after: what happened to it, and whether that is allowed.
+"""Compare a record before and after a change, and check whether the change is allowed.
 
-What can be told from the two records is told here; where references lead is noted for later (`evidence`), since only
-all files together know.
+This module checks what the two records show. The targets of references are recorded for a later check (`evidence`),
+which needs all files.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
 
 _PAYLOAD_TYPES = ("response", "resource")
-# What may stand in a URI as it is.
+# Characters that a URI may contain unescaped.
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"<>')
 
 
 class ChangeReader:
-    """Reads pairs of records whose stored bytes differ, tells faults, and notes evidence and counts."""
+    """Compares pairs of records whose stored bytes differ, and records differences, evidence and counts."""
 
     def __init__(self, writer: EvidenceWriter, findings: Findings, counts: dict[str, int]) -> None:
         self._writer = writer
@@ -57,18 +57,18 @@ class ChangeReader:
         self._counts = counts
 
     def open(self, before: BufferedReader, after: BufferedReader) -> None:
-        """Read the heads of records from these files from now on."""
+        """Set the files from which the heads of records are read."""
         self._raw_before, self._raw_after = before, after
         self._is_gzip = is_gzip_at(before, 0)
         self._is_like_before = self._is_gzip == is_gzip_at(after, 0)
 
     def read(self, before: StoredRecord, after: StoredRecord, sha: bytes | None) -> bool:
-        """Compare a pair; *sha* is the SHA-256 of the payload after, where there is one.
+        """Compare a pair; *sha* is the SHA-256 of the payload after, if known.
 
-        False if it is none of the allowed changes, and its evidence is not noted.
+        Return False if the change is not an allowed one; then no evidence is recorded.
         """
         if before.format == "arc" or after.format == "arc":
-            self._tell("changed", before, after, ["a record of an ARC file changed"])
+            self._report("changed", before, after, ["a record of an ARC file changed"])
             return False
         types = (before.type, after.type)
         if types == ("response", "revisit"):
@@ -78,56 +78,56 @@ class ChangeReader:
         elif before.type == after.type:
             return self._read_same_type(before, after, sha)
         else:
-            self._tell("changed", before, after, [f"the {before.type} record became a {after.type} record"])
+            self._report("changed", before, after, [f"the {before.type} record became a {after.type} record"])
             return False
         return True
 
     def read_conversion(self, before: StoredRecord, after: StoredRecord) -> bool:
-        """Compare a record of an ARC file with the one that was made of it, which may have become a revisit since.
+        """Compare a record of an ARC file with its converted record, which may have become a revisit since.
 
-        False if it did not, and its evidence is not noted.
+        Return False if it has not; then no evidence is recorded.
         """
         types = (before.type, after.type)
         is_revisit = types == ("response", "revisit")
-        # What has no status line is no response in a WARC file.
+        # A capture without a status line is converted to a resource.
         is_resource = types == ("response", "resource") and before.http_status is None
         faults = []
         if before.type != after.type and not (is_revisit or is_resource):
             faults.append(f"the {before.type} record became a {after.type} record")
         if not _is_same_uri(before.target_uri, after.target_uri):
-            faults.append(f"the URI is {after.target_uri!r}, it was {before.target_uri!r}")
+            faults.append(f"the URI is {after.target_uri!r}, but was {before.target_uri!r}")
         if not _same_date(before.date, after.date):
-            faults.append(f"the date is {after.date!r}, it was {before.date!r}")
+            faults.append(f"the date is {after.date!r}, but was {before.date!r}")
         if is_revisit:
-            self._tell("converted", before, after, faults)
+            self._report("converted", before, after, faults)
             self._read_converted_arc(before, after)
             return True
         if is_resource:
             if not _is_same_block(before, after):
-                faults.append("the payload is another one")
+                faults.append("the payload differs")
         else:
             if _http_head(before) != _http_head(after):
-                faults.append("the HTTP head is another one")
+                faults.append("the HTTP head differs")
             if payload_digest(before) != payload_digest(after):
-                faults.append("the payload is another one")
-        self._tell("changed", before, after, faults)
+                faults.append("the payload differs")
+        self._report("changed", before, after, faults)
         self._count("from_arc")
         return False
 
     def _read_converted_arc(self, capture: StoredRecord, revisit: StoredRecord) -> None:
-        """Compare a capture of an ARC file with a revisit. The response that was between them, the revisit tells."""
+        """Compare a capture of an ARC file with a revisit. The response between them is derived from the revisit."""
         self._count("converted")
         new = head_of(revisit, self._raw_after)
         old = former_response(new)
         faults = self._conversion_faults(capture, revisit, old, new)
-        told = old.value(BLOCK_DIGEST)
-        if told and not _has_digest(told, open_block(capture.path, capture.frame)):
-            faults.append("Former-WARC-Block-Digest is not that of the block in the ARC file")
-        told = old.value(PAYLOAD_DIGEST)
-        if told and not _has_digest(told, payload_pieces(capture)):
-            faults.append("the digest that it had is not that of the payload in the ARC file")
-        self._tell("converted", capture, revisit, faults)
-        self._tell_form("converted", capture, revisit, new)
+        former = old.value(BLOCK_DIGEST)
+        if former and not _has_digest(former, open_block(capture.path, capture.frame)):
+            faults.append("Former-WARC-Block-Digest does not match the block in the ARC file")
+        former = old.value(PAYLOAD_DIGEST)
+        if former and not _has_digest(former, payload_pieces(capture)):
+            faults.append("its former payload digest does not match the payload in the ARC file")
+        self._report("converted", capture, revisit, faults)
+        self._report_form("converted", capture, revisit, new)
         payload = bytes.fromhex(payload_digest(capture).hex)
         self._writer.add_capture(capture, payload, BEFORE)
         self._writer.add_revisit(CONVERTED, capture, revisit, sha=payload)
@@ -138,8 +138,8 @@ class ChangeReader:
         self._count("converted")
         old, new = self._heads(response, revisit)
         faults = self._conversion_faults(response, revisit, old, new)
-        self._tell("converted", response, revisit, faults)
-        self._tell_form("converted", response, revisit, new)
+        self._report("converted", response, revisit, faults)
+        self._report_form("converted", response, revisit, new)
         payload = bytes.fromhex(payload_digest(response).hex)
         self._writer.add_capture(response, payload, BEFORE)
         self._writer.add_revisit(CONVERTED, response, revisit, sha=payload)
@@ -150,17 +150,19 @@ class ChangeReader:
         self._count("restored")
         old, new = self._heads(revisit, response)
         if FORMER_ID in old.names():
-            # What was done to it once must have been allowed, seen from the response that it is again.
+            # Compared with the restored response, the earlier conversion must have been an allowed one.
             was = _with_former_digest(response, old, new)
             if response.http is not None and response.http.is_chunked:
-                told = [text for name, text in old.former() if name == PAYLOAD_DIGEST]
-                was = _with_digest_of_chunks(response, told[0] if told else old.value(PAYLOAD_DIGEST), was)
+                former = [text for name, text in old.former() if name == PAYLOAD_DIGEST]
+                was = _with_digest_of_chunks(
+                    response, former[0] if former else old.value(PAYLOAD_DIGEST), was
+                )
             faults = self._conversion_faults(response, revisit, was, old)
         else:
             was = _with_digest_of_chunks(response, old.value(PAYLOAD_DIGEST), new)
             faults = _foreign_restoration_faults(revisit, response, old, was)
-        self._tell("restored", revisit, response, faults)
-        self._tell_form("restored", revisit, response, new)
+        self._report("restored", revisit, response, faults)
+        self._report_form("restored", revisit, response, new)
         payload = sha or bytes.fromhex(payload_digest(response).hex)
         self._writer.add_capture(response, payload, AFTER)
         self._writer.add_revisit(UNDONE, revisit, response, sha=payload)
@@ -169,15 +171,15 @@ class ChangeReader:
 
     @staticmethod
     def _conversion_faults(response: StoredRecord, revisit: StoredRecord, old: Head, new: Head) -> list[str]:
-        # Nothing but an HTTP head is allowed there, and no such head is too long to be held.
+        # Only an HTTP head is allowed in this block, and an HTTP head always fits into the kept bytes.
         block = revisit.frame.kept
         faults = conversion_faults(old, new, block)
         if response.http is None:
             faults.append("the response has no HTTP head")
         elif response.frame.kept[: response.http.length] != block or revisit.frame.block_length != len(block):
-            faults.append("the HTTP head is another one")
+            faults.append("the HTTP head differs")
         if not is_whole(response):
-            faults.append("the response was cut or is a part, so that no other record may stand for it")
+            faults.append("the response was truncated or partial, so no other record may replace it")
         return faults
 
     def _read_same_type(self, before: StoredRecord, after: StoredRecord, sha: bytes | None) -> bool:
@@ -186,19 +188,19 @@ class ChangeReader:
         if has_same_block and old == new:
             self._count("unchanged")
             if self._raw_head(before, self._raw_before) != self._raw_head(after, self._raw_after):
-                self._tell_form("changed", before, after, new)
+                self._report_form("changed", before, after, new)
             self._note_unchanged(before, after, old, new, sha)
             return True
         if has_same_block:
             self._read_repointed(before, after, old, new, sha)
             return True
         faults = self._rechunked_faults(before, after, old, new)
-        self._tell("changed", before, after, faults)
+        self._report("changed", before, after, faults)
         if faults:
             return False
         self._count("rechunked")
-        self._tell_form("changed", before, after, new)
-        # The same payload, but only one of both is in chunks.
+        self._report_form("changed", before, after, new)
+        # The payload is the same, but only one of the records stores it in chunks.
         payload = sha or bytes.fromhex(payload_digest(after).hex)
         self._writer.add_capture(before, payload, BEFORE)
         self._writer.add_capture(after, payload, AFTER)
@@ -212,8 +214,8 @@ class ChangeReader:
         is_back = is_undone(old, new)
         first, second = (new, old) if is_back else (old, new)
         faults = reference_faults(first, second, is_revisit=before.type == "revisit")
-        self._tell("changed", before, after, faults)
-        self._tell_form("changed", before, after, new)
+        self._report("changed", before, after, faults)
+        self._report_form("changed", before, after, new)
         if before.type == "revisit":
             self._writer.add_revisit(UNDONE if is_back else REPOINTED, before, after)
         elif before.type in _PAYLOAD_TYPES:
@@ -234,17 +236,17 @@ class ChangeReader:
         self._add_links(before, after, old, new)
 
     def _note_payload(self, after: StoredRecord, sha: bytes | None) -> None:
-        # Its id, URI, date and payload are the same on both sides; that was compared.
+        # Id, URI, date and payload have been compared and are the same on both sides.
         self._writer.add_capture(after, sha or bytes.fromhex(payload_digest(after).hex), BOTH)
 
     def _rechunked_faults(self, before: StoredRecord, after: StoredRecord, old: Head, new: Head) -> list[str]:
         if before.type != "response" or before.http is None or not before.http.is_chunked:
-            return ["the block is another one"]
+            return ["the block differs"]
         faults = []
         if _http_head(before) != _http_head(after):
-            faults.append("the HTTP head is another one")
+            faults.append("the HTTP head differs")
         if payload_digest(before) != payload_digest(after):
-            faults.append("the payload is another one")
+            faults.append("the payload differs")
         form = new.value(BLOCK_DIGEST)
         right = None
         if form is not None:
@@ -252,8 +254,8 @@ class ChangeReader:
         was = _with_digest_of_chunks(after, old.value(PAYLOAD_DIGEST), new)
         return faults + rechunked_faults(old, was, right)
 
-    def _tell_form(self, kind: str, before: StoredRecord, after: StoredRecord, head: Head) -> None:
-        """Tell what is wrong with how a record was written anew, whatever it says."""
+    def _report_form(self, kind: str, before: StoredRecord, after: StoredRecord, head: Head) -> None:
+        """Report problems in the form of a rewritten record, independent of its values."""
         faults = form_faults(self._raw_head(after, self._raw_after), head)
         faults += end_faults(after, self._raw_after)
         is_gzip = is_gzip_at(self._raw_after, after.offset)
@@ -261,8 +263,8 @@ class ChangeReader:
             self._is_gzip,
             is_gzip_at(self._raw_before, before.offset),
         ):
-            faults.append("it is compressed, and was not" if is_gzip else "it is not compressed any more")
-        self._tell(kind, before, after, faults)
+            faults.append("it is compressed, but was not" if is_gzip else "it is no longer compressed")
+        self._report(kind, before, after, faults)
 
     @staticmethod
     def _raw_head(record: StoredRecord, file: BufferedReader) -> bytes:
@@ -280,7 +282,7 @@ class ChangeReader:
                 self._writer.add_link("WARC-Refers-To", was_named, named, before.offset, after.offset)
             self._writer.add_place(before, after)
 
-    def _tell(self, kind: str, before: StoredRecord, after: StoredRecord, faults: list[str]) -> None:
+    def _report(self, kind: str, before: StoredRecord, after: StoredRecord, faults: list[str]) -> None:
         was, now = (f"{record.path}, offset {record.offset}" for record in (before, after))
         for fault in faults:
             self._findings.add(kind, was, now, fault)
@@ -290,9 +292,9 @@ class ChangeReader:
 
 
 def _with_former_digest(response: StoredRecord, old: Head, new: Head) -> Head:
-    """The head of a response that came back without its chunks, with the block digest that it had with them.
+    """The head of a response that was restored without its chunks, with the block digest that it had with them.
 
-    The one that it has must be that of the block as it is now.
+    Its present block digest must match its present block, otherwise the head is returned unchanged.
     """
     value = new.value(BLOCK_DIGEST)
     former = next((text for name, text in old.former() if name == BLOCK_DIGEST), None)
@@ -303,9 +305,10 @@ def _with_former_digest(response: StoredRecord, old: Head, new: Head) -> Head:
 
 
 def _with_digest_of_chunks(response: StoredRecord, former: bytes | None, new: Head) -> Head:
-    """The head of a response that lost its chunks, or got a payload that had some, with its former payload digest.
+    """The head of a response whose chunks were removed or whose payload had chunks, with its former payload digest.
 
-    The one that it has must be that of its payload, in the algorithm and form of the former one.
+    Its present payload digest must match its payload, in the algorithm and notation of the former one; otherwise the
+    head is returned unchanged.
     """
     value = new.value(PAYLOAD_DIGEST)
     if value is None or former in (None, value) or new.names().count(PAYLOAD_DIGEST) > 1:
@@ -317,32 +320,30 @@ def _with_digest_of_chunks(response: StoredRecord, former: bytes | None, new: He
 def _foreign_restoration_faults(
     revisit: StoredRecord, response: StoredRecord, old: Head, new: Head
 ) -> list[str]:
-    """What is wrong with a response that was made from a revisit of another program and its original."""
+    """Problems of a response that was restored from a revisit of another program and its original."""
     value, right = new.value(BLOCK_DIGEST), None
     if value is not None:
         right = digest_like(value.decode("latin-1"), open_block(response.path, response.frame))
     faults = foreign_restoration_faults(old, new, right)
     old_head, new_head = _http_head(revisit), _http_head(response)
     if not old_head:
-        faults.append(
-            "the revisit had no HTTP head, so that nothing tells which one the response has to have"
-        )
+        faults.append("the revisit had no HTTP head, so the HTTP head of the response cannot be verified")
     elif not new_head.startswith(old_head) or new_head[len(old_head) :].strip(b"\r\n"):
-        faults.append("the HTTP head is another one")
+        faults.append("the HTTP head differs")
     return faults
 
 
 def _has_digest(text: bytes, data: Iterable[bytes]) -> bool:
-    """Whether a digest is that of *data*, as far as its algorithm is known."""
+    """Whether a digest matches *data*; true for an unknown algorithm."""
     value = text.decode("latin-1")
     return digest_like(value, data) in (None, value)
 
 
 def _is_same_uri(arc: str | None, warc: str | None) -> bool:
-    """Whether a URI is that of an ARC file, as it is or percent-encoded where it has bytes that no URI can have."""
+    """Whether a URI is the URI of an ARC record, unchanged or with bytes percent-encoded that a URI must not contain."""
     if arc == warc or arc is None:
         return arc == warc
-    # A line that is not UTF-8 is read as Latin-1, and which of both it was, the text does not tell.
+    # A line that is not UTF-8 was decoded as Latin-1. The text does not show which encoding was used, so try both.
     encoded = [arc.encode("utf-8", "surrogateescape"), arc.encode("latin-1", "replace")]
     return warc in [quote_from_bytes(data, safe=_SAFE) for data in encoded]
 

@@ -1,8 +1,8 @@
-"""A file of records in the making: under a temporary name until it is whole and on disk.
+"""Write a file of records under a temporary name, until it is complete and synced to disk.
 
-Stretches of another file are copied as they are; records are written from a head and the pieces of a block, each a
-gzip member of its own or plain. Memory does not grow with the block: up to 8 MiB it is compressed in one go, beyond
-that piece by piece.
+Ranges of another file are copied unchanged. Records are written from a head and the pieces of a block, each as a gzip
+member or uncompressed. Memory does not grow with the block: up to 8 MiB it is compressed at once, a larger block piece by
+piece.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _GZIP_FORMAT: Final = 31
 
 
 class RecordFile:
-    """Writes *path*; a context manager. The file is there after `finish`, and nothing of it otherwise.
+    """Context manager that writes *path*. The file exists only after `finish`.
 
-    Whatever the system refuses, a full disk for one, becomes an ArchiveError.
+    System errors, such as a full disk, are raised as ArchiveError.
     """
 
     def __init__(self, path: Path, *, gzip: bool) -> None:
@@ -41,28 +41,28 @@ class RecordFile:
         self.size = 0
         self._gzip = gzip
         self._part = part_path(path)
-        with self._telling():
+        with self._as_archive_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._part.open("wb")
 
     def copy(self, source: BufferedReader, begin: int, end: int | None) -> None:
-        """Copy the bytes of *source* from *begin* to *end*, or to its end, as they are."""
+        """Copy the bytes of *source* from *begin* to *end* (None: to its end) unchanged."""
         source.seek(begin)
         missing = end - begin if end is not None else None
         while missing is None or missing > 0:
             data = source.read(_PIECE if missing is None else min(_PIECE, missing))
             if not data:
                 if missing is not None:
-                    raise ArchiveError(f"{source.name} has become shorter while it was read. Begin again.")
+                    raise ArchiveError(f"{source.name} became shorter while it was read. Start again.")
                 return
             if missing is not None:
                 missing -= len(data)
             self._write(data)
 
     def write(self, head: bytes, block: Iterable[bytes], block_length: int) -> None:
-        """Write a record: its head with the blank line, and its block of so many bytes.
+        """Write a record: its head including the blank line, and its block of *block_length* bytes.
 
-        Raises ArchiveError if the block has another length: then what it is read from has changed meanwhile.
+        Raises ArchiveError if the block has another length: then the file that it is read from has changed.
         """
         pieces = self._whole(head, block, block_length)
         if not self._gzip:
@@ -77,14 +77,14 @@ class RecordFile:
             self._write(stream.flush())
 
     def finish(self, check: Callable[[Path], None] | None = None) -> None:
-        """Sync the file, let *check* see it, and give it its name; a file that has this name already is replaced."""
-        with self._telling():
+        """Sync the file, call *check* with its temporary path, and rename it; an existing file is replaced."""
+        with self._as_archive_errors():
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
         if check is not None:
             check(self._part)
-        with self._telling():
+        with self._as_archive_errors():
             self._part.replace(self.path)
             sync_folder(self.path.parent)
 
@@ -104,23 +104,23 @@ class RecordFile:
         length = 0
         for piece in block:
             length += len(piece)
-            # A block that has grown is not to be held first.
+            # Stop here, so that a block that has grown is not held in memory.
             if length > block_length:
                 break
             yield piece
         if length != block_length:
             raise ArchiveError(
-                f"{self.path} cannot be written: a file that it is made from has changed while it was read. Begin again."
+                f"{self.path} cannot be written: a source file changed while it was read. Start again."
             )
         yield _RECORD_END
 
     def _write(self, data: bytes) -> None:
-        with self._telling():
+        with self._as_archive_errors():
             self._file.write(data)
         self.size += len(data)
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _as_archive_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -131,12 +131,12 @@ class RecordFile:
 
 
 def part_path(path: Path) -> Path:
-    """Where a file is written until it is whole. No reader takes it for an archive."""
+    """The temporary path of a file until it is complete. Readers do not accept its name as an archive."""
     return path.with_name(f".{path.name.removeprefix('.')}.part")
 
 
 def remove_parts(paths: Iterable[Path]) -> None:
-    """Remove what processes that were ended at once have left of these files."""
+    """Remove the temporary files of these paths, which killed processes may have left."""
     for path in paths:
         with contextlib.suppress(OSError):
             part_path(path).unlink(missing_ok=True)

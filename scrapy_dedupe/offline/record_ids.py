@@ -1,4 +1,4 @@
-"""Record ids: how heads write them, and the id of the revisit that replaces a record."""
+"""Record ids: their form in heads, and the id of the revisit that replaces a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAMESPACE: Final = uuid.UUID("5d8a3a4e-6f0b-4b57-9a53-0c7d41b2f6ce")
 
 
 def revisit_id(old_id: bytes) -> bytes:
-    """The id of the revisit that takes the place of a record: UUID version 5 (RFC 9562, section 5.5) of its id.
+    """The id of the revisit that replaces a record: UUID version 5 (RFC 9562, section 5.5) of the record's id.
 
     >>> revisit_id(b"<urn:uuid:0b8b1c1e-4f4e-4b3c-9d6a-3f1a2b3c4d5e>")
     b'<urn:uuid:a40a39f4-df9d-54e8-a5db-09b1e1a247b8>'
@@ -20,7 +20,7 @@ def revisit_id(old_id: bytes) -> bytes:
 
 
 def bare(value: bytes) -> bytes:
-    """An id or URI without the white space that a reader strips, and without the angle brackets around it."""
+    """An id or URI without surrounding angle brackets, and without the white space that a reader strips."""
     value = value.strip()
     if not value.isascii():
         value = _stripped(value)
@@ -28,7 +28,7 @@ def bare(value: bytes) -> bytes:
 
 
 def _stripped(value: bytes) -> bytes:
-    """A value without Unicode white space at its ends, decoded as readers do."""
+    """A value without surrounding Unicode white space, decoded as readers do."""
     try:
         return value.decode("utf-8").strip().encode("utf-8")
     except UnicodeDecodeError:

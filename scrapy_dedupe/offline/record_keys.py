@@ -1,4 +1,4 @@
-"""What tells that records of two files belong together, and the keys of those that come next in a file."""
+"""Keys that identify the same record in two files, and the keys of the next records of a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AHEAD = 256
 
 
 class RecordKey(NamedTuple):
-    """What tells records of two files that they belong together."""
+    """Identifies the same record in two files."""
 
     type: str
     id: str | None
@@ -30,20 +30,20 @@ class RecordKey(NamedTuple):
     offset: int
 
     def is_of(self, other: RecordKey) -> bool:
-        """Whether these are one record, by the id that it has or had."""
+        """Whether both are the same record, by its present or former id."""
         if self.id is None or other.id is None:
             return self[:2] == other[:2] and self[3:5] == other[3:5]
         return self.id == other.id or self.former_id == other.id or self.id == other.former_id
 
     def looks_like(self, other: RecordKey) -> bool:
-        """Whether these could be one record whose id is wrong."""
+        """Whether both could be the same record with a wrong id."""
         return self.uri is not None and self[3:5] == other[3:5] and (
             self.type == other.type or {self.type, other.type} == {"response", "revisit"}
         )  # fmt: skip
 
 
 class KeysAhead:
-    """The keys of the next records of a file. Those that were read for one place are kept for the next."""
+    """The keys of the next records of a file. Keys that were read for one offset are kept for the next call."""
 
     def __init__(self, file: ReadableFile) -> None:
         self._file = file
@@ -51,7 +51,7 @@ class KeysAhead:
         self._end = 0
 
     def at(self, offset: int) -> Iterable[RecordKey]:
-        """The keys from the record at an offset on, 256 at most, up to the next place that is no record."""
+        """The keys of the records from *offset*, at most 256, up to the next place that is not a record."""
         while self._keys and self._keys[0].offset < offset:
             self._keys.popleft()
         if not self._keys or self._keys[0].offset != offset:
@@ -64,9 +64,9 @@ class KeysAhead:
 
 
 class RecordsInOrder:
-    """The records at places of a file, for those who go through it and pass over most of it, or little.
+    """Reads records at increasing offsets of a file.
 
-    Where a place is the end of the record before, reading goes on; anywhere else the file is opened again.
+    If an offset is the end of the previous record, reading continues there; otherwise the file is opened again.
     """
 
     def __init__(self, file: ReadableFile) -> None:
@@ -75,7 +75,7 @@ class RecordsInOrder:
         self._following = -1
 
     def at(self, offset: int) -> StoredRecord | None:
-        """As `record_at`."""
+        """See `record_at`."""
         if offset != self._following:
             self._frames = frames(
                 self._file, kept_bytes=KEPT_BYTES, on_damage=lambda damage: None, start=offset
@@ -95,7 +95,7 @@ def key_of(record: StoredRecord) -> RecordKey:
 
 
 def record_at(file: ReadableFile, offset: int) -> StoredRecord | None:
-    """The record that begins at an offset; None if none does, or if it shares a gzip member with others."""
+    """The record that begins at *offset*; None if there is none, or if it shares a gzip member with others."""
     try:
         record = read_record(file, offset)
     except DamagedInput:

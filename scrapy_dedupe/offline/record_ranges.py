@@ -1,10 +1,9 @@
-"""A file cut into stretches: one for each record that a manifest lists, for each other record, and for what is none.
+"""Split a file into ranges: one for each listed record, each other record, and the bytes between records.
 
-The stretches cover every byte of the file, in order and once. Of a listed record the head is read if it is wanted, and
-its length is believed; any other record is read to find its end. Most of those are small members as the standard wants
-them, and are read in one go; whatever is unusual goes through `framing`, which knows what is forgiven and what is
-damage. A member that holds several records is one stretch; before it each of its records comes with length 0, to be
-looked at.
+The ranges cover every byte of the file once, in order. For a listed record, the head is read if requested, and the length
+of the manifest is trusted. Any other record is read to find its end. Most of them are small members in the standard form
+and are read at once; `framing` handles all others, and decides which deviations are accepted and which are damage. A
+member of several records is one range; before it, each of its records is yielded with length 0, for inspection only.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _LENGTH: Final = re.compile(rb"\r\nContent-Length:[ \t]*(\d{1,18})[ \t]*\r\n", r
 _HEAD_END: Final = b"\r\n\r\n"
 _FIRST_BYTES: Final = 4_096
 _MORE_BYTES: Final = 1 << 18
-_QUICK_BYTES: Final = 1 << 20  # decompressed; what is larger is read in pieces
+_QUICK_BYTES: Final = 1 << 20  # decompressed; larger records are read in pieces
 _KEPT_BYTES: Final = 1 << 16
 START_BYTES: Final = 4_096
 
 
 class ListedRecord(Protocol):
-    """What a manifest says of the place of a record."""
+    """The place of a record in a manifest."""
 
     @property
     def offset(self) -> int: ...
@@ -49,10 +48,10 @@ L = TypeVar("L", bound=ListedRecord)
 
 
 class Stretch(NamedTuple):
-    """Some bytes of a file. ``head`` is the WARC head of a record with its blank line, as far as it was read.
+    """A range of bytes of a file. ``head`` is the WARC head of a record with its blank line, as far as it was read.
 
-    ``start`` is the beginning of its block, and the whole block and no more if ``has_block``. ``is_exact``
-    says that ``head`` has the bytes of the file.
+    ``start`` is the beginning of its block; with ``has_block`` it is exactly the whole block. ``is_exact`` means that
+    ``head`` has the same bytes as the file.
     """
 
     offset: int
@@ -71,9 +70,9 @@ def stretches(
     wants_head: Callable[[L], bool],
     on_damage: Callable[[int, str], None],
 ) -> Iterator[Stretch]:
-    """Yield the stretches of *file*; *listed* come in the order of their offsets.
+    """Yield the ranges of *file*; *listed* must be ordered by offset.
 
-    *on_damage* is called with the offset of each place that is damaged or not as the manifest says, and why. Raises
+    *on_damage* is called with the offset and reason of each place that is damaged or differs from the manifest. Raises
     OSError if the file cannot be read.
     """
     with file.open("rb") as stream:
@@ -84,7 +83,7 @@ def stretches(
         following = next(listed, None)
         while position < data.size:
             while following is not None and following.offset < position:
-                on_damage(following.offset, "no record begins where the manifest says that one does")
+                on_damage(following.offset, "no record begins at the offset in the manifest")
                 following = next(listed, None)
             if following is not None and following.offset == position:
                 present, following = following, next(listed, None)
@@ -93,7 +92,7 @@ def stretches(
                     yield Stretch(position, present.length, present, *parts, is_exact=True)
                     position += present.length
                     continue
-                on_damage(position, "no record begins where the manifest says that one does")
+                on_damage(position, "no record begins at the offset in the manifest")
             record = kind.record(position)
             if record is not None:
                 yield record
@@ -103,11 +102,11 @@ def stretches(
                 yield stretch
                 position = max(position, stretch.offset + stretch.length)
         if following is not None:
-            on_damage(following.offset, "the file ends before the place that the manifest names")
+            on_damage(following.offset, "the file ends before the offset in the manifest")
 
 
 class _Bytes:
-    """The bytes of a file at any place."""
+    """Random access to the bytes of a file."""
 
     def __init__(self, file: ReadableFile, stream: BufferedReader) -> None:
         self._stream = stream
@@ -122,15 +121,15 @@ class _Bytes:
 
 
 class _GzipMembers:
-    """Records in gzip members of their own."""
+    """Records that are single gzip members."""
 
     def __init__(self, data: _Bytes) -> None:
         self._data = data
 
     def head(self, offset: int) -> tuple[bytes, bytes] | None:
-        """The head of the record that begins here, and what follows as far as it was read; None if none begins.
+        """The head of the record that begins here, and the following bytes that were read; None if none begins.
 
-        An ARC record has a line for a head.
+        The head of an ARC record is one line.
         """
         member = zlib_ng.decompressobj(31)
         try:
@@ -143,7 +142,7 @@ class _GzipMembers:
         return _head(start)
 
     def record(self, offset: int) -> Stretch | None:
-        """The record that begins here, if it is small and as the standard wants it."""
+        """The record that begins here, if it is small and in the standard form."""
         raw = self._data.at(offset, _FIRST_BYTES)
         if not raw.startswith(GZIP_MAGIC):
             return None
@@ -194,8 +193,8 @@ class _Plain:
         end = head_end + size + 4
         if offset + end > data.size:
             return None
-        behind = start[end - 4 : end + 6] if end + 6 <= len(start) else data.at(offset + end - 4, 10)
-        if not behind.startswith(_HEAD_END) or not (len(behind) == 4 or WARC_START.match(behind, 4)):
+        after = start[end - 4 : end + 6] if end + 6 <= len(start) else data.at(offset + end - 4, 10)
+        if not after.startswith(_HEAD_END) or not (len(after) == 4 or WARC_START.match(after, 4)):
             return None
         block = start[head_end : head_end + size]
         if len(block) < size <= _QUICK_BYTES:
@@ -206,7 +205,7 @@ class _Plain:
 
 
 class _Slow:
-    """Whatever is unusual, through `framing`."""
+    """Reads unusual records with `framing`."""
 
     def __init__(self, file: ReadableFile, on_damage: Callable[[int, str], None]) -> None:
         self._file = file
@@ -217,7 +216,7 @@ class _Slow:
         self._position = -1
 
     def from_here(self, position: int, end: int) -> Iterator[Stretch]:
-        """Yield a stretch with bytes from *position*: the next record, or what comes before it. Records of length 0 first."""
+        """Yield records of length 0, then a range at *position*: the next record, or the bytes before it."""
         if self._position != position:
             self._damages.clear()
             self._frames = frames(
@@ -239,16 +238,16 @@ class _Slow:
         if shared is not None:
             self._position = frame.offset if frame is not None else end
             if self._damages:
-                self._position = min(self._position, self._passed_over())
+                self._position = min(self._position, self._report_damage())
             yield Stretch(position, self._position - position)
         elif self._damages:
-            self._position = self._passed_over()
+            self._position = self._report_damage()
             yield Stretch(position, self._position - position)
         elif frame is None:
             self._position = end
             yield Stretch(position, end - position)
         elif frame.offset > position:
-            # The record itself may be a listed one.
+            # End the range here: the record may be a listed one.
             self._position = frame.offset
             yield Stretch(position, frame.offset - position)
         else:
@@ -265,25 +264,25 @@ class _Slow:
     def _is_damaged_before(self, frame: Frame) -> bool:
         return any(damage.offset <= frame.offset for damage in self._damages)
 
-    def _passed_over(self) -> int:
-        """Tell of the damage that was passed; where it ends."""
+    def _report_damage(self) -> int:
+        """Report the damage that `framing` has skipped; return where it ends."""
         end = 0
         for damage in self._damages:
-            self._on_damage(damage.offset, f"{damage.reason} ({damage.length} bytes are copied as they are)")
+            self._on_damage(damage.offset, f"{damage.reason} ({damage.length} bytes are copied unchanged)")
             end = max(end, damage.offset + damage.length)
         self._damages.clear()
         return end
 
 
 def is_gzip_file(file: ReadableFile, start: bytes) -> bool:
-    """Whether a file that begins with *start* (START_BYTES or more) is read as one of gzip members, whatever its name."""
+    """Whether a file is read as gzip members, by *start*, its first START_BYTES or more, and its name."""
     return start.startswith(GZIP_MAGIC[:2]) or (
         ".gz" in file.suffixes and not begins_record(start.partition(b"\n")[0] + b"\n")
     )
 
 
 def _has_bare_line_ends(start: bytes, head_end: int) -> bool:
-    """Whether a line of a head ends in LF alone: then what was taken for its end may be that of the HTTP head."""
+    """Whether a line of a head ends in a bare LF: then its supposed end may be the end of the HTTP head."""
     return start.count(b"\n", 0, head_end) != start.count(b"\r\n", 0, head_end)
 
 
@@ -297,7 +296,7 @@ def _head(start: bytes) -> tuple[bytes, bytes] | None:
 
 
 def exact_head(stretch: Stretch) -> RawHead | None:
-    """The head of a record that has one field a line, as far as it was read; None if it has to be read again."""
+    """The head of a record if it has one field on each line; None if it must be read again."""
     if not stretch.is_exact or not stretch.head.endswith(_HEAD_END):
         return None
     version, *lines = stretch.head[:-4].split(b"\r\n")
@@ -313,7 +312,7 @@ def exact_head(stretch: Stretch) -> RawHead | None:
 
 
 def _frame_head(frame: Frame) -> bytes:
-    """What `mending.MENTION` and a parser need of a head that was read leniently."""
+    """A leniently read head in standard form, for `reference_changes.MENTION` and parsers."""
     if frame.is_arc:
         return b""
     lines = ["WARC/", *(f"{name}: {value}" for name, value in frame.fields), "", ""]

@@ -1,15 +1,15 @@
-"""What the files say of the originals and copies that the manifests list, before anything is decided.
+"""Scan files for the originals and copies that the manifests list, before the plan is made.
 
-Each original that has copies and each copy is read whole: it has to be the record of its line, with the digest of its
-line, since a copy's payload is dropped on that word. What stands between them is looked through for requests with
-another method than GET, and for references that could not be mended later.
+Each copy and each original that has copies is read completely: it must be the record of its line and have the digest of
+its line, since the payload of a copy is dropped. Other records are searched for requests with another method than GET,
+and for references that could not be updated later.
 
-Of the other responses and resources it notes ids, URIs and dates: a reference to one of them need not mean a copy that
-has the same.
+The ids, URIs and dates of other responses and resources are stored too: a reference to one of them may have the same
+values as a copy.
 
-A survey of one file is one SQLite file in the form of `plan.SURVEYED`, with those in table ``unlisted``
-(id_key, file, uri, date_key), the faults in table ``fault`` (place, reason) and their number in table
-``faults``. It has its name when it is complete.
+The scan of one file is one SQLite file with the tables `plan.SURVEYED`, table ``unlisted`` (id_key, file, uri, date_key)
+for the other records, table ``fault`` (place, reason) and table ``faults`` with their number. It gets its name when it
+is complete.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deflate import gzip_compress
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline.manifest import ManifestLine
-from scrapy_dedupe.offline.plan import ALONE, COPY, SURVEYED, PlannedLine, RewritePlan
+from scrapy_dedupe.offline.plan import SINGLE, COPY, SURVEYED, PlannedLine, RewritePlan
 from scrapy_dedupe.offline.planned_lines import file_name, name_bytes
 from scrapy_dedupe.offline.record_ids import bare
 from scrapy_dedupe.offline.record_ranges import START_BYTES, exact_head, is_gzip_file, stretches
@@ -66,18 +66,18 @@ _ID: Final = re.compile(rb"\nWARC-Record-ID:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
 _BATCH: Final = 1_000
 _HEAD_END: Final = (b"\r\n\r\n", b"\n\n")
-# More than what a revisit has beside the heads of its response and the place of its original: four other ids, digests.
+# More than a revisit adds to the heads of its response and the place of its original: four other ids, and digests.
 _ADDED_BYTES: Final = 2_048
-# As incompressible as a real one, for the estimate of a size.
+# For the estimated size; it compresses as badly as a real id.
 _SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask:
-    """A file to survey: its number in the plan below *folder*, its name, and where its survey goes.
+    """A file to scan: its number in the plan in *folder*, its name, and the file for the result.
 
-    If it is not to be written again (``is_output``) and lies elsewhere, only the records that are needed are fetched.
-    For a dry run the sizes of the revisits are estimated all.
+    If a remote file is not rewritten (``is_output``), only the records that are needed are fetched. For a dry run, the
+    sizes of all revisits are estimated.
     """
 
     folder: Path
@@ -109,7 +109,7 @@ class _Row:
 
 
 def survey_file(task: SurveyTask) -> None:
-    """Survey a file. Raises DamagedInput for the first fault unless the work is to go on, ArchiveError, OSError."""
+    """Scan a file. Raises ArchiveError, OSError, and DamagedInput for the first fault unless ``keep_going`` is set."""
     temporary = task.part.with_name(f"{task.part.name}.new")
     with writing(task.part, temporary):
         temporary.unlink(missing_ok=True)
@@ -135,7 +135,7 @@ def survey_file(task: SurveyTask) -> None:
 
 
 def take_faults(part: Path, faults: Faults) -> None:
-    """Add the faults that a survey has found."""
+    """Add the faults of a scan to *faults*."""
     connection = sqlite3.connect(part)
     try:
         number = connection.execute("SELECT number FROM faults").fetchone()[0]
@@ -153,7 +153,7 @@ class _RecordScan:
         self._file = task.places.file(task.name)
         self._is_gzip: bool | None = None
         self._has_members = False
-        self._is_lost = False  # the rest of the file is copied as it is
+        self._is_lost = False  # the rest of the file is copied unchanged
         self._rows: list[tuple[object, ...]] = []
         self._named: list[tuple[int, bytes]] = []
         self._unlisted: list[tuple[bytes | None, int, bytes | None, str | None]] = []
@@ -175,13 +175,13 @@ class _RecordScan:
                 raise ArchiveError(f"{self._file} cannot be read: {error.strerror or error}.") from error
         else:
             for line in lines:
-                if line.role != ALONE:
+                if line.role != SINGLE:
                     self._survey(line)
         self._flush()
-        self._tell_unread()
+        self._add_unread()
         for column in ("reason", "unfit"):
             execute(
-                f"UPDATE surveyed SET {column} = 'method' WHERE {column} IS NULL AND ("  # noqa: S608 - names of ours
+                f"UPDATE surveyed SET {column} = 'method' WHERE {column} IS NULL AND ("  # noqa: S608 - constant names
                 " id_key IN (SELECT id_key FROM not_get)"
                 " OR line IN (SELECT line FROM named_by WHERE id_key IN (SELECT id_key FROM not_get)))"
             )
@@ -195,7 +195,7 @@ class _RecordScan:
 
     def _look_at(self, stretch: Stretch) -> None:
         head, listed, record = stretch.head, stretch.listed, None
-        if isinstance(listed, PlannedLine) and listed.role != ALONE and not self._is_lost:
+        if isinstance(listed, PlannedLine) and listed.role != SINGLE and not self._is_lost:
             record = self._survey(listed, exact_head(stretch))
         elif listed is not None or _CAPTURE.search(head):
             self._note_unlisted(head)
@@ -207,10 +207,10 @@ class _RecordScan:
             self._note("INSERT OR IGNORE INTO not_get VALUES (?)", _NAMES.findall(head) + _ID.findall(head))
 
     def _pin(self, stretch: Stretch, record: StoredRecord | None) -> None:
-        """Let what a record names stay, if that record is copied as it is whatever becomes of the others.
+        """If a record cannot be changed, keep the records that it refers to unchanged.
 
-        It may share a member, lie behind damage, be written in another way than ours, or have former values that are
-        not ours.
+        It may share a member, follow damage, be in a form that we do not write, or have former values that we did not
+        write.
         """
         head, text = exact_head(stretch), stretch.head
         try:
@@ -229,7 +229,7 @@ class _RecordScan:
             text = b"\n" + b"".join(b"%b: %b\r\n" % field for field in head.fields)
         self._note("INSERT OR IGNORE INTO pinned VALUES (?)", _NAMES.findall(text))
         if _REVISIT.search(text):
-            # By its date or digest it may mean any of the captures of that URI.
+            # A reference by date or digest may mean any of the captures of this URI.
             uris = _REFERRED_URI.findall(text) or _OWN_URI.findall(text)
             self._note("INSERT OR IGNORE INTO pinned_uri VALUES (?)", uris)
 
@@ -250,7 +250,7 @@ class _RecordScan:
         self._connection.executemany(statement, [(bare(record_id),) for record_id in ids])
 
     def _met_damage(self, offset: int, reason: str) -> None:
-        """Damage between records: without members to tell, what follows may be a part of what a damaged one holds."""
+        """Handle damage between records. Without members, what follows may be inside the block of a damaged record."""
         self._is_lost = not self._has_members
         self._damaged(offset, reason)
 
@@ -259,8 +259,8 @@ class _RecordScan:
             self._faulty.add(offset)
             self._faults.add(f"{self._file}, offset {offset}", reason)
 
-    def _tell_unread(self) -> None:
-        """Whatever was not reached, because it lies in a damaged place, cannot be converted."""
+    def _add_unread(self) -> None:
+        """Add a row for each record in a damaged place, which cannot be converted."""
         found = self._connection.execute("SELECT count(*) FROM surveyed").fetchone()[0]
         if found == self._plan.surveyed_count(self._task.file):
             return
@@ -270,12 +270,12 @@ class _RecordScan:
             (
                 (line.id, self._task.file, line.role, digest_key(line.digest) or line.digest)
                 for line in self._plan.lines_of(self._task.file)
-                if line.role != ALONE
+                if line.role != SINGLE
             ),
         )
 
     def _survey(self, line: PlannedLine, head: RawHead | None = None) -> StoredRecord | None:
-        """Note what is known of a record; the record, unless it is damaged or not that of the line."""
+        """Store the values of a record. Return it, unless it is damaged or does not match the line."""
         listed = ManifestLine(self._task.name, line.offset, line.length, line.uri, line.date, line.digest)
         try:
             record = self._task.places.record(listed)
@@ -313,7 +313,7 @@ class _RecordScan:
         return record
 
     def _flush(self) -> None:
-        """Write the rows that wait."""
+        """Write the rows of the current batch."""
         self._connection.executemany(
             "INSERT INTO surveyed (line, file, role, reason, unfit, id, id_key, uri, date, date_key, digest, digest_key,"
             " listed_key, mime, revisit_bytes, is_chunked) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -326,14 +326,14 @@ class _RecordScan:
         self._unlisted.clear()
 
     def _row(self, record: StoredRecord, line: PlannedLine, head: RawHead | None) -> _Row:
-        """What is known of a record. Raises DamagedInput if its payload is not that of the line."""
+        """The values of a record. Raises DamagedInput if its payload does not match the line."""
         is_copy = line.role == COPY
         algorithm, _, value = line.digest.partition(":")
         body = payload_digest(record, algorithm)
         if body.hex != value:
             raise DamagedInput(
-                f"{record.path}, offset {line.offset}: the manifest does not match the file: the payload has another"
-                " digest. Make the manifest anew with warcsum --recompute."
+                f"{record.path}, offset {line.offset}: the manifest does not match the file: the digest of the payload"
+                " differs. Create the manifest again with warcsum --recompute."
             )
         if record.format != "arc":
             head = head or raw_head(record)
@@ -342,7 +342,7 @@ class _RecordScan:
         )
         if reason in (None, "small", "empty") and record.type != "response":
             reason = "no-http"
-        # All records of a payload are of one size, so that a small one is the original of none.
+        # All records of a payload have the same size, so a small one is never an original.
         unfit = reason
         if reason is None and is_copy:
             reason = _hindrance(record, head)
@@ -354,7 +354,7 @@ class _RecordScan:
         else:
             found = head.get(b"WARC-Target-URI")
             uri = bare(found) if found else None
-            # A field without a value says as much as none.
+            # An empty field is treated as a missing one.
             date, record_id, digest = (
                 head.get(b"WARC-Date") or None,
                 head.get(b"WARC-Record-ID") or None,
@@ -363,7 +363,7 @@ class _RecordScan:
         if unfit is None and not _can_be_original(record, stored, date, record_id, digest):
             unfit = "unreadable"
         if digest is None:
-            # What replay indexers compute: a revisit of this original has it, as may older ones of a copy.
+            # The digest that replay indexers compute: revisits of this original have it, and older ones may.
             digest = b"sha1:" + base64.b32encode(bytes.fromhex(payload_digest(record, "sha1").hex))
         is_candidate = is_copy and reason is None
         return _Row(
@@ -383,17 +383,17 @@ class _RecordScan:
         )
 
     def _revisit_bytes(self, record: StoredRecord, head: RawHead, line: PlannedLine) -> int:
-        """About how many bytes the revisit takes, with what the manifest says of the original."""
+        """The approximate size of the revisit, with the manifest's reference to the original."""
         assert record.http is not None
         if not self._task.is_dry_run:
             refers = len(line.refers_uri or "") + len(line.refers_date or "")
             most = record.frame.block_position + record.http.length + refers + _ADDED_BYTES
             if most < line.length:
-                # It is smaller whatever compression makes of it, also if its original has a longer URI.
+                # Smaller than the record, whatever the compression and the URI of the chosen original.
                 return most - _ADDED_BYTES // 2
         block = record.frame.kept[: record.http.length]
         digest = head.get(b"WARC-Payload-Digest") or b"sha1:" + b"3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
-        # Another id, and another digest than its own, for what cannot be known before all files are surveyed.
+        # Placeholders: the real id and digest are known only after every file has been scanned.
         target = RevisitTarget(
             _SOME_ID,
             (line.refers_uri or "").encode("utf-8", "surrogatepass"),
@@ -416,29 +416,29 @@ def _could_be_changed(stretch: Stretch, record: StoredRecord | None, head: RawHe
 
 
 def _is_wanted(_: PlannedLine) -> bool:
-    """Of those that nothing becomes of, the ids are needed."""
+    """Always true: the head of every listed record is needed, at least for its id."""
     return True
 
 
 def _can_be_original(
     record: StoredRecord, uri: bytes | None, date: bytes | None, record_id: bytes | None, digest: bytes | None
 ) -> bool:
-    """Whether a revisit can name a record by these fields of its head, and a reader gets those of the record."""
+    """Whether a revisit can refer to a record by these fields, and a reader gets the values of the record from them."""
     if uri is None or not can_be_referred_to(uri, date, record_id, digest):
         return False
-    # A field that is folded or is there twice is read in more than one way.
+    # A field that is folded or repeated is interpreted differently by different readers.
     return uri.decode("utf-8") == record.target_uri
 
 
 def _is_in_chunks(record: StoredRecord, payload_bytes: int) -> bool:
-    """Whether the body is stored in chunks, and not only announced so."""
+    """Whether the body is really stored in chunks, not only announced as chunked."""
     if record.http is None or not record.http.is_chunked:
         return False
     return record.frame.block_length - record.http.length != payload_bytes
 
 
 def _hindrance(record: StoredRecord, head: RawHead | None) -> str | None:
-    """Why a copy cannot become a revisit, apart from what `Eligibility` knows."""
+    """Why a copy cannot become a revisit, for reasons that `Eligibility` does not check."""
     if head is None:
         return "arc"
     if not record.id:

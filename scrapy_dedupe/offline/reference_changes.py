@@ -1,15 +1,15 @@
-"""What the records of a file refer to, once copies in the archive have become revisits.
+"""Update the references of a file's records after copies in the archive have become revisits.
 
 A WARC-Concurrent-To that names a copy gets the id of its revisit. A revisit, conversion or metadata record that
-refers to a copy is pointed to the copy's original, since a chain of revisits replays nowhere.
+refers to a copy is pointed to the copy's original, since replay programs do not follow chains of revisits.
 
-One id can stand on several records, where a file is there twice under two names. A reference in the file of a record
-that was converted means that one; any other reference is left alone as long as the id stands somewhere on a record
-that stays. So nothing dangles that did not dangle before.
+Several records can share one id, for example if a file is in the archive twice under two names. A reference in the
+file of a converted record with this id means that record. Any other reference is not changed if some unchanged record
+has the id. So no reference becomes dangling that was not dangling before.
 
-A revisit says in up to four ways what it refers to, and not all of them have to be right. What it says of URI and date
-comes first, since that is what replay programs go by; then the id; then the URI with the digest. Whatever it says, it
-never gets an original of another digest than its own.
+A revisit refers to its original in up to four ways, and some of them may be wrong. URI and date have priority, since
+replay programs use them; then the id; then the URI with the digest. A revisit never gets an original with another digest
+than its own.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 MENTION: Final = re.compile(
     rb"\n(?:WARC-(?:Concurrent-To|Refers-To|Type[ \t]*:[ \t]*revisit)|[ \t])", re.IGNORECASE
 )
-"""Found in the head of every record that could refer to another."""
+"""Matches the head of every record that may refer to another one."""
 
-# References that take more than one look-up, and fields that go on in the next line.
+# References that need more than one query, and folded fields.
 _OTHERS: Final = re.compile(rb"\n(?:WARC-(?:Refers-To|Type[ \t]*:[ \t]*revisit)|[ \t])", re.IGNORECASE)
 _CONCURRENT: Final = re.compile(rb"\nWARC-Concurrent-To[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
-# Digests that stand as `digest_key` gives them, as those of most manifests and records do.
+# Digests that already have the form of `digest_key`, as most in manifests and records do.
 _COMPARED: Final = re.compile(r"sha1:[A-Z2-7]{32}|sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}")
 
 _CONVERTED = "SELECT 1 FROM plan.surveyed WHERE id_key = ? AND is_converted = 1 LIMIT 1"
@@ -54,7 +54,7 @@ _BY_ID = (
     "SELECT line, uri, date_key, digest_key, listed_key FROM plan.surveyed WHERE id_key = ? AND is_converted = 1"
     " ORDER BY uri IS NOT ?, date_key IS NOT ?, file <> ?, line"
 )
-# Some write dates to the second of records that have fractions of it.
+# Some programs write the date to the second for a record whose date has fractions.
 _BY_PLACE = (
     "SELECT line, is_converted, date_key, id_key, digest_key, listed_key FROM plan.surveyed"
     " WHERE uri = ? AND date_key BETWEEN ? AND ?"
@@ -72,7 +72,7 @@ class _FoundTarget(NamedTuple):
 
 
 def date_key(text: str | None) -> str | None:
-    """A date as it is compared: the same for all texts of one time; None if it is none."""
+    """A date for comparison, equal for all texts of one time; None if it is invalid."""
     try:
         return parse_date(text).isoformat() if text else None
     except ValueError:
@@ -80,7 +80,7 @@ def date_key(text: str | None) -> str | None:
 
 
 def digest_key(text: str | None) -> str | None:
-    """A digest as it is compared, whatever its case or base; None if it is none of a known form."""
+    """A digest for comparison, independent of case and base; None if its form is unknown."""
     if text and _COMPARED.fullmatch(text):
         return text
     try:
@@ -90,21 +90,21 @@ def digest_key(text: str | None) -> str | None:
 
 
 class ReferenceChanges:
-    """Mends the references of the records of one file."""
+    """Updates the references of the records of one file."""
 
     def __init__(self, plan: RewritePlan, file: int) -> None:
         self._execute = plan.connection.execute
         self._file = file
-        # The records of an exchange name the same one, and stand together.
+        # The records of an exchange refer to the same record, and are next to each other.
         self._new_id = lru_cache(1_024)(self._looked_up_id)
 
     def mended(self, head: RawHead) -> RawHead:
-        """The head with its references mended; the same object if none has to be."""
+        """The head with updated references; the same object if there is nothing to update."""
         head = with_concurrent(head, self._new_id)
         refers_to = head.get(b"WARC-Refers-To")
         if (head.get(b"WARC-Type") or b"").lower() == b"revisit":
             found = self._of_revisit(head, refers_to)
-            # Replay programs look for the digest whatever the profile is.
+            # Replay programs search for the digest regardless of the profile.
             takes_digest = b"identical-payload-digest" in (head.get(b"WARC-Profile") or b"") or bool(
                 head.get(b"WARC-Payload-Digest")
             )
@@ -119,7 +119,7 @@ class ReferenceChanges:
         )
 
     def concerns(self, head: bytes) -> bool:
-        """Whether the bytes of a head may have references to mend; most requests name what stays."""
+        """Whether a head may have references to update. A fast check: most requests refer to unchanged records."""
         if _OTHERS.search(head):
             return True
         return any(map(self._new_id, _CONCURRENT.findall(head)))
@@ -130,12 +130,12 @@ class ReferenceChanges:
         uri = bare(uri) if uri else None
         record_id = bare(refers_to) if refers_to else None
         if uri is not None and date is not None:
-            is_told, found = self._of_place(uri, date, record_id, digest)
-            if is_told:
+            is_decided, found = self._of_place(uri, date, record_id, digest)
+            if is_decided:
                 return found
         if record_id is not None:
-            is_told, line = self._line_of_id(record_id, uri, date, digest)
-            if is_told:
+            is_decided, line = self._line_of_id(record_id, uri, date, digest)
+            if is_decided:
                 return self._of_line(line)
         if digest is None:
             return None
@@ -144,7 +144,7 @@ class ReferenceChanges:
         return self._of_payload(uri, digest) if uri is not None else None
 
     def _looked_up_id(self, record_id: bytes) -> bytes | None:
-        """The id that a reference to *record_id* has to name instead; None to leave it."""
+        """The id that a reference to *record_id* must have instead; None if it does not change."""
         key = bare(record_id)
         if not self._has(_CONVERTED, key) or self._has(_STAYS_HERE, key, self._file):
             return None
@@ -158,37 +158,37 @@ class ReferenceChanges:
     def _line_of_id(
         self, key: bytes, uri: bytes | None, date: str | None, digest: str | None
     ) -> tuple[bool, int | None]:
-        """Whether the id tells what is meant, and the line of that if it was converted."""
+        """Whether the id identifies a record, and the line of this record if it was converted."""
         rows = self._execute(_BY_ID, (key, uri, date, self._file)).fetchall()
         could_be = [row for row in rows if _could_be(digest, row[3:])]
         if self._has(_STAYS, key):
-            # It is the one that stays, unless all else that is said is true of another.
-            is_told = uri is not None and date is not None
-            same = [row for row in could_be if is_told and (row[1], row[2]) == (uri, date)]
+            # The reference means the unchanged record, unless URI, date and digest match another one.
+            has_place = uri is not None and date is not None
+            same = [row for row in could_be if has_place and (row[1], row[2]) == (uri, date)]
             return True, same[0][0] if same else None
         return bool(could_be), could_be[0][0] if could_be else None
 
     def _of_place(
         self, uri: bytes, date: str, record_id: bytes | None, digest: str | None
     ) -> tuple[bool, _FoundTarget | None]:
-        """Whether URI and date tell what is meant, and what that was converted to; nothing if it stays."""
+        """Whether URI and date identify a record, and the target of this record if it was converted."""
         second = date[:_SECOND]
         named = (date, record_id, digest or "", digest or "")
         rows = self._execute(_BY_PLACE, (uri, second, f"{second}~", *named))
         for line, is_converted, present, key, *keys in rows:
             is_named = digest is not None and record_id is not None and record_id == key
             if present != date and not is_named and self._has(_STAYS_AT, uri, date):
-                # Replay programs take what has that very date before what has it to the second.
+                # Replay programs prefer a record with exactly this date to one with the same second.
                 return True, None
-            # Without a digest to compare another capture of that moment may be meant; then the id decides.
-            is_told = _is_comparable(digest, keys)
-            is_meant = is_told or record_id in (None, key) or not self._has(_STAYS, record_id)
+            # Without comparable digests, another capture of this time may be meant; then the id decides.
+            is_certain = _is_comparable(digest, keys)
+            is_meant = is_certain or record_id in (None, key) or not self._has(_STAYS, record_id)
             if is_meant and _could_be(digest, keys):
                 return True, self._of_line(line) if is_converted else None
         return False, None
 
     def _of_payload(self, uri: bytes, digest: str) -> _FoundTarget | None:
-        """What a record of that URI with that digest was converted to, if none of them stays."""
+        """The target of a record with this URI and digest, if all such records were converted."""
         row = self._execute(_BY_PAYLOAD, (uri, digest)).fetchone()
         return self._of_line(row[0]) if row and row[1] else None
 
@@ -206,12 +206,12 @@ def _found(row: Sequence[bytes] | None) -> _FoundTarget | None:
 
 
 def _could_be(digest: str | None, keys: Sequence[str | None]) -> bool:
-    """Whether a digest is that of a record with *keys*, as far as can be told."""
+    """Whether a digest matches a record with *keys*; true if they are not comparable."""
     return not _is_comparable(digest, keys) or digest in keys
 
 
 def _is_comparable(digest: str | None, keys: Sequence[str | None]) -> bool:
-    """Whether any of *keys* is of the algorithm of a digest."""
+    """Whether one of *keys* has the same algorithm as a digest."""
     label = digest.partition(":")[0] if digest else None
     return any(key.partition(":")[0] == label for key in keys if key is not None)
 

@@ -1,15 +1,15 @@
-"""Whether every reference leads to what it led to before, asked as replay programs ask.
+"""Check that every reference leads to the same payload as before, resolved as replay programs do.
 
-A revisit has up to four ways to its original; `warc.references` says which, and in which order. A revisit that was made
-or mended must lead by every way that it offers to a whole response or resource, never to a revisit, whose payload is
-that of the record before, and must have the digest of that one. One that was there before must lead, by each way that
-led there, to the same payload. What "there" is, all its ways say together, and where they contradict each other, the
-first one. If none led anywhere, it is counted as dangling and is no fault of the rewriting. Where a reference was
-changed, a payload of its URI whose SHA-256 it has is what it meant, even if the record of that has a digest of another
-algorithm.
+A revisit has up to four ways to its original, whose order is defined in `warc.references`. In a new or updated revisit,
+every way must lead to a whole response or resource, never to a revisit. Its payload must be that of the record before,
+and its digest must be in the revisit. In an unchanged revisit, each way that led to a payload before must lead to the
+same payload after. The payload before is the one on which all ways agree; if they contradict each other, the first way
+decides. If no way led to a payload, the reference is counted as dangling, and is not a fault of the rewriting. If a
+reference was changed and its digest is a SHA-256, it means the payload of its URI with this SHA-256, even if that record
+has a digest of another algorithm.
 
 Replay programs show the body of the original under the HTTP head of the revisit. If the body is stored in chunks and
-that head does not say so, they show the chunks as a part of the page, so this must not come by a change.
+this head does not announce them, they show the chunks as part of the page. A change must not cause this.
 """
 
 from __future__ import annotations
@@ -39,24 +39,23 @@ _WAYS = {
     "digest": "its digest",
     "unmodified": "WARC-Refers-To-Target-URI",
 }
-# Only asked for where the ways before them lead nowhere. What these found may be found by one of those later.
+# These ways are tried only if the ways before them lead nowhere. Afterwards an earlier way may find the same payload.
 _LAST_WAYS = ("target", "own", "digest", "unmodified")
 _ORDER = list(_WAYS)
 _ONLY_BY_DIGEST = (
-    "the record that this revisit names is in neither archive; only its digest leads to a payload, which pywb and wabac.js"
-    " do not look for"
+    "the record that this revisit refers to is in neither archive; only its digest leads to a payload, which pywb and"
+    " wabac.js do not search for"
 )
 
 
 class References:
-    """Asks for every revisit and every link of the evidence.
+    """Checks every revisit and every link of the evidence.
 
-    ``place_of`` tells a place: of the pair with this number, the file after or not, and an offset;
-    ``file_of`` gives the file of a capture by its number. ``pair_count`` is how many pairs there are before those of
-    originals. `resolved` counts the revisits after that lead to a payload,
-    `by_digest` those of them that name another record, which is not there, and have only a digest to go by;
-    `dangling_before` those that led nowhere before either, `ambiguous` the new ones whose original shares its URI and
-    second with another payload.
+    ``place_of`` returns the text for a place, from the number of a pair, whether the file after is meant, and an offset;
+    ``file_of`` returns the file of a capture by its number. ``pair_count`` is the number of pairs before the pairs of
+    originals. `resolved` counts the revisits after that lead to a payload, and `by_digest` those of them that refer to
+    a missing record and can be resolved only by digest. `dangling_before` counts revisits that led nowhere before either.
+    `ambiguous` counts new revisits whose original shares its URI and second with another payload.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class References:
         self.notes: list[str] = []
 
     def check_revisits(self) -> None:
-        """Ask for every revisit that is there after, and for every one that became a response again."""
+        """Check every revisit after, and every revisit that became a response again."""
         for row in self._evidence.revisits():
             if row.after is None:
                 if row.change == UNDONE:
@@ -93,17 +92,17 @@ class References:
                 self._check_kept(row, row.before, row.after)
 
     def check_links(self) -> None:
-        """Ask for every WARC-Concurrent-To, and for every WARC-Refers-To of what is no revisit."""
+        """Check every WARC-Concurrent-To, and the WARC-Refers-To of records other than revisits."""
         for pair, before, after in self._evidence.reused_ids():
-            self._tell(pair, before, after, "its new record id is that of another record")
+            self._report(pair, before, after, "another record has its new record id too")
         for pair, before, after, field in self._evidence.dangling_links():
-            self._tell(pair, before, after, f"{field} names a record that has another id now")
+            self._report(pair, before, after, f"{field} refers to a record whose id has changed")
         for pair, before, after, field, old, new in self._evidence.changed_links():
             if reason := self._reason_against(pair, field, old, new):
-                self._tell(pair, before, after, reason)
+                self._report(pair, before, after, reason)
 
     def _reason_against(self, pair: int, field: str, old: bytes | None, new: bytes | None) -> str | None:
-        """What is wrong with another value of a link; None if nothing is."""
+        """Why a changed value of a link is wrong; None if it is right."""
         is_place = field == "place"
         field = "WARC-Refers-To-Target-URI or -Date" if is_place else field
         if old is None or new is None:
@@ -111,22 +110,22 @@ class References:
         if not is_place and self._is_new_id(pair, old, new):
             return None
         if field == "WARC-Concurrent-To":
-            return f"{field} names another record, and not by the new id of the former one"
+            return f"{field} refers to another record, not to the new id of the former one"
         find = self._evidence.at_place if is_place else self._evidence.with_id
         if not _shas(find(old, BEFORE)) & _shas(find(new, AFTER)):
-            return f"{field} names a record with another payload, or none"
+            return f"{field} refers to a record with another payload, or to none"
         return None
 
     def _is_new_id(self, pair: int, old: bytes, new: bytes) -> bool:
-        """Whether what was named *old* in the files of a pair has the id *new* now."""
+        """Whether the record with the id *old* in the files of a pair has the id *new* after."""
         after = [file // 2 for file in self._evidence.files_with_id(old, AFTER)]
         if pair in after:
-            # It is still there, whatever became of others with its id.
+            # The record is still there, although others with this id may have changed.
             return False
         pairs = list(self._evidence.was_renamed(old, new))
         if pairs:
             return pair in pairs or not after
-        # Of a record in a file that another host rewrites, only the old id is known here.
+        # If another host rewrites the file of a record, only its old id is known here.
         return (
             bool(after)
             and all(file >= self._pair_count for file in after)
@@ -144,24 +143,24 @@ class References:
         if len(_shas(self._evidence.at_place(reference.place, AFTER))) > 1:
             self.ambiguous += 1
             self._note(
-                row, "the original shares its URI and second with another payload; a program that knows no fractions of a"
-                " second may replay that one"
+                row, "the original shares its URI and second with another payload; a program that ignores fractions of a"
+                " second may replay the other payload"
             )  # fmt: skip
 
     def _check_digest(self, row: RevisitRow, reference: ReferenceRow, originals: list[Held]) -> None:
         digests = sorted({held.digest_text for held in originals if held.digest_text})
         if reference.digest not in digests:
-            self._tell_row(
-                row, f"WARC-Payload-Digest is {reference.digest}, its original's is {' or '.join(digests)}"
+            self._report_row(
+                row, f"WARC-Payload-Digest is {reference.digest}, but {' or '.join(digests)} in its original"
             )
 
     def _check_chunks(
         self, row: RevisitRow, reference: ReferenceRow, originals: Iterable[Held], led: Iterable[Held] = ()
     ) -> None:
-        """Tell a revisit whose original is in chunks of which its HTTP head does not know, unless it *led* to such."""
+        """Report a revisit without chunks in its HTTP head whose original has chunks, unless *led* had chunks too."""
         if reference.unchunked and _are_in_chunks(originals) and not _are_in_chunks(led):
-            self._tell_row(
-                row, "its original is stored in transfer chunks, and its own HTTP head does not say so, so that they show"
+            self._report_row(
+                row, "its original is stored in transfer chunks, which replay shows, since its HTTP head does not announce them"
             )  # fmt: skip
 
     def _check_restored(self, row: RevisitRow) -> None:
@@ -169,9 +168,9 @@ class References:
             return
         shas = self._payloads(self._ways(row.before, BEFORE))
         if not shas:
-            self._tell_row(row, "nothing tells which payload it has to have, its original is not there")
+            self._report_row(row, "its payload cannot be verified: its original is missing")
         elif row.sha not in shas:
-            self._tell_row(row, "its payload is not that of the original which the revisit had")
+            self._report_row(row, "its payload is not that of the revisit's original")
 
     def _check_kept(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
         led = self._ways(before, BEFORE)
@@ -188,9 +187,7 @@ class References:
             for way, found in led.items():
                 better = _ORDER[: _ORDER.index(way)] if way in _LAST_WAYS else [way]
                 if _shas(found) & shas and now.isdisjoint((way, *better)):
-                    self._tell_row(
-                        row, f"{_WAYS[way]} led to a payload before and does not lead to it any more"
-                    )
+                    self._report_row(row, f"{_WAYS[way]} led to a payload before, but no longer leads to it")
                     return
             self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
             self.resolved += 1
@@ -202,10 +199,10 @@ class References:
             leads = self._ways(after, AFTER)
             wrong = [way for way, found in leads.items() if found and not _shas(found) & shas]
             there = self._evidence.at_place(after.place, AFTER) if after.place is not None else ()
-            # What it meant before it was mended may be there again, and another capture of that moment.
+            # The original from before the update may be there again, and another capture of the same time too.
             if not _shas([*_of_payload(leads, shas), *there, *self._by_digest(after, AFTER)]) & shas:
-                self._tell_row(
-                    row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload of before"
+                self._report_row(
+                    row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload from before"
                 )
                 return
             self.resolved += 1
@@ -220,13 +217,13 @@ class References:
 
     def _check_dangling(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
         if before != after:
-            self._tell_row(row, "its reference led nowhere before, and was changed")
+            self._report_row(row, "its reference led nowhere before, and was changed")
             return
         if after.id is not None:
-            # An id is never chosen by chance: it means that record, although the digest may be wrong.
+            # An id is unique, so it identifies the original even if the digest is wrong.
             was, now = (_shas(self._evidence.with_id(after.id, side)) for side in (BEFORE, AFTER))
             if was and not was & now:
-                self._tell_row(row, f"{_WAYS['id']} led to a payload before and does not lead to it any more")
+                self._report_row(row, f"{_WAYS['id']} led to a payload before, but no longer leads to it")
                 return
         if self._ways(after, AFTER):
             self.resolved += 1
@@ -239,13 +236,13 @@ class References:
         if reference.place is not None:
             named += self._evidence.at_place(reference.place, AFTER)
         if named:
-            return "what this revisit refers to has another digest than it says"
+            return "the record that this revisit refers to has another digest than the revisit"
         if reference.named.is_unmodified and not (reference.id or reference.target or reference.digest):
-            return "this revisit names no original"
+            return "this revisit refers to no original"
         return "the original of this revisit is in neither archive"
 
     def _by_digest(self, reference: ReferenceRow, side: int) -> list[Held]:
-        """The captures of the URI of a reference with its digest, and those whose payload has it if it is a SHA-256."""
+        """The captures of a reference's URI with its digest, or with a payload that has its SHA-256."""
         uri = reference.uri if reference.target is None and reference.id is None else reference.target
         digest = digest_key(reference.digest)
         if uri is None or digest is None:
@@ -265,7 +262,7 @@ class References:
 
     @staticmethod
     def _payloads(ways: dict[str, list[Held]]) -> set[bytes]:
-        """The payload that a revisit stands for; several where records that cannot be told apart have several."""
+        """The payload of a revisit; several if records with different payloads match equally well."""
         found = list(ways.values())
         if not found:
             return set()
@@ -274,9 +271,9 @@ class References:
     def _originals(
         self, row: RevisitRow, reference: ReferenceRow, shas: AbstractSet[bytes | None], *, is_new_id: bool
     ) -> list[Held]:
-        """The originals that a new reference leads to by every way; tells what is wrong if there is none."""
+        """The originals to which all ways of a new reference lead; reports the problem if there is none."""
         if reference.place is None:
-            self._tell_row(
+            self._report_row(
                 row, "it has no WARC-Refers-To-Target-URI and WARC-Refers-To-Date, so it does not replay"
             )
             return []
@@ -285,46 +282,46 @@ class References:
         ]
         found = self._right(row, held, shas, _WAYS["place"])
         if not found or reference.id is None:
-            # Only an original that has no id, as in ARC files, is named by URI and date alone.
+            # Only an original without an id, as in ARC files, may be referred to by URI and date only.
             if found and all(one.id is not None for one in found):
-                self._tell_row(row, f"{_WAYS['id']} is missing, and its original has a record id")
+                self._report_row(row, f"{_WAYS['id']} is missing, but its original has a record id")
             return found
         named = self._right(row, list(self._evidence.with_id(reference.id, AFTER)), shas, _WAYS["id"])
         both = [held for held in named if (held.place, held.date) == (reference.place, reference.date)]
         if named and not both:
-            self._tell_row(row, f"{_WAYS['id']} names another record than {_WAYS['place']}")
+            self._report_row(row, f"{_WAYS['id']} refers to another record than {_WAYS['place']}")
         if both and is_new_id and all(held.bare != reference.bare for held in both):
-            self._tell_row(row, f"{_WAYS['id']} has not the angle brackets of that record, or has its own")
+            self._report_row(row, f"{_WAYS['id']} and the id of its original differ in angle brackets")
         return both
 
     def _right(
         self, row: RevisitRow, held: list[Held], shas: AbstractSet[bytes | None], way: str
     ) -> list[Held]:
         if not held:
-            self._tell_row(
+            self._report_row(
                 row,
-                f"{way} name no response or resource that is there"
+                f"{way} refer to no existing response or resource"
                 if way == _WAYS["place"]
-                else f"{way} names no response or resource that is there",
+                else f"{way} refers to no existing response or resource",
             )
             return []
         right = [one for one in held if one.sha in shas]
         if not right:
-            self._tell_row(row, f"{way}: that record has another payload")
+            self._report_row(row, f"{way}: the record has another payload")
             return []
         whole = [one for one in right if one.whole]
         if not whole:
-            self._tell_row(row, f"{way}: the payload of that record was cut, or is a part")
+            self._report_row(row, f"{way}: the payload of the record is truncated or partial")
         return whole
 
     def _ways(self, reference: ReferenceRow, side: int) -> dict[str, list[Held]]:
-        """What a reference leads to by each way that leads anywhere, the best way first."""
+        """The captures to which each way of a reference leads, the first way first; ways that lead nowhere are omitted."""
         return dict(self._sides[side].ways(reference.named))
 
-    def _tell_row(self, row: RevisitRow, reason: str) -> None:
-        self._tell(row.pair, row.before_offset, row.after_offset, reason)
+    def _report_row(self, row: RevisitRow, reason: str) -> None:
+        self._report(row.pair, row.before_offset, row.after_offset, reason)
 
-    def _tell(self, pair: int, before: int | None, after: int | None, reason: str) -> None:
+    def _report(self, pair: int, before: int | None, after: int | None, reason: str) -> None:
         self._findings.add(
             "reference", self._place_of(pair, False, before), self._place_of(pair, True, after), reason
         )
@@ -339,5 +336,5 @@ def _of_payload(ways: dict[str, list[Held]], shas: AbstractSet[bytes | None]) ->
 
 
 def _are_in_chunks(held: Iterable[Held]) -> bool:
-    """Whether there are any, all of them stored in chunks."""
+    """Whether *held* is not empty and all are stored in chunks."""
     return {one.chunked for one in held} == {1}

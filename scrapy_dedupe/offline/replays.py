@@ -1,4 +1,4 @@
-"""A random sample of the new revisits, replayed through the reader as a replay program would."""
+"""Replay a random sample of the new revisits, as a replay program would."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Replays:
-    """Replays revisits. `drawn` counts those of the sample, `right` those whose payload came out right."""
+    """Replays revisits. `drawn` is the size of the sample, `right` the number of revisits with the right payload."""
 
     def __init__(
         self, evidence: Evidence, findings: Findings, file_of: Callable[[int], ReadableFile]
@@ -34,10 +34,10 @@ class Replays:
         self.right = 0
 
     def run(self, sample: int, seed: int) -> None:
-        """Replay so many revisits, or all if there are fewer."""
+        """Replay *sample* random revisits, or all if there are fewer."""
         count = self._evidence.converted_count()
         self.drawn = min(sample, count)
-        numbers = random.Random(seed).sample(range(count), self.drawn)  # noqa: S311 - a sample, no secret
+        numbers = random.Random(seed).sample(range(count), self.drawn)  # noqa: S311 - not for cryptography
         for pair, before_offset, position, after_offset in self._evidence.converted_places(numbers):
             before, after = self._file_of(2 * pair), self._file_of(2 * pair + 1)
             try:
@@ -53,21 +53,21 @@ class Replays:
                 )
 
     def _replay(self, response: StoredRecord, revisit: StoredRecord) -> str | None:
-        """What went wrong, or None."""
+        """The reason of a failure, or None."""
         uri, date = revisit.refers_to_uri, revisit.refers_to_date
         place = hashed_place(uri, date)
         if place is None:
-            return "a replay program does not find its original"
+            return "a replay program cannot find its original"
         if all(held.date != date for held in self._evidence.at_place(place, AFTER)):
-            return "a replay program finds no record at the URI and date that it refers to"
+            return "a replay program finds no record with the URI and date that it refers to"
         held = self._captures.original(row_of(revisit).named)
         if held is None:
-            return "a replay program finds no record with its digest at the URI and date that it refers to"
+            return "a replay program finds no record with its digest and the URI and date that it refers to"
         original = self._open(held)
         if (original.target_uri, original.date) != (uri, date) or original.type == "revisit":
-            return f"{original.path}, offset {original.offset}: this is not the record that it refers to"
+            return f"a replay program finds {original.path}, offset {original.offset}, which it does not refer to"
         if not are_same(payload_pieces(response), payload_pieces(original)):
-            return f"replayed from {original.path}, offset {original.offset}, its payload is another one"
+            return f"replayed from {original.path}, offset {original.offset}, its payload differs"
         return None
 
     def _open(self, held: Held) -> StoredRecord:

@@ -1,21 +1,21 @@
-"""What a restoration has to do, in an SQLite file, so that it is bounded by the disk and survives a kill.
+"""The plan of a restoration, in an SQLite file, so that its size is limited only by the disk and it survives a kill.
 
 Tables:
 
-``files``      what is read: number, place, path of the output (None: only originals are looked for in it); as bytes,
-               since the name of a file need not be text
-``changes``    the records that get another head: file, offset, length
-``revisits``   those of them that become responses: file, offset, id, id before (None: another program's), URI, date;
-               what they refer to, whole and in words, and in parts: id, key of the URI, second, digest; and what was
-               found: the original's file, offset and position, the size of its payload, state (0 open, 1 found, 2
-               stays), and why it stays
-``originals``  the records that a revisit may refer to: id, key of the URI, time in milliseconds, digest, file, offset,
-               position of the block (records that share a gzip member have one offset)
-``candidates`` which of them each revisit may refer to, the best one with rank 0
-``named``      the payload digests by which other programs' revisits go that are pointed back
-``facts``      JSON values by name: what the call was, how far the work is, faults
+``files``      files that are read: number, place, path of the output (None: it is only searched for originals); paths
+               are bytes, since a file name need not be valid text
+``changes``    records that get a new head: file, offset, length
+``revisits``   the changed records that become responses: file, offset, id, former id (None: written by another
+               program), URI, date; their reference as a whole, for messages, and in parts: id, key of the URI, second,
+               digest; and the result: the original's file, offset and position, the size of its payload, state (0 open,
+               1 found, 2 not restored), and the reason for state 2
+``originals``  records that a revisit may refer to: id, key of the URI, time in milliseconds, digest, file, offset,
+               position of the block (records in one gzip member have the same offset)
+``candidates`` the possible originals of each revisit, the best one with rank 0
+``named``      payload digests that identify the originals of other programs' revisits whose references are reverted
+``facts``      JSON values by name: the options of the run, its progress, faults
 
-Dates are compared as times: ``2020-01-01T00:00:00Z`` and ``2020-01-01T00:00:00.000Z`` are one.
+Dates are compared as times: ``2020-01-01T00:00:00Z`` and ``2020-01-01T00:00:00.000Z`` are equal.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ CREATE INDEX IF NOT EXISTS staying_by_uri ON revisits (uri, date) WHERE state = 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRestoration:
-    """A record that is to become a response. ``former_id`` is None if another program wrote it.
+    """A record that becomes a response. ``former_id`` is None if another program wrote the revisit.
 
-    ``words`` name its original in messages.
+    ``words`` describes its original in messages.
     """
 
     file: int
@@ -97,7 +97,7 @@ class PlannedRestoration:
 
 
 class Referred(NamedTuple):
-    """A record that revisits may refer to, and where it stands."""
+    """A record that revisits may refer to, and its place."""
 
     date_ms: int | None
     digest: str | None
@@ -108,7 +108,7 @@ class Referred(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A record that may be the original of a revisit, and where both stand."""
+    """A possible original of a revisit, and the places of both."""
 
     file: int
     offset: int
@@ -119,7 +119,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A record that gets another head: as a response, if an original is named, else pointed back."""
+    """A record that gets a new head: it becomes a response if it has an original, else its references are reverted."""
 
     offset: int
     length: int
@@ -131,11 +131,11 @@ class Change:
 
 
 class RestorationPlan:
-    """The plan in the file *path*. A context manager; what is not committed is gone after it."""
+    """Context manager for the plan in the file *path*; uncommitted changes are lost on exit."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
-        with self._telling():
+        with self._as_archive_errors():
             where = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
             self._base = sqlite3.connect(where, uri=True, isolation_level=None)
             self._base.execute("PRAGMA cache_size = -32768")
@@ -151,22 +151,22 @@ class RestorationPlan:
         self._base.close()
 
     def commit(self) -> None:
-        """Keep what was entered."""
-        with self._telling():
+        """Commit all changes so far."""
+        with self._as_archive_errors():
             self._base.execute("COMMIT")
             self._base.execute("BEGIN")
 
     def fact(self, name: str) -> Any:
-        """A fact by name; None if it was not entered."""
+        """A fact by name; None if it does not exist."""
         rows = self._rows("SELECT value FROM facts WHERE name = ?", name)
         return json.loads(rows[0][0]) if rows else None
 
     def set_fact(self, name: str, value: Any) -> None:
-        """Enter a fact."""
+        """Set a fact."""
         self._do("INSERT OR REPLACE INTO facts VALUES (?, ?)", name, json.dumps(value))
 
     def add_file(self, number: int, place: str, output: str | None) -> None:
-        """Enter a file that is read."""
+        """Add a file that is read."""
         self._do(
             "INSERT INTO files VALUES (?, ?, ?)",
             number,
@@ -175,23 +175,23 @@ class RestorationPlan:
         )
 
     def place(self, file: int) -> str:
-        """Where a file is."""
+        """The place of a file."""
         return os.fsdecode(self._rows("SELECT place FROM files WHERE number = ?", file)[0][0])
 
     def add_change(self, file: int, offset: int, length: int) -> None:
-        """Enter a record that gets another head."""
+        """Add a record that gets a new head."""
         self._do("INSERT INTO changes VALUES (?, ?, ?)", file, offset, length)
 
     def add_named(self, digest: str) -> None:
-        """Enter a payload digest by which a revisit goes that is pointed back."""
+        """Add a payload digest that identifies the original of a revisit whose reference is reverted."""
         self._do("INSERT OR IGNORE INTO named VALUES (?)", digest)
 
     def is_named(self, digest: str) -> bool:
-        """Whether a revisit that is pointed back goes by a payload digest."""
+        """Whether `add_named` was called with this payload digest."""
         return bool(self._rows("SELECT 1 FROM named WHERE digest = ?", digest.strip()))
 
     def add_revisit(self, revisit: PlannedRestoration) -> None:
-        """Enter a record that is to become a response."""
+        """Add a record that becomes a response."""
         reference = revisit.reference
         self._do(
             "INSERT INTO revisits (file, offset, id, former_id, uri, date, reference, words, named, target, second, digest)"
@@ -211,7 +211,7 @@ class RestorationPlan:
         )
 
     def add_original(self, record: StoredRecord, file: int) -> None:
-        """Enter a record of a file, if a revisit may refer to it."""
+        """Add a record of a file, if a revisit may refer to it."""
         record_id, date_ms, digest = bare_id(record.id), milliseconds(record.date), digest_of(record)
         key = uri_key(record.target_uri or "")
         wanted = self._rows(
@@ -229,38 +229,38 @@ class RestorationPlan:
             )
 
     def originals(self, where: str, *values: object) -> list[Referred]:
-        """The originals for which a condition holds."""
+        """The originals that match an SQL condition."""
         statement = f"SELECT date_ms, digest, file, offset, position FROM originals WHERE {where}"  # noqa: S608
         return [Referred(*row) for row in self._rows(statement, *values)]
 
     def add_candidates(self, revisit: PlannedRestoration, originals: Iterable[Referred]) -> None:
-        """Enter what a revisit may refer to, the best first."""
+        """Add the possible originals of a revisit, the best one first."""
         for rank, found in enumerate(originals):
             values = rank, found.file, found.offset, found.position, revisit.file, revisit.offset
             self._do("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, ?)", *values)
 
     def ranks(self) -> range:
-        """The ranks that candidates have."""
+        """All ranks of candidates."""
         return range(1 + self._rows("SELECT coalesce(max(rank), -1) FROM candidates")[0][0])
 
     def candidates(self, rank: int) -> Iterator[Candidate]:
-        """The candidates of a rank of all revisits, in the order of their places."""
+        """The candidates of all revisits with this rank, ordered by their places."""
         rows = self._base.execute(
             "SELECT file, offset, position, revisit_file, revisit_offset FROM candidates WHERE rank = ?"
             " ORDER BY file, offset, position",
             (rank,),
         )
-        with self._telling():
+        with self._as_archive_errors():
             for row in rows:
                 yield Candidate(*row)
 
     def is_open(self, file: int, offset: int) -> bool:
-        """Whether nothing was found for a revisit so far."""
+        """Whether no original of a revisit has been found yet."""
         rows = self._rows("SELECT state FROM revisits WHERE file = ? AND offset = ?", file, offset)
         return bool(rows and rows[0][0] == OPEN)
 
     def found(self, candidate: Candidate, size: int) -> None:
-        """A candidate is the original; its payload has so many bytes."""
+        """Store that a candidate is the original, with a payload of *size* bytes."""
         self._do(
             "UPDATE revisits SET state = 1, original_file = ?, original_offset = ?, original_position = ?, size = ?"
             " WHERE file = ? AND offset = ?",
@@ -273,13 +273,13 @@ class RestorationPlan:
         )
 
     def set_reason(self, file: int, offset: int, reason: str) -> None:
-        """Why a candidate was not the original of a revisit; what was said first of it stays."""
+        """Store why a candidate is not the original of a revisit, unless an earlier reason is stored."""
         statement = "UPDATE revisits SET reason = coalesce(reason, ?) WHERE file = ? AND offset = ?"
         self._do(statement, reason, file, offset)
 
     def unresolved(self) -> Iterator[tuple[PlannedRestoration, str | None]]:
-        """The revisits whose original was not found, in the order of the files, and what was found instead."""
-        with self._telling():
+        """The revisits without an original, in file order, with the reason against their first candidate."""
+        with self._as_archive_errors():
             for file, offset, own_id, former_id, uri, date, reference, words, reason in self._base.execute(
                 "SELECT file, offset, id, former_id, uri, date, reference, words, reason"
                 " FROM revisits WHERE state <> 1 ORDER BY file, offset"
@@ -288,13 +288,13 @@ class RestorationPlan:
                 yield PlannedRestoration(file, offset, own_id, former_id, uri, date, named, words), reason
 
     def leave_unresolved(self) -> int:
-        """What was not found stays as it is. How many there are of them."""
+        """Leave the revisits without an original unchanged. Return their number."""
         self._do("UPDATE revisits SET state = 2 WHERE state = 0")
         return int(self._rows("SELECT count(*) FROM revisits WHERE state = 2")[0][0])
 
     def pointed(self) -> Iterator[tuple[int, int]]:
-        """File and offset of the records that change and are no revisits to restore."""
-        # What the caller removes meanwhile does not disturb this.
+        """File and offset of the changed records that do not become responses."""
+        # Fetch all rows first, since the caller may remove some while iterating.
         for file, offset in self._rows(
             "SELECT c.file, c.offset FROM changes c LEFT JOIN revisits r USING (file, offset) WHERE r.file IS NULL"
             " ORDER BY c.file, c.offset"
@@ -302,11 +302,11 @@ class RestorationPlan:
             yield int(file), int(offset)
 
     def remove_change(self, file: int, offset: int) -> None:
-        """A record stays as it is."""
+        """Leave a record unchanged."""
         self._do("DELETE FROM changes WHERE file = ? AND offset = ?", file, offset)
 
     def counts(self) -> tuple[int, int]:
-        """How many revisits become responses, and how many other records change."""
+        """The number of revisits that become responses, and the number of other changed records."""
         ((restored, pointed),) = self._rows(
             "SELECT count(r.state), count(*) - count(r.state) FROM changes c LEFT JOIN revisits r USING (file, offset)"
             " WHERE r.file IS NULL OR r.state = 1"
@@ -314,7 +314,7 @@ class RestorationPlan:
         return int(restored), int(pointed)
 
     def stays(self, record_id: str | None, uri: str | None, date: str | None) -> bool:
-        """Whether the record that had this id, or this URI and date, stays a revisit."""
+        """Whether a revisit whose response had this id, or this URI and date, is not restored."""
         by_id = record_id and self._rows(
             "SELECT 1 FROM revisits WHERE state = 2 AND former_id = ? LIMIT 1", record_id
         )
@@ -326,7 +326,7 @@ class RestorationPlan:
         return bool(by_id or by_uri)
 
     def outputs(self) -> list[tuple[int, str, str, int]]:
-        """The files that are written: number, place, output, and how many of their records change."""
+        """The files that are written: number, place, output, and the number of changed records."""
         rows = self._rows(
             "SELECT number, place, output, (SELECT count(*) FROM changes c LEFT JOIN revisits r USING (file, offset)"
             " WHERE c.file = number AND (r.file IS NULL OR r.state = 1)) FROM files WHERE output IS NOT NULL"
@@ -338,8 +338,8 @@ class RestorationPlan:
         ]
 
     def changes(self, file: int) -> Iterator[Change]:
-        """The records of a file that change, in order."""
-        with self._telling():
+        """The changed records of a file, in order."""
+        with self._as_archive_errors():
             for offset, length, state, *original in self._base.execute(
                 "SELECT c.offset, c.length, r.state, r.original_file, r.original_offset, r.original_position, r.size"
                 " FROM changes c LEFT JOIN revisits r USING (file, offset)"
@@ -349,26 +349,26 @@ class RestorationPlan:
                 yield Change(offset, length, state is not None, *original)
 
     def _rows(self, statement: str, *values: object) -> list[Any]:
-        with self._telling(), closing(self._base.execute(statement, values)) as cursor:
+        with self._as_archive_errors(), closing(self._base.execute(statement, values)) as cursor:
             return cursor.fetchall()
 
     def _do(self, statement: str, *values: object) -> None:
-        with self._telling():
+        with self._as_archive_errors():
             self._base.execute(statement, values)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _as_archive_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
             raise ArchiveError(
                 f"{self.path} cannot be used: {error}. Free some space, or remove the folder {self.path.parent} and"
-                " begin again."
+                " start again."
             ) from error
 
 
 class PlannedOriginals(Captures[str, Referred]):
-    """The originals in a plan, as its revisits refer to them. *read* gives the record of one."""
+    """The originals in a plan, for the references of its revisits. *read* returns the record of an original."""
 
     def __init__(self, plan: RestorationPlan, read: Callable[[Referred], StoredRecord]) -> None:
         self._plan = plan
@@ -376,10 +376,10 @@ class PlannedOriginals(Captures[str, Referred]):
         self._computed = lru_cache(_KEPT_ANSWERS)(self._has_payload)
 
     def candidates(self, revisit: PlannedRestoration) -> list[Referred]:
-        """What a revisit may refer to, the best first; last what it names and what has another digest."""
+        """The possible originals of a revisit, the best first; last, records that it names but whose digest differs."""
         reference = revisit.reference
         found = [one for _, captures in self.ways(reference) for one in captures[:_MOST_CANDIDATES]]
-        # These are no originals, unless the former digests of the revisit prove it.
+        # Captures with another digest are originals only if the former digests of the revisit confirm it.
         if reference.id is not None:
             found += self.with_id(reference.id)[:_MOST_CANDIDATES]
         if reference.uri is not None and reference.date is not None:
@@ -401,7 +401,7 @@ class PlannedOriginals(Captures[str, Referred]):
         return self._plan.originals(where, digest, uri_key(uri), date_ms)
 
     def of_uri(self, uri: str, date_ms: int) -> list[Referred]:
-        # Only for answers that nothing was modified, which are not restored.
+        # Only needed for revisits of unmodified responses (304), which are not restored.
         return []
 
     def has_payload(self, capture: Referred, digest: str) -> bool:
@@ -412,7 +412,7 @@ class PlannedOriginals(Captures[str, Referred]):
 
 
 def time_of(date: str | None) -> str | None:
-    """A date in one form, so that equal times are equal texts; what is no date stays as it is."""
+    """Normalize a date, so that equal times have equal texts; an invalid date is returned unchanged."""
     try:
         return parse_date(date).isoformat() if date else date
     except ValueError:

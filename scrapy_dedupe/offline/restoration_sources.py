@@ -1,10 +1,10 @@
-"""The files that a restoration reads, and whether they are still those that its plan was made of.
+"""The source files of a restoration, and the check that they have not changed since its plan was made.
 
-A run may be cut and go on days later, and a long one has time enough for somebody to add a record to a file. What was
-made of a file that has changed since is of no use, and in place it would take the place of what came meanwhile. So the
-plan notes of every file what changes with its bytes: size, time, inode, and the time of the inode, which a copy that
-keeps the times of the first file cannot keep. Of a file that was made and verified the last is not noted, since a file
-gets another one with its final name.
+A run may continue days after a kill, and other programs may add records to a file during a long one. An output made from
+an older version of a file is useless, and in place it would delete the new records. So the plan stores attributes of each
+file that change with its content: size, modification time, inode, and the change time of the inode, which a copy that
+preserves modification times cannot preserve. For a verified output, the change time is not stored, since renaming the file
+changes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MADE: Final = "made"
 
 @dataclass(frozen=True, slots=True)
 class RestorationSources:
-    """The files that are restored, each with its final path, and others in which originals are looked for."""
+    """The files to restore, each with its final path, and other files that are searched for originals."""
 
     inputs: Sequence[Input]
     finals: Sequence[Path]
@@ -36,15 +36,15 @@ class RestorationSources:
     in_place: bool
 
     def note(self, plan: RestorationPlan) -> None:
-        """Enter what tells whether the files are as they are now."""
+        """Store the attributes of the source files in the plan."""
         plan.set_fact(_FILES, [[given.name, _facts(given)] for given in self._all])
 
     def note_made(self, plan: RestorationPlan, outputs: Iterable[Output]) -> None:
-        """Enter the same of files that were verified and wait for their final names."""
+        """Store the attributes of verified outputs that wait for their final names."""
         plan.set_fact(_MADE, {str(one.final): made_facts(one.waiting) for one in outputs})
 
     def are_current(self, plan: RestorationPlan) -> bool:
-        """Whether a run that was cut can go on: each file is as it was, or is what was made of it."""
+        """Whether a killed run can continue: each file is unchanged, or has been replaced by its verified output."""
         noted, made = plan.fact(_FILES) or [], made_by(plan)
         if len(noted) != len(self._all):
             return False
@@ -62,7 +62,7 @@ class RestorationSources:
         return True
 
     def changed(self, plan: RestorationPlan, number: int | None = None) -> str | None:
-        """The name of a file that is not as it was when the plan was made, of all or of that *number*."""
+        """The name of a file that has changed since the plan was made, of all files or only *number*; None if unchanged."""
         noted = plan.fact(_FILES)
         for index, given in enumerate(self._all):
             if number in (None, index) and [given.name, _facts(given)] != noted[index]:
@@ -75,12 +75,12 @@ class RestorationSources:
 
 
 def made_by(plan: RestorationPlan) -> dict[str, list[int]]:
-    """The facts of the files that a run has made and verified, by their final paths."""
+        """The attributes of the verified outputs of a run, by their final paths."""
     return plan.fact(_MADE) or {}
 
 
 def made_facts(path: Path) -> list[int] | None:
-    """What a file keeps when it is renamed, and changes when it is written; None if it is not there."""
+    """The attributes of a file that change when it is written, but not when it is renamed; None if it does not exist."""
     try:
         stat = path.stat()
     except OSError:

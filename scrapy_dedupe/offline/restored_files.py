@@ -1,6 +1,7 @@
-"""The files of a restoration: written under a waiting name beside their final one, which they get when all are verified.
+"""Write the output files of a restoration. Each is written under a temporary name in the folder of its final path, and
+renamed when all files are verified.
 
-What the plan does not name is copied as it is, gaps and damaged places included.
+Records that the plan does not change are copied unchanged, including gaps and damaged places.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A file to write: its number in the plan, what it is made from, its final path, and how many records change."""
+    """A file to write: its number in the plan, its source, its final path, and the number of changed records."""
 
     plan: Path
     number: int
@@ -47,30 +48,30 @@ class Output:
 
     @property
     def waiting(self) -> Path:
-        """Its path until all are verified."""
+        """Its temporary path until all files are verified."""
         return waiting_path(self.final)
 
     @property
     def size_before(self) -> int:
-        """The size of what it is made from."""
+        """The size of its source."""
         with reading(self.source):
             return self.source.stat().st_size
 
 
 def final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
-    """The final path of each file below the folder *output*, or in place if that is None.
+    """The final path of each file below the folder *output*, or in place if *output* is None.
 
-    Raises UsageError for a file that would be written over itself.
+    Raises UsageError for a file that would overwrite itself.
     """
     if output is None:
-        # A link stays one.
+        # Resolve links, so that the target is replaced and not the link.
         return [Path(given.name).resolve() for given in inputs]
     names = output_names(given.name for given in inputs)
     finals = [(output / names[given.name]).absolute() for given in inputs]
     for given, final in zip(inputs, finals, strict=True):
         if final.exists() and final.samefile(Path(given.name)):
             raise UsageError(
-                f"{given.name} would be written over itself. Choose another folder, or --in-place."
+                f"{given.name} would overwrite itself. Choose another folder, or use --in-place."
             )
     return finals
 
@@ -84,12 +85,12 @@ def outputs_of(plan: RestorationPlan) -> list[Output]:
 
 
 def waiting_path(final: Path) -> Path:
-    """Where a file waits for its final name. No reader takes it for an archive."""
+    """The temporary path of a file until all are verified. Readers do not accept its name as an archive."""
     return final.with_name(f".{final.name}.restored")
 
 
 def write_output(output: Output) -> None:
-    """Write a file under its waiting name. Raises ArchiveError, and DamagedInput if a record cannot be read again."""
+    """Write a file under its temporary name. Raises ArchiveError, and DamagedInput if a record cannot be read again."""
     try:
         with (
             RestorationPlan(output.plan, read_only=True) as plan,
@@ -109,7 +110,7 @@ def write_output(output: Output) -> None:
 
 
 def give_final_name(output: Output) -> None:
-    """Let a verified file take its final name; nothing, if it has it already."""
+    """Rename a verified file to its final name, if that has not been done."""
     if not output.waiting.exists():
         return
     with writing(output.final):
@@ -118,7 +119,7 @@ def give_final_name(output: Output) -> None:
 
 
 def remove_waiting(plan: RestorationPlan) -> None:
-    """Remove what a run that is not continued has left."""
+    """Remove the temporary files of a run that is not continued."""
     for output in outputs_of(plan):
         with contextlib.suppress(FileNotFoundError), writing(output.waiting):
             output.waiting.unlink(missing_ok=True)
@@ -127,7 +128,7 @@ def remove_waiting(plan: RestorationPlan) -> None:
 def _write_changed(target: RecordFile, record: StoredRecord, change: Change, plan: RestorationPlan) -> None:
     is_the_same = record.length == change.length and (record.type == "revisit" or not change.is_revisit)
     if not is_the_same or (change.is_revisit and record.http is None):
-        raise ArchiveError(f"{record.path} has changed since it was read. Begin again.")
+        raise ArchiveError(f"{record.path} has changed since it was read. Start again.")
     if not change.is_revisit:
         length = record.frame.block_length
         former = pointed_back(raw_head(record), pointed_fields(record)).to_bytes(length)

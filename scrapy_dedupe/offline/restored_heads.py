@@ -1,16 +1,16 @@
-"""The heads of records as they were before a revisit took the place of a response.
+"""The heads of records before a rewriting.
 
-A rewritten record says in fields ``Former-NAME: VALUE`` what its field NAME was before; the value ``none`` says that
-it was not there. So the head that was is a pure function of the head that is: every such value goes back to the
-place of its field (or stays in its own place, if the field has gone), ``none`` takes the field away, and a revisit
-loses the fields that only revisits have. It loses them whatever it says of them: a response that has one of them does
-not become a revisit, so such a value is of a time when it was a revisit already.
+A rewritten record keeps the former value of its field NAME in a field ``Former-NAME: VALUE``; ``none`` means that the
+field did not exist. So the former head can be computed from the present one: every former value is moved back to its field
+(or stays in its place, if the field is gone), ``none`` removes the field, and a revisit loses the fields that only
+revisits have. It loses these regardless of their ``Former-`` values: a response that has such a field is never converted,
+so such a value must come from a time when the record already was a revisit.
 
-Any program may write such a field. A record was changed here only if all of them could come from here: a revisit that
-was a response has the id which `record_ids.revisit_id` makes of its former one, as has what a WARC-Concurrent-To names
-now. What is not sure to be undone rightly is left as it is.
+Other programs may write such fields too. A record counts as rewritten by this project only if all its ``Former-`` fields
+could come from it: a revisit that was a response has the id that `record_ids.revisit_id` computes from its former id, and
+so does a changed WARC-Concurrent-To. A change that cannot be reverted with certainty is not reverted.
 
-A digest is written in the form of the one it replaces: label, base and case are kept.
+A digest is written in the notation of the digest that it replaces: label, base and case are kept.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _REFERENCES: Final = ("WARC-Refers-To", "WARC-Refers-To-Target-URI", "WARC-Refer
 
 
 def is_changed(record: StoredRecord) -> bool:
-    """Whether a record says what one of its fields was before."""
+    """Whether a record has the former value of any field."""
     return bool(_former_names(record))
 
 
 def is_ours(record: StoredRecord) -> bool:
-    """Whether a record is a revisit that took the place of a response here."""
+    """Whether a record is a revisit that this project made from a response."""
     ids = record.get_all(FORMER_ID)
     return (
         record.type == "revisit"
@@ -62,9 +62,9 @@ def is_ours(record: StoredRecord) -> bool:
 
 
 def pointed_fields(record: StoredRecord) -> frozenset[str]:
-    """The fields, in lower case, that were changed here in a record because what it referred to has become a revisit.
+    """The fields, in lower case, that this project changed in a record whose original became a revisit.
 
-    Empty if there are none. Former- fields of others can stand beside theirs.
+    Empty if there are none. The record may also have Former- fields of other programs.
     """
     names = _former_names(record)
     fields = [_CONCURRENT] if _has_new_ids(record) else []
@@ -75,7 +75,7 @@ def pointed_fields(record: StoredRecord) -> frozenset[str]:
             if references or names == {_FORMER_DIGEST.decode().lower()}:
                 fields.append(_PAYLOAD_DIGEST.decode())
     elif record.type != "response":
-        # Other records than revisits get no field that they did not have.
+        # In records other than revisits, no reference field is added.
         fields += [
             name for name in references if record.get(name) is not None and former(record, name) is not None
         ]
@@ -83,7 +83,7 @@ def pointed_fields(record: StoredRecord) -> frozenset[str]:
 
 
 def has_others(record: StoredRecord) -> bool:
-    """Whether a record has Former- fields that were not written here when it was pointed elsewhere."""
+    """Whether a record has Former- fields that this project did not write when it updated references."""
     return _former_names(record) != {FORMER.lower() + name for name in pointed_fields(record)}
 
 
@@ -92,7 +92,7 @@ def _former_names(record: StoredRecord) -> set[str]:
 
 
 def _has_new_ids(record: StoredRecord) -> bool:
-    """Whether what a WARC-Concurrent-To names is what it named before, or the revisit that took the place of that."""
+    """Whether each WARC-Concurrent-To has its former value, or the id of the revisit that replaced the former record."""
     present, before = record.get_all(_CONCURRENT), record.get_all(FORMER + _CONCURRENT)
     return (
         len(present) == len(before)
@@ -102,19 +102,19 @@ def _has_new_ids(record: StoredRecord) -> bool:
 
 
 def _is_made_of(new_id: str | None, old_id: str) -> bool:
-    # Text that is no UTF-8 was read as Latin-1.
+    # Text that is not UTF-8 was decoded as Latin-1.
     read = (old_id.encode(codec, "replace") for codec in ("utf-8", "latin-1"))
     return any(revisit_id(one).decode("ascii") == new_id for one in read)
 
 
 def former(record: StoredRecord, name: str) -> str | None:
-    """What a field was before; None if it did not change, or was not there."""
+    """The former value of a field; None if it did not change or did not exist."""
     value = record.get(FORMER + name)
     return None if value == _NONE.decode() else value
 
 
 def pointed_back(head: RawHead, only: frozenset[str] | None = None) -> RawHead:
-    """The head with the former values of its fields, or of those that *only* names, in lower case."""
+    """The head with the former values of its fields, or only of the fields *only*, in lower case."""
     wanted = None if only is None else {name.encode("ascii") for name in only}
 
     def is_undone(lower: bytes) -> bool:
@@ -143,17 +143,17 @@ def pointed_back(head: RawHead, only: frozenset[str] | None = None) -> RawHead:
 
 
 def as_response(head: RawHead) -> RawHead:
-    """The head of the response that a revisit of ours was before."""
+    """The head of the response from which this project made a revisit."""
     back = pointed_back(head).replaced(b"WARC-Type", b"response")
     return RawHead(back.version, tuple(pair for pair in back.fields if not _is_of_revisit(pair[0])))
 
 
 def as_response_of_others(head: RawHead) -> RawHead:
-    """The head of a response with the payload of a revisit's original. Its id and digest stay.
+    """The head of a response made from a revisit of another program. Its id and digest do not change.
 
-    If it was pointed elsewhere, nothing of that is left: a later restoration would take it for a change of a response.
+    ``Former-`` fields of updated references are removed: a later restoration would treat them as changes of a response.
     """
-    # Its digest is that of the original by now, in the original's own words.
+    # Its digest is already that of the original, in the original's notation.
     back = pointed_back(head.without([_FORMER_DIGEST]))
     fields = []
     for name, value in back.fields:
@@ -169,27 +169,27 @@ def as_response_of_others(head: RawHead) -> RawHead:
 
 
 def block_digest_of(head: RawHead) -> bytes | None:
-    """The text of WARC-Block-Digest."""
+    """The value of WARC-Block-Digest."""
     return head.get(_BLOCK_DIGEST)
 
 
 def with_block_digest(head: RawHead, digest: bytes | None) -> RawHead:
-    """The head with another block digest, or with none."""
+    """The head with a new block digest, or without one if *digest* is None."""
     return head.without([_BLOCK_DIGEST]) if digest is None else head.replaced(_BLOCK_DIGEST, digest)
 
 
 def payload_digest_of(head: RawHead) -> bytes | None:
-    """The text of WARC-Payload-Digest."""
+    """The value of WARC-Payload-Digest."""
     return head.get(_PAYLOAD_DIGEST)
 
 
 def with_payload_digest(head: RawHead, digest: bytes) -> RawHead:
-    """The head with another payload digest."""
+    """The head with a new payload digest."""
     return head.replaced(_PAYLOAD_DIGEST, digest)
 
 
 def digest_of(text: bytes | str | None, pieces: Iterable[bytes]) -> bytes | None:
-    """The digest of *pieces* in the algorithm and form of *text*; None if that is not one we can compute."""
+    """The digest of *pieces* in the algorithm and notation of *text*; None if the algorithm is not available."""
     if isinstance(text, bytes):
         text = text.decode("latin-1")
     algorithm = algorithm_of(text)
@@ -202,7 +202,7 @@ def digest_of(text: bytes | str | None, pieces: Iterable[bytes]) -> bytes | None
 
 
 def algorithm_of(text: str | None) -> str | None:
-    """The name that hashlib has for the algorithm of a digest; None if it has none."""
+    """The hashlib name for the algorithm of a digest; None if it is not available."""
     try:
         label = parse_digest(text).label if text else ""
     except ValueError:

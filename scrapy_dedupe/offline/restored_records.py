@@ -1,20 +1,20 @@
-"""Revisits as the responses that they were, and the proof that a record is the original of a revisit.
+"""Restore revisits to responses, and verify that a record is the original of a revisit.
 
-A restored record has the head of before (`restored_heads`), the revisit's own HTTP head, and the payload of the
-original, which passes through bounded memory. If its HTTP head speaks of chunks, the payload comes without them, or
-in one chunk where it could be taken for chunks itself: what is promised is that head and payload are those of before,
-and a digest that does not fit then is made anew, in its algorithm and form. Many programs make WARC-Payload-Digest of
-the body with its chunks, and nothing fits that once these have gone; then that of the payload takes its place. One of
-the decoded body stays, since chunks do not touch it.
+A restored record has its former head (`restored_heads`), the revisit's own HTTP head, and the payload of the original,
+which is streamed in bounded memory. If its HTTP head announces chunks, the payload is stored without them, or in one chunk
+if it could be mistaken for chunks itself. Head and payload are guaranteed to be the former ones; a digest that does not
+match after this is computed again, in its algorithm and notation. Many programs compute WARC-Payload-Digest of the body
+with its chunks, which cannot match without them; it is replaced by the digest of the payload. A digest of the decoded
+body is kept, since chunks do not affect it.
 
-An original is proved by its bytes: by the digest of the revisit, or by the digest that the payload or the block of the
-revisit had before. Programs differ in what they make WARC-Payload-Digest of, so the body with its chunks and the
-decoded body count too. Where an archive held a false digest from the beginning, the original is proved by having the
-same one in its own head and a WARC-Block-Digest that its block still fits.
+An original is verified by its bytes: by the digest of the revisit, or by the former digest of the revisit's payload or
+block. Programs compute WARC-Payload-Digest of different data, so digests of the body with its chunks and of the decoded
+body are accepted too. If the archive had a wrong digest from the start, the original is accepted if it has the same
+digest in its own head and a WARC-Block-Digest that matches its block.
 
-The digest of a decoded body does not tell in which coding it was sent. The stored bytes of what became a revisit here
-were compared; a revisit of another program whose HTTP head names other codings than its original's gets that payload
-only if it is in these codings, or if its head names none and the digest is of the stored bytes.
+The digest of a decoded body does not show its content coding. For revisits made by this project, the stored bytes were
+compared. A revisit of another program whose HTTP head names other codings than its original's gets the payload only if
+the payload is in these codings, or if the head names none and the digest is of the stored bytes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CHUNK_END: Final = b"\r\n0\r\n\r\n"
 
 
 class OriginalRecord:
-    """A record that may be the original of revisits. Every digest of it is computed once."""
+    """A possible original of revisits. Each of its digests is computed only once."""
 
     def __init__(self, record: StoredRecord) -> None:
         self.record = record
@@ -71,7 +71,7 @@ class OriginalRecord:
         return self._size
 
     def reason_against(self, revisit: StoredRecord) -> str | None:
-        """Why this is not the original of *revisit*; None if it is proved to be."""
+        """Why this is not the original of *revisit*; None if it is verified."""
         wanted = revisit.get("WARC-Payload-Digest")
         texts = [text for text in (wanted, former(revisit, "WARC-Payload-Digest")) if text]
         where = f"{self.record.path}, offset {self.record.offset}"
@@ -82,8 +82,8 @@ class OriginalRecord:
             not self._is_in_codings_of(revisit) or any(self._has(text, "decoded") for text in texts)
         ):
             return (
-                f"the content coding in its HTTP head is {_shown(_codings(revisit))}, that of its original in {where} is"
-                f" {_shown(_codings(self.record))}"
+                f"the content coding in its HTTP head is {_shown(_codings(revisit))}, but {_shown(_codings(self.record))}"
+                f" in its original in {where}"
             )
         if any(self._has(text) for text in texts):
             return None
@@ -93,16 +93,16 @@ class OriginalRecord:
         if is_sure and wanted and self.record.get("WARC-Payload-Digest") == wanted and self._is_sound():
             return None
         if not wanted:
-            # Early versions of warcprox wrote none. What the revisit names is its original then, for every reader.
+            # Early versions of warcprox wrote no digest. Then all readers accept the record that the revisit names.
             return None
         label = algorithm_of(wanted)
         if label is None:
-            return f"its digest {wanted} is of an algorithm that is not known here"
+            return f"its digest {wanted} has an unknown algorithm"
         found = in_form_of(wanted, self._digest(label, "payload") or b"").decode("latin-1")
-        return f"its original in {where} has the payload digest {found}, the revisit says {wanted}"
+        return f"its original in {where} has the payload digest {found}, but the revisit has {wanted}"
 
     def _is_named_by(self, revisit: StoredRecord) -> bool:
-        """Whether *revisit* names this record, instead of only having the digest of its payload."""
+        """Whether *revisit* refers to this record by id or by URI and date, not only by digest."""
         reference, record = reference_of(revisit), self.record
         if reference.id is not None and reference.id == bare_id(record.id):
             return True
@@ -120,7 +120,7 @@ class OriginalRecord:
         return any(raw is not None and _is_same(text, raw) for raw in digests)
 
     def _is_in_codings_of(self, revisit: StoredRecord) -> bool:
-        """Whether the stored payload can be what the HTTP head of a revisit speaks of."""
+        """Whether the stored payload has the content codings in the HTTP head of *revisit*."""
         try:
             for _ in decoded_stream(
                 lambda: payload_pieces(self.record), _codings(revisit), MAX_DECODED_BYTES
@@ -145,7 +145,7 @@ class OriginalRecord:
             return payload_pieces(record)
         if what == "decoded":
             return decoded_pieces(record) if _codings(record) else None
-        return _behind_head(record) if record.http is not None and record.http.is_chunked else None
+        return _after_head(record) if record.http is not None and record.http.is_chunked else None
 
     def _makes_block(self, revisit: StoredRecord, digest: str) -> bool:
         algorithm = algorithm_of(digest)
@@ -162,11 +162,11 @@ class OriginalRecord:
 
 
 class RestoredBlock:
-    """The block of a restored record; ``length`` counts its bytes if *size_bytes* are those of the payload."""
+    """The block of a restored record; *size_bytes* is the size of the payload, ``length`` that of the whole block."""
 
     def __init__(self, revisit: StoredRecord, original: StoredRecord, size_bytes: int) -> None:
         assert revisit.http is not None
-        # A head is found in what is held of a block, however long that is.
+        # The HTTP head always fits into the kept bytes, regardless of the size of the block.
         head = revisit.frame.kept[: revisit.http.length]
         self._revisit = revisit
         self._original = original
@@ -186,7 +186,7 @@ class RestoredBlock:
             yield self._tail
 
     def right_payload_digest(self, text: bytes) -> bytes:
-        """The payload digest *text*, or if it is of chunks that are not there, that of the payload in its form."""
+        """The payload digest *text*; if it is of chunks that are missing, the payload's digest in the same notation."""
         right = digest_of(text, payload_pieces(self._original))
         if right is None or _is_same_digest(text, right) or self._decodes_to(text):
             return text
@@ -210,21 +210,21 @@ def restored_record(
     *,
     is_named: Callable[[str], bool] = lambda _: False,
 ) -> tuple[RawHead, Callable[[], Iterator[bytes]], int]:
-    """The head of the response that a revisit becomes, and its block with its length.
+    """The head of the restored response, a function that yields its block, and the length of the block.
 
-    *size_bytes* is the length of the original's payload; *is_named* tells whether another revisit goes by a payload
-    digest, which is not made anew then. Raises DamagedInput if a record cannot be read again.
+    *size_bytes* is the length of the original's payload. *is_named* returns whether another revisit is identified by a
+    payload digest, which is not changed then. Raises DamagedInput if a record cannot be read again.
     """
     block = RestoredBlock(revisit, original, size_bytes)
     head = raw_head(revisit)
     if is_ours(revisit):
         head = as_response(head)
-        # A digest that a block without chunks does not fit was false before; it is not for us to mend.
+        # A digest that does not match a block without chunks was wrong before the conversion; keep it.
         had_chunks = block.is_chunked
         digest = block_digest_of(head)
         if digest is not None and had_chunks:
             right = digest_of(digest, block.pieces())
-            # If it is what it was, byte for byte, the chunks were spoken of only.
+            # If the digest matches, the block is restored exactly: it never had chunks, only announced them.
             had_chunks = not _is_same_digest(digest, right)
             head = with_block_digest(head, right or digest)
     else:
@@ -234,14 +234,14 @@ def restored_record(
         if digest is not None:
             head = with_block_digest(head, digest_of(digest, block.pieces()))
     digest = payload_digest_of(head)
-    # Replay programs look for the original of a revisit by the text of its digest.
+    # Replay programs search for the original of a revisit by the text of its digest.
     if digest is not None and had_chunks and not is_named(digest.decode("latin-1")):
         head = with_payload_digest(head, block.right_payload_digest(digest))
     return head, block.pieces, block.length
 
 
 def _first_bytes(record: StoredRecord) -> bytes:
-    """So much of a payload as the line of a chunk can have: its pieces are as small as the chunks that it came in."""
+    """The start of a payload, as long as the longest chunk line. A single piece can be smaller."""
     first = b""
     for piece in payload_pieces(record):
         first += piece
@@ -258,7 +258,7 @@ def _shown(codings: list[str]) -> str:
     return ", ".join(codings) or "none"
 
 
-def _behind_head(record: StoredRecord) -> Iterator[bytes]:
+def _after_head(record: StoredRecord) -> Iterator[bytes]:
     skipped = record.http.length if record.http else 0
     for piece in open_block(record.path, record.frame):
         if skipped < len(piece):
