@@ -1,27 +1,27 @@
-"""How fast and how small the tools for archives on disk are.
+"""Benchmark the speed and memory of the offline tools.
 
     python benchmarks/offline.py FOLDER [--only sum|verbs|pass|memory] [--records 8000] [--copies 0.4] [--rounds 5]
 
-FOLDER holds HTML files, as for ``benchmarks/warc.py``. Four files are made of them, gzip with zlib at level 6 and a
-member a record: responses, each with its request; the share ``--copies`` of the responses has the payload of an earlier
-one, in the same file or in another.
+FOLDER holds HTML files, as for ``benchmarks/warc.py``. Four WARC files are made from them, with one gzip member for each
+record (zlib at level 6): responses, each with its request. The share ``--copies`` of the responses has the payload of an
+earlier one, in the same file or in another.
 
 sum
-    The digests of all payloads computed as SHA-256 in this process: ours, ours with the stored digests, warcio's
-    reader with hashlib. They take turns, a file at a time. CPU time of the thread, in MB of payload a second; medians
-    of the rounds.
+    The SHA-256 digests of all payloads, computed in this process: by this project, by this project with stored digests,
+    and by warcio's reader with hashlib. They alternate file by file. CPU time of the thread, in MB of payload per second;
+    medians of the rounds.
 verbs
     ``warcsum`` with one and two jobs, ``warccollres --proc``, ``warcrefs``, ``verify``, ``restore`` and ``dedupe`` with
-    one and two jobs, each as a process of its own: seconds by the clock with the start of the interpreter, and the
-    largest resident memory of the process and of those that it started; medians of three.
+    one and two jobs, each in its own process: elapsed seconds including the start of the interpreter, and the largest
+    resident memory of the process and its children; medians of three runs.
 pass
-    What ``warcrefs`` needs to write the files, without its verification, beside copying all members by their known
-    places, copying them as they are found by reading, and ``shutil.copyfile``; every one with a sync at its end. They
-    take turns; by the clock, in MB of file a second; medians of the rounds.
+    The time in which ``warcrefs`` writes the files, without its verification, compared with copying all members at known
+    offsets, copying members while reading, and ``shutil.copyfile``; each syncs the file at the end. They alternate;
+    elapsed time, in MB of file per second; medians of the rounds.
 memory
-    The verbs on what is large: a payload of ``--large`` MB (5,000), a member of a few MB that swells to twice of it, and
-    a manifest of ``--lines`` lines (10,000,000). Needs four times ``--large`` on the disk of TMPDIR. The largest resident
-    memory.
+    The commands with large input: a payload of ``--large`` MB (5,000), a member of a few MB that decompresses to twice
+    this size, and a manifest of ``--lines`` lines (10,000,000). Needs four times ``--large`` on the disk of TMPDIR.
+    Reports the largest resident memory.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def sha1(data: bytes) -> bytes:
 
 
 def make_archive(folder: Path, pages: Sequence[bytes], count: int, copies: float) -> int:
-    """Write *count* exchanges into `FILES` files. Gives the bytes of all payloads."""
+    """Write *count* exchanges into `FILES` files. Return the size of all payloads in bytes."""
     rng = random.Random(3)
     bodies: list[tuple[int, int]] = []
     size_bytes = 0
@@ -123,7 +123,7 @@ def make_archive(folder: Path, pages: Sequence[bytes], count: int, copies: float
 def take_turns(
     calls: dict[str, Callable[[], None]], rounds: int, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """The median time of each call; the order is another one in each round."""
+    """The median time of each call; each round uses another order."""
     spent: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         names = list(calls)
@@ -139,7 +139,7 @@ def take_turns(
 
 
 def sums(archive: Path, payload_bytes: int, rounds: int) -> None:
-    """The part ``sum``."""
+    """The benchmark ``sum``."""
     paths = sorted(archive.iterdir())
     with tempfile.TemporaryDirectory() as name:
         output = Path(name) / "sums"
@@ -176,7 +176,7 @@ def sums(archive: Path, payload_bytes: int, rounds: int) -> None:
 
 
 def run(folder: Path, *words: str) -> tuple[float, float]:
-    """Seconds by the clock, and the largest resident memory in MB."""
+    """Elapsed seconds, and the largest resident memory in MB."""
     begun = time.perf_counter()
     process = subprocess.Popen([*PROGRAM, *words], cwd=folder, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -187,7 +187,7 @@ def run(folder: Path, *words: str) -> tuple[float, float]:
 
 
 def verbs(work: Path, payload_bytes: int) -> None:
-    """The part ``verbs``; the archive is ``in`` below *work*."""
+    """The benchmark ``verbs``; the archive is ``in`` in *work*."""
     steps: list[tuple[str, str, tuple[str, ...]]] = [
         ("warcsum", "sums", ("warcsum", "-r", "in", "-o", "sums", "--recompute")),
         ("warcsum, 2 jobs", "sums-2", ("warcsum", "-r", "in", "-o", "sums-2", "--recompute", "--jobs", "2")),
@@ -223,7 +223,7 @@ def remove(path: Path) -> None:
 
 
 class Stopwatch:
-    """A watch of the room that measures each part by its title."""
+    """A `Progress` that measures the time of each part by its title."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -247,7 +247,7 @@ def synced(path: Path) -> None:
 
 
 def rewriting(work: Path, rounds: int) -> None:
-    """The part ``pass``."""
+    """The benchmark ``pass``."""
     paths = sorted((work / "in").iterdir())
     size = sum(path.stat().st_size for path in paths)
     if not (work / "numbered").exists():
@@ -293,13 +293,13 @@ def rewriting(work: Path, rounds: int) -> None:
 
     calls: dict[str, Callable[[], None]] = {
         "shutil.copyfile": copy_files,
-        "members at known places": copy_members,
+        "members at known offsets": copy_members,
         "members found by reading": find_and_copy_members,
-        "warcrefs in all": ours,
+        "warcrefs in total": ours,
     }
     medians = take_turns(calls, rounds, time.perf_counter)
     medians |= {f"  {title}": statistics.median(values) for title, values in parts.items()}
-    print(f"pass: {size / 1e6:.0f} MB of files, {rounds} rounds, by the clock")
+    print(f"pass: {size / 1e6:.0f} MB of files, {rounds} rounds, elapsed time")
     for name, seconds in medians.items():
         print(f"  {name:26} {seconds:7.2f} s  {size / 1e6 / seconds:7.0f} MB/s of file")
 
@@ -308,7 +308,7 @@ def rewriting(work: Path, rounds: int) -> None:
 
 
 def memory(work: Path, large_mb: int, lines: int) -> None:
-    """The part ``memory``."""
+    """The benchmark ``memory``."""
     (work / "large").mkdir()
     (work / "swelling").mkdir()
     block = os.urandom(1 << 20)
@@ -345,7 +345,7 @@ def memory(work: Path, large_mb: int, lines: int) -> None:
 
 
 def write_large(folder: Path, pieces: Sequence[bytes], level: int) -> None:
-    """Two files, each with one response of all *pieces*; a file of one gzip member."""
+    """Write two files, each with one response of all *pieces* in a single gzip member."""
     length = sum(map(len, pieces))
     head = HEAD % length
     for number in range(2):

@@ -1,4 +1,4 @@
-"""``arc2warc PATH… -o FOLDER``: ARC files become WARC files."""
+"""``arc2warc PATH… -o FOLDER``: convert ARC files to WARC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .stores import CommandStores
 
-HELP = "Convert ARC files to WARC 1.1, and prove that every capture is there with its payload."
+HELP = "Convert ARC files to WARC 1.1, and verify that every capture is kept with its payload."
 
 _SHOWN = 20
 
@@ -29,15 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         type=Path,
         required=True,
-        help="the folder of the WARC files; they keep their names below it, with .warc for .arc",
+        help="the folder for the WARC files, which keep their names, with .warc instead of .arc",
     )
-    parser.add_argument("-r", "--recursive", action="store_true", help="search folders, and those in them")
+    parser.add_argument("-r", "--recursive", action="store_true", help="search folders and their subfolders")
     parser.add_argument(
-        "--hash", choices=("sha1", "sha256"), default="sha256", help="the digests (default: sha256)"
+        "--hash",
+        choices=("sha1", "sha256"),
+        default="sha256",
+        help="algorithm of the digests (default: sha256)",
     )
     gzip = parser.add_mutually_exclusive_group()
     gzip.add_argument(
-        "--gzip", action="store_true", default=None, help="compress the output (default: as the input is)"
+        "--gzip", action="store_true", default=None, help="compress the output (default: like the input)"
     )
     gzip.add_argument(
         "--no-gzip", action="store_false", dest="gzip", default=None, help="do not compress the output"
@@ -47,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=1,
-        help="files to convert at a time; 0: one a core (default: 1)",
+        help="files to convert at a time; 0: one for each core (default: 1)",
     )
-    parser.add_argument("--keep-going", action="store_true", help="pass over damaged places, and go on")
-    parser.add_argument("--force", action="store_true", help="replace files that are in FOLDER already")
+    parser.add_argument("--keep-going", action="store_true", help="skip damaged places and continue")
+    parser.add_argument("--force", action="store_true", help="replace existing files in FOLDER")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> Converted:
@@ -61,7 +64,9 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Converted:
     from .bars import Bars
 
     if opts.jobs < 0:
-        raise UsageError(f"--jobs {opts.jobs} is no number of jobs. Give 1 or more, or 0 for one a core.")
+        raise UsageError(
+            f"--jobs {opts.jobs} is not a number of jobs. Give 1 or more, or 0 for one for each core."
+        )
     options = ConversionOptions(
         algorithm=opts.hash, gzip=opts.gzip, force=opts.force, software=f"scrapy-dedupe/{__version__}"
     )
@@ -79,8 +84,8 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Converted:
 
 def stopped(opts: argparse.Namespace) -> str:
     if opts.force:
-        return "the WARC files that have their names are whole, and the same command makes them anew"
-    return "the same command goes on where it was"
+        return "the finished WARC files are complete, and the same command converts them again"
+    return "the same command continues where it stopped"
 
 
 def text(result: Converted) -> str:
@@ -95,8 +100,8 @@ def text(result: Converted) -> str:
     )
     if result.files:
         lines.append(
-            f"Verified: every capture {'that could be read ' if result.fault_count else ''}is there with its payload. The"
-            f" WARC files are in {result.output}; the ARC files are as they were."
+            f"Verified: every capture {'that could be read ' if result.fault_count else ''}is kept with its payload. The"
+            f" WARC files are in {result.output}; the ARC files are unchanged."
         )
     return "\n".join(lines)
 
@@ -104,5 +109,5 @@ def text(result: Converted) -> str:
 def caveat(result: Converted) -> str | None:
     if not result.fault_count:
         return None
-    were = "was at fault and is" if result.fault_count == 1 else "were at fault and are"
-    return f"{counted(result.fault_count, 'place')} {were} not in the output."
+    are = "is" if result.fault_count == 1 else "are"
+    return f"{counted(result.fault_count, 'place')} could not be converted and {are} not in the output."

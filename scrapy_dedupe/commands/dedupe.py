@@ -1,4 +1,4 @@
-"""``dedupe PATH… -o FOLDER``: all steps in one go."""
+"""``dedupe PATH… -o FOLDER``: run all steps of the deduplication."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from .stores import CommandStores
 
 HELP = (
-    "Deduplicate WARC files in one go: find records with the same payload, compare them byte by byte, write the files"
-    " again with a revisit for every copy, and verify the result. The same call goes on after it was cut."
+    "Deduplicate WARC files in one run: find records with the same payload, compare them byte by byte, rewrite the files"
+    " with a revisit for every copy, and verify the result. After an interruption, the same command continues."
 )
 
 _SHOWN = 20
@@ -37,16 +37,16 @@ _ALL = "all"
 _OPTIONS = {
     "small": "see --min-size",
     "status": "see --status",
-    "arc": "--convert-arc makes WARC files of them",
+    "arc": "--convert-arc converts them to WARC",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class DedupeReport:
-    """What was done, and what of it was entered into the crawl index, if that was wished.
+    """The result of the deduplication, and of the import into the crawl index if requested.
 
-    ``left_below`` counts WARC and ARC files below the folders that were named, which nobody asked for, and ``left_open``
-    are those that a crawl has open, or left so.
+    ``left_below`` counts WARC and ARC files in subfolders of the named folders that were not included, and ``left_open``
+    are files that a crawl has open or did not close.
     """
 
     deduped: Deduped
@@ -57,7 +57,7 @@ class DedupeReport:
 
 @dataclass(frozen=True, slots=True)
 class ImportedOutput:
-    """What the import of the resulting files did to the index of ``store``."""
+    """The result of importing the resulting files into the index of ``store``."""
 
     store: str
     imported: int
@@ -74,30 +74,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="a WARC or ARC file, a folder, or a pattern such as 'folder/*.warc.gz'",
     )
-    parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="where the new files go")
-    parser.add_argument("-r", "--recursive", action="store_true", help="take what is below a folder, too")
+    parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="the folder for the new files")
+    parser.add_argument("-r", "--recursive", action="store_true", help="include the subfolders of a folder")
     parser.add_argument(
         "-H",
         "--hash",
         choices=ALGORITHMS,
         default="sha256",
-        help="the algorithm of the digests, which are computed whatever the records say (default: %(default)s)",
+        help="the algorithm of the digests, which are computed for all records (default: %(default)s)",
     )
     add_revisit_arguments(parser)
     parser.add_argument(
-        "--convert-arc", action="store_true", help="make WARC files of ARC files first (default: copy them)"
+        "--convert-arc", action="store_true", help="convert ARC files to WARC first (default: copy them)"
     )
     parser.add_argument(
         "--work",
         metavar="DIR",
         type=Path,
-        help="where the state of the run is kept (default: .dedupe in FOLDER, or in the folder that all files are in)",
+        help="the folder for the state of the run (default: .dedupe in FOLDER, or in the common folder of all files)",
     )
     parser.add_argument(
         "--jobs", metavar="N", type=int, default=1, help="processes; 0 for all cores (default: %(default)s)"
     )
     parser.add_argument(
-        "--force", action="store_true", help="begin anew, and replace files of the same names in FOLDER"
+        "--force", action="store_true", help="start again, and replace files of the same names in FOLDER"
     )
     parser.add_argument(
         "--index", action="store_true", help="import the resulting files into the crawl index at the end"
@@ -105,12 +105,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--crawl-id",
         metavar="ID",
-        help="with --index: the crawl of the files (default: what each file says, else its name)",
+        help="with --index: the crawl of the files (default: the crawl named in each file, else its name)",
     )
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> DedupeReport:
-    # Every call of the command line loads this module, so what takes long to load waits until it is used.
+    # The command line imports this module on every start, so slow imports are deferred.
     from scrapy_dedupe.crawls.index import checked_crawl_id
     from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, refuse_own_folder
     from scrapy_dedupe.offline.steps import run_steps
@@ -148,7 +148,7 @@ def _entered(
 
 
 def stopped(opts: argparse.Namespace) -> str:
-    return f"{'without --force ' if opts.force else ''}the same command goes on where it was"
+    return f"{'without --force ' if opts.force else ''}the same command continues where it stopped"
 
 
 def _options(opts: argparse.Namespace) -> StepOptions:
@@ -156,17 +156,19 @@ def _options(opts: argparse.Namespace) -> StepOptions:
     from scrapy_dedupe.tasks.jobs import job_count
 
     if opts.in_place and opts.output is not None:
-        raise UsageError("--in-place replaces the files themselves, and -o writes others. Give one of them.")
+        raise UsageError("--in-place replaces the files, and -o writes new ones. Give only one of them.")
     if not (opts.in_place or opts.output is not None or opts.dry_run):
-        raise UsageError("Say with -o FOLDER where the new files go, or replace the files with --in-place.")
+        raise UsageError(
+            "Name a folder for the new files with -o FOLDER, or replace the files with --in-place."
+        )
     if opts.in_place and opts.convert_arc:
-        raise UsageError("--convert-arc makes other files of ARC files, which goes with -o FOLDER alone.")
+        raise UsageError("--convert-arc writes new files for ARC files, so it only works with -o FOLDER.")
     if opts.dry_run and opts.index:
-        raise UsageError("A dry run has no files to import. Leave --index out.")
+        raise UsageError("A dry run writes no files to import. Leave --index out.")
     if opts.crawl_id is not None and not opts.index:
-        raise UsageError("--crawl-id goes with --index: it names the crawl of what is imported.")
+        raise UsageError("--crawl-id only works with --index: it names the crawl of the imported files.")
     if opts.min_size < 0 or opts.sample < 0:
-        raise SettingError("--min-size and --sample are numbers from 0 on.")
+        raise SettingError("--min-size and --sample must be 0 or more.")
     job_count(opts.jobs)
     return StepOptions(
         algorithm=opts.hash,
@@ -189,7 +191,7 @@ def _statuses(words: Sequence[str] | None) -> frozenset[int] | None:
         return None
     for word in words:
         if not (word.isascii() and word.isdigit() and len(word) == 3):
-            raise SettingError(f'{word!r} is no HTTP status. Give a number such as 404, or "{_ALL}".')
+            raise SettingError(f'{word!r} is not an HTTP status. Give a number such as 404, or "{_ALL}".')
     return frozenset(map(int, words))
 
 
@@ -226,7 +228,7 @@ def text(result: DedupeReport) -> str:
     if done.by_digest:
         lines.append(
             f"{counted(done.by_digest, 'revisit leads', 'revisits lead')} to a payload only by digest, as before; pywb and"
-            f" wabac.js need the record that is named.{_REMEDY}"
+            f" wabac.js need the record that the revisit refers to.{_REMEDY}"
         )
     lines += _first([str(fault) for fault in done.faults], done.fault_count)
     lines += _first(list(done.findings), done.findings_count)
@@ -252,7 +254,7 @@ def _table(done: Deduped) -> list[str]:
         rows.append(("of unequal bytes", number_text(done.collisions)))
     rows.append(("would be revisits" if done.dry_run else "now revisits", number_text(done.converted)))
     if done.repointed:
-        rows.append(("references mended", number_text(done.repointed)))
+        rows.append(("references updated", number_text(done.repointed)))
     percent = 100 * done.saved_bytes / done.old_bytes if done.old_bytes else 0.0
     rows += [
         ("size before", size_text(done.old_bytes)),
@@ -263,12 +265,12 @@ def _table(done: Deduped) -> list[str]:
 
 
 def _left(done: Deduped) -> list[str]:
-    """The copies that stay as they are, by reason, the most frequent one first."""
+    """The unchanged copies by reason, the most frequent first."""
     from scrapy_dedupe.offline.plan import LEFT
 
     if not done.left:
         return []
-    lines = [f"{'copies left':<20}{number_text(sum(done.left.values()))}, as they are:"]
+    lines = [f"{'copies left':<20}{number_text(sum(done.left.values()))}, not changed:"]
     for reason, count in sorted(done.left.items(), key=lambda item: (-item[1], item[0])):
         option = f" ({_OPTIONS[reason]})" if reason in _OPTIONS else ""
         lines.append(f"    {number_text(count):>10}  {LEFT.get(reason, reason)}{option}")
@@ -276,7 +278,7 @@ def _left(done: Deduped) -> list[str]:
 
 
 def _outcome(done: Deduped) -> list[str]:
-    """Where everything is, and what may come next."""
+    """Where the result is, and how to revert it."""
     if done.dry_run:
         return ["Nothing was written."]
     if done.kept_in is not None:
@@ -287,7 +289,7 @@ def _outcome(done: Deduped) -> list[str]:
         return [f"The files were replaced. {kept}".rstrip(), f"To undo it: {undo}"]
     undo = f"scrapy-dedupe restore {shlex.quote(done.output)} -o FOLDER"
     return [
-        f"The new files are in {done.output}; the old ones are as they were. {kept}".rstrip(),
+        f"The new files are in {done.output}; the old ones are unchanged. {kept}".rstrip(),
         f"To undo it: {undo}",
     ]
 
@@ -315,10 +317,10 @@ def caveat(result: DedupeReport) -> str | None:
     if done.findings_count:
         parts.append(f"the verification found {counted(done.findings_count, 'difference')}")
     if done.fault_count:
-        parts.append(f"{counted(done.fault_count, 'fault')} in the input passed over")
+        parts.append(f"{counted(done.fault_count, 'fault')} in the input skipped")
     if index is not None and index.failed:
         parts.append(f"{counted(len(index.failed), 'file')} not imported")
     if index is not None and index.skipped:
-        parts.append(f"{counted(index.skipped, 'record')} passed over by the import")
+        parts.append(f"{counted(index.skipped, 'record')} skipped by the import")
     sentence = "; ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}." if sentence else None

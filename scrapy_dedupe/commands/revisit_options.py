@@ -1,4 +1,4 @@
-"""The options of the verbs that write revisits: what becomes one, and what is proved of the result."""
+"""Options of the commands that write revisits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_revisit_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=DEFAULT_MIN_SIZE,
-        help="leave records whose payload has fewer bytes (default: %(default)s)",
+        help="do not change records whose payload has fewer bytes (default: %(default)s)",
     )
     parser.add_argument(
         "--status",
@@ -30,18 +30,18 @@ def add_revisit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="say what would be saved, by host and MIME type, and write nothing",
+        help="report the bytes that would be saved, by host and MIME type, and write nothing",
     )
     parser.add_argument(
-        "--in-place", action="store_true", help="replace the files themselves, once all new ones are verified"
+        "--in-place", action="store_true", help="replace the files after all new ones are verified"
     )
     parser.add_argument(
         "--sample",
         metavar="N",
         type=int,
         default=DEFAULT_SAMPLE,
-        help="how many revisits the verification replays from the new files (default: %(default)s)",
+        help="number of new revisits that the verification replays (default: %(default)s)",
     )
     parser.add_argument(
-        "--keep-going", action="store_true", help="pass over what is damaged, name it, and go on"
+        "--keep-going", action="store_true", help="skip damaged places, report them, and continue"
     )

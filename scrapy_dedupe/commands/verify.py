@@ -1,4 +1,4 @@
-"""``verify BEFORE AFTER``: reads an archive and its deduplicated or restored form, and proves that nothing is lost."""
+"""``verify BEFORE AFTER``: check that a deduplicated or restored archive lost nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .stores import CommandStores
 
 HELP = (
-    "Read an archive before and after its deduplication, and prove that every record is accounted for and every revisit"
+    "Read an archive before and after its deduplication, and verify that every record is accounted for and every revisit"
     " has its payload."
 )
 
@@ -27,42 +27,42 @@ _SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", metavar="BEFORE", type=Path, help="the file or folder as it was")
-    parser.add_argument("after", metavar="AFTER", type=Path, help="the file or folder as it is now")
+    parser.add_argument("before", metavar="BEFORE", type=Path, help="the original file or folder")
+    parser.add_argument("after", metavar="AFTER", type=Path, help="the new file or folder")
     parser.add_argument(
         "--originals",
         metavar="PATH",
         action="append",
         default=[],
-        help="other files, a folder of them or a pattern, to which revisits may refer; repeatable",
+        help="other files to which revisits may refer: a file, a folder or a pattern; may be repeated",
     )
     parser.add_argument(
         "--sample",
         metavar="N",
         type=int,
         default=100,
-        help="replay N new revisits, drawn at random, and compare their payloads byte by byte (default: 100)",
+        help="replay N random new revisits, and compare their payloads byte by byte (default: 100)",
     )
     parser.add_argument(
-        "--seed", metavar="S", type=int, help="draw the sample that an earlier run drew with S"
+        "--seed", metavar="S", type=int, help="use the same sample as an earlier run with seed S"
     )
     parser.add_argument(
         "--jobs",
         metavar="N",
         type=int,
         default=1,
-        help="how many processes read (default: 1; 0: one for each core)",
+        help="processes that read (default: 1; 0: one for each core)",
     )
     parser.add_argument(
         "--keep-going",
         action="store_true",
-        help="pass over damaged places that both have alike, and count them",
+        help="skip damaged places that both archives have, and count them",
     )
     parser.add_argument(
         "--work",
         metavar="DIR",
         type=Path,
-        help="where what is read is kept meanwhile, some 300 bytes for each record (default: TMPDIR)",
+        help="folder for temporary data, about 300 bytes for each record (default: TMPDIR)",
     )
 
 
@@ -73,11 +73,11 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Verification:
 
     job_count(opts.jobs)
     if opts.sample < 0:
-        raise SettingError(f"--sample {opts.sample} is no number of revisits. Give one from 0 on.")
+        raise SettingError(f"--sample {opts.sample} is not a number of revisits. Give a number of 0 or more.")
     pairs = pairs_of(opts.before, opts.after)
     originals = originals_of(opts.originals)
     if opts.work is not None and not opts.work.is_dir():
-        raise ArchiveError(f"{opts.work} is no folder. Name one with --work that has room.")
+        raise ArchiveError(f"{opts.work} is not a folder. Name a folder with enough space with --work.")
     try:
         with (
             tempfile.TemporaryDirectory(prefix="scrapy-dedupe-", dir=opts.work) as folder,
@@ -110,7 +110,7 @@ def text(result: Verification) -> str:
         lines.append(f"{title[0].upper()}{title[1:]}: {number_text(len(found))}")
         lines += [f"  {finding}" for finding in found[:_SHOWN]]
         if len(found) > _SHOWN:
-            lines.append(f"  ... and {number_text(len(found) - _SHOWN)} more, which --json lists.")
+            lines.append(f"  ... and {number_text(len(found) - _SHOWN)} more; --json lists all.")
     if result.findings_count > len(result.findings):
         lines.append(
             f"Only the first {number_text(len(result.findings))} of {number_text(result.findings_count)} findings are kept."
@@ -127,10 +127,10 @@ def text(result: Verification) -> str:
 def _summary(result: Verification) -> list[str]:
     kinds = {
         "unchanged": result.unchanged,
-        "made a revisit": result.converted,
-        "given another reference": result.repointed,
+        "converted to revisits": result.converted,
+        "with changed references": result.repointed,
         "restored": result.restored,
-        "with other transfer chunks": result.rechunked,
+        "with changed transfer chunks": result.rechunked,
         "converted from ARC": result.from_arc,
     }
     records = ", ".join(f"{number_text(count)} {name}" for name, count in kinds.items() if count)
@@ -143,7 +143,7 @@ def _summary(result: Verification) -> list[str]:
     lines.append(f"{revisits}.")
     if result.sample:
         lines.append(
-            f"{number_text(result.replayed)} of {number_text(result.sample)} replayed byte for byte, drawn with --seed {result.seed}."
+            f"{number_text(result.replayed)} of {number_text(result.sample)} replayed byte for byte, with --seed {result.seed}."
         )
     verdict = "Nothing is lost." if not result.findings_count else _findings_text(result.findings_count)
     return [*lines, verdict]
@@ -156,8 +156,8 @@ def _findings_text(count: int) -> str:
 def caveat(result: Verification) -> str | None:
     if count := result.findings_count:
         things = "1 difference is" if count == 1 else f"{number_text(count)} differences are"
-        return f"{things} not allowed. Do not give the files before away."
+        return f"{things} not allowed. Do not delete the original files."
     if count := result.faults_count:
         places = "1 damaged place was" if count == 1 else f"{number_text(count)} damaged places were"
-        return f"{places} passed over; both have the same bytes there."
+        return f"{places} skipped; both archives have the same bytes there."
     return None

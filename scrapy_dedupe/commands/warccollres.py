@@ -1,4 +1,4 @@
-"""``warccollres MANIFEST… -o OUT``: tells apart records that have one digest and different bytes."""
+"""``warccollres MANIFEST… -o OUT``: distinguish records with the same digest and different bytes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class CollisionReport:
-    """Of ``lines``, those were ``compared`` that share ``digests``; ``collisions`` of these stand for different payloads.
+    """The result. Of ``lines``, those that share one of ``digests`` were ``compared``; ``collisions`` counts the digests
+    of different payloads.
 
-    ``alone`` are records that may not stand for another one, those with a fault among them.
+    ``alone`` counts records that must not replace another one, including those with a fault.
     """
 
     output: str
@@ -55,33 +56,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         action="append",
         default=[],
-        help="folder or URL that the names in the manifests are below (may be repeated; default: the working folder)",
+        help="folder or URL that the names in the manifests are relative to (may be repeated; default: the working folder)",
     )
     parser.add_argument(
         "--paths",
         metavar="MAP",
         type=Path,
-        help="file that says where files are: a line NAME PLACE each (spaces as %%20), or a JSON object; a place is a"
-        " path, relative to the folder of MAP, or a URL",
+        help="file with the locations of files: lines NAME PLACE (spaces as %%20), or a JSON object; a place is a path,"
+        " relative to the folder of MAP, or a URL",
     )
     parser.add_argument(
-        "--proc", action="store_true", help="add the copy numbers and references too, as warcsumproc does"
+        "--proc", action="store_true", help="also add copy numbers and references, like warcsumproc"
     )
     parser.add_argument(
-        "--format", choices=("text", "jsonl", "parquet"), default="text", help="of OUT (default: text)"
+        "--format", choices=("text", "jsonl", "parquet"), default="text", help="format of OUT (default: text)"
     )
-    parser.add_argument("--force", action="store_true", help="write over an OUT that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing OUT")
     parser.add_argument(
         "--jobs",
         metavar="N",
         type=int,
         default=1,
-        help="processes that read and compare (0: one a core; default: 1)",
+        help="processes that read and compare (0: one for each core; default: 1)",
     )
     parser.add_argument(
         "--keep-going",
         action="store_true",
-        help="give records that cannot be read an extension of their own and go on, with exit code 4 at the end",
+        help="give each unreadable record its own extension and continue; the exit code is 4",
     )
 
 
@@ -98,7 +99,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> CollisionReport:
     job_count(opts.jobs)
     is_piped = str(opts.output) == "-"
     if is_piped and opts.json:
-        raise UsageError("Both the manifest and --json would go to standard output. Name a file with -o.")
+        raise UsageError("The manifest and --json would both go to standard output. Name a file with -o.")
     faults = Faults(keep_going=opts.keep_going)
     places = Places(opts.root, opts.paths)
     counts = CollisionCounts()
@@ -120,7 +121,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> CollisionReport:
 
             watch.begin("sorting", 0)
             ordered = iter(by_cluster(plain_lines(), work))
-            # All lines are read before the first one is given.
+            # All lines are read before the first one is yielded.
             first = list(islice(ordered, 1))
             watch.end()
             watch.begin("comparing", total_bytes)
@@ -140,8 +141,8 @@ def run(place: CommandStores, opts: argparse.Namespace) -> CollisionReport:
         raise
     except OSError as error:
         raise ArchiveError(
-            f"The work cannot go on: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}. See"
-            " to the disk of OUT and to that of temporary files."
+            f"The comparison failed: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}. Check"
+            " the disk of OUT and the disk for temporary files."
         ) from error
     return CollisionReport(
         output=str(opts.output),
@@ -161,7 +162,7 @@ def text(result: CollisionReport) -> str:
     summary = (
         f"{result.output}: {counted(result.lines, 'record')}. {number_text(result.compared)} of them compared, since they"
         f" share {counted(result.digests, 'digest')}: {counted(result.collisions, 'digest')} of different payloads,"
-        f" {counted(result.alone, 'record')} that may not stand for another."
+        f" {counted(result.alone, 'record')} that must not replace another."
     )
     lines = [summary, *(str(fault) for fault in result.faults[:_SHOWN])]
     if result.fault_count > _SHOWN:
@@ -173,6 +174,6 @@ def caveat(result: CollisionReport) -> str | None:
     if not result.fault_count:
         return None
     return (
-        f"{counted(result.fault_count, 'fault')} in the input passed over; a record that could not be compared has an"
-        " extension of its own."
+        f"{counted(result.fault_count, 'fault')} in the input skipped; a record that could not be compared has its"
+        " own extension."
     )

@@ -1,4 +1,4 @@
-"""``warcrefs MANIFEST… -o FOLDER``: writes the files again, with a revisit in the place of every copy."""
+"""``warcrefs MANIFEST… -o FOLDER``: rewrite the files with a revisit for every copy."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .stores import CommandStores
 
 HELP = (
-    "Write the files of a manifest again into a folder, with a revisit in the place of every copy; then read both back"
-    " and compare them."
+    "Rewrite the files of a manifest into a folder, with a revisit for every copy; then read both archives again and"
+    " compare them."
 )
 
 
@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MANIFEST",
         nargs="+",
         type=Path,
-        help="manifests of ten columns, as warcsumproc makes",
+        help="manifests of ten columns, from warcsumproc",
     )
-    parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="where the new files go")
+    parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="the folder for the new files")
     parser.add_argument(
         "--originals",
         metavar="MANIFEST",
@@ -45,30 +45,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         type=Path,
-        help="manifests that are read for the originals in them alone; their files are not written again",
+        help="manifests that are only read for their originals; their files are not rewritten",
     )
     parser.add_argument(
         "--root",
         metavar="DIR",
         action="append",
         default=[],
-        help="a folder below which the files of the manifest lie (may be repeated; default: the working folder)",
+        help="a folder that contains the files of the manifest (may be repeated; default: the working folder)",
     )
     parser.add_argument(
-        "--paths", metavar="MAP", type=Path, help="a file that says where each file lies: NAME PLACE a line"
+        "--paths", metavar="MAP", type=Path, help="a file with the location of each file, in lines NAME PLACE"
     )
     parser.add_argument(
         "--files",
         metavar="NAME",
         nargs="+",
         action="extend",
-        help="the files to write again, as the manifest names them, or patterns of such names (default: all in it)",
+        help="the files to rewrite, as the manifest names them, or patterns of such names (default: all)",
     )
     add_revisit_arguments(parser)
     parser.add_argument(
-        "--jobs", metavar="N", type=int, default=1, help="processes to use; 0: one a core (default: 1)"
+        "--jobs", metavar="N", type=int, default=1, help="processes to use; 0: one for each core (default: 1)"
     )
-    parser.add_argument("--force", action="store_true", help="replace files that are in FOLDER already")
+    parser.add_argument("--force", action="store_true", help="replace existing files in FOLDER")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> Rewritten:
@@ -78,13 +78,13 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Rewritten:
     from scrapy_dedupe.tasks.faults import Faults
 
     if opts.in_place and opts.output is not None:
-        raise UsageError("--in-place replaces the files themselves, -o writes others. Leave one out.")
+        raise UsageError("--in-place replaces the files, and -o writes new ones. Give only one of them.")
     if opts.output is None and not (opts.dry_run or opts.in_place):
-        raise UsageError("The new files need a folder: name it with -o.")
+        raise UsageError("The new files need a folder. Name it with -o.")
     if opts.min_size < 0:
-        raise UsageError(f"--min-size {opts.min_size} is no size. Give a number of bytes from 0 on.")
+        raise UsageError(f"--min-size {opts.min_size} is not a size. Give a number of bytes of 0 or more.")
     if opts.sample < 0:
-        raise UsageError(f"--sample {opts.sample} is no number of revisits. Give one from 0 on.")
+        raise UsageError(f"--sample {opts.sample} is not a number of revisits. Give a number of 0 or more.")
     options = RewriteOptions(
         Eligibility(opts.min_size, statuses_of(opts.status)),
         dry_run=opts.dry_run,
@@ -109,7 +109,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Rewritten:
 
 
 def statuses_of(words: list[str] | None) -> frozenset[int] | None:
-    """The statuses that the words behind ``--status`` name; None for all. Raises UsageError.
+    """The statuses in the values of ``--status``; None for all. Raises UsageError.
 
     >>> statuses_of(["200", "404"]) == {200, 404}, statuses_of(["all"])
     (True, None)
@@ -120,7 +120,9 @@ def statuses_of(words: list[str] | None) -> frozenset[int] | None:
         return None
     for word in words:
         if not (word.isascii() and word.isdigit() and len(word) == 3):
-            raise UsageError(f"--status {word} is no HTTP status. Give three digits, such as 200, or all.")
+            raise UsageError(
+                f"--status {word} is not an HTTP status. Give three digits, such as 200, or all."
+            )
     return frozenset(map(int, words))
 
 
@@ -138,20 +140,20 @@ def text(result: Rewritten) -> str:
                 for saving in savings[:_SHOWN]
             ]
             if len(savings) > _SHOWN:
-                lines.append(f"  ... and {number_text(len(savings) - _SHOWN)} more, which --json lists.")
+                lines.append(f"  ... and {number_text(len(savings) - _SHOWN)} more; --json lists all.")
     if result.left:
-        lines.append("Copies left as they are:")
+        lines.append("Copies not changed:")
         lines += [f"  {number_text(count):>10}  {LEFT[reason]}" for reason, count in result.left.items()]
     if result.unlisted:
         count = len(result.unlisted)
         files = "1 file" if count == 1 else f"{number_text(count)} files"
         lines.append(
-            f"{files} beside these in no manifest. If {'it refers' if count == 1 else 'they refer'} to copies that become"
-            " revisits, such references lead nowhere afterwards: name all files, these too, with --files."
+            f"{files} in these folders {'is' if count == 1 else 'are'} in no manifest. If {'it refers' if count == 1 else 'they refer'}"
+            " to copies that become revisits, these references will lead nowhere: name all files, including these, with --files."
         )
         lines += [f"  {name}" for name in result.unlisted[:_SHOWN]]
         if count > _SHOWN:
-            lines.append(f"  ... and {number_text(count - _SHOWN)} more, which --json lists.")
+            lines.append(f"  ... and {number_text(count - _SHOWN)} more; --json lists all.")
     if result.verification is not None:
         lines.append(verify.text(result.verification))
     lines.append(_summary(result))
@@ -166,17 +168,17 @@ def _summary(result: Rewritten) -> str:
     sizes = f"{size_text(result.old_bytes)} -> {size_text(result.new_bytes)}"
     if result.is_dry_run:
         return f"{files}: {copies} would become {revisits}, about {size_text(result.saved_bytes)} saved ({sizes})."
-    others = f", {number_text(result.repointed)} other records were mended" if result.repointed else ""
+    others = f", {number_text(result.repointed)} other records were updated" if result.repointed else ""
     return f"{files}: {copies} became {revisits}{others}, {size_text(result.saved_bytes)} saved ({sizes})."
 
 
 def caveat(result: Rewritten) -> str | None:
     if result.kept_in is not None:
         return (
-            f"The new files are not in order and did not get their final names. They stay in {result.kept_in}; remove it"
-            " to begin anew."
+            f"The verification failed, so the new files did not get their final names. They stay in {result.kept_in}; remove it"
+            " to start again."
         )
     if result.faults_count:
         things = "1 fault" if result.faults_count == 1 else f"{number_text(result.faults_count)} faults"
-        return f"{things} in the input; what is concerned was copied as it is."
+        return f"{things} in the input; the damaged parts were copied unchanged."
     return verify.caveat(result.verification) if result.verification is not None else None

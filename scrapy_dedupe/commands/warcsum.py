@@ -1,4 +1,4 @@
-"""``warcsum PATH… -o MANIFEST``: one line for each record that may have copies."""
+"""``warcsum PATH… -o MANIFEST``: write one line for each record that may have duplicates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 HELP = (
     "Write a manifest of WARC and ARC files: one line for each response, with its file, offset, length, URI, date and"
-    " the digest of its payload. warccollres and warcsumproc go on with it. A digest that a record brings is used if its"
-    " algorithm is the wanted one and its body was not transferred in chunks."
+    " the digest of its payload. It is the input of warccollres and warcsumproc. The stored digest of a record is used if"
+    " it has the wanted algorithm and the body was not transferred in chunks."
 )
 
 _SHOWN = 20
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " URL",
     )
     parser.add_argument("-o", "--output", metavar="MANIFEST", required=True, help="the manifest to write")
-    parser.add_argument("-r", "--recursive", action="store_true", help="take what is below a folder, too")
+    parser.add_argument("-r", "--recursive", action="store_true", help="include the subfolders of a folder")
     parser.add_argument(
         "-H",
         "--hash",
@@ -47,49 +47,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the algorithm of the digests (default: %(default)s)",
     )
     parser.add_argument(
-        "--recompute", action="store_true", help="compute all digests, also where a record has one"
+        "--recompute", action="store_true", help="compute all digests, even if a record has one"
     )
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="compute all digests, and tell of records with another one (exit code 4)",
+        help="compute all digests, and report records whose stored digest differs (exit code 4)",
     )
     parser.add_argument("--skip-empty", action="store_true", help="no lines for records without payload")
-    parser.add_argument("--resources", action="store_true", help="lines for resource records, too")
-    parser.add_argument(
-        "--decoded", action="store_true", help="the digests of payloads without their content coding"
-    )
+    parser.add_argument("--resources", action="store_true", help="also write lines for resource records")
+    parser.add_argument("--decoded", action="store_true", help="digest payloads without their content coding")
     parser.add_argument(
         "--append", action="store_true", help="add the files that the manifest does not list yet"
     )
-    parser.add_argument("--force", action="store_true", help="replace a manifest that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing manifest")
     parser.add_argument(
         "--base",
         metavar="DIR",
-        help="give the files names relative to this folder (default: as they were named)",
+        help="make the file names relative to this folder (default: as they were named)",
     )
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        help="of the manifest (default: text, or that of the one that is added to)",
+        help="format of the manifest (default: text, or the format of the manifest that is extended)",
     )
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="processes; 0 for all cores (default: %(default)s)"
     )
     parser.add_argument(
-        "--keep-going", action="store_true", help="pass over what is damaged and go on (exit code 4)"
+        "--keep-going", action="store_true", help="skip damaged places and continue (exit code 4)"
     )
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> Sums:
-    # Every call of the command line loads this module, so what takes long to load waits until it is used.
+    # The command line imports this module on every start, so slow imports are deferred.
     from scrapy_dedupe.offline.digests import DigestOptions
     from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, relative_to
     from scrapy_dedupe.offline.summing import SumOptions, sum_files
     from scrapy_dedupe.tasks.faults import Faults
 
     if opts.append and opts.force:
-        raise UsageError("--append adds to a manifest and --force replaces it. Give one of them.")
+        raise UsageError("--append extends a manifest and --force replaces it. Give only one of them.")
     faults = Faults(keep_going=opts.keep_going)
     inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive)
     below = 0 if opts.recursive else left_below(opts.paths, inputs)
@@ -125,7 +123,7 @@ def text(result: Sums) -> str:
         )
     ]
     if result.listed:
-        lines.append(f"Passed over, since the manifest lists them: {_some(result.listed)}.")
+        lines.append(f"Skipped, since the manifest already lists them: {_some(result.listed)}.")
     lines += left_files(result.left_below, result.left_open)
     if result.empty:
         lines.append(f"{counted(result.empty, 'record')} without payload left out.")
@@ -147,10 +145,10 @@ def text(result: Sums) -> str:
 def caveat(result: Sums) -> str | None:
     parts = []
     if result.fault_count:
-        parts.append(f"{counted(result.fault_count, 'fault')} in the input passed over")
+        parts.append(f"{counted(result.fault_count, 'fault')} in the input skipped")
     if result.mismatch_count:
         parts.append(
-            f"{counted(result.mismatch_count, 'record')} with a digest that is not that of the payload"
+            f"{counted(result.mismatch_count, 'record')} with a digest that does not match the payload"
         )
     return f"{'; '.join(parts)}." if parts else None
 

@@ -1,4 +1,4 @@
-"""``warcsumproc MANIFEST… -o OUT``: says of each record whether it is the original of its cluster or a copy."""
+"""``warcsumproc MANIFEST… -o OUT``: number the original and the copies of each cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .manifest_output import (
     fault_dicts,
     faults_caveat,
     faults_text,
-    refuse_json_beside_lines,
+    refuse_json_with_manifest,
 )
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ HELP = (
 
 @dataclass(slots=True)
 class Numbered:
-    """What was written. ``clusters`` counts payloads, ``copies`` the records that may become revisits, ``copied_bytes``
-    their length as stored. ``unresolved`` says that digests alone were compared. ``faults`` lists a thousand at most,
+    """The result. ``clusters`` counts payloads, ``copies`` the records that may become revisits, ``copied_bytes``
+    their stored length. ``unresolved`` means that only digests were compared. ``faults`` has at most a thousand faults,
     ``fault_count`` counts all of them.
     """
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MANIFEST",
         nargs="+",
         type=Path,
-        help="from warccollres, or from warcsum if its digests are to be trusted; in any order and format; - is standard"
+        help="manifests from warccollres, or from warcsum if you trust its digests; in any order and format; - is standard"
         " input",
     )
     parser.add_argument(
@@ -66,12 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="the manifest to write; - is standard output",
     )
-    parser.add_argument("--format", choices=FORMATS, default="text", help="of the output (default: text)")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text", help="format of the output (default: text)"
+    )
     parser.add_argument(
         "--order",
         choices=("cluster", "place"),
         default="cluster",
-        help="of the output: by digest and date, or by file and offset (default: cluster)",
+        help="order of the output: by digest and date, or by file and offset (default: cluster)",
     )
     add_output_arguments(parser)
 
@@ -83,7 +85,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Numbered:
     from scrapy_dedupe.offline.work_folder import work_folder
     from scrapy_dedupe.tasks.faults import Faults
 
-    refuse_json_beside_lines(opts)
+    refuse_json_with_manifest(opts)
     faults = Faults(keep_going=opts.keep_going)
     done = Numbered(str(opts.output), 0, 0, 0, 0, False, 0, [])
     with (
@@ -115,12 +117,12 @@ def text(result: Numbered) -> str:
         return ""
     counts = (
         f"{result.manifest} has {counted(result.lines, 'record')} of {counted(result.clusters, 'payload')};"
-        f" {number_text(result.copies)} are copies, with {size_text(result.copied_bytes)} as stored."
+        f" {number_text(result.copies)} are copies, with a stored size of {size_text(result.copied_bytes)}."
     )
     lines = [counts]
     if result.unresolved:
         lines.append(
-            "Digests alone were compared. Two payloads may have one digest, above all md5 or sha1; warccollres compares"
+            "Only digests were compared. Two payloads may have the same digest, especially md5 or sha1; warccollres compares"
             " their bytes."
         )
     return "\n".join(lines + faults_text(result.faults, result.fault_count))

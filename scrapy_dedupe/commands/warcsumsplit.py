@@ -1,4 +1,4 @@
-"""``warcsumsplit MANIFEST… (-c N | -s SIZE)``: cuts a manifest into parts that several machines can work on."""
+"""``warcsumsplit MANIFEST… (-c N | -s SIZE)``: split a manifest into parts for several machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .stores import CommandStores
 
 HELP = (
-    "Cut a manifest into parts, PREFIX.1, PREFIX.2 and so on, without splitting a cluster: all lines of one digest are in"
+    "Split a manifest into parts, PREFIX.1, PREFIX.2 and so on, without splitting a cluster: all lines of one digest are in"
     " one part."
 )
 
@@ -28,7 +28,7 @@ _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The parts. ``faults`` lists a thousand at most, ``fault_count`` counts all of them."""
+    """The parts. ``faults`` has at most a thousand faults, ``fault_count`` counts all of them."""
 
     parts: list[Part]
     fault_count: int
@@ -41,28 +41,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MANIFEST",
         nargs="+",
         type=Path,
-        help="from warcsum or warccollres, in any order and format; - is standard input",
+        help="manifests from warcsum or warccollres, in any order and format; - is standard input",
     )
     kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument(
-        "-c", "--count", metavar="N", type=_count, help="make so many parts of about the same size"
-    )
+    kind.add_argument("-c", "--count", metavar="N", type=_count, help="make N parts of about the same size")
     kind.add_argument(
         "-s",
         "--size",
         metavar="SIZE",
         type=_size,
-        help="make parts of at most so many bytes, such as 500000 or 64K, 200M, 2G (powers of 1024); a single digest with"
-        " more lines than that is a part of its own",
+        help="make parts of at most SIZE bytes, such as 500000 or 64K, 200M, 2G (powers of 1024); a part is larger only if"
+        " a single digest is",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="PREFIX",
         type=Path,
-        help="how the names of the parts begin (default: the manifest's name)",
+        help="prefix of the file names of the parts (default: the manifest's name)",
     )
-    parser.add_argument("--format", choices=FORMATS, default="text", help="of the parts (default: text)")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text", help="format of the parts (default: text)"
+    )
     add_output_arguments(parser)
 
 
@@ -75,11 +75,11 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Split:
     prefix = opts.output
     if prefix is None:
         if len(opts.manifest) > 1 or str(opts.manifest[0]) == "-":
-            raise UsageError("How the names of the parts begin is not said; name it with -o.")
+            raise UsageError("The names of the parts need a prefix. Give one with -o.")
         prefix = opts.manifest[0]
     if not prefix.name:
         raise UsageError(
-            f"{prefix} is no beginning of a file name; name one with -o, such as {prefix / 'part'}."
+            f"{prefix} is not a prefix of a file name. Give one with -o, such as {prefix / 'part'}."
         )
     faults = Faults(keep_going=opts.keep_going)
     with Bars(opts) as bars, bars.part("splitting", 0):

@@ -213,7 +213,7 @@ class EvidenceWriter:
     def __init__(self, path: Path, pair: int) -> None:
         self._pair = pair
         self._rows: dict[str, list[tuple[object, ...]]] = {table: [] for table in _TABLES}
-        with _in_words(path):
+        with _as_archive_errors(path):
             self._db = _open(path)
         self._path = path
 
@@ -289,7 +289,7 @@ class EvidenceWriter:
     def close(self) -> None:
         for table in self._rows:
             self._flush(table)
-        with _in_words(self._path):
+        with _as_archive_errors(self._path):
             self._db.commit()
             self._db.close()
 
@@ -303,7 +303,7 @@ class EvidenceWriter:
         rows = self._rows[table]
         if rows:
             marks = ", ".join("?" * len(rows[0]))
-            with _in_words(self._path):
+            with _as_archive_errors(self._path):
                 self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 - constant names
             rows.clear()
 
@@ -313,7 +313,7 @@ class Evidence:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with _in_words(path):
+        with _as_archive_errors(path):
             self._db = _open(path)
         self._has_digests = False
         # Revisits of one original are often next to each other.
@@ -321,7 +321,7 @@ class Evidence:
 
     def add_part(self, path: Path) -> None:
         """Add the facts of an `EvidenceWriter`, and remove its file. Add the parts in the order of the pairs."""
-        with _in_words(self._path):
+        with _as_archive_errors(self._path):
             self._db.execute("ATTACH ? AS part", (bytes(path),))  # a file name may not be valid text
             for table in _TABLES:
                 self._db.execute(f"INSERT INTO {table} SELECT * FROM part.{table}")  # noqa: S608 - constant names
@@ -331,7 +331,7 @@ class Evidence:
 
     def make_indexes(self) -> None:
         """Create the indexes for queries, after the last part."""
-        with _in_words(self._path):
+        with _as_archive_errors(self._path):
             for statement in _INDEXES:
                 self._db.execute(statement)
 
@@ -391,7 +391,7 @@ class Evidence:
     def _index_digests(self) -> None:
         if not self._has_digests:
             # Only revisits with a missing or wrong date need these indexes.
-            with _in_words(self._path):
+            with _as_archive_errors(self._path):
                 self._db.execute("CREATE INDEX by_digest ON captures (digest, uri)")
                 self._db.execute("CREATE INDEX by_uri ON captures (uri)")
             self._has_digests = True
@@ -454,7 +454,7 @@ class Evidence:
         return tuple(Held(*row[:-1]) for row in rows)
 
     def _rows(self, statement: str, values: tuple[object, ...] = ()) -> Iterator[tuple]:
-        with _in_words(self._path):
+        with _as_archive_errors(self._path):
             yield from self._db.execute(statement, values)
 
 
@@ -514,7 +514,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _in_words(path: Path) -> Iterator[None]:
+def _as_archive_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -18,11 +18,11 @@ from zlib_ng import zlib_ng
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline.plan import Planned, RewritePlan
-from scrapy_dedupe.offline.record_ranges import START_BYTES, exact_head, is_gzip_file, stretches
+from scrapy_dedupe.offline.record_ranges import START_BYTES, byte_ranges, exact_head, is_gzip_file
 from scrapy_dedupe.offline.reference_changes import MENTION, ReferenceChanges
 from scrapy_dedupe.offline.revisits import (
     as_revisit,
-    could_be_mended,
+    can_change_references,
     could_be_written,
     is_as_written,
     record_bytes,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.offline.record_ranges import Stretch
+    from scrapy_dedupe.offline.record_ranges import ByteRange
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -50,7 +50,7 @@ _CANNOT: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class RenewalTask:
+class RewriteTask:
     """A file to rewrite: its number in the plan in *folder*, its name, and the new file."""
 
     folder: Path
@@ -61,7 +61,7 @@ class RenewalTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
+class FileRewrite:
     """The result for one file."""
 
     converted: int
@@ -75,47 +75,45 @@ class Renewal:
         return self.old_bytes - self.new_bytes
 
 
-def renew_file(task: RenewalTask) -> Renewal:
+def rewrite_file(task: RewriteTask) -> FileRewrite:
     """Rewrite a file. It gets its name when it is complete and synced to disk. Raises ArchiveError, DamagedInput."""
     file = task.places.file(task.name)
     temporary = task.target.with_name(f"{task.target.name}.new")
     with writing(task.target, temporary):
         task.target.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb", buffering=0) as output, RewritePlan(task.folder) as plan:
-            renewal = _renewed(task, file, output, plan)
+            result = _rewritten(task, file, output, plan)
             os.fsync(output.fileno())
         temporary.replace(task.target)
         sync_folder(task.target.parent)
-    return renewal
+    return result
 
 
-def _renewed(task: RenewalTask, file: ReadableFile, output: BinaryIO, plan: RewritePlan) -> Renewal:
+def _rewritten(task: RewriteTask, file: ReadableFile, output: BinaryIO, plan: RewritePlan) -> FileRewrite:
     converted = repointed = 0
     with _Copier(file, output) as copier:
         if plan.count_converted():
             is_gzip = copier.is_gzip
-            mender = ReferenceChanges(plan, task.file)
+            references = ReferenceChanges(plan, task.file)
             records = plan.records_of(task.file)
             damage = _Damage()
-            for stretch in stretches(file, records, wants_head=_is_looked_at, on_damage=damage.note):
+            for span in byte_ranges(file, records, wants_head=_wants_head, on_damage=damage.note):
                 if damage.is_met and not is_gzip:
                     # What follows may be inside the block of a damaged record.
                     break
-                listed = stretch.listed
+                listed = span.listed
                 if isinstance(listed, Planned) and listed.target is not None:
-                    old, block = _heads(file, stretch)
-                    head = as_revisit(mender.mended(old), listed.target, block)
-                    copier.replace(
-                        stretch.offset, stretch.length, [_stored(record_bytes(head, block), is_gzip)]
-                    )
+                    old, block = _heads(file, span)
+                    head = as_revisit(references.updated(old), listed.target, block)
+                    copier.replace(span.offset, span.length, [_stored(record_bytes(head, block), is_gzip)])
                     converted += 1
-                elif stretch.length and MENTION.search(stretch.head):
-                    pieces = _mended(file, stretch, mender, is_gzip)
+                elif span.length and MENTION.search(span.head):
+                    pieces = _updated(file, span, references, is_gzip)
                     if pieces is not None:
-                        copier.replace(stretch.offset, stretch.length, pieces)
+                        copier.replace(span.offset, span.length, pieces)
                         repointed += 1
         old_bytes = copier.finish()
-    return Renewal(converted, repointed, old_bytes, os.fstat(output.fileno()).st_size)
+    return FileRewrite(converted, repointed, old_bytes, os.fstat(output.fileno()).st_size)
 
 
 class _Damage:
@@ -127,48 +125,48 @@ class _Damage:
         self.is_met = True
 
 
-def _is_looked_at(_: Planned) -> bool:
+def _wants_head(_: Planned) -> bool:
     """Always true: a listed record may refer to another record, or become a revisit."""
     return True
 
 
-def _heads(file: ReadableFile, stretch: Stretch) -> tuple[RawHead, bytes]:
+def _heads(file: ReadableFile, span: ByteRange) -> tuple[RawHead, bytes]:
     """The WARC head of a response and its HTTP head; the body is read only if necessary."""
-    head, http_end = exact_head(stretch), _HTTP_HEAD_END.search(stretch.start)
+    head, http_end = exact_head(span), _HTTP_HEAD_END.search(span.start)
     if head is not None and http_end is not None:
-        return head, stretch.start[: http_end.end()]
-    record = read_record(file, stretch.offset)
+        return head, span.start[: http_end.end()]
+    record = read_record(file, span.offset)
     assert record.http is not None
     return raw_head(record), record.frame.kept[: record.http.length]
 
 
-def _mended(
-    file: ReadableFile, stretch: Stretch, mender: ReferenceChanges, is_gzip: bool
+def _updated(
+    file: ReadableFile, span: ByteRange, references: ReferenceChanges, is_gzip: bool
 ) -> Iterator[bytes] | list[bytes] | None:
     """The record of a range with updated references; None if they need no update."""
-    if stretch.is_exact and not mender.concerns(stretch.head):
+    if span.is_exact and not references.concerns(span.head):
         return None
-    head = exact_head(stretch)
+    head = exact_head(span)
     record: StoredRecord | None = None
     if head is None:
-        record = read_record(file, stretch.offset)
+        record = read_record(file, span.offset)
         if record.format == "arc":
             return None
         head = raw_head(record)
-    mended = mender.mended(head)
-    if mended is head or not could_be_mended(head):
+    updated = references.updated(head)
+    if updated is head or not can_change_references(head):
         return None
-    if stretch.is_exact and stretch.listed is None:
-        if not is_as_written(head, stretch.head):
+    if span.is_exact and span.listed is None:
+        if not is_as_written(head, span.head):
             return None
     else:
-        record = record or read_record(file, stretch.offset)
+        record = record or read_record(file, span.offset)
         if not could_be_written(record, head):
             return None
-    if stretch.has_block:
-        return [_stored(record_bytes(mended, stretch.start), is_gzip)]
-    record = record or read_record(file, stretch.offset)
-    return _streamed(record, mended, is_gzip)
+    if span.has_block:
+        return [_stored(record_bytes(updated, span.start), is_gzip)]
+    record = record or read_record(file, span.offset)
+    return _streamed(record, updated, is_gzip)
 
 
 def _stored(data: bytes, is_gzip: bool) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
-from scrapy_dedupe.offline.restored_heads import is_ours
+from scrapy_dedupe.offline.restored_heads import is_own_revisit
 from scrapy_dedupe.tasks.state import reading, sync_folder, writing
 from scrapy_dedupe.warc.files import prove_writable
 from scrapy_dedupe.warc.reading import read_records
@@ -72,7 +72,7 @@ def check_in_place(files: Sequence[PlannedFile], others: Sequence[PlannedFile], 
         prove_writable(folder, "The new files")
 
 
-def check_beside(
+def check_outputs(
     files: Sequence[PlannedFile],
     others: Sequence[PlannedFile],
     places: Places,
@@ -141,13 +141,13 @@ def is_replaced(new: Path, old: Path, fact: list[object]) -> bool:
         return not is_as_before and os.path.realpath(old) == fact[1] and filecmp.cmp(new, old, shallow=False)
 
 
-def has_revisit_of_ours(file: ReadableFile) -> bool:
+def has_own_revisit(file: ReadableFile) -> bool:
     """Whether a file has a revisit that an earlier run made from a response."""
     with reading(file):
-        return any(is_ours(record) for record in read_records(file, on_damage=lambda _: None))
+        return any(is_own_revisit(record) for record in read_records(file, on_damage=lambda _: None))
 
 
-def unlisted_beside(
+def unlisted_files(
     files: Sequence[PlannedFile], others: Sequence[PlannedFile], places: Places
 ) -> tuple[str, ...]:
     """WARC files in the folders of *files* that are not among the known files, named as in a manifest.

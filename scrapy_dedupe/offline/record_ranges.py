@@ -47,7 +47,7 @@ class ListedRecord(Protocol):
 L = TypeVar("L", bound=ListedRecord)
 
 
-class Stretch(NamedTuple):
+class ByteRange(NamedTuple):
     """A range of bytes of a file. ``head`` is the WARC head of a record with its blank line, as far as it was read.
 
     ``start`` is the beginning of its block; with ``has_block`` it is exactly the whole block. ``is_exact`` means that
@@ -63,13 +63,13 @@ class Stretch(NamedTuple):
     is_exact: bool = False
 
 
-def stretches(
+def byte_ranges(
     file: ReadableFile,
     listed: Iterator[L],
     *,
     wants_head: Callable[[L], bool],
     on_damage: Callable[[int, str], None],
-) -> Iterator[Stretch]:
+) -> Iterator[ByteRange]:
     """Yield the ranges of *file*; *listed* must be ordered by offset.
 
     *on_damage* is called with the offset and reason of each place that is damaged or differs from the manifest. Raises
@@ -89,7 +89,7 @@ def stretches(
                 present, following = following, next(listed, None)
                 parts = kind.head(position) if wants_head(present) else (b"", b"")
                 if parts is not None and 0 < present.length <= data.size - position:
-                    yield Stretch(position, present.length, present, *parts, is_exact=True)
+                    yield ByteRange(position, present.length, present, *parts, is_exact=True)
                     position += present.length
                     continue
                 on_damage(position, "no record begins at the offset in the manifest")
@@ -98,9 +98,9 @@ def stretches(
                 yield record
                 position += record.length
                 continue
-            for stretch in slow.from_here(position, data.size):
-                yield stretch
-                position = max(position, stretch.offset + stretch.length)
+            for span in slow.from_here(position, data.size):
+                yield span
+                position = max(position, span.offset + span.length)
         if following is not None:
             on_damage(following.offset, "the file ends before the offset in the manifest")
 
@@ -141,7 +141,7 @@ class _GzipMembers:
             return None
         return _head(start)
 
-    def record(self, offset: int) -> Stretch | None:
+    def record(self, offset: int) -> ByteRange | None:
         """The record that begins here, if it is small and in the standard form."""
         raw = self._data.at(offset, _FIRST_BYTES)
         if not raw.startswith(GZIP_MAGIC):
@@ -165,7 +165,7 @@ class _GzipMembers:
         if len(out) != block_end + 4 or not out.endswith(_HEAD_END):
             return None
         size = len(raw) - len(member.unused_data)
-        return Stretch(
+        return ByteRange(
             offset, size, None, out[:head_end], out[head_end:block_end], has_block=True, is_exact=True
         )
 
@@ -182,7 +182,7 @@ class _Plain:
             start = self._data.at(offset, _QUICK_BYTES)
         return _head(start)
 
-    def record(self, offset: int) -> Stretch | None:
+    def record(self, offset: int) -> ByteRange | None:
         data = self._data
         start = data.at(offset, _FIRST_BYTES)
         head_end = start.find(_HEAD_END) + 4
@@ -199,7 +199,7 @@ class _Plain:
         block = start[head_end : head_end + size]
         if len(block) < size <= _QUICK_BYTES:
             block = data.at(offset + head_end, size)
-        return Stretch(
+        return ByteRange(
             offset, end, None, start[:head_end], block, has_block=len(block) == size, is_exact=True
         )
 
@@ -215,7 +215,7 @@ class _Slow:
         self._pending: Frame | None = None
         self._position = -1
 
-    def from_here(self, position: int, end: int) -> Iterator[Stretch]:
+    def from_here(self, position: int, end: int) -> Iterator[ByteRange]:
         """Yield records of length 0, then a range at *position*: the next record, or the bytes before it."""
         if self._position != position:
             self._damages.clear()
@@ -232,28 +232,28 @@ class _Slow:
             and shared in (None, frame.offset)
         ):
             shared = frame.offset
-            yield Stretch(frame.offset, 0, None, _frame_head(frame), frame.kept)
+            yield ByteRange(frame.offset, 0, None, _frame_head(frame), frame.kept)
             frame = self._next()
         self._pending = frame
         if shared is not None:
             self._position = frame.offset if frame is not None else end
             if self._damages:
                 self._position = min(self._position, self._report_damage())
-            yield Stretch(position, self._position - position)
+            yield ByteRange(position, self._position - position)
         elif self._damages:
             self._position = self._report_damage()
-            yield Stretch(position, self._position - position)
+            yield ByteRange(position, self._position - position)
         elif frame is None:
             self._position = end
-            yield Stretch(position, end - position)
+            yield ByteRange(position, end - position)
         elif frame.offset > position:
             # End the range here: the record may be a listed one.
             self._position = frame.offset
-            yield Stretch(position, frame.offset - position)
+            yield ByteRange(position, frame.offset - position)
         else:
             self._pending = None
             self._position = frame.offset + frame.length
-            yield Stretch(frame.offset, frame.length, None, _frame_head(frame), frame.kept)
+            yield ByteRange(frame.offset, frame.length, None, _frame_head(frame), frame.kept)
 
     def _next(self) -> Frame | None:
         if self._pending is not None:
@@ -295,11 +295,11 @@ def _head(start: bytes) -> tuple[bytes, bytes] | None:
     return (line, rest) if ARC_LINE.fullmatch(line) else None
 
 
-def exact_head(stretch: Stretch) -> RawHead | None:
+def exact_head(span: ByteRange) -> RawHead | None:
     """The head of a record if it has one field on each line; None if it must be read again."""
-    if not stretch.is_exact or not stretch.head.endswith(_HEAD_END):
+    if not span.is_exact or not span.head.endswith(_HEAD_END):
         return None
-    version, *lines = stretch.head[:-4].split(b"\r\n")
+    version, *lines = span.head[:-4].split(b"\r\n")
     if b"\n" in version:
         return None
     fields = []

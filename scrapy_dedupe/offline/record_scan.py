@@ -26,15 +26,15 @@ from deflate import gzip_compress
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline.manifest import ManifestLine
-from scrapy_dedupe.offline.plan import SINGLE, COPY, SURVEYED, PlannedLine, RewritePlan
+from scrapy_dedupe.offline.plan import COPY, SINGLE, SURVEYED, PlannedLine, RewritePlan
 from scrapy_dedupe.offline.planned_lines import file_name, name_bytes
 from scrapy_dedupe.offline.record_ids import bare
-from scrapy_dedupe.offline.record_ranges import START_BYTES, exact_head, is_gzip_file, stretches
+from scrapy_dedupe.offline.record_ranges import START_BYTES, byte_ranges, exact_head, is_gzip_file
 from scrapy_dedupe.offline.reference_changes import MENTION, date_key, digest_key
 from scrapy_dedupe.offline.revisits import (
     RevisitTarget,
     as_revisit,
-    could_be_mended,
+    can_change_references,
     could_be_undone,
     could_be_written,
     is_as_written,
@@ -52,7 +52,7 @@ from scrapy_dedupe.warc.sources import GZIP_MAGIC
 if TYPE_CHECKING:
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.offline.record_ranges import Stretch
+    from scrapy_dedupe.offline.record_ranges import ByteRange
     from scrapy_dedupe.warc.reading import StoredRecord
 
 _CAPTURE: Final = re.compile(rb"\nWARC-Type:[ \t]*(?:response|resource)[ \t]*\r", re.IGNORECASE)
@@ -73,7 +73,7 @@ _SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyTask:
+class ScanTask:
     """A file to scan: its number in the plan in *folder*, its name, and the file for the result.
 
     If a remote file is not rewritten (``is_output``), only the records that are needed are fetched. For a dry run, the
@@ -108,7 +108,7 @@ class _Row:
     is_chunked: bool = False
 
 
-def survey_file(task: SurveyTask) -> None:
+def scan_file(task: ScanTask) -> None:
     """Scan a file. Raises ArchiveError, OSError, and DamagedInput for the first fault unless ``keep_going`` is set."""
     temporary = task.part.with_name(f"{task.part.name}.new")
     with writing(task.part, temporary):
@@ -146,7 +146,7 @@ def take_faults(part: Path, faults: Faults) -> None:
 
 
 class _RecordScan:
-    def __init__(self, task: SurveyTask, plan: RewritePlan, connection: sqlite3.Connection) -> None:
+    def __init__(self, task: ScanTask, plan: RewritePlan, connection: sqlite3.Connection) -> None:
         self._task = task
         self._plan = plan
         self._connection = connection
@@ -167,16 +167,16 @@ class _RecordScan:
             try:
                 with self._file.open("rb") as file:
                     self._has_members = is_gzip_file(self._file, file.read(START_BYTES))
-                for stretch in stretches(
-                    self._file, lines, wants_head=_is_wanted, on_damage=self._met_damage
+                for span in byte_ranges(
+                    self._file, lines, wants_head=_wants_head, on_damage=self._met_damage
                 ):
-                    self._look_at(stretch)
+                    self._scan_range(span)
             except OSError as error:
                 raise ArchiveError(f"{self._file} cannot be read: {error.strerror or error}.") from error
         else:
             for line in lines:
                 if line.role != SINGLE:
-                    self._survey(line)
+                    self._scan_record(line)
         self._flush()
         self._add_unread()
         for column in ("reason", "unfit"):
@@ -193,37 +193,37 @@ class _RecordScan:
         )
         execute("INSERT INTO faults VALUES (?)", (self._faults.count,))
 
-    def _look_at(self, stretch: Stretch) -> None:
-        head, listed, record = stretch.head, stretch.listed, None
+    def _scan_range(self, span: ByteRange) -> None:
+        head, listed, record = span.head, span.listed, None
         if isinstance(listed, PlannedLine) and listed.role != SINGLE and not self._is_lost:
-            record = self._survey(listed, exact_head(stretch))
+            record = self._scan_record(listed, exact_head(span))
         elif listed is not None or _CAPTURE.search(head):
             self._note_unlisted(head)
         if MENTION.search(head):
-            self._pin(stretch, record)
+            self._pin(span, record)
         if listed is not None:
             return
-        if _REQUEST.search(head) and not _GET.match(stretch.start):
+        if _REQUEST.search(head) and not _GET.match(span.start):
             self._note("INSERT OR IGNORE INTO not_get VALUES (?)", _NAMES.findall(head) + _ID.findall(head))
 
-    def _pin(self, stretch: Stretch, record: StoredRecord | None) -> None:
+    def _pin(self, span: ByteRange, record: StoredRecord | None) -> None:
         """If a record cannot be changed, keep the records that it refers to unchanged.
 
         It may share a member, follow damage, be in a form that we do not write, or have former values that we did not
         write.
         """
-        head, text = exact_head(stretch), stretch.head
+        head, text = exact_head(span), span.head
         try:
-            if stretch.length and (head is None or stretch.listed is not None):
-                record = record or read_record(self._file, stretch.offset)
+            if span.length and (head is None or span.listed is not None):
+                record = record or read_record(self._file, span.offset)
                 if record.format == "arc":
                     return
                 head = head or raw_head(record)
         except DamagedInput:
             record = None
         else:
-            is_fixed = not stretch.length or self._is_lost
-            if head is not None and not is_fixed and _could_be_changed(stretch, record, head):
+            is_fixed = not span.length or self._is_lost
+            if head is not None and not is_fixed and _could_be_changed(span, record, head):
                 return
         if head is not None:
             text = b"\n" + b"".join(b"%b: %b\r\n" % field for field in head.fields)
@@ -274,7 +274,7 @@ class _RecordScan:
             ),
         )
 
-    def _survey(self, line: PlannedLine, head: RawHead | None = None) -> StoredRecord | None:
+    def _scan_record(self, line: PlannedLine, head: RawHead | None = None) -> StoredRecord | None:
         """Store the values of a record. Return it, unless it is damaged or does not match the line."""
         listed = ManifestLine(self._task.name, line.offset, line.length, line.uri, line.date, line.digest)
         try:
@@ -410,12 +410,12 @@ class _RecordScan:
         return len(gzip_compress(data, DEFAULT_GZIP_LEVEL)) if self._is_gzip else len(data)
 
 
-def _could_be_changed(stretch: Stretch, record: StoredRecord | None, head: RawHead) -> bool:
-    is_ours = could_be_written(record, head) if record else is_as_written(head, stretch.head)
-    return is_ours and could_be_mended(head)
+def _could_be_changed(span: ByteRange, record: StoredRecord | None, head: RawHead) -> bool:
+    is_own_form = could_be_written(record, head) if record else is_as_written(head, span.head)
+    return is_own_form and can_change_references(head)
 
 
-def _is_wanted(_: PlannedLine) -> bool:
+def _wants_head(_: PlannedLine) -> bool:
     """Always true: the head of every listed record is needed, at least for its id."""
     return True
 

@@ -98,7 +98,7 @@ class ReferenceChanges:
         # The records of an exchange refer to the same record, and are next to each other.
         self._new_id = lru_cache(1_024)(self._looked_up_id)
 
-    def mended(self, head: RawHead) -> RawHead:
+    def updated(self, head: RawHead) -> RawHead:
         """The head with updated references; the same object if there is nothing to update."""
         head = with_concurrent(head, self._new_id)
         refers_to = head.get(b"WARC-Refers-To")

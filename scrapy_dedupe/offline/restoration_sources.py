@@ -75,7 +75,7 @@ class RestorationSources:
 
 
 def made_by(plan: RestorationPlan) -> dict[str, list[int]]:
-        """The attributes of the verified outputs of a run, by their final paths."""
+    """The attributes of the verified outputs of a run, by their final paths."""
     return plan.fact(_MADE) or {}
 
 

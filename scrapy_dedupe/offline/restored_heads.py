@@ -49,7 +49,7 @@ def is_changed(record: StoredRecord) -> bool:
     return bool(_former_names(record))
 
 
-def is_ours(record: StoredRecord) -> bool:
+def is_own_revisit(record: StoredRecord) -> bool:
     """Whether a record is a revisit that this project made from a response."""
     ids = record.get_all(FORMER_ID)
     return (

@@ -39,7 +39,7 @@ from .restored_heads import (
     digest_of,
     former,
     in_form_of,
-    is_ours,
+    is_own_revisit,
     payload_digest_of,
     with_block_digest,
     with_payload_digest,
@@ -75,7 +75,7 @@ class OriginalRecord:
         wanted = revisit.get("WARC-Payload-Digest")
         texts = [text for text in (wanted, former(revisit, "WARC-Payload-Digest")) if text]
         where = f"{self.record.path}, offset {self.record.offset}"
-        is_sure = (is_ours(revisit) and self._is_named_by(revisit)) or _codings(revisit) == _codings(
+        is_sure = (is_own_revisit(revisit) and self._is_named_by(revisit)) or _codings(revisit) == _codings(
             self.record
         )
         if not is_sure and (
@@ -217,7 +217,7 @@ def restored_record(
     """
     block = RestoredBlock(revisit, original, size_bytes)
     head = raw_head(revisit)
-    if is_ours(revisit):
+    if is_own_revisit(revisit):
         head = as_response(head)
         # A digest that does not match a block without chunks was wrong before the conversion; keep it.
         had_chunks = block.is_chunked

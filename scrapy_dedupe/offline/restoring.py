@@ -1,19 +1,19 @@
-"""Undo: revisits become responses again, and what was pointed elsewhere points back.
+"""Restore archives: revisits become responses again, and updated references are reverted.
 
-A revisit that was a response before says so in its own fields (`restored_heads`); what other programs have written in
-such fields is left as it is. Its payload is that of its original,
-which is found as `warc.references` says, and has to be proved by its bytes (`restored_records`). All other stretches of a file are copied as they are. For a response that was not in chunks the restored record is byte for
-byte the first one.
+A revisit that was a response has this in its own fields (`restored_heads`); such fields of other programs are not
+touched. Its payload is that of its original, which is found by the rules of `warc.references` and must be verified by its
+bytes (`restored_records`). All other bytes of a file are copied unchanged. If a response was not stored in chunks, the
+restored record is byte for byte the first one.
 
-The work has four steps, of which the last two are never begun before the one before is on the disk:
+The work has four steps. Steps 3 and 4 begin only when the previous step is synced to disk:
 
-1. the files are read, and what has to change is entered in a plan (`restoration_plan`);
-2. every original is looked for and proved;
-3. the files are written under waiting names beside their final ones, and verified against what they are made from;
+1. the files are read, and the changes are stored in a plan (`restoration_plan`);
+2. every original is searched and verified;
+3. the files are written under temporary names in the folders of their final ones, and compared with their sources;
 4. they get their final names.
 
-A run that was cut goes on where it was, and loses the file in work; it begins anew if a file has changed meanwhile. In
-place, files are replaced one by one: the originals do not change, so any mixture of old and new files is consistent.
+A killed run continues where it stopped and loses only the unfinished files; if a source file has changed, it starts again.
+In place, files are replaced one by one: originals do not change, so any mixture of old and new files is consistent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .restored_files import (
     remove_waiting,
     write_output,
 )
-from .restored_heads import FORMER_ID, former, has_others, is_changed, is_ours, pointed_fields
+from .restored_heads import FORMER_ID, former, has_others, is_changed, is_own_revisit, pointed_fields
 from .restored_records import OriginalRecord
 from .verifying import verify
 
@@ -57,15 +57,15 @@ WORK_FOLDER: Final = ".restore"
 _LOCK: Final = "lock"
 _PLAN: Final = "plan.sqlite"
 _NO_ORIGINAL: Final = "its original was not found"
-_UNMODIFIED: Final = "of answers that nothing was modified, which had no payload"
+_UNMODIFIED: Final = "of unmodified responses (304), which had no payload"
 _NO_HEAD: Final = "without an HTTP head"
-_FORMER_OF_OTHERS: Final = "with Former- fields that are not those of warcrefs or dedupe"
+_FORMER_OF_OTHERS: Final = "with Former- fields that warcrefs or dedupe did not write"
 _SHARED: Final = "in a gzip member with other records"
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """How to restore. ``all_writers``: also the revisits of other programs, where their original is found."""
+    """Options of a restoration. ``all_writers``: also restore revisits of other programs whose original is found."""
 
     all_writers: bool = False
     jobs: int = 1
@@ -76,10 +76,10 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was done; ``output`` is None in place.
+    """The result of a restoration; ``output`` is None in place.
 
-    ``left`` counts the revisits of others that stay, by reason; ``not_ours`` records with Former- fields of others.
-    ``left_revisits`` are all that stay of those that were to be restored.
+    ``left`` counts the revisits of other programs that are not restored, by reason; ``not_ours`` counts records with
+    Former- fields of other programs. ``left_revisits`` counts all revisits that should be restored but are not.
     """
 
     files: int
@@ -112,18 +112,17 @@ def restore(
     options: RestoreOptions,
     watch: Progress,
 ) -> Restored:
-    """Restore the WARC files that *paths* name, to the folder *output*, or in place if that is None.
+    """Restore the WARC files that *paths* name, to the folder *output*, or in place if *output* is None.
 
-    Raises UsageError for what cannot be rewritten, ArchiveError for an output that is in the way, DamagedInput for a
-    fault (unless the options say to go on), and if the verification finds a difference; no output has its final name
-    then.
+    Raises UsageError for files that cannot be rewritten, ArchiveError if an output exists, DamagedInput for a fault (unless
+    the options are set to keep going) and for a difference found by the verification; then no output has its final name.
     """
     faults = Faults(keep_going=options.keep_going)
     inputs = find_inputs(paths, faults=faults, recursive=True, without=output)
     for given in inputs:
         if not isinstance(given.file, Path):
             raise UsageError(
-                f"{given.name} is inside a container or elsewhere; restore writes WARC files alone. Take it out first."
+                f"{given.name} is remote or inside a container, but restore can only write local WARC files. Extract it first."
             )
     if not inputs:
         raise UsageError("None of the files can be read as WARC files; there is nothing to restore.")
@@ -164,7 +163,7 @@ class _Restoration:
         path = self._state.path / _PLAN
         stage = self._stage_before(path)
         if stage is None:
-            if (final := self._in_the_way(self._finals)) is not None:
+            if (final := self._blocking_file(self._finals)) is not None:
                 self._state.remove()
                 self._refuse(final)
             self._state.clear(keep=frozenset({_LOCK}))
@@ -188,13 +187,13 @@ class _Restoration:
         return result
 
     def _stage_before(self, path: Path) -> str | None:
-        """How far a run that was cut has come with the same work; None: begin anew."""
+        """The stage of a killed run with the same options and files; None: start again."""
         if not path.exists():
             return None
         with RestorationPlan(path) as plan:
             stage: str | None = plan.fact("stage") if plan.fact("call") == self._call() else None
             if stage is not None and not self._sources.are_current(plan):
-                # What this call has made already is not in its way.
+                # The outputs of this run do not block themselves.
                 self._made = made_by(plan)
                 stage = None
             if stage is None:
@@ -211,7 +210,7 @@ class _Restoration:
             options.keep_going,
         ]
 
-    def _in_the_way(self, finals: Sequence[Path]) -> Path | None:
+    def _blocking_file(self, finals: Sequence[Path]) -> Path | None:
         if self._in_place or self._options.force:
             return None
         for final in finals:
@@ -221,85 +220,83 @@ class _Restoration:
 
     @staticmethod
     def _refuse(final: Path) -> NoReturn:
-        raise ArchiveError(f"{final} is there already. Choose another folder, or replace it with --force.")
+        raise ArchiveError(f"{final} already exists. Choose another folder, or replace it with --force.")
 
     def _give_final_names(self, plan: RestorationPlan, outputs: Sequence[Output]) -> None:
-        # It may have come since the beginning. What is verified waits until it is away.
-        if (final := self._in_the_way([one.final for one in outputs])) is not None:
+        # Check again, since a file may have been created during the run. The verified files are kept meanwhile.
+        if (final := self._blocking_file([one.final for one in outputs])) is not None:
             self._refuse(final)
         for one in outputs:
-            # What came meanwhile must not be lost; looking costs nothing.
+            # Check again, so that records added during the run are not lost.
             if self._in_place and (name := self._sources.changed(plan, one.number)) is not None:
                 self._give_up(plan)
                 raise ArchiveError(
-                    f"{name} has changed since it was read, and was left as it is. Begin again."
+                    f"{name} has changed since it was read, and was not replaced. Start again."
                 )
             give_final_name(one)
 
     def _plan_or_clear(self, plan: RestorationPlan) -> None:
         try:
             self._plan(plan)
-        except BaseException:  # Ctrl-C, too: a plan that is not whole is of no use
+        except BaseException:  # including KeyboardInterrupt: an incomplete plan is useless
             self._give_up(plan)
             raise
 
     def _give_up(self, plan: RestorationPlan) -> None:
-        """Leave nothing behind that a later run could go on with."""
+        """Remove everything, so that a later run starts again."""
         remove_waiting(plan)
         self._state.remove()
 
     def _plan(self, plan: RestorationPlan) -> None:
         plan.set_fact("call", self._call())
         self._sources.note(plan)
-        survey = _RestorationScan()
+        scan = _RestorationScan()
         self._watch.begin("looking for revisits", sum(given.size_bytes for given in self._inputs))
         for number, given in enumerate(self._inputs):
             final = self._finals[number]
             plan.add_file(number, given.name, str(final))
             for record in self._records(given):
-                self._survey(plan, survey, number, record)
+                self._scan(plan, scan, number, record)
             self._watch.advance(given.size_bytes)
         self._watch.end()
-        if survey.revisits:
+        if scan.revisits:
             self._find_originals(plan)
-        self._tell_unresolved(plan, survey)
-        plan.set_fact("left", survey.left)
-        plan.set_fact("not_ours", survey.not_ours)
-        others = survey.not_ours_revisits if self._options.all_writers else 0
-        plan.set_fact("left_revisits", sum(survey.left.values()) + others)
+        self._report_unresolved(plan, scan)
+        plan.set_fact("left", scan.left)
+        plan.set_fact("not_ours", scan.not_ours)
+        others = scan.not_ours_revisits if self._options.all_writers else 0
+        plan.set_fact("left_revisits", sum(scan.left.values()) + others)
         plan.set_fact("counts", plan.counts())
         plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
         plan.set_fact("fault_count", self._faults.count)
         plan.set_fact("faults", [[fault.place, fault.reason] for fault in self._faults.first])
-        remove_waiting(plan)  # what a run of another call has left
+        remove_waiting(plan)  # left by a run with other options
         plan.set_fact("stage", "planned")
         plan.commit()
 
-    def _records(self, given: Input, *, is_told: bool = True) -> Iterator[StoredRecord]:
-        on_damage = self._faults.add_damage if is_told else lambda _: None
+    def _records(self, given: Input, *, reports_damage: bool = True) -> Iterator[StoredRecord]:
+        on_damage = self._faults.add_damage if reports_damage else lambda _: None
         try:
             yield from read_records(given.file, on_damage=on_damage)
         except OSError as error:
             raise ArchiveError(f"{given.name} cannot be read: {error.strerror or error}.") from error
 
-    def _survey(
-        self, plan: RestorationPlan, survey: _RestorationScan, number: int, record: StoredRecord
-    ) -> None:
+    def _scan(self, plan: RestorationPlan, scan: _RestorationScan, number: int, record: StoredRecord) -> None:
         if record.format != "warc":
             return
-        ours, changed = is_ours(record), is_changed(record)
-        if changed and not ours and not pointed_fields(record):
-            survey.not_ours += 1
-            survey.not_ours_revisits += record.type == "revisit"
+        is_own, changed = is_own_revisit(record), is_changed(record)
+        if changed and not is_own and not pointed_fields(record):
+            scan.not_ours += 1
+            scan.not_ours_revisits += record.type == "revisit"
             return
-        is_revisit = ours or (
+        is_revisit = is_own or (
             self._options.all_writers
             and record.type == "revisit"
             and not is_unmodified(record)
             and not has_others(record)
         )
         if self._options.all_writers and record.type == "revisit" and not is_revisit:
-            survey.left[_UNMODIFIED if is_unmodified(record) else _FORMER_OF_OTHERS] += 1
+            scan.left[_UNMODIFIED if is_unmodified(record) else _FORMER_OF_OTHERS] += 1
         if not is_revisit and not changed:
             return
         reason = None
@@ -308,11 +305,11 @@ class _Restoration:
         elif is_revisit and (record.http is None or record.http.status is None):
             reason = _NO_HEAD
         if reason is not None:
-            if ours or not is_revisit:
+            if is_own or not is_revisit:
                 place = f"{record.path}, offset {record.offset}"
                 self._faults.add(place, f"the record cannot be restored ({reason})")
             else:
-                survey.left[reason] += 1
+                scan.left[reason] += 1
             return
         plan.add_change(number, record.offset, record.length)
         if not is_revisit:
@@ -320,7 +317,7 @@ class _Restoration:
             if record.type == "revisit" and digest:
                 plan.add_named(digest.strip())
             return
-        survey.revisits += 1
+        scan.revisits += 1
         plan.add_revisit(
             PlannedRestoration(
                 number,
@@ -344,12 +341,12 @@ class _Restoration:
             is_other = number >= len(self._inputs)
             if is_other:
                 plan.add_file(number, str(given.file), None)
-            for record in self._records(given, is_told=is_other):
+            for record in self._records(given, reports_damage=is_other):
                 if can_be_original(record):
                     plan.add_original(record, number)
             self._watch.advance(given.size_bytes)
         self._watch.end()
-        self._watch.begin("proving originals", 0)
+        self._watch.begin("verifying originals", 0)
 
         def read(found: Referred) -> StoredRecord:
             return read_record(files[found.file].file, found.offset, block_position=found.position)
@@ -358,10 +355,10 @@ class _Restoration:
         for revisit, _ in plan.unresolved():
             plan.add_candidates(revisit, captures.candidates(revisit))
         for rank in plan.ranks():
-            self._prove(plan, files, rank)
+            self._verify_originals(plan, files, rank)
         self._watch.end()
 
-    def _prove(self, plan: RestorationPlan, files: Sequence[Input], rank: int) -> None:
+    def _verify_originals(self, plan: RestorationPlan, files: Sequence[Input], rank: int) -> None:
         last: tuple[tuple[int, int, int], OriginalRecord] | None = None
         for found in plan.candidates(rank):
             if not plan.is_open(found.revisit_file, found.revisit_offset):
@@ -378,10 +375,10 @@ class _Restoration:
             else:
                 plan.set_reason(found.revisit_file, found.revisit_offset, reason)
 
-    def _tell_unresolved(self, plan: RestorationPlan, survey: _RestorationScan) -> None:
+    def _report_unresolved(self, plan: RestorationPlan, scan: _RestorationScan) -> None:
         for revisit, reason in plan.unresolved():
             if reason is None and revisit.former_id is None:
-                survey.left[_NO_ORIGINAL] += 1
+                scan.left[_NO_ORIGINAL] += 1
                 continue
             where = f"{plan.place(revisit.file)}, offset {revisit.offset}"
             self._faults.add(
@@ -390,10 +387,10 @@ class _Restoration:
                 or f"its original {revisit.words} is in none of the files; name the file with --originals",
             )
         if plan.leave_unresolved():
-            self._leave_what_names_them(plan)
+            self._keep_references_to_them(plan)
 
-    def _leave_what_names_them(self, plan: RestorationPlan) -> None:
-        """What refers to a revisit that stays must go on doing so."""
+    def _keep_references_to_them(self, plan: RestorationPlan) -> None:
+        """Leave records unchanged that refer to a revisit that is not restored."""
         for file, offset in plan.pointed():
             record = read_record(self._inputs[file].file, offset)
             uri = former(record, "WARC-Refers-To-Target-URI") or record.refers_to_uri
@@ -410,7 +407,7 @@ class _Restoration:
             for one, _ in results:
                 self._watch.advance(one.size_before)
         except BaseException:
-            results.close()  # no process writes any longer
+            results.close()  # stops the processes that write parts
             remove_parts(one.waiting for one in tasks)
             raise
         self._watch.end()
@@ -431,20 +428,18 @@ class _Restoration:
         )
         if (name := self._sources.changed(plan)) is not None:
             self._give_up(plan)
-            raise ArchiveError(
-                f"{name} has changed while it was read. Nothing was given its final name; begin again."
-            )
+            raise ArchiveError(f"{name} changed while it was read. No file got its final name; start again.")
         restored, _ = plan.counts()
         if not result.findings and result.restored != restored:
             self._give_up(plan)
             raise DamagedInput(
-                f"{result.restored} records were restored, {restored} were to be. Nothing was given its final name."
+                f"{result.restored} records were restored, but {restored} were planned. No file got its final name."
             )
         if result.findings:
             self._give_up(plan)
             more = result.findings_count - 1
             others = f" {more} other {'place is' if more == 1 else 'places are'} wrong too." if more else ""
-            raise DamagedInput(f"{result.findings[0]}. Nothing was given its final name.{others}")
+            raise DamagedInput(f"{result.findings[0]}. No file got its final name.{others}")
 
     def _result(self, plan: RestorationPlan) -> Restored:
         every = outputs_of(plan)

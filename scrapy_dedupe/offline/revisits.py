@@ -1,19 +1,20 @@
-"""The fields of a record when a response becomes a revisit, or when what it refers to has become one.
+"""The head of a record when a response becomes a revisit, or when a record that it refers to has become one.
 
-A revisit keeps the version line, all fields of the response in their order and bytes, and its HTTP head. It differs in
-WARC-Type, WARC-Record-ID (a pure function of the old one), WARC-Payload-Digest (the text of its original, since pywb
-compares texts), WARC-Block-Digest (of the HTTP head, in the old form) and Content-Length, and has WARC-Profile,
-WARC-Refers-To, WARC-Refers-To-Target-URI, WARC-Refers-To-Date and ``WARC-Truncated: length`` besides (WARC 1.1,
+A revisit keeps the version line, all fields of the response with their order and bytes, and its HTTP head. The fields
+WARC-Type, WARC-Record-ID (computed from the old id), WARC-Payload-Digest (the text of the original's, since pywb compares
+texts), WARC-Block-Digest (of the HTTP head, in the old notation) and Content-Length change. The fields WARC-Profile,
+WARC-Refers-To, WARC-Refers-To-Target-URI, WARC-Refers-To-Date and ``WARC-Truncated: length`` are added (WARC 1.1,
 section 6.7.2).
 
-What these were before stands in extension fields, so that all of it can be undone:
+Former values are kept in extension fields, so that all changes can be reverted:
 
-- ``Former-NAME: VALUE`` directly behind the field NAME that had this value; ``none`` if there was no such field;
-- in the place of NAME if that has gone: a WARC-Refers-To whose original has no id, a WARC-Block-Digest of an algorithm
-  that cannot be computed here;
-- where one of several WARC-Concurrent-To is changed, each of them has its Former- field, in the same order.
+- ``Former-NAME: VALUE`` directly after the field NAME that had this value; ``none`` if the field did not exist;
+- in the place of NAME if the field was removed: a WARC-Refers-To whose original has no id, a WARC-Block-Digest of an
+  unavailable algorithm;
+- if one of several WARC-Concurrent-To is changed, each of them gets a Former- field, in the same order.
 
-A field that is changed a second time keeps its first Former- value. A revisit with Former-WARC-Record-ID was made here.
+A field that is changed a second time keeps its first Former- value. A revisit with Former-WARC-Record-ID was made by this
+project.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ _REFERS_DATE: Final = b"WARC-Refers-To-Date"
 _REFERENCE: Final = b"warc-refers-to"
 _FORMER_WARC: Final = b"former-warc-"
 _OF_REVISITS: Final = (b"warc-profile", b"warc-truncated", _REFERENCE)
-# What moves to a field Former-NAME when it is changed: in a response that becomes a revisit, and in what refers to one.
+# Fields whose old value is kept in Former-NAME: in a response that becomes a revisit, and in a record that refers to one.
 _OF_RESPONSES: Final = (_ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST)
 _OF_REFERENCES: Final = (
     _CONCURRENT, _PAYLOAD_DIGEST, *(name.lower() for name in (_REFERS_TO, _REFERS_URI, _REFERS_DATE))
 )  # fmt: skip
-# Each field can come twice, the second time as Former-NAME, and a reference comes on top.
+# Each field can be doubled by a Former-NAME field, and a reference may be added.
 _MAX_CHANGED_BYTES: Final = MAX_HEAD_BYTES // 3
 
 Field = tuple[bytes, bytes]
@@ -62,10 +63,10 @@ Field = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class RevisitTarget:
-    """The original as a revisit names it, in bytes as they stand in its record; ``uri`` without angle brackets.
+    """The original to which a revisit refers, with the bytes of its record; ``uri`` has no angle brackets.
 
-    ``digest`` is the text of its WARC-Payload-Digest, or what replay programs compute where it has none. ``id`` is
-    None for a record of an ARC file.
+    ``digest`` is the text of its WARC-Payload-Digest, or the digest that replay programs compute if it has none. ``id``
+    is None for a record of an ARC file.
     """
 
     id: bytes | None
@@ -75,9 +76,9 @@ class RevisitTarget:
 
 
 def is_as_written(head: RawHead, stored: bytes) -> bool:
-    """Whether writing the parsed head of a record gives the very bytes that it was parsed from.
+    """Whether writing the parsed head of a record yields exactly the bytes from which it was parsed.
 
-    A head that could become too long for a reader when its fields are changed counts as written in another way.
+    False for a head that might become too long for readers when its fields are changed.
     """
     if len(stored) > _MAX_CHANGED_BYTES:
         return False
@@ -86,9 +87,9 @@ def is_as_written(head: RawHead, stored: bytes) -> bool:
 
 
 def could_be_written(record: StoredRecord, head: RawHead) -> bool:
-    """Whether the parsed head of a record is as we would write it, and the record ends as ours do.
+    """Whether the parsed head of a record has the form in which we write heads, and the record ends as ours do.
 
-    Of any other record something would be lost: folds, blanks, line ends.
+    Any other record would lose folded lines, white space or line ends.
     """
     frame = record.frame
     if frame.block_end != RECORD_END or frame.head_position:
@@ -97,11 +98,11 @@ def could_be_written(record: StoredRecord, head: RawHead) -> bool:
     return is_as_written(head, stored)
 
 
-def could_be_mended(head: RawHead) -> bool:
-    """Whether what a record refers to can be changed, and the change be undone.
+def can_change_references(head: RawHead) -> bool:
+    """Whether the references of a record can be changed, and the change can be reverted.
 
-    What it says of its former fields, if anything, has to be of our making: a field that is changed keeps the former
-    value that it has, so a foreign one would be taken for what it was. Values that change have to read back.
+    All its Former- fields must be ours: a changed field keeps its existing former value, so a value of another program
+    would be restored later. Values that change must be read back unchanged.
     """
     if not _are_read_back(head, _OF_REFERENCES):
         return False
@@ -127,7 +128,7 @@ def could_be_mended(head: RawHead) -> bool:
 
 
 def could_be_undone(head: RawHead) -> bool:
-    """Whether a response has none of the fields and values that tell what was done to it."""
+    """Whether a response has none of the fields and values that are reserved for reverting a conversion."""
     if head.get(_TYPE) != b"response":
         return False
     for name, value in head.fields:
@@ -140,14 +141,14 @@ def could_be_undone(head: RawHead) -> bool:
 
 
 def _are_read_back(head: RawHead, names: tuple[bytes, ...]) -> bool:
-    """Whether readers get the values of these fields as they are; a field without a value counts as none."""
+    """Whether readers get the values of these fields unchanged; empty fields are ignored."""
     return all(reads_back(value) for name, value in head.fields if value and name.lower() in names)
 
 
 def as_revisit(head: RawHead, target: RevisitTarget, block: bytes) -> RawHead:
-    """The head of the revisit that takes the place of a response with this head.
+    """The head of the revisit that replaces a response with this head.
 
-    *block* is its HTTP head with the blank line. The response needs a record id, and `could_be_undone`.
+    *block* is its HTTP head with the blank line. The response must have a record id and pass `could_be_undone`.
     """
     fields: list[Field] = []
     has_payload_digest = False
@@ -175,13 +176,13 @@ def as_revisit(head: RawHead, target: RevisitTarget, block: bytes) -> RawHead:
 
 
 def with_concurrent(head: RawHead, new_id: Callable[[bytes], bytes | None]) -> RawHead:
-    """The head with other ids in WARC-Concurrent-To where *new_id* gives one; the same object if nothing changes."""
+    """The head with the ids of *new_id* in WARC-Concurrent-To (None: unchanged); the same object if nothing changes."""
     new = [new_id(value) for value in head.get_all(_CONCURRENT)]
     if not any(new):
         return head
     ids = iter(new)
     fields: list[Field] = []
-    former = _former_behind(head.fields)
+    former = _followed_by_former(head.fields)
     for index, (name, value) in enumerate(head.fields):
         fields.append((name, value))
         if name.lower() == _CONCURRENT:
@@ -194,10 +195,10 @@ def with_concurrent(head: RawHead, new_id: Callable[[bytes], bytes | None]) -> R
 def pointed_to(
     head: RawHead, target: RevisitTarget, *, is_revisit: bool, takes_digest: bool, new_id: bytes
 ) -> RawHead:
-    """The head of a record that referred to a response which has become a revisit, referring to its original.
+    """The head of a record that referred to a response which became a revisit, with a reference to its original.
 
-    A revisit gets all three fields of a reference, and with *takes_digest* the digest of the original. A record of
-    another type gets new values in the fields that it has; *new_id*, the id of the revisit, if the original has none.
+    A revisit gets all three reference fields, and with *takes_digest* the digest of the original. In a record of another
+    type, only existing fields change; if the original has no id, the field gets *new_id*, the id of the revisit.
     """
     record_id = target.id if is_revisit else target.id or new_id
     if is_revisit or head.get(_REFERS_TO) is not None:
@@ -211,7 +212,7 @@ def pointed_to(
 
 
 def record_bytes(head: RawHead, block: bytes) -> bytes:
-    """The record as it stands in an uncompressed file."""
+    """The bytes of the record in an uncompressed file."""
     return head.to_bytes(len(block)) + block + RECORD_END
 
 
@@ -222,7 +223,7 @@ def _changed(name: bytes, old: bytes, new: bytes | None) -> Iterable[Field]:
 
 
 def _with_field(head: RawHead, name: bytes, value: bytes | None) -> RawHead:
-    """The head with one value of a field, or without it, and what it was before."""
+    """The head with a new value for a field, or without the field, and with its former value."""
     old = head.get(name)
     if old == value or (old is not None and value is not None and bare(old) == value):
         return head
@@ -242,8 +243,8 @@ def _with_field(head: RawHead, name: bytes, value: bytes | None) -> RawHead:
     return RawHead(head.version, tuple(fields))
 
 
-def _former_behind(fields: Sequence[Field]) -> set[int]:
-    """The numbers of the fields that have their former value directly behind them."""
+def _followed_by_former(fields: Sequence[Field]) -> set[int]:
+    """The indexes of the fields that are directly followed by their former value."""
     return {
         index
         for index, (field, following) in enumerate(itertools.pairwise(fields))

@@ -1,20 +1,20 @@
-"""Files written again with a revisit in the place of every copy, checked before anything gets its final name.
+"""Rewrite files with a revisit for every copy, and verify them before any file gets its final name.
 
-The work is done below ``OUTPUT/.dedupe/warcrefs``, and goes on where it was cut:
+The work is done in ``OUTPUT/.dedupe/warcrefs``, and continues after a kill:
 
-1. ``lines.sqlite`` is made from the manifests, ``job.json`` says what was asked and of which files;
-2. ``survey/N.sqlite``: what file N says of its originals and copies;
-3. ``plan.sqlite``: what becomes a revisit of what;
-4. ``new/NAME``: the new files, ``done/N.json``: what was done to each;
-5. both archives are read again and compared (`verifying`); then ``verified.json`` holds the report;
-6. the new files are moved to their final names, or over the old ones (``in_place``), and the folder is removed.
+1. ``lines.sqlite`` is made from the manifests; ``job.json`` has the options and the files;
+2. ``survey/N.sqlite``: the originals and copies in file N;
+3. ``plan.sqlite``: which record becomes a revisit of which original;
+4. ``new/NAME``: the new files; ``done/N.json``: the changes to each file;
+5. both archives are read again and compared (`verifying`); ``verified.json`` has the report;
+6. the new files are moved to their final names, or replace the old ones (``in_place``), and the folder is removed.
 
-Each of these files has its name only when it is whole and on the disk, so a kill costs the files that were being made,
-one a process. What verification finds stops all before step 6. While files are replaced in place, every mixture of
-old and new ones is an archive in order, because originals never change.
+Each of these files gets its name only when it is complete and synced to disk, so a kill loses at most one unfinished file
+for each process. If the verification finds a difference, step 6 is not done. While files are replaced in place, every
+mixture of old and new files is a valid archive, because originals never change.
 
-The manifests say what becomes of all files in them, also if only some are written again here: several machines can
-each write some of them, from the same manifests.
+The plan covers all files in the manifests, even if only some of them are rewritten in this run: several machines can
+rewrite different files from the same manifests.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.offline.file_rewriting import Renewal, RenewalTask, renew_file
+from scrapy_dedupe.offline.file_rewriting import FileRewrite, RewriteTask, rewrite_file
 from scrapy_dedupe.offline.final_names import (
-    check_beside,
     check_free,
     check_in_place,
     check_unchanged,
     facts_of,
-    has_revisit_of_ours,
+    has_own_revisit,
     is_replaced,
     move,
     replace,
-    unlisted_beside,
+    unlisted_files,
 )
 from scrapy_dedupe.offline.layout import WORK_FOLDER, output_names
 from scrapy_dedupe.offline.plan import PLAN_FILE, RewritePlan, write_plan
 from scrapy_dedupe.offline.planned_lines import LINES_FILE, marks_of, write_lines
-from scrapy_dedupe.offline.record_scan import SurveyTask, survey_file, take_faults
+from scrapy_dedupe.offline.record_scan import ScanTask, scan_file, take_faults
 from scrapy_dedupe.offline.rewritten import RewriteOptions, Rewritten, report_of
 from scrapy_dedupe.offline.savings import add_up
 from scrapy_dedupe.offline.verifying import verify
@@ -68,7 +67,7 @@ __all__ = ["RewriteOptions", "Rewritten", "rewrite", "rewriting_folder"]
 _FOLDER: Final = "warcrefs"
 _JOB: Final = "job.json"
 _VERIFIED: Final = "verified.json"
-_PLAN: Final = 2  # the form of what lies in the folder
+_PLAN: Final = 2  # the version of the folder's format
 
 
 def rewrite(
@@ -83,16 +82,16 @@ def rewrite(
     faults: Faults | None = None,
     before_end: Callable[[Rewritten], None] | None = None,
 ) -> Rewritten:
-    """Write *files*, None: all that *lines* name, again below *output*, as `layout` lays them out.
+    """Rewrite *files* (None: all files in *lines*) to the folder *output*, with the paths of `layout`.
 
-    *lines* are of numbered manifests; of *originals* only the first eight of a payload count, which the copies in
-    *lines* may refer to. In place *output* holds the work in progress alone. *faults* may be the collection of a caller.
-    *before_end* is called with the report when all files have their final names, just before the work in progress is
-    removed: once more after a kill between the two, never for a dry run or where verification found something.
+    *lines* come from numbered manifests. Copies in *lines* may refer to records in *originals*, of which only the first
+    eight of each payload are used. With ``in_place``, *output* only holds the unfinished work. *faults* may be the caller's
+    collection. *before_end* is called with the report after all files have their final names and before the unfinished
+    work is removed. After a kill between the two it is called again. It is not called for a dry run, or if the verification
+    found a difference.
 
-    Raises UsageError for manifests or files that cannot be used so, ArchiveError if a file is in the way, missing,
-    not writable or changed meanwhile, or if other work lies in *output*, DamagedInput for the first fault unless it is
-    to go on.
+    Raises UsageError for unusable manifests or files; ArchiveError if an output exists, if a file is missing, not writable or
+    changed during the work, or if *output* holds other work; DamagedInput for the first fault, unless set to keep going.
     """
     options = options or RewriteOptions()
     watch = watch or NoProgress()
@@ -108,13 +107,13 @@ def rewrite(
 
 
 def rewriting_folder(output: Path) -> Path:
-    """Where the work in progress is."""
+    """The folder for the unfinished work of `rewrite`."""
     return output / WORK_FOLDER / _FOLDER
 
 
 @contextlib.contextmanager
 def _state_folder(path: Path) -> Iterator[StateFolder]:
-    """The folder of the work, removed at the end unless it holds work that can go on."""
+    """The folder for the work. It is removed at the end, unless a later run can continue from it."""
     try:
         with StateFolder(path) as state:
             try:
@@ -123,14 +122,14 @@ def _state_folder(path: Path) -> Iterator[StateFolder]:
                 if not (state.path / _JOB).exists():
                     state.remove()
     finally:
-        # What is above it is not ours alone.
+        # The parent folders may hold other files, so remove them only if they are empty.
         for folder in (path.parent, path.parent.parent):
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
 class _Run:
-    """The steps that make the new files, below *folder*."""
+    """The steps that write the new files, in *folder*."""
 
     def __init__(
         self,
@@ -147,14 +146,14 @@ class _Run:
         self.options = options
         self.watch = watch
         self.faults = faults
-        self.files: list[PlannedFile] = []  # those that are written again
+        self.files: list[PlannedFile] = []  # the files to rewrite
         self.others: list[PlannedFile] = []
         self.names: dict[str, PurePosixPath] = {}
 
     def take_lines(
         self, lines: Iterable[ManifestLine], originals: Iterable[ManifestLine], files: Sequence[str] | None
     ) -> None:
-        """Step 1, and what it tells of files."""
+        """Step 1, and the files and names that follow from it."""
         if not (self.folder / LINES_FILE).exists():
             write_lines(self.folder, lines, originals, files, self.faults)
         with RewritePlan(self.folder) as plan:
@@ -162,7 +161,7 @@ class _Run:
             used = plan.surveyed_files()
         self.files = [file for file in all_files if file.is_output]
         self.others = [file for file in all_files if not file.is_output and file.id in used]
-        # As if all were written here, so that several machines lay their files out in one way.
+        # Computed for all files, so that several machines use the same paths.
         self.names = output_names(file.name for file in all_files if file.is_main)
         for file in self.files:
             self._check_input(file.name)
@@ -172,12 +171,10 @@ class _Run:
         if isinstance(place, Path) or (isinstance(place, RemoteFile) and not self.options.in_place):
             return
         if isinstance(place, RemoteFile):
-            raise UsageError(
-                f"{name} lies elsewhere and cannot be replaced there. Write to a folder with -o."
-            )
+            raise UsageError(f"{name} is remote and cannot be replaced there. Write to a folder with -o.")
         raise UsageError(
-            f"{name} is in a WACZ, which is not written again. Unpack its WARC files (unzip), name the folder of those, and"
-            " pack the new ones with `scrapy dedupe warc pack`."
+            f"{name} is in a WACZ, which cannot be rewritten. Extract its WARC files (unzip), name the folder with them, and"
+            " pack the new files with `scrapy dedupe warc pack`."
         )
 
     def make_plan(self) -> None:
@@ -186,7 +183,7 @@ class _Run:
         with writing(folder):
             folder.mkdir(exist_ok=True)
         tasks = [
-            SurveyTask(
+            ScanTask(
                 self.folder,
                 file.id,
                 file.name,
@@ -201,7 +198,7 @@ class _Run:
         ]
         left = [task for task in tasks if not task.part.exists()]
         self.watch.begin("survey", sum(_size(self.places.file(task.name)) for task in left))
-        for task, _ in run_jobs(survey_file, left, options.jobs):
+        for task, _ in run_jobs(scan_file, left, options.jobs):
             self.watch.advance(_size(self.places.file(task.name)))
         self.watch.end()
         for task in tasks:
@@ -210,7 +207,7 @@ class _Run:
             write_plan(self.folder, (task.part for task in tasks))
 
     def tried(self) -> Rewritten:
-        """What all steps would do."""
+        """The report of a dry run."""
         self.make_plan()
         with RewritePlan(self.folder) as plan:
             savings, left = add_up(plan.savings()), plan.left()
@@ -219,7 +216,7 @@ class _Run:
             output=str(self.output),
             is_dry_run=True,
             files=len(self.files),
-            unlisted=unlisted_beside(self.files, self.others, self.places),
+            unlisted=unlisted_files(self.files, self.others, self.places),
             converted=savings.records,
             repointed=0,
             left=left,
@@ -231,37 +228,37 @@ class _Run:
         )
 
     def final(self, name: str) -> Path:
-        """Where a new file goes that replaces none."""
+        """The final path of a new file that does not replace the old one."""
         return self.output / self.names[name]
 
     def new_file(self, name: str) -> Path:
-        """Where a new file is until it gets its final name."""
+        """The path of a new file until it gets its final name."""
         return self.folder / "new" / self.names[name]
 
-    def renew(self, state: StateFolder) -> dict[str, Renewal]:
-        """Step 4: what was done to each file."""
+    def rewrite_files(self, state: StateFolder) -> dict[str, FileRewrite]:
+        """Step 4. Return the changes to each file."""
         with writing(self.folder):
             (self.folder / "done").mkdir(exist_ok=True)
-        done: dict[str, Renewal] = {}
+        done: dict[str, FileRewrite] = {}
         tasks = []
         for file in self.files:
-            told = state.read_json(f"done/{file.id}.json")
+            stored = state.read_json(f"done/{file.id}.json")
             target = self.new_file(file.name)
-            if told is not None and target.is_file() and target.stat().st_size == told["new_bytes"]:
-                done[file.name] = Renewal(**told)
+            if stored is not None and target.is_file() and target.stat().st_size == stored["new_bytes"]:
+                done[file.name] = FileRewrite(**stored)
             else:
-                tasks.append(RenewalTask(self.folder, file.id, file.name, target, self.places))
+                tasks.append(RewriteTask(self.folder, file.id, file.name, target, self.places))
         self.watch.begin("rewrite", sum(_size(self.places.file(task.name)) for task in tasks))
-        for task, renewal in run_jobs(renew_file, tasks, self.options.jobs):
-            state.write_json(f"done/{task.file}.json", asdict(renewal))
-            done[task.name] = renewal
-            self.watch.advance(renewal.old_bytes)
+        for task, rewritten in run_jobs(rewrite_file, tasks, self.options.jobs):
+            state.write_json(f"done/{task.file}.json", asdict(rewritten))
+            done[task.name] = rewritten
+            self.watch.advance(rewritten.old_bytes)
         self.watch.end()
         return done
 
 
 class _Work:
-    """All steps with their state, and the final names."""
+    """All steps with their stored state, including the final names."""
 
     def __init__(self, state: StateFolder, run: _Run) -> None:
         self._state = state
@@ -277,30 +274,30 @@ class _Work:
         before_end: Callable[[Rewritten], None] | None,
     ) -> Rewritten:
         run = self._run
-        told = self._state.read_json(_JOB)
+        job = self._state.read_json(_JOB)
         asked = self._asked(files)
         verified = None
-        if told is not None:
+        if job is not None:
             marks = marks_of(lines, originals)
             verified = self._state.read_json(_VERIFIED)
             run.take_lines((), (), None)
-            if told["asked"] != asked or told["marks"] != marks:
+            if job["asked"] != asked or job["marks"] != marks:
                 raise ArchiveError(
-                    f"{self._state.path} holds work that was cut, with other options, manifests or files. Repeat that call"
-                    " to end it, or remove the folder to begin anew."
+                    f"{self._state.path} holds unfinished work with other options, manifests or files. Repeat that command to"
+                    " finish it, or remove the folder to start again."
                 )
-            self._begun_with = told["inputs"]
+            self._begun_with = job["inputs"]
             if verified is None:
                 self._check_unchanged()
         else:
-            # Without job.json nothing is sure of what lies here.
+            # Without job.json, the other files in this folder are not reliable.
             self._state.clear(keep=frozenset({"lock"}))
             run.take_lines(lines, originals, files)
             with RewritePlan(run.folder) as plan:
                 marks = plan.marks
         if verified is None:
             self._check_outputs()
-            if told is None:
+            if job is None:
                 names = [file.name for file in [*run.files, *run.others]]
                 self._begun_with = facts_of(names, run.places)
                 self._state.write_json(_JOB, {"asked": asked, "marks": marks, "inputs": self._begun_with})
@@ -312,12 +309,12 @@ class _Work:
         self._move()
         if before_end is not None:
             before_end(report)
-        # Without it the rest is no work that could go on, and is removed.
+        # Without job.json, the rest of the folder is not kept.
         (self._state.path / _JOB).unlink()
         return report
 
     def _asked(self, files: Sequence[str] | None) -> dict[str, Any]:
-        """What the result depends on, beside the manifests and files."""
+        """The options that the result depends on, besides the manifests and files."""
         options, statuses = self._options, self._options.eligibility.statuses
         return {
             "plan": _PLAN,
@@ -331,14 +328,14 @@ class _Work:
         check_unchanged(self._begun_with, self._run.places, self._state.path)
 
     def _check_outputs(self) -> None:
-        """Raise an error if a file is in the way. Before the work, and not after hours of it."""
+        """Raise an error if an output exists. Done first, so that it does not fail after hours of work."""
         run = self._run
         prove_writable(run.output, "The new files")
         if self._options.in_place:
             check_in_place(run.files, run.others, run.places)
             return
         finals = {file.name: run.final(file.name) for file in run.files}
-        check_beside(run.files, run.others, run.places, finals, replaces=self._options.force)
+        check_outputs(run.files, run.others, run.places, finals, replaces=self._options.force)
 
     def _verified(self) -> Rewritten:
         """Steps 2 to 5."""
@@ -346,15 +343,15 @@ class _Work:
         try:
             run.make_plan()
         except DamagedInput as error:
-            raise self._in_words(error) from error
+            raise self._explained(error) from error
         self._check_unchanged()
-        renewals = run.renew(self._state)
+        rewrites = run.rewrite_files(self._state)
         self._check_unchanged()
         pairs: list[tuple[ReadableFile, ReadableFile]] = []
         for file in run.files:
-            before, renewal = run.places.file(file.name), renewals[file.name]
-            # What is the same need not be replaced.
-            is_same = options.in_place and not renewal.converted and not renewal.repointed
+            before, done = run.places.file(file.name), rewrites[file.name]
+            # An unchanged file need not be replaced.
+            is_same = options.in_place and not done.converted and not done.repointed
             pairs.append((before, before if is_same else run.new_file(file.name)))
         try:
             verification = verify(
@@ -375,12 +372,12 @@ class _Work:
             output=str(run.output),
             is_dry_run=False,
             files=len(run.files),
-            unlisted=unlisted_beside(run.files, run.others, run.places),
-            converted=sum(renewal.converted for renewal in renewals.values()),
-            repointed=sum(renewal.repointed for renewal in renewals.values()),
+            unlisted=unlisted_files(run.files, run.others, run.places),
+            converted=sum(one.converted for one in rewrites.values()),
+            repointed=sum(one.repointed for one in rewrites.values()),
             left=left,
-            old_bytes=sum(renewal.old_bytes for renewal in renewals.values()),
-            new_bytes=sum(renewal.new_bytes for renewal in renewals.values()),
+            old_bytes=sum(one.old_bytes for one in rewrites.values()),
+            new_bytes=sum(one.new_bytes for one in rewrites.values()),
             verification=verification,
             kept_in=None if verification.is_right else str(self._state.path),
             faults_count=run.faults.count,
@@ -395,19 +392,19 @@ class _Work:
             self._state.write_json(_VERIFIED, {"report": asdict(report), "changed": changed})
         return report
 
-    def _in_words(self, error: DamagedInput) -> DamagedInput:
-        """The error, and why the manifest is not right any more where that can be seen."""
+    def _explained(self, error: DamagedInput) -> DamagedInput:
+        """The error; if an earlier run has replaced the files, with this explanation."""
         for file in self._run.files:
             path = self._run.places.file(file.name)
-            if self._options.in_place and has_revisit_of_ours(path):
+            if self._options.in_place and has_own_revisit(path):
                 return DamagedInput(
-                    f"{error} There are revisits in {file.name} already that were responses before: if an earlier call has"
-                    " replaced these files, nothing is left to do."
+                    f"{error} {file.name} already has revisits that were responses before: if an earlier run has replaced"
+                    " these files, there is nothing left to do."
                 )
         return error
 
     def _move(self) -> None:
-        """Step 6. What is no longer among the new files has its final name already."""
+        """Step 6. A changed file that is not in the folder any more already has its final name."""
         run, in_place = self._run, self._options.in_place
         changed = self._state.read_json(_VERIFIED)["changed"]
         facts = {str(fact[0]): fact for fact in self._begun_with}
@@ -418,7 +415,7 @@ class _Work:
                     with writing(new):
                         waiting.pop(name).unlink()
             for name in set(changed) - set(waiting):
-                # It is no longer the one that was read, since it is the new one.
+                # The file has been replaced, so it differs from the file that was read.
                 del facts[name]
         check_unchanged(facts.values(), run.places, self._state.path)
         for name, new in waiting.items():

@@ -1,4 +1,4 @@
-"""What is asked of `rewriting`, and what it reports."""
+"""The options and the report of `rewriting`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scrapy_dedupe.tasks.faults import Fault
 
 @dataclass(frozen=True, slots=True)
 class RewriteOptions:
-    """What is asked. ``sample`` revisits are replayed from the new files, drawn with ``seed`` if it is given."""
+    """Options of `rewriting.rewrite`. ``sample`` new revisits are replayed, chosen at random with ``seed`` if given."""
 
     eligibility: Eligibility = field(default_factory=Eligibility)
     dry_run: bool = False
@@ -27,13 +27,13 @@ class RewriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What was done, or would be (``is_dry_run``).
+    """The result of a rewriting, or of a dry run (``is_dry_run``).
 
-    ``converted`` copies became revisits, ``repointed`` other records have mended references, ``left`` counts the copies
-    that stay as they are by reason, a key of `plan.LEFT`. Sizes are those of whole files; of a dry run they are an
-    estimate. ``savings`` are of a dry run alone. ``kept_in`` is the folder that stays because verification
-    found something; then no file has its final name. ``unlisted`` are files beside those that are written again which
-    no manifest names: what refers to the copies from there is not mended.
+    ``converted`` copies became revisits, ``repointed`` other records have updated references, ``left`` counts the
+    unchanged copies by reason, a key of `plan.LEFT`. Sizes are totals of whole files; in a dry run they are estimated.
+    ``savings`` is only filled in a dry run. ``kept_in`` is the folder that is kept if the verification found a difference;
+    then no file has its final name. ``unlisted`` are files in the folders of the rewritten files that no manifest names:
+    their references to the copies are not updated.
     """
 
     output: str
@@ -53,13 +53,13 @@ class Rewritten:
 
     @property
     def saved_bytes(self) -> int:
-        """How much smaller the files are."""
+        """How much smaller the files are after the rewriting."""
         return self.old_bytes - self.new_bytes
 
 
-def report_of(told: dict[str, Any]) -> Rewritten:
-    """The report that was written with `asdict`, when there were no findings."""
-    report = dict(told)
+def report_of(stored: dict[str, Any]) -> Rewritten:
+    """The report that was stored with `asdict`; it must have no findings."""
+    report = dict(stored)
     proof: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in report["verification"].items()

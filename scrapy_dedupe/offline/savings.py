@@ -1,4 +1,4 @@
-"""How many bytes revisits save, by host and by media type: what a dry run shows."""
+"""Bytes that revisits save, by host and by media type, for the report of a dry run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 _MAX_NAMES = 100_000
 OTHERS = "(others)"
-"""Stands for all names that came after the first hundred thousand."""
+"""The name for all names after the first 100,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What the copies of one host, or of one media type, take less when they are revisits."""
+    """The bytes that the copies of one host or media type save as revisits."""
 
     name: str
     records: int
@@ -26,7 +26,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Savings:
-    """All in all, and by host and media type, most bytes first."""
+    """The totals, and the savings by host and media type, largest first."""
 
     records: int = 0
     saved_bytes: int = 0
@@ -35,7 +35,7 @@ class Savings:
 
 
 def add_up(copies: Iterable[tuple[str, str, int]]) -> Savings:
-    """Add up copies, each with its URI, its media type and the bytes that it saves.
+    """Add up the savings of copies, given as tuples of URI, media type and saved bytes.
 
     >>> add_up([("http://example.com/a", "text/html", 10), ("http://example.com/b", "image/png", 5)]).hosts
     (Saving(name='example.com', records=2, saved_bytes=15),)
@@ -61,5 +61,5 @@ def _ordered(sums: dict[str, list[int]]) -> tuple[Saving, ...]:
 def _host(uri: str) -> str:
     try:
         return urlsplit(uri).hostname or "(none)"
-    except ValueError:  # an address in brackets that is none
+    except ValueError:  # an invalid address in brackets
         return "(none)"

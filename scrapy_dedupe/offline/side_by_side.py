@@ -1,13 +1,13 @@
-"""One file before and after, walked side by side: which records are the same, and which changed in an allowed way.
+"""Compare a file before and after: which records are the same, and which changed in an allowed way.
 
-The file after is read record by record. A record whose stored bytes are the next ones of the file before is the same,
-and the file before is not decompressed for it. Where bytes differ, the record before is read too, and both are
-compared (`record_changes`). What lies between records, damaged places and members that hold several records are
-compared as bytes.
+The file after is read record by record. If the stored bytes of a record are also the next bytes of the file before, the
+record is the same, and the file before is not decompressed for it. If the bytes differ, the record before is read too, and
+both are compared (`record_changes`). Bytes between records, damaged places and members of several records are compared
+as bytes.
 
-Where two records do not belong together, the next 256 of both files are searched for the partner, so that a record
-that was left out or put in is told as such and the rest is still compared. A file in which that fails is told once,
-and the rest of it is read only for the payloads that it holds.
+If two records do not match, the next 256 records of both files are searched for a match, so that a removed or added record
+is reported as such and the comparison can continue. If this fails, one difference is reported for the rest of the file, and
+only its payloads are read.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _MOST_SEARCHES = 500
 _PAYLOAD_TYPES = ("response", "resource")
 _CONCURRENT_TO, _REFERS_TO = "warc-concurrent-to", "warc-refers-to"
 _LINKS = {_CONCURRENT_TO: "WARC-Concurrent-To", _REFERS_TO: "WARC-Refers-To"}
-# arc2warc describes the file anew; that is no part of what it converts.
+# arc2warc writes new records of these types, which are not part of the converted data.
 _OF_A_FILE = ("warcinfo", "metadata", "request")
 
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """The work of one process: pair *number*, either file of which may be missing, and where its evidence goes.
+    """The task of one process: pair *number*, either file of which may be missing, and the file for its evidence.
 
-    ``is_original``: both are one file that belongs to neither archive and is read for what it holds.
+    ``is_original``: both are the same file, which belongs to neither archive and is only read for its payloads.
     """
 
     number: int
@@ -71,7 +71,7 @@ class PairComparison:
 
 @dataclass(slots=True)
 class Compared:
-    """What came of it. ``counts`` counts records by what happened to them; ``size_bytes`` were read, of both files."""
+    """The result of a comparison. ``counts`` counts records by kind of change; ``size_bytes`` is the size of both files."""
 
     counts: dict[str, int] = field(default_factory=dict)
     findings_count: int = 0
@@ -82,7 +82,7 @@ class Compared:
 
 
 def compare(task: PairComparison) -> Compared:
-    """Read a pair of files. Raises DamagedInput for damage that both have alike, unless the task says to go on."""
+    """Compare a pair of files. Raises DamagedInput for damage that both have, unless the task is set to keep going."""
     writer = EvidenceWriter(task.evidence, task.number)
     try:
         walk = _Walk(task, writer)
@@ -104,7 +104,7 @@ def compare(task: PairComparison) -> Compared:
 
 
 def place_of(file: ReadableFile, offset: int) -> str:
-    """How a place is told."""
+    """The text for a place in messages."""
     return f"{file}, offset {offset}"
 
 
@@ -120,7 +120,7 @@ class _Walk:
         self._is_lost = False
 
     def index(self, file: ReadableFile, side: int) -> None:
-        """Read a file that has no partner, for its payloads."""
+        """Read the payloads of a file that has no matching file."""
         for record, digests in hashed_records(file, _algorithms, on_damage=self.faults.add_damage):
             if side == AFTER:
                 self._count("records")
@@ -131,7 +131,7 @@ class _Walk:
         self.size_bytes += _size(file)
 
     def compare(self, before: ReadableFile, after: ReadableFile) -> None:
-        """Walk both files side by side."""
+        """Compare both files."""
         self._before, self._after = before, after
         self._records_before = RecordsInOrder(before)
         self._ahead_before, self._ahead_after = KeysAhead(before), KeysAhead(after)
@@ -150,7 +150,7 @@ class _Walk:
             if is_gzip != is_gzip_at(self._raw_before, 0) and _size(before) and _size(after):
                 self.findings.add(
                     "file", str(before), str(after),
-                    "it is compressed, and was not" if is_gzip else "it is not compressed any more",
+                    "it is compressed, but was not" if is_gzip else "it is no longer compressed",
                 )  # fmt: skip
             self._at_before = 0
             self._compare_records()
@@ -163,15 +163,15 @@ class _Walk:
             at = self._pass_damages(at, damages)
             self._count("records")
             if not record.length:
-                # It shares a gzip member: the bytes up to the next member are compared with what lies between records.
+                # It shares a gzip member, whose bytes are compared with the bytes between records.
                 self._count("unchanged")
                 self._add_evidence(record, AFTER if self._is_lost else BOTH, record.offset, digests)
                 continue
-            self._compare_stretch(at, record.offset)
+            self._compare_bytes(at, record.offset)
             self._compare_record(record, digests)
             at = record.offset + record.length
         at = self._pass_damages(at, damages)
-        self._compare_stretch(at, _size(self._after))
+        self._compare_bytes(at, _size(self._after))
 
     def _compare_record(self, record: StoredRecord, digests: Sequence[BodyDigest]) -> None:
         if self._is_lost:
@@ -196,7 +196,7 @@ class _Walk:
         self._add_evidence(record, AFTER, None, digests)
 
     def _find_partner(self, key: RecordKey, expected: StoredRecord | None) -> StoredRecord | None:
-        """The record before that belongs to one after, where it is not the *expected* one; tells what lies between."""
+        """Search the record before that matches a record after, and report the records between; *expected* is the next."""
         self._searches += 1
         where = place_of(self._after, key.offset)
         if expected is None and self._at_before >= _size(self._before):
@@ -211,7 +211,7 @@ class _Walk:
             for other in ahead[:found]:
                 missing = read_record(self._before, other.offset)
                 self._add_evidence(missing, BEFORE, None)
-                self._tell_missing(other)
+                self._report_missing(other)
             return read_record(self._before, ahead[found].offset)
         partner = key_of(expected)
         if any(partner.is_of(other) for other in self._ahead_after.at(key.offset)):
@@ -225,19 +225,19 @@ class _Walk:
             "changed",
             place_of(self._before, partner.offset),
             where,
-            f"another record, a {key.type}, is at its place",
+            f"a different record, of type {key.type}, is in its place",
         )
         self._add_evidence(expected, BEFORE, None)
         self._at_before = expected.offset + expected.length
         return None
 
-    def _tell_missing(self, key: RecordKey) -> None:
+    def _report_missing(self, key: RecordKey) -> None:
         subject = f"the {key.type} record {key.id or key.uri or ''}".rstrip()
         self.findings.add(
             "missing",
             place_of(self._before, key.offset),
             str(self._after),
-            f"{subject} is not at its place any more",
+            f"{subject} is no longer in its place",
         )
 
     def _lose(self, offset: int) -> None:
@@ -248,13 +248,13 @@ class _Walk:
         self._is_lost = True
 
     def _record_before(self) -> StoredRecord | None:
-        """The next record of the file before, if there is one that can be compared."""
+        """The next record of the file before, if it can be compared."""
         self._at_before = _without_zeros(self._raw_before, self._at_before)
         return self._records_before.at(self._at_before)
 
     def _pass_damages(self, at: int, damages: list[Damage]) -> int:
         for damage in damages:
-            self._compare_stretch(at, damage.offset)
+            self._compare_bytes(at, damage.offset)
             at = damage.offset + damage.length
             if self._is_lost:
                 continue
@@ -264,13 +264,13 @@ class _Walk:
             else:
                 self.findings.add(
                     "bytes", place_of(self._before, self._at_before), place_of(self._after, damage.offset),
-                    f"a damaged place that is not the same before ({damage.reason})",
+                    f"a damaged place that differs from before ({damage.reason})",
                 )  # fmt: skip
         damages.clear()
         return at
 
-    def _compare_stretch(self, start: int, end: int) -> None:
-        """Compare bytes that are no records of their own."""
+    def _compare_bytes(self, start: int, end: int) -> None:
+        """Compare bytes between records."""
         if start >= end or self._is_lost:
             return
         if self._is_same(start, end - start):
@@ -278,17 +278,17 @@ class _Walk:
         elif _without_zeros(self._raw_after, start) < end:
             self.findings.add(
                 "bytes", place_of(self._before, self._at_before), place_of(self._after, start),
-                f"{end - start} bytes that are no records differ",
+                f"{end - start} bytes between records differ",
             )  # fmt: skip
 
     def _compare_rest(self) -> None:
-        """Tell what the file before holds behind the place where that after ends."""
+        """Report the records and bytes of the file before that are missing at the end of the file after."""
         size = _size(self._before)
         if self._is_lost:
             self._index_rest()
             return
         while (record := self._record_before()) is not None:
-            self._tell_missing(key_of(record))
+            self._report_missing(key_of(record))
             self._add_evidence(record, BEFORE, None)
             self._at_before = record.offset + record.length
         if self._at_before < size:
@@ -303,11 +303,11 @@ class _Walk:
                 self._add_evidence(record, BEFORE, None)
 
     def _is_same(self, offset: int, length: int) -> bool:
-        """Whether bytes of the file after are the next ones of that before."""
+        """Whether bytes of the file after are the next bytes of the file before."""
         before, after = self._raw_before, self._raw_after
         before.seek(self._at_before)
         after.seek(offset)
-        # Records that differ do so soon: a little is read before much is.
+        # Different records usually differ in the first bytes, so read few bytes first.
         size = _FIRST_BYTES
         while length:
             piece = after.read(min(length, size))
@@ -318,7 +318,7 @@ class _Walk:
         return True
 
     def _compare_conversion(self) -> None:
-        """Compare an ARC file with the WARC file that was made of it."""
+        """Compare an ARC file with the WARC file that it was converted to."""
 
         def records(file: ReadableFile) -> Iterator[StoredRecord]:
             read = read_records(file, on_damage=self.faults.add_damage)
@@ -335,7 +335,7 @@ class _Walk:
                 )
                 self._add_evidence(after, AFTER, None)
             elif after is None:
-                self._tell_missing(key_of(before))
+                self._report_missing(key_of(before))
                 self._add_evidence(before, BEFORE, None)
             else:
                 self._count("records")
@@ -350,7 +350,7 @@ class _Walk:
         before_offset: int | None,
         digests: Sequence[BodyDigest] = (),
     ) -> None:
-        """Note what a record holds that did not change, or that has no partner."""
+        """Store the values of a record that did not change or has no match."""
         if record.type == "revisit":
             before = record if sides & BEFORE else None
             after = record if sides & AFTER else None
@@ -377,7 +377,7 @@ class _Walk:
 def _algorithms(record: StoredRecord) -> tuple[str, ...]:
     if record.type not in _PAYLOAD_TYPES:
         return ()
-    # Replay programs compute a SHA-1 where no digest is stored.
+    # Replay programs compute a SHA-1 if no digest is stored.
     return ("sha256",) if stored_digest(record) else ("sha256", "sha1")
 
 
@@ -386,9 +386,9 @@ def _raw(digests: Sequence[BodyDigest], index: int) -> bytes | None:
 
 
 def _without_zeros(raw: BufferedReader, offset: int) -> int:
-    """Where the bytes begin that are not NUL: some writers fill up blocks with them."""
+    """The offset of the next byte that is not NUL: some writers fill up blocks with NUL bytes."""
     raw.seek(offset)
-    # Nearly always there are none, and nobody wants to read a MiB to see that.
+    # Usually there are none; avoid reading a whole piece to find out.
     if raw.peek(1)[:1] != b"\0":
         return offset
     while piece := raw.read(_PIECE):

@@ -1,7 +1,7 @@
-"""A manifest in parts that several machines can work on, none of which splits a cluster.
+"""Split a manifest into parts for several machines, without splitting a cluster.
 
-All lines of one digest go to one part, whatever their extension, since comparing the bytes of records gives the lines of
-one digest their extensions. The parts follow one another in the order of clusters; put together they are the manifest.
+All lines of one digest go to one part, regardless of their extension, since the lines of one digest must be compared
+together to get their extensions. The concatenated parts are the manifest in order of clusters.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ FORMATS: Final = ("text", "jsonl")
 _NUMBER: Final = re.compile(r"[1-9]\d*", re.ASCII)
 _PAIR_BYTES: Final = 16
 _COPIED_BYTES: Final = 1 << 18
-_MOVED: Final = "moved.json"  # which files get the names of parts, once all are written
+_MOVED: Final = "moved.json"  # the files that get the names of parts, after all are written
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a manifest: its file, and how much is in it. ``clusters`` counts digests."""
+    """A part of a manifest: its file and its size. ``clusters`` counts digests."""
 
     file: str
     size_bytes: int
@@ -54,14 +54,14 @@ def split_by_count(
 ) -> list[Part]:
     """Write *count* parts of about the same size: PREFIX.1, PREFIX.2, ...
 
-    No part is empty unless there are fewer digests than parts. Raises ArchiveError if there is a file PREFIX.NUMBER
-    already, unless *force* says that all of them are replaced, and for what the system refuses.
+    No part is empty unless there are fewer digests than parts. Raises ArchiveError if a file PREFIX.NUMBER exists and
+    *force* is not set (with *force*, all of them are replaced), and for system errors.
     """
 
     def plan(sizes: Iterator[int], total_bytes: int, clusters: int) -> Iterator[int]:
         start = part = 0
         for index, size in enumerate(sizes):
-            # Where the middle of a cluster falls decides; then none may be skipped, and enough be left for those to come.
+            # The middle of a cluster selects its part, but no part may be skipped, and later parts need clusters too.
             wanted = (2 * start + size) * count // (2 * total_bytes)
             least = max(part, min(part + 1, count - (clusters - index)))
             part = min(max(wanted, least), part + 1 if index else 0)
@@ -79,7 +79,7 @@ def split_by_size(
     format: str = "text",  # noqa: A002
     force: bool = False,
 ) -> list[Part]:
-    """Write parts of at most *size_bytes*; one is larger only if a single digest is. As `split_by_count`."""
+    """Write parts of at most *size_bytes*; a part is larger only if a single digest is. See `split_by_count`."""
 
     def plan(sizes: Iterator[int], total_bytes: int, clusters: int) -> Iterator[int]:
         held = part = 0
@@ -93,7 +93,7 @@ def split_by_size(
 
 
 def numbered_files(prefix: Path) -> list[Path]:
-    """The files PREFIX.1, PREFIX.2, ... that are there, in this order."""
+    """The existing files PREFIX.1, PREFIX.2, ... in this order."""
     start = f"{prefix.name}."
     try:
         found = [path for path in prefix.parent.iterdir() if path.name.startswith(start)]
@@ -114,7 +114,7 @@ def _split(
     force: bool,
     least: int,
 ) -> list[Part]:
-    numbered_files(prefix)  # raises for a folder that is not there
+    numbered_files(prefix)  # raises an error if the folder does not exist
     try:
         with left_folder(prefix) as state:
             _take_back(state, prefix)
@@ -126,7 +126,7 @@ def _split(
                 parts = _write_parts(whole, sizes, scratch, prefix, plan, least)
             old = _refuse_old_parts(prefix, force=force)
             state.write_json(_MOVED, [_identity(scratch / f"part-{number}") for number in _numbers(parts)])
-            # Parts of two runs must never stand together, not even after a kill: the old ones go first.
+            # Remove the old parts first: parts of two runs must never exist together, not even after a kill.
             for path in old:
                 path.unlink()
             for number, part in zip(_numbers(parts), parts, strict=True):
@@ -134,8 +134,8 @@ def _split(
             sync_folder(prefix.parent)
     except OSError as error:
         raise ArchiveError(
-            f"The parts {prefix}.1, ... cannot be written: {error.strerror or error}. Free some space, or name another"
-            " place with -o."
+            f"The parts {prefix}.1, ... cannot be written: {error.strerror or error}. Free some space, or choose another"
+            " location with -o."
         ) from error
     return parts
 
@@ -151,7 +151,7 @@ def _take_back(state: StateFolder, prefix: Path) -> None:
         return
     for number, identity in zip(_numbers(moved), moved, strict=True):
         path = Path(f"{prefix}.{number}")
-        # What somebody else has put there meanwhile is another file.
+        # Do not remove a file that another program has put there since.
         if path.exists() and _identity(path) == identity:
             path.unlink()
 
@@ -164,16 +164,16 @@ def _identity(path: Path) -> list[int]:
 def _refuse_old_parts(prefix: Path, *, force: bool) -> list[Path]:
     old = numbered_files(prefix)
     if old and not force:
-        others = f" and {len(old) - 1} more of this name are" if old[1:] else " is"
+        others = f" and {len(old) - 1} more of these files already exist" if old[1:] else " already exists"
         raise ArchiveError(
-            f"{old[0]}{others} there already, perhaps from an earlier run. Name another place with -o, or replace all of"
+            f"{old[0]}{others}, perhaps from an earlier run. Choose another location with -o, or replace all of"
             " them with --force."
         )
     return old
 
 
 def _write_all(lines: Iterator[ManifestLine], whole: IO[bytes], sizes: IO[bytes], format: str) -> None:  # noqa: A002
-    """Write the sorted lines to *whole*, and to *sizes* how many bytes and lines each digest has."""
+    """Write the sorted lines to *whole*, and the number of bytes and lines of each digest to *sizes*."""
     form = json_line if format == "jsonl" else text_line
     for _, same_digest in itertools.groupby(lines, key=lambda line: line.digest):
         size = count = 0
@@ -191,7 +191,7 @@ def _write_parts(
     plan: Callable[[Iterator[int], int, int], Iterator[int]],
     least: int,
 ) -> list[Part]:
-    """Write the parts to files in *scratch*, and say what they are to be."""
+    """Write the parts to files in *scratch*; return them with their final names."""
     clusters = total_bytes = 0
     for size, _ in _pairs(sizes):
         clusters += 1

@@ -1,4 +1,4 @@
-"""What all steps in one go are asked, and what they tell."""
+"""The options and the report of `steps`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepOptions:
-    """What is asked of all steps; ``work`` is another state folder."""
+    """Options of `steps.run_steps`; ``work`` overrides the state folder."""
 
     algorithm: str = "sha256"
     eligibility: Eligibility = field(default_factory=Eligibility)
@@ -31,7 +31,7 @@ class StepOptions:
     work: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What the result depends on."""
+        """The options that the result depends on."""
         statuses = self.eligibility.statuses
         return {
             "--hash": self.algorithm,
@@ -44,15 +44,15 @@ class StepOptions:
 
 @dataclass(frozen=True, slots=True)
 class Deduped:
-    """What was done, or would be (``dry_run``).
+    """The result of all steps, or of a dry run (``dry_run``).
 
-    ``records`` have lines in the manifest. ``clusters`` are digests that several of them have, ``collisions``
-    those of different payloads. ``converted`` records became revisits and ``repointed`` ones were mended;
-    ``left`` counts the copies that stay, by reason. ``savings`` are of a dry run. ``verified`` records were
-    read again, ``resolved`` revisits lead to their payload, ``by_digest`` of them only by their digest, since the record that they
-    name is not there; ``dangling`` ones led nowhere before either; if there are
-    ``findings``, no file has its final name, and ``kept_in`` is where they are. ``paths`` are the resulting files; ``state`` is the folder where
-    the manifest and this report are kept.
+    ``records`` counts the lines of the manifest. ``clusters`` counts digests of several records, ``collisions`` digests of
+    different payloads. ``converted`` records became revisits, ``repointed`` records have updated references; ``left``
+    counts the unchanged copies by reason. ``savings`` is only set in a dry run. ``verified`` records were read again.
+    ``resolved`` revisits lead to their payload, ``by_digest`` of them only by their digest, since the record that they refer
+    to is missing; ``dangling`` ones led nowhere before either. If there are ``findings``, no file has its final name, and
+    the new files are in ``kept_in``. ``paths`` are the resulting files; ``state`` is the folder with the manifest and this
+    report.
     """
 
     output: str
@@ -84,11 +84,11 @@ class Deduped:
 
     @property
     def saved_bytes(self) -> int:
-        """How much smaller the files are."""
+        """How much smaller the files are after deduplication."""
         return self.old_bytes - self.new_bytes
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Deduped:
-        """The value that ``dataclasses.asdict`` gave after work that was done."""
+        """The inverse of ``dataclasses.asdict`` for a report of finished work."""
         lists = {"findings": tuple(value["findings"]), "paths": tuple(value["paths"])}
         return cls(**value | lists | {"faults": tuple(Fault(**fault) for fault in value["faults"])})

@@ -1,12 +1,12 @@
-"""All steps in one go: digests, comparison, originals, revisits, and the proof.
+"""All steps of the deduplication in one run: digests, comparison, originals, revisits, and verification.
 
-The state folder is ``.dedupe`` in the output folder, or in the folder that all inputs have in common if they are
-replaced in place. In it are ``job.json``, what was asked and of which files; ``arcs/``, WARC files made of ARC ones;
-``sums.txt`` and ``sums.json``, the manifest of digests and what was found; what `clustering` keeps; ``manifest.txt``, the
-manifest of ten columns; what `rewriting` keeps; and ``rewritten.json``, what it has done, once all files have their
-names. Each file has its name only when it is whole, so the same call goes
-on after a kill. At the end ``manifest.txt`` and ``report.json`` stay, and all else is removed. Where files are replaced in
-place again later, what stayed of the work before goes to ``earlier/1/``, ``earlier/2/`` and so on.
+The state folder is ``.dedupe`` in the output folder; in place, in the common parent folder of all inputs. It holds
+``job.json`` (the options and files); ``arcs/`` (WARC files converted from ARC files); ``sums.txt`` and ``sums.json`` (the
+manifest of digests and its counts); the files of `clustering`; ``manifest.txt`` (the manifest of ten columns); the files of
+`rewriting`; and ``rewritten.json`` (its report, when all files have their final names). Each file gets its name only when
+it is complete, so the same command continues after a kill. At the end only ``manifest.txt`` and ``report.json`` are kept.
+If files are replaced in place again later, the files of the earlier run are moved to ``earlier/1/``, ``earlier/2/`` and
+so on.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ _ARC_SUFFIX = re.compile(r"\.arc(?=(\.gz)?\Z)", re.IGNORECASE)
 def run_steps(
     inputs: Sequence[Input], output: Path | None, options: StepOptions, *, faults: Faults, watch: Progress
 ) -> Deduped:
-    """Write *inputs* to the folder *output*, or in their own places, with a revisit for every copy that may be one.
+    """Rewrite *inputs* to the folder *output* (None: in place), with a revisit for every eligible copy.
 
-    *faults* has what was wrong with the inputs before. Goes on with what an earlier call has left, if that had the same
-    inputs and options. Raises ArchiveError if the output or the state stands in the way, DamagedInput for the first
-    fault unless *faults* says to go on, UsageError for inputs that cannot be rewritten.
+    *faults* has the faults that were found in the inputs so far. Continues an earlier run with the same inputs and options.
+    Raises ArchiveError if the output or the state of another run exists, DamagedInput for the first fault unless *faults*
+    is set to keep going, UsageError for inputs that cannot be rewritten.
     """
     if not inputs:
         raise UsageError("None of the files can be read as WARC or ARC.")
     for given in inputs:
         if given.is_member or not isinstance(given.file, Path):
-            where = "in a container" if given.is_member else "not on this machine"
+            where = "in a container" if given.is_member else "remote"
             raise UsageError(
-                f"{given.name} is {where}, which is not rewritten here. Fetch or unpack it first."
+                f"{given.name} is {where} and cannot be rewritten. Download or extract it first."
             )
     with _work_folder(inputs, output, options) as work:
         if output is not None and not options.dry_run:
@@ -92,30 +92,30 @@ def _work_folder(inputs: Sequence[Input], output: Path | None, options: StepOpti
 
 
 def _common_folder(inputs: Sequence[Input]) -> Path:
-    """The folder that all inputs are below."""
+    """The common parent folder of all inputs."""
     return Path(os.path.commonpath([Path(str(given.file)).absolute().parent for given in inputs]))
 
 
 def _rewriting_folder(work: Path) -> Path:
-    """The folder whose ``.dedupe`` `rewriting` works in when files are replaced in place."""
+    """The folder in whose ``.dedupe`` `rewriting` works if files are replaced in place."""
     return work.parent if work.name == STATE_FOLDER else work
 
 
 def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
-    """Raise ArchiveError for a folder with anything in it but the state of a run that was cut."""
+    """Raise ArchiveError if the folder is not empty, unless it only has the state of a killed run."""
     if options.force or (work / JOB).exists() or not output.exists():
         return
     with writing(output):
         others = sorted(path.name for path in output.iterdir() if path.name != STATE_FOLDER)
     if others or (work / REPORT).exists():
         raise ArchiveError(
-            f"{output} has something in it already: {others[0] if others else STATE_FOLDER}. Name another folder, or begin"
-            " anew with --force, which replaces files of the same names."
+            f"{output} is not empty: it has {others[0] if others else STATE_FOLDER}. Choose another folder, or start again"
+            " with --force, which replaces files of the same names."
         )
 
 
 class _Steps:
-    """One run, with the state folder locked. *output* is what `rewriting` is given."""
+    """One run, with the state folder locked. *output* is passed to `rewriting`."""
 
     def __init__(
         self,
@@ -137,8 +137,8 @@ class _Steps:
     def run(self) -> Deduped:
         state = self._state
         self._begin()
-        if (told := state.read_json(REPORT)) is not None:
-            report = Deduped.from_json(told)
+        if (stored := state.read_json(REPORT)) is not None:
+            report = Deduped.from_json(stored)
         else:
             report = self._report()
             if report.dry_run or report.kept_in is not None:
@@ -148,7 +148,7 @@ class _Steps:
         return report
 
     def _begin(self) -> None:
-        """Begin, or make sure that this goes on with the same work."""
+        """Start a new run, or check that the earlier one has the same inputs and options."""
         state, options = self._state, self._options
         job = {
             "version": __version__,
@@ -156,33 +156,34 @@ class _Steps:
             "options": options.to_json(),
             "inputs": [_input_json(given) for given in self._inputs],
         }
-        told = state.read_json(JOB)
-        if told is None or options.force:
+        earlier = state.read_json(JOB)
+        if earlier is None or options.force:
             if options.in_place:
                 self._keep_earlier()
             state.clear(keep=frozenset({LOCK, EARLIER} if options.in_place else {LOCK}), last=(JOB,))
             state.write_json(JOB, job)
             return
-        self._replaces = told["replaces"]
-        if difference := _difference(told, job, with_sizes=not (options.in_place and self._is_replacing())):
+        self._replaces = earlier["replaces"]
+        with_sizes = not (options.in_place and self._is_replacing())
+        if difference := _difference(earlier, job, with_sizes=with_sizes):
             raise ArchiveError(
-                f"{state.path} holds other work that was cut: {difference}. Repeat that call to end it, or begin anew with"
-                " --force."
+                f"{state.path} holds other unfinished work: {difference}. Repeat that command to finish it, or start again"
+                " with --force."
             )
 
     def _is_replacing(self) -> bool:
-        """Whether files may have changed by this work: `rewriting` knows which; with a report they all are replaced."""
+        """Whether this run may have replaced files: `rewriting` knows which; if a report exists, it has replaced all."""
         if any((self._state.path / name).exists() for name in (REWRITTEN, REPORT)):
             return True
-        # Where somebody has removed what `rewriting` knows, only the sizes can tell.
+        # If the state of `rewriting` is gone, only the file sizes show it.
         return (self._state.path / REWRITING).exists() and StateFolder(rewriting_folder(self._output)).is_left
 
     def _keep_earlier(self) -> None:
-        """Put aside what work that was done has left: the files that its manifest names are replaced once more."""
+        """Move the files of a finished run aside: the files that its manifest lists will be replaced again."""
         path, number = self._state.path, 1
         if not (path / REPORT).exists():
             return
-        # The report comes last, so one that is there says that both are.
+        # The report is moved last, so if it exists, the manifest does too.
         while (earlier := path / EARLIER / str(number) / REPORT).exists():
             number += 1
         with writing(earlier):
@@ -217,9 +218,9 @@ class _Steps:
             paths=self._paths(inputs),
             state=None if options.dry_run else str(state.path),
         )
-        if (told := state.read_json(REWRITTEN)) is not None:
+        if (stored := state.read_json(REWRITTEN)) is not None:
             self._remove_rewriting_state()
-            return self._with_rewritten(report, report_of(told))
+            return self._with_rewritten(report, report_of(stored))
         if not options.dry_run:
             state.write_json(REWRITING, {})
         rewritten = rewrite(
@@ -237,13 +238,13 @@ class _Steps:
                 force=self._replaces,
             ),
             self._watch,
-            # From here on the files are no longer those of the manifest.
+            # From here on the files differ from the manifest.
             before_end=lambda done: state.write_json(REWRITTEN, asdict(done)),
         )
         return self._with_rewritten(report, rewritten)
 
     def _remove_rewriting_state(self) -> None:
-        """Remove what `rewriting` has left, when the kill came while it removed that itself."""
+        """Remove the state of `rewriting`, which a kill may have interrupted while removing it."""
         left = StateFolder(rewriting_folder(self._output))
         if left.is_left:
             with left:
@@ -251,7 +252,7 @@ class _Steps:
 
     def _with_rewritten(self, report: Deduped, rewritten: Rewritten) -> Deduped:
         known = {fault.place for fault in report.faults}
-        # Damage that was met when the digests were made is met again, and told in other words.
+        # Damage that was found while computing digests is found again, with another reason.
         new = [fault for fault in rewritten.faults if fault.place not in known]
         self._faults.take(rewritten.faults_count - (len(rewritten.faults) - len(new)), tuple(new))
         report = replace(
@@ -259,7 +260,7 @@ class _Steps:
             converted=rewritten.converted,
             repointed=rewritten.repointed,
             left=dict(rewritten.left),
-            # Files that were converted from ARC had another size before.
+            # Files converted from ARC had another size before.
             old_bytes=report.old_bytes if self._options.convert_arc else rewritten.old_bytes,
             new_bytes=rewritten.new_bytes,
             savings=rewritten.savings if rewritten.is_dry_run else None,
@@ -281,7 +282,7 @@ class _Steps:
         )
 
     def _paths(self, inputs: Sequence[Input]) -> tuple[str, ...]:
-        """The files of the result."""
+        """The resulting files."""
         if self._options.dry_run:
             return ()
         if self._options.in_place:
@@ -290,7 +291,7 @@ class _Steps:
         return tuple(str(self._output / name) for name in names.values())
 
     def _converted(self) -> tuple[list[Input], int]:
-        """The inputs with WARC files for ARC ones, if that is wanted, and how many these are."""
+        """The inputs, with ARC files replaced by converted WARC files if requested, and the number of these."""
         if not self._options.convert_arc:
             return list(self._inputs), 0
         inputs, count = [], 0
@@ -303,35 +304,35 @@ class _Steps:
         return inputs, count
 
     def _converted_one(self, number: int, given: Input) -> Input | None:
-        state, told_name = self._state, f"arcs/{number}.json"
+        state, result_name = self._state, f"arcs/{number}.json"
         name = _ARC_SUFFIX.sub(".warc", given.name)
         name = name if name != given.name else f"{name}.warc"
         path = state.path / "arcs" / str(number) / PurePosixPath(name).name
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        told = state.read_json(told_name)
-        if told is None:
+        result = state.read_json(result_name)
+        if result is None:
             own = Faults(keep_going=self._faults.keep_going)
             options = ConversionOptions(algorithm="sha256")
             found = convert_arc(given.file, path, options=options, faults=own, watch=self._watch)
-            told = {
+            result = {
                 "is_converted": found is not None,
                 "fault_count": own.count,
                 "faults": [asdict(fault) for fault in own.first],
             }
-            state.write_json(told_name, told)
-        replay_faults(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
-        return Input(name, path) if told["is_converted"] else None
+            state.write_json(result_name, result)
+        replay_faults(self._faults, result["fault_count"], [Fault(**fault) for fault in result["faults"]])
+        return Input(name, path) if result["is_converted"] else None
 
     def _sums(self, inputs: Sequence[Input]) -> dict[str, Any]:
-        """The report on the manifest of digests, as it is kept."""
+        """Make the manifest of digests, if it does not exist; return its stored report."""
         state, options = self._state, self._options
         if state.read_json(SUMS) is None:
             sum_files(
                 inputs,
                 state.path / "sums.txt",
                 SumOptions(
-                    # What a record says of its own digest need not be true, and the manifest has to be.
+                    # A stored digest may be wrong, but those in this manifest must be right.
                     DigestOptions(algorithm=options.algorithm, recompute=True),
                     force=True,
                     keep_going=self._faults.keep_going,
@@ -340,15 +341,15 @@ class _Steps:
                 watch=self._watch,
                 before_end=lambda sums: state.write_json(SUMS, asdict(sums)),
             )
-        told: dict[str, Any] = state.read_json(SUMS)
-        replay_faults(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
-        return told
+        sums: dict[str, Any] = state.read_json(SUMS)
+        replay_faults(self._faults, sums["fault_count"], [Fault(**fault) for fault in sums["faults"]])
+        return sums
 
     def _numbered(self, places: Places, size_bytes: int) -> dict[str, Any]:
-        """What was counted when the records were compared and numbered, as it is kept."""
+        """Compare and number the records, if this has not been done; return the stored counts."""
         state = self._state
-        told: dict[str, Any] | None = state.read_json(NUMBERED)
-        if told is None:
+        result: dict[str, Any] | None = state.read_json(NUMBERED)
+        if result is None:
             own = Faults(keep_going=self._faults.keep_going)
             counts = number_clusters(
                 state.path / "sums.txt",
@@ -361,10 +362,10 @@ class _Steps:
                 size_bytes=size_bytes,
             )
             faults = [asdict(fault) for fault in own.first]
-            told = asdict(counts) | {"fault_count": own.count, "faults": faults}
-            state.write_json(NUMBERED, told)
-        replay_faults(self._faults, told["fault_count"], [Fault(**fault) for fault in told["faults"]])
-        return told
+            result = asdict(counts) | {"fault_count": own.count, "faults": faults}
+            state.write_json(NUMBERED, result)
+        replay_faults(self._faults, result["fault_count"], [Fault(**fault) for fault in result["faults"]])
+        return result
 
 
 def _input_json(given: Input) -> dict[str, Any]:
@@ -374,14 +375,14 @@ def _input_json(given: Input) -> dict[str, Any]:
     return {"name": given.name, "path": str(path), "size": stat.st_size, "changed": stat.st_mtime_ns}
 
 
-def _difference(told: dict[str, Any], job: dict[str, Any], *, with_sizes: bool) -> str | None:
-    """What another call asked for, as the end of a sentence."""
-    if told["version"] != job["version"]:
-        return f"version {told['version']} began it, this is {job['version']}"
+def _difference(earlier: dict[str, Any], job: dict[str, Any], *, with_sizes: bool) -> str | None:
+    """The first difference between an earlier run and this one, for a message; None if they are the same."""
+    if earlier["version"] != job["version"]:
+        return f"it was started by version {earlier['version']}, but this is {job['version']}"
     for name, value in job["options"].items():
-        if told["options"].get(name) != value:
-            return f"{name} was {told['options'].get(name)}"
-    before = {given["name"]: given for given in told["inputs"]}
+        if earlier["options"].get(name) != value:
+            return f"{name} was {earlier['options'].get(name)}"
+    before = {given["name"]: given for given in earlier["inputs"]}
     now = {given["name"]: given for given in job["inputs"]}
     for name in [*before, *now]:
         if name not in now or name not in before:

@@ -1,4 +1,4 @@
-"""Streams of bytes, compared without holding them."""
+"""Comparison of byte streams in bounded memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def are_same(one: Iterator[bytes], other: Iterator[bytes]) -> bool:
-    """Whether two streams have the same bytes, in pieces of whatever sizes.
+    """Whether two streams have the same bytes, regardless of their division into pieces.
 
     >>> are_same(iter([b"ab", b"c"]), iter([b"a", b"", b"bc"]))
     True

@@ -1,11 +1,11 @@
-"""A manifest of digests, made of files.
+"""Make a manifest of digests from files.
 
-Each file is summed by itself, in any process; the lines come into the manifest in the order of the files and of the
-offsets in them. What is known of a file is kept below ``OUTPUT.parts/`` until the manifest is whole: a run that was
-cut goes on with the files that are left. Two files a part, named by the SHA-256 of the file's name: ``.txt`` has the
-lines, as in a text manifest with six columns; ``.json``, which comes last, has ``key``, that is what the lines
-depend on (the file's name, place, size, times and inode, the options, the version of this package), and ``sums``,
-the figures. A part with another key is made anew.
+Files are processed independently, in any process. The lines of the manifest are in the order of the files, and of the
+offsets within each file. Until the manifest is complete, the result of each file is kept in ``OUTPUT.parts/``: a run that
+is started again after a kill only processes the remaining files. A part has two files, named by the SHA-256 of the name of
+the input: ``.txt`` has the lines, as in a text manifest with six columns; ``.json``, which is written last, has ``sums``
+(the counts) and ``key``, everything that the lines depend on: the file's name, place, size, times and inode, the options,
+and the version of this package. A part with another key is made again.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ COLUMNS = 6
 
 @dataclass(frozen=True, slots=True)
 class SumOptions:
-    """What `sum_files` does. ``format`` None: that of the manifest that is added to, else text.
+    """Options of `sum_files`. ``format`` None: the format of the manifest that is extended, else text.
 
-    ``append`` adds files that the manifest does not list yet; ``force`` replaces a manifest that is there.
+    ``append`` adds files that an existing manifest does not list; ``force`` replaces an existing manifest.
     """
 
     digests: DigestOptions = field(default_factory=DigestOptions)
@@ -58,10 +58,10 @@ class SumOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What `sum_files` did. ``listed`` are the files that the manifest had already; see `FileSums` for the figures.
+    """The result of `sum_files`. ``listed`` are the inputs that the manifest already listed; see `FileSums` for the counts.
 
-    ``left_below`` counts files below the folders that were named, which nobody asked for, and ``left_open`` are those
-    that a crawl has open, or left so; whoever named the folders knows.
+    ``left_below`` counts files in subfolders of the named folders that were not included, and ``left_open`` are files that a
+    crawl has open or did not close; the caller sets both.
     """
 
     output: str
@@ -93,19 +93,19 @@ def sum_files(
     watch: Progress | None = None,
     before_end: Callable[[Sums], None] = lambda sums: None,
 ) -> Sums:
-    """Write the manifest of *inputs*. *faults* has what was wrong with them before.
+    """Write the manifest of *inputs*. *faults* has the faults that were found in them so far.
 
-    *before_end* is called when the manifest has its name, and before the parts are removed.
+    *before_end* is called after the manifest has its final name and before the parts are removed.
 
-    Raises ArchiveError if *output* is there and may not be replaced or added to, or cannot be written; UsageError for
-    two files of one name; DamagedInput for the first fault, unless ``keep_going``.
+    Raises ArchiveError if *output* exists and must not be replaced or extended, or cannot be written; UsageError for two
+    files of one name; DamagedInput for the first fault, unless ``keep_going`` is set.
     """
     watch = watch or NoProgress()
     faults = faults or Faults(keep_going=options.keep_going)
     _check_names(inputs)
     _check_output(output, options)
     with StateFolder(_parts_folder(output)) as state:
-        # Only now, since the process that had the folder before may have added files.
+        # Check after locking: another process may have added files until now.
         is_added_to = options.append and output.exists()
         listed = _listed(output, options, state) if is_added_to else frozenset()
         known = _in_manifest(inputs, listed)
@@ -117,7 +117,7 @@ def sum_files(
             total.add(sums[part.path])
             replay_faults(faults, sums[part.path].fault_count, sums[part.path].faults)
         file_format = options.format or (_format_of(output) if is_added_to else "text")
-        # Whatever a kill leaves of it goes with the folder.
+        # In the state folder, so that a killed run leaves no other file.
         whole = state.path / "manifest"
         with LineWriter(whole, columns=COLUMNS, format=file_format, force=True) as writer:
             if is_added_to:
@@ -150,7 +150,7 @@ _FIGURES = (*COUNTED, "mismatch_count")
 class _Part:
     given: Input
     path: Path
-    """Of its two files, without suffix."""
+    """The path of its two files, without suffix."""
     key: dict[str, Any]
     options: DigestOptions
     keep_going: bool
@@ -175,15 +175,15 @@ def _part(folder: Path, given: Input, options: SumOptions) -> _Part:
 
 
 def _change_of(file: object) -> list[int] | None:
-    """What tells that a file, or the container of a member, is another or was changed; None for what lies elsewhere,
-    which is summed anew each time.
+    """Values that change if a file, or the container of a member, is replaced or changed; None for a remote file, which
+    is always processed again.
     """
     here = file if isinstance(file, Path) else getattr(file, "container", None)
     if not isinstance(here, Path):
         return None
     with reading(here):
         found = here.stat()
-    # The time of change alone can be kept by whoever copies another file over this one.
+    # A program that replaces the file can preserve its modification time.
     return [found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
 
 
@@ -199,20 +199,20 @@ def _sum_parts(parts: Sequence[_Part], options: SumOptions, watch: Progress) -> 
             sums[part.path] = known
             watch.advance(part.key["size"])
     in_process = job_count(options.jobs) == 1 or len(left) == 1
-    told = _Told(watch)
-    function = partial(_sum_part, advance=told.advance) if in_process else _sum_part
+    reported = _ReportedProgress(watch)
+    function = partial(_sum_part, advance=reported.advance) if in_process else _sum_part
     if not in_process:
-        # The largest first, so that at the end no process works alone for long.
+        # Largest first, so that no single process runs long after the others.
         left.sort(key=lambda part: -part.key["size"])
     for part, found in run_jobs(function, left, options.jobs):
         sums[part.path] = found
-        watch.advance(max(0, part.key["size"] - told.take()))
+        watch.advance(max(0, part.key["size"] - reported.take()))
     watch.end()
     return sums
 
 
-class _Told:
-    """Counts what a watch was told of one file."""
+class _ReportedProgress:
+    """Passes progress on, and counts how much was reported for the present file."""
 
     def __init__(self, watch: Progress) -> None:
         self._watch = watch
@@ -228,7 +228,7 @@ class _Told:
 
 
 def _known(part: _Part) -> FileSums | None:
-    """What an earlier run has made of this file, if it is the same file and it was asked the same."""
+    """The result of an earlier run for this file, if the file and the options are the same."""
     if part.key["changed"] is None:
         return None
     try:
@@ -236,7 +236,7 @@ def _known(part: _Part) -> FileSums | None:
         if value["key"] == part.key and part.lines.is_file():
             return FileSums.from_json(value["sums"])
     except (OSError, ValueError, KeyError, TypeError):
-        # What cannot be used is made anew.
+        # An unusable result is made again.
         return None
     return None
 
@@ -268,48 +268,50 @@ def _check_names(inputs: Sequence[Input]) -> None:
         other = places.setdefault(given.name, given)
         if other is not given:
             raise UsageError(
-                f"{given.file} and {other.file} both have the name {given.name} in the manifest. Rename one, or sum them"
-                " into manifests of their own."
+                f"{given.file} and {other.file} both have the name {given.name} in the manifest. Rename one, or make separate"
+                " manifests."
             )
 
 
 def _check_output(output: Path, options: SumOptions) -> None:
-    """Refuse what cannot be written or must not be replaced, before anything is made beside it."""
+    """Raise an error if *output* cannot be written or must not be replaced, before its parts folder is made."""
     if str(output) == "-":
-        raise UsageError("warcsum keeps its state beside the manifest. Name a file for it.")
+        raise UsageError(
+            "warcsum keeps its state in a folder next to the manifest. Name a file for the manifest."
+        )
     if not output.parent.is_dir():
         raise ArchiveError(
-            f"{output} cannot be written: there is no folder {output.parent}. Make it, or name another."
+            f"{output} cannot be written: the folder {output.parent} does not exist. Create it, or choose another."
         )
     if not output.exists():
         return
     refuse_existing(output, force=True)
     if not (options.append or options.force):
         parts = StateFolder(_parts_folder(output))
-        if parts.is_left:  # by a run that was killed when all but this was done
+        if parts.is_left:  # by a run that was killed just before it removed this folder
             with parts:
                 parts.remove()
         raise ArchiveError(
-            f"{output} is there already. Name another output, add to it with --append, or replace it with --force."
+            f"{output} already exists. Name another output, extend it with --append, or replace it with --force."
         )
 
 
 def _listed(output: Path, options: SumOptions, state: StateFolder) -> frozenset[str]:
-    """The files that a manifest lists already."""
+    """The files that a manifest lists."""
     try:
         return frozenset(_files_of(output, options))
     except DedupeError:
-        # Nothing was done, so nothing is left behind.
+        # Nothing was done, so leave no state folder.
         if all(path.name == LOCK for path in state.path.iterdir()):
             state.remove()
         raise
 
 
 def _in_manifest(inputs: Sequence[Input], listed: frozenset[str]) -> dict[str, None]:
-    """The names of those inputs that a manifest lists, maybe by another name of the file."""
+    """The names of the inputs that a manifest lists, possibly under another name of the file."""
     if not listed:
         return {}
-    # Its names are relative to the working folder, or to what --base was.
+    # Names in the manifest are relative to the working folder, or to the folder of --base.
     bases = {"", *(_base_of(given) for given in inputs)}
     places = {os.path.realpath(os.path.join(base, name)) for base in bases for name in listed}  # noqa: PTH118
     return dict.fromkeys(
@@ -321,8 +323,8 @@ def _in_manifest(inputs: Sequence[Input], listed: frozenset[str]) -> dict[str, N
 
 
 def _base_of(given: Input) -> str:
-    """The folder that the name of an input is relative to."""
-    place = os.path.abspath(str(given.file))  # noqa: PTH100 - a link keeps its name
+    """The folder to which the name of an input is relative."""
+    place = os.path.abspath(str(given.file))  # noqa: PTH100 - does not resolve links
     name = os.path.normpath(given.name)
     return place.removesuffix(os.sep + name) + os.sep if place.endswith(os.sep + name) else ""
 
@@ -333,12 +335,12 @@ def _files_of(output: Path, options: SumOptions) -> Iterator[str]:
     for line in read_lines(output):
         if line.extension is not None:
             raise ArchiveError(
-                f"{output} has columns of later steps, so that nothing can be added to it. Name the manifest that warcsum"
+                f"{output} has columns of later steps and cannot be extended. Name the manifest that warcsum"
                 " has written."
             )
         if line.digest.partition(":")[0] != label:
             raise ArchiveError(
-                f"{output} has the digest {line.digest}, and not {label}. Use its algorithm, or another output."
+                f"{output} has the digest {line.digest}, not {label}. Use the same algorithm, or another output."
             )
         if line.file != last:
             last = line.file

@@ -1,10 +1,11 @@
-"""Proof that an archive lost nothing: both are read again in full, by code that shares nothing with the code that writes.
+"""Verify that a deduplicated archive lost nothing. Both archives are read completely, with code that the writing code
+does not use.
 
-Three steps. Every pair of files is walked side by side (`side_by_side`), in as many processes as one likes; what the
-records hold goes into a file on disk (`evidence`), so that memory does not grow with the archive. Then every revisit
-and every reference is followed through all files (`references`). Then some of the new revisits, drawn at random, are
-replayed: opened at their place, their original looked up by URI and date as a replay program does, opened at its own
-place, and its payload compared byte by byte with that of the record before (`replays`).
+First, every pair of files is compared (`side_by_side`), in any number of processes; facts about the records are stored on
+disk (`evidence`), so that memory does not grow with the archive. Then every revisit and every reference is followed
+through all files (`references`). Finally a random sample of the new revisits is replayed (`replays`): the revisit is read,
+its original is looked up by URI and date as a replay program does, and its payload is compared byte by byte with that of
+the record before.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ DEFAULT_SAMPLE = 100
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a verification saw. ``files`` counts pairs, ``records`` those of the archive after.
+    """The result of a verification. ``files`` counts pairs, ``records`` the records of the archive after.
 
-    Each record is one of: ``unchanged``; ``converted``, a response that became a revisit; ``repointed``, with
-    other references; ``restored``, a revisit that is a response again; ``rechunked``, with or without the
-    chunks of its transfer; ``from_arc``, made of a record of an ARC file; or it is in a finding.
+    Each record is one of: ``unchanged``; ``converted``, a response that became a revisit; ``repointed``, with changed
+    references; ``restored``, a revisit that became a response again; ``rechunked``, with transfer chunks removed or
+    added; ``from_arc``, converted from an ARC record; or it is in a finding.
 
-    ``resolved`` counts the revisits after that lead to the payload which they have to have;
-    ``by_digest`` those of them whose named original is in neither archive, so that only the digest leads there;
-    ``dangling_before`` those that lead nowhere, before and after; ``ambiguous`` the new ones whose original
-    shares its URI and second with another payload, as programs that know no fractions of a second see it;
-    ``notes`` list all three; ``replayed`` those of the sample, drawn with ``seed``, whose payload came out right.
-    ``findings`` and ``faults`` (damage that both archives have alike) hold the first thousand of their
-    counts. ``size_bytes`` were read, of both archives, in ``seconds``.
+    ``resolved`` counts the revisits after that lead to the right payload; ``by_digest`` those of them whose original
+    is in neither archive, so that they are resolved only by digest; ``dangling_before`` revisits that lead nowhere,
+    before and after; ``ambiguous`` new revisits whose original shares its URI and second with another payload, which
+    programs without fractions of a second cannot distinguish; ``notes`` lists the last three. ``replayed`` counts the
+    revisits of the sample, chosen with ``seed``, that replayed the right payload. ``findings`` and ``faults`` (damage
+    that both archives have) hold the first thousand of their counts. ``size_bytes`` of both archives were read, in
+    ``seconds``.
     """
 
     files: int
@@ -80,7 +81,7 @@ class Verification:
 
     @property
     def is_right(self) -> bool:
-        """Whether there is no finding. Damage that both archives have alike is none."""
+        """Whether there are no findings. Damage that both archives have is not a finding."""
         return not self.findings_count
 
 
@@ -98,22 +99,22 @@ def verify(
 ) -> Verification:
     """Compare the files of *pairs*, before and after. A file whose partner is None is a finding.
 
-    *originals* are files that are part of neither archive and hold payloads which revisits refer to. *sample* is how
-    many new revisits are replayed; without a *seed* one is drawn. *work* is a folder for what is read, with room for
-    about 300 bytes for each record; what is made there is removed. *faults* may be the collection of a caller.
+    *originals* are files outside of both archives with payloads that revisits refer to. *sample* is the number of new
+    revisits to replay; without a *seed*, a random one is used. *work* is a folder for temporary data, which needs about
+    300 bytes for each record; the data is removed at the end. *faults* may be the caller's collection.
 
-    Raises DamagedInput for a damaged place, unless work is to go on, OSError for a file that cannot be read,
-    ArchiveError if *work* is full, SettingError for a number below 0.
+    Raises DamagedInput for a damaged place, unless set to keep going, OSError for a file that cannot be read,
+    ArchiveError if *work* is full, SettingError for a negative *sample*.
     """
     if sample < 0:
-        raise SettingError(f"A sample cannot have {sample} revisits. Give a number from 0 on.")
+        raise SettingError(f"A sample cannot have {sample} revisits. Give a number of 0 or more.")
     begun = time.monotonic()
     seed = secrets.randbelow(2**31) if seed is None else seed
     faults = Faults(keep_going=keep_going) if faults is None else faults
     watch = watch or NoProgress()
     findings = Findings()
     counts: Counter[str] = Counter()
-    # Originals are files that both archives have.
+    # Originals are treated as files that both archives contain.
     files = [*pairs, *((file, file) for file in _elsewhere(originals, pairs))]
     work.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="verify-", dir=work))
@@ -123,7 +124,7 @@ def verify(
             size_bytes = _read(files, len(pairs), evidence, folder, jobs, watch, findings, counts, faults)
             evidence.make_indexes()
             places = _Places(files)
-            references = References(evidence, findings, places.told, places.file, len(pairs))
+            references = References(evidence, findings, places.text, places.file, len(pairs))
             references.check_revisits()
             references.check_links()
             replays = Replays(evidence, findings, places.file)
@@ -191,7 +192,7 @@ def _read(
         faults.take(done.faults_count, done.faults)
         size_bytes += done.size_bytes
         watch.advance(done.size_bytes)
-        # In the order of the pairs, so that a seed draws the same sample however many processes read.
+        # Add parts in the order of the pairs, so that a seed selects the same sample for any number of processes.
         waiting[task.number] = task.evidence
         while taken in waiting:
             evidence.add_part(waiting.pop(taken))
@@ -201,29 +202,29 @@ def _read(
 
 
 class _Places:
-    """The files by the numbers that the evidence gives them."""
+    """The files by their numbers in the evidence."""
 
     def __init__(self, files: Sequence[Pair]) -> None:
         self._files = files
 
     def file(self, number: int) -> ReadableFile:
-        """The file with a number of ``captures.file``."""
+        """The file with this number in ``captures.file``."""
         pair, is_after = divmod(number, 2)
         file = self._files[pair][is_after]
         if file is None:
             raise ArchiveError(f"Pair {pair} has no such file.")
         return file
 
-    def told(self, pair: int, is_after: bool, offset: int | None) -> str | None:
-        """A place as findings tell it; None if it is not there."""
+    def text(self, pair: int, is_after: bool, offset: int | None) -> str | None:
+        """The text for a place in findings; None if the file or offset is missing."""
         file = self._files[pair][is_after]
         return None if file is None or offset is None else place_of(file, offset)
 
 
 def _elsewhere(originals: Sequence[ReadableFile], pairs: Sequence[Pair]) -> list[ReadableFile]:
-    """The originals that are no files of a pair, by whatever name.
+    """The originals that are not files of a pair, under any name.
 
-    A file before would make every reference right, and would be gone when the file after takes its place.
+    A file before would satisfy every reference, but will be gone when the file after replaces it.
     """
     taken = {_identity(file) for pair in pairs for file in pair if file is not None}
     return [file for file in originals if _identity(file) not in taken]

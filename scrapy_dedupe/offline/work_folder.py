@@ -1,7 +1,7 @@
-"""The folder for what a command has to put down while it makes an output.
+"""A folder for the temporary data of a command that writes an output.
 
-It stands beside the output and has a name that follows from the output's, so that the next run of the command removes
-what one that was killed has left.
+It is next to the output, and its name is derived from the output's, so that the next run of the command removes the data of
+a killed one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SUFFIX = ".work"
 
 @contextlib.contextmanager
 def work_folder(output: Path) -> Iterator[StateFolder]:
-    """The folder that belongs to *output*, empty; ``-`` has one among the system's temporary files. Gone at the end.
+    """An empty folder for *output*; for ``-`` it is in the system's temporary folder. It is removed at the end.
 
-    Raises ArchiveError if another process works on the same output, or the folder cannot be made.
+    Raises ArchiveError if another process works on the same output, or if the folder cannot be created.
     """
     with left_folder(output) as state:
         state.clear(keep=frozenset({LOCK}))
@@ -33,7 +33,7 @@ def work_folder(output: Path) -> Iterator[StateFolder]:
 
 @contextlib.contextmanager
 def left_folder(output: Path) -> Iterator[StateFolder]:
-    """As `work_folder`, with what an earlier run has left in it."""
+    """As `work_folder`, but keeps the data of an earlier run."""
     with contextlib.ExitStack() as stack:
         if str(output) == "-":
             with writing(Path(tempfile.gettempdir())):
@@ -50,7 +50,7 @@ def _remove(state: StateFolder) -> None:
     try:
         state.remove()
     except BaseException:
-        # A signal comes at any moment, and once: what it has kept from being removed goes now.
+        # A signal can interrupt the removal, but only once, so remove the rest now.
         gone = state.path.with_name(f".{state.path.name}.gone")
         shutil.rmtree(gone if gone.exists() else state.path, ignore_errors=True)
         raise

@@ -321,7 +321,7 @@ def test_in_place_a_file_with_two_names_is_refused(two_files: Path, tmp_path: Pa
 def test_what_verification_finds_keeps_all_files_from_their_names(
     two_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    renewed = rewriting.renew_file
+    renewed = rewriting.rewrite_file
 
     def spoil(task: Any) -> Any:
         renewal = renewed(task)
@@ -330,7 +330,7 @@ def test_what_verification_finds_keeps_all_files_from_their_names(
         task.target.write_bytes(data)
         return renewal
 
-    monkeypatch.setattr(rewriting, "renew_file", spoil)
+    monkeypatch.setattr(rewriting, "rewrite_file", spoil)
     report = run(two_files, tmp_path / "out", keep_going=True)
 
     assert report.kept_in is not None
@@ -350,8 +350,8 @@ def test_work_that_was_cut_goes_on_and_is_not_done_twice(
         with pytest.raises(KeyboardInterrupt):
             run(two_files, tmp_path / "out")
     with monkeypatch.context() as patch:
-        patch.setattr(rewriting, "renew_file", cut)
-        patch.setattr(rewriting, "survey_file", cut)
+        patch.setattr(rewriting, "rewrite_file", cut)
+        patch.setattr(rewriting, "scan_file", cut)
         report = run(two_files, tmp_path / "out")
 
     run(two_files, tmp_path / "whole")
@@ -387,7 +387,7 @@ def test_a_dry_run_tells_no_end(two_files: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
-@pytest.mark.parametrize("step", ["survey_file", "renew_file"])
+@pytest.mark.parametrize("step", ["scan_file", "rewrite_file"])
 def test_an_input_that_changes_meanwhile_is_refused_by_name(
     two_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, change: str
 ) -> None:

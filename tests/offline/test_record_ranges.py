@@ -1,4 +1,4 @@
-"""A file cut into stretches: every byte once, records where they are, damage told."""
+"""A file cut into byte_ranges: every byte once, records where they are, damage told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.offline.record_ranges import Stretch, exact_head, stretches
+from scrapy_dedupe.offline.record_ranges import ByteRange, byte_ranges, exact_head
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +26,10 @@ def record(block: bytes, name: bytes = b"a", end: bytes = b"\r\n\r\n", line: byt
     return line.join([*lines, b"Content-Length: %d" % len(block), b"", b""]) + block + end
 
 
-def cut(path: Path, listed: list[Place] | None = None) -> tuple[list[Stretch], list[tuple[int, str]]]:
+def cut(path: Path, listed: list[Place] | None = None) -> tuple[list[ByteRange], list[tuple[int, str]]]:
     damages: list[tuple[int, str]] = []
     found = list(
-        stretches(
+        byte_ranges(
             path,
             iter(listed or []),
             wants_head=lambda _: True,
@@ -37,10 +37,10 @@ def cut(path: Path, listed: list[Place] | None = None) -> tuple[list[Stretch], l
         )
     )
     position = 0
-    for stretch in found:
-        if stretch.length:
-            assert stretch.offset == position
-            position += stretch.length
+    for span in found:
+        if span.length:
+            assert span.offset == position
+            position += span.length
     assert position == path.stat().st_size
     return found, damages
 
@@ -56,12 +56,12 @@ def test_records_are_found_with_their_heads_and_blocks(tmp_path: Path, is_gzip: 
     found, damages = cut(path)
 
     assert not damages
-    assert [stretch.length for stretch in found] == list(map(len, members))
-    for index, (stretch, block) in enumerate(zip(found, blocks, strict=True)):
-        assert b"<urn:%d>" % index in stretch.head
-        assert block.startswith(stretch.start)
-        assert not stretch.has_block or stretch.start == block
-        if (head := exact_head(stretch)) is not None:
+    assert [span.length for span in found] == list(map(len, members))
+    for index, (span, block) in enumerate(zip(found, blocks, strict=True)):
+        assert b"<urn:%d>" % index in span.head
+        assert block.startswith(span.start)
+        assert not span.has_block or span.start == block
+        if (head := exact_head(span)) is not None:
             assert head.get(b"WARC-Record-ID") == b"<urn:%d>" % index
 
 
@@ -126,8 +126,8 @@ def test_a_listed_record_is_found_behind_what_is_no_record(tmp_path: Path, betwe
     found, damages = cut(path, [Place(begins, len(second))])
 
     assert not damages
-    assert [stretch.length for stretch in found] == [*map(len, (first, between, second, between, second))]
-    assert [stretch.listed for stretch in found] == [None, None, Place(begins, len(second)), None, None]
+    assert [span.length for span in found] == [*map(len, (first, between, second, between, second))]
+    assert [span.listed for span in found] == [None, None, Place(begins, len(second)), None, None]
     assert b"<urn:2>" in found[2].head
     assert b"<urn:2>" in found[4].head
 
@@ -139,7 +139,7 @@ def test_a_place_where_no_record_begins_is_told(tmp_path: Path) -> None:
 
     found, damages = cut(path, [Place(5, 20), Place(len(first) + len(second), 10)])
 
-    assert [stretch.length for stretch in found] == [len(first), len(second)]
+    assert [span.length for span in found] == [len(first), len(second)]
     assert [offset for offset, _ in damages] == [5, len(first) + len(second)]
 
 
@@ -151,7 +151,7 @@ def test_records_that_share_a_member_are_one_stretch_behind_a_look_at_each(tmp_p
     found, damages = cut(path)
 
     assert not damages
-    assert [bool(stretch.length) for stretch in found] == [True, False, False, True, True]
+    assert [bool(span.length) for span in found] == [True, False, False, True, True]
     assert [b"<urn:1>" in found[1].head, b"<urn:2>" in found[2].head] == [True, True]
     assert found[3].length == len(shared)
     assert not found[3].head
@@ -161,6 +161,6 @@ def test_a_head_with_a_folded_field_is_left_to_the_reader(tmp_path: Path) -> Non
     path = tmp_path / "a.warc"
     path.write_bytes(record(b"x").replace(b"metadata", b"meta\r\n data"))
 
-    (stretch,), _ = cut(path)
+    (span,), _ = cut(path)
 
-    assert exact_head(stretch) is None
+    assert exact_head(span) is None
