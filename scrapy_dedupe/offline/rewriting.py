@@ -31,6 +31,7 @@ from scrapy_dedupe.offline.file_rewriting import FileRewrite, RewriteTask, rewri
 from scrapy_dedupe.offline.final_names import (
     check_free,
     check_in_place,
+    check_outputs,
     check_unchanged,
     facts_of,
     has_own_revisit,
