@@ -1,8 +1,7 @@
-"""Every error that scrapy-dedupe raises on purpose, one class a cause.
+"""The exceptions of scrapy-dedupe, one class per cause.
 
-The message of each says what is wrong, where, and what to do. ``exit_code`` is what the command line
-returns for it (see the reference page of the commands). :func:`folder_fault` puts into words what the operating system
-says of a folder.
+Each message says what is wrong, where, and what to do. ``exit_code`` is the exit code of the command line for it (see
+the reference page of the commands). :func:`folder_fault` explains an error of the operating system with a folder.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 
 
 class DedupeError(Exception):
-    """Base of all errors below."""
+    """Base class of all exceptions below."""
 
     exit_code = 1
 
@@ -25,13 +24,13 @@ class SettingError(DedupeError, ValueError):
 
 
 class UsageError(DedupeError):
-    """A command was called with words that it does not take."""
+    """A command was called with invalid arguments."""
 
     exit_code = 2
 
 
 class StoreError(DedupeError):
-    """A store stands in the way."""
+    """A store cannot be used."""
 
     exit_code = 3
 
@@ -41,7 +40,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreRefused(StoreError):
-    """What is stored there is not ours, is newer than we are, or was made with other parameters."""
+    """The stored data is not of this package, has a newer version, or was made with other parameters."""
 
 
 class CrawlStateError(StoreError):
@@ -49,11 +48,11 @@ class CrawlStateError(StoreError):
 
 
 class TakenOver(CrawlStateError):
-    """Another process has taken over a source that this one did not renew its claim of in time."""
+    """Another process has taken over a source because this process did not renew its claim in time."""
 
 
 class ArchiveError(DedupeError):
-    """A folder or file of the archive cannot be used: not writable, in use, in the way."""
+    """A folder or file of the archive cannot be used: not writable, in use, or its name is taken."""
 
     exit_code = 3
 
@@ -65,38 +64,38 @@ class DamagedInput(DedupeError):
 
 
 def folder_fault(folder: Path, error: OSError, other: str = "another folder") -> tuple[str, str]:
-    """Why *folder* could not be made, or a file in it, and what to do: half a sentence, and a sentence that names *other*.
+    """Why *folder*, or a file in it, could not be created, and what to do: a clause, and a sentence that names *other*.
 
-    The operating system says as little as "File exists" or "No such file or directory"; so what stands in the way is
-    looked for, from the folder upwards.
+    The operating system only reports "File exists" or "No such file or directory", so the cause is searched from the
+    folder upwards.
     """
     there = nearest_there(folder)
     instead = f"Name {other}."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
-            f"no room is left on the disk of {there}",
-            f"Make room, of bytes or of files (inodes), or name {other}.",
+            f"the disk of {there} is full",
+            f"Free some space or inodes, or name {other}.",
         )
     if error.errno == errno.EROFS:
-        return f"{there} is on a file system that can only be read", instead
+        return f"{there} is on a read-only file system", instead
     if error.errno in (errno.EACCES, errno.EPERM):
         named = error.filename
         place = named if isinstance(named, str) and os.path.lexists(named) else there
         return f"there is no permission for {place}", f"Change its permissions, or name {other}."
-    if not os.path.exists(there):  # noqa: PTH110 - Path.exists raises where a folder above may not be looked into
-        return f"{there} is a link to what is not there", instead
+    if not os.path.exists(there):  # noqa: PTH110 - Path.exists raises if a parent folder is not accessible
+        return f"{there} is a broken link", instead
     if not there.is_dir():
-        return f"{there} is {'a file' if there.is_file() else 'no folder'}", instead
+        return f"{there} is {'a file' if there.is_file() else 'not a folder'}", instead
     if error.errno == errno.EINVAL:
-        # The name itself is at fault, not what lies around it.
+        # The name itself is invalid.
         return error.strerror or str(error), instead
     if error.errno == errno.ENOENT:
-        return f"nothing can be made in {there}", instead
+        return f"nothing can be created in {there}", instead
     place = "" if error.filename is None else f" ({error.filename})"
-    return f"{error.strerror or error}{place}", f"See to {there}, or name {other}."
+    return f"{error.strerror or error}{place}", f"Check {there}, or name {other}."
 
 
 def nearest_there(folder: Path) -> Path:
-    """*folder* itself, or the nearest one above it that is there, as an absolute path; it may be a file, or a link."""
+    """*folder* itself, or its nearest existing parent, as an absolute path; may be a file or a link."""
     folder = folder.absolute()
     return next((path for path in (folder, *folder.parents) if os.path.lexists(path)), Path(folder.anchor))

@@ -47,14 +47,14 @@ async def test_folders_that_cannot_be_written(
         (
             "DEDUPE_WARC_DIR",
             f"{tmp_path}/link",
-            f"{tmp_path}/link is a link to what is not there. Name another",
+            f"{tmp_path}/link is a broken link. Name another",
         ),
         ("DEDUPE_STORE_URL", f"sqlite:///{tmp_path}/file/d.db", f"{is_file} Name a file in another folder."),
         ("JOBDIR", f"{tmp_path}/file", f"{is_file} Name another folder."),
         # Scrapy makes it before it asks a component.
         ("JOBDIR", f"{tmp_path}/file/job", f"{is_file} Name another one."),
         *(
-            [("DEDUPE_WARC_DIR", "/proc/warcs", "nothing can be made in /proc. Name another")]
+            [("DEDUPE_WARC_DIR", "/proc/warcs", "nothing can be created in /proc. Name another")]
             if HAS_PROC
             else []
         ),
@@ -126,7 +126,7 @@ def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
     mounted = ["unshare", "-m", "sh", "-c", script, str(project)]
     if not shutil.which("unshare") or subprocess.run([*mounted, "true"], check=False).returncode:
         pytest.skip("no file system can be mounted here")
-    is_read_only = f"{project} is on a file system that can only be read."
+    is_read_only = f"{project} is on a read-only file system."
     settings = project / "first" / "settings.py"
     common = settings.read_text()
     for more, words in (
@@ -141,7 +141,7 @@ def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
         told = said(project, CRAWL, mounted)
         assert re.search(f"{re.escape(words)}.*{re.escape(is_read_only)}", told), told
         told = one_line(said(project, DOCTOR, mounted))
-        assert "can only be read. So it is for" in told or "WARC files is on a file system" in told
+        assert "read-only file system. So it is for" in told or "WARC files is on a read-only" in told
         assert f"The archive cannot be tried: {is_read_only} -> Name another folder." in told
         assert "fault of scrapy-dedupe" not in told
         assert "Traceback" not in told

@@ -330,10 +330,10 @@ async def test_a_wacz_and_a_multi_wacz_are_answered_from(
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("*.warc.gz", "names no file that is there"),
+        ("*.warc.gz", "matches no file"),
         ("folder", "is a folder"),
-        ("evil.wacz", r"the name '\.\./a\.warc' in it leads out of its folder"),
-        ("page.html", "is no WARC, ARC or WACZ file"),
+        ("evil.wacz", r"the name '\.\./a\.warc' in it points outside the archive"),
+        ("page.html", "is not a WARC, ARC or WACZ file"),
     ],
 )
 @crawl_test

@@ -1,4 +1,4 @@
-"""Crawls and their index: which payloads are stored, by which crawl, and who may refer to whom."""
+"""Crawls and their index: which payloads are stored, by which crawl, and which crawls may refer to them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The records of a crawl that hold what a URL answered.
+"""The records of a crawl with the responses of given URLs.
 
-The index knows payloads, not URLs, so the WARC files of the crawl are read from one end to the other: those that the
-index names, wherever they are now, and those in the folder whose warcinfo names the crawl.
+The index knows payloads, not URLs, so all WARC files of the crawl are read: the files that the index names, at their
+current locations, and the files in the folder whose warcinfo names the crawl.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class CrawlArchive:
-    """The WARC files of one crawl; ``paths`` are those that are there, those in its WACZ included.
+    """The WARC files of one crawl; ``paths`` are the existing ones, including those in its WACZ.
 
-    ``on_damage`` is called for every damaged place that reading passes over. Raises
+    ``on_damage`` is called for every damaged place that is skipped. Raises
     :class:`~scrapy_dedupe.errors.StoreError`.
     """
 
@@ -83,7 +83,7 @@ class CrawlArchive:
             return None
 
     def close(self) -> None:
-        """Delete what was noted of the files."""
+        """Delete the temporary table of captures."""
         if self._captures is not None:
             self._captures.close()
 

@@ -1,10 +1,11 @@
-"""Compares the crawl index with the files that it speaks of.
+"""Compares the crawl index with its files.
 
-Every entry whose file is known has to name a ``response`` record with its payload digest, URI, date and length; every
-revisit in the files has to have an original; counts have to be those of a recount; crawls have to have what they need;
-and the merged index has to say what the crawls say. What cannot be checked is told in a note, which is not a finding.
+The check verifies that every entry with a known file names a ``response`` record with its payload digest, URI, date
+and length; that every revisit in the files has an original; that counts equal a recount; that crawls have what they
+need; and that the merged index equals the entries of the crawls. A note, which is not a finding, reports what could not
+be checked.
 
-Files are read once, from one end to the other. Memory is bounded but for what is found.
+Files are read sequentially, once. Memory is bounded, except for the findings.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CheckedCrawl:
-    """A crawl that was checked, and its files. ``info`` is None for one that the index does not know.
+    """A crawl that was checked, and its files. ``info`` is None for a crawl that is not in the index.
 
-    ``entries`` says how many entries name each file; ``unplaced`` entries do not say where their record is, and none of
-    the files has it. ``has_all_files``: all files that may hold records of the crawl are there.
+    ``entries`` maps each file to its number of entries; ``unplaced`` counts entries without a location whose record is
+    in none of the files. ``has_all_files``: all files that may hold records of the crawl are available.
     """
 
     id: str
@@ -57,13 +58,13 @@ class CheckedCrawl:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether its records were imported, or entered by another program."""
+        """Whether its records were imported, or added by another program."""
         return self.info is not None and (self.info.imported or self.info.software is None)
 
 
 @dataclass(slots=True)
 class Check:
-    """What a check found. ``records`` were read in so many ``seconds``; ``passed_over`` are running crawls."""
+    """The result of a check. ``records`` were read in ``seconds``; ``passed_over`` lists running crawls."""
 
     findings: list[IndexFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -75,9 +76,9 @@ class Check:
 
 
 class Checker:
-    """Checks an index. ``folders`` are where files are looked for that are not where the index says.
+    """Checks an index. ``folders`` are searched for files that are not where the index says.
 
-    ``rules`` are those of the crawls that were made here; ``wacz_folder`` is where WACZ files are. The methods raise
+    ``rules`` are those of the crawls of this package; ``wacz_folder`` is the folder of WACZ files. The methods raise
     :class:`~scrapy_dedupe.errors.StoreError`.
     """
 
@@ -100,7 +101,7 @@ class Checker:
     def check(self, crawls: Sequence[str] = ()) -> Check:
         """Check some crawls, or all, and the index as a whole.
 
-        Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for one that neither the index nor a file knows.
+        Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for a crawl that is neither in the index nor in a file.
         """
         began = time.monotonic()
         result = Check()
@@ -111,8 +112,8 @@ class Checker:
         for crawl in crawls:
             if crawl not in known and crawl not in strays:
                 raise CrawlStateError(
-                    f"The crawl {crawl} is unknown, in the index and in {self._places()}. The verb crawls lists those that"
-                    f" the index knows; --warc-dir names another folder.{did_you_mean(crawl, known)}"
+                    f"The crawl {crawl} is unknown, in the index and in {self._places()}. The verb crawls lists the crawls"
+                    f" in the index; --warc-dir names another folder.{did_you_mean(crawl, known)}"
                 )
         run = _CheckRun(self, result, Dependencies(self.index, self.wacz_folder), strays, self._thoroughness)
         try:
@@ -141,13 +142,13 @@ class Checker:
             result.findings.append(IndexFinding("merged", None, text))
         for source in self.index.unfinished_sources():
             text = (
-                f"The import of {source.place} into the crawl {source.crawl} is under way, or was cut off. Import it"
-                " again to end it."
+                f"The import of {source.place} into the crawl {source.crawl} is running or was interrupted. Import it"
+                " again to complete it."
             )
             result.findings.append(IndexFinding("unfinished", source.crawl, text))
         purged = self.index.unfinished_purge()
         if purged:
-            text = f"The removal of {', '.join(purged)} was cut off. Purge them again, or use --repair."
+            text = f"The removal of {', '.join(purged)} was interrupted. Purge them again, or use --repair."
             result.findings.append(IndexFinding("unfinished", None, text))
 
     def _places(self) -> str:
@@ -178,7 +179,7 @@ class _CheckRun:
         }
         self._thoroughness = thoroughness
         self._ledger = SortedEntries()
-        self._unmet = UnresolvedRevisits(self._index, self._ledger, checker.folders)
+        self._unresolved = UnresolvedRevisits(self._index, self._ledger, checker.folders)
 
     def close(self) -> None:
         self._ledger.close()
@@ -186,11 +187,11 @@ class _CheckRun:
     def check_crawl(self, info: CrawlInfo) -> None:
         crawl = info.id
         if crawl.endswith(REPAIR_SUFFIX):
-            text = f"The repair of {crawl.removesuffix(REPAIR_SUFFIX)} was cut off. Use --repair once more."
+            text = f"The repair of {crawl.removesuffix(REPAIR_SUFFIX)} was interrupted. Use --repair again."
             self._add("unfinished", crawl, text)
             return
         if info.imported and info.state == "uncommitted":
-            return  # its import is told of
+            return  # reported with its unfinished import
         if info.state == "uncommitted" and self._is_running(crawl):
             self._result.passed_over.append(crawl)
             return
@@ -200,7 +201,7 @@ class _CheckRun:
         checked = CheckedCrawl(crawl, info, files)
         self._result.crawls.append(checked)
         if info.incomplete:
-            text = f"Not all records of the crawl {crawl} are entered. `commit {crawl}` does that, as does --repair."
+            text = f"Not all records of the crawl {crawl} are in the index. `commit {crawl}` or --repair adds them."
             self._add("incomplete", crawl, text)
             return
         checked.entries = self._ledger.counts_by_file()
@@ -227,35 +228,40 @@ class _CheckRun:
         self._check_containers(crawl)
 
     def check_unknown(self, strays: Sequence[str], asked: Sequence[str], *, is_empty: bool) -> None:
-        """Crawls that only their files know. They may have been purged, so it takes more to call that a finding."""
+        """Report crawls that are not in the index. They may have been purged, so not all of them are findings."""
         for crawl in strays:
             if self._is_running(crawl):
                 self._result.passed_over.append(crawl)
                 continue
             paths = self._strays[crawl]
-            text = f"The index does not know the crawl {crawl}, of which there is {_files_text(paths)}."
+            text = f"The index does not know the crawl {crawl}, but there is {_files_text(paths)}."
             if crawl in asked or (is_empty and not asked):
                 files = CrawlFiles(present={str(path): path for path in paths}, unnamed=list(map(str, paths)))
                 self._result.crawls.append(CheckedCrawl(crawl, None, files))
                 self._add("lost", crawl, text, str(paths[0]))
             elif not asked:
                 self._result.notes.append(
-                    f"{text} If it was not removed on purpose, `check {crawl} --repair` enters it."
+                    f"{text} If it was not removed on purpose, `check {crawl} --repair` adds it."
                 )
 
     def check_revisits(self) -> None:
-        """Name the revisits whose originals are not in the index, where nothing else says that already."""
-        self._result.findings += self._unmet.findings(self._dependencies.crawls)
-        told = {
+        """Report revisits whose originals are not in the index, unless another finding already does."""
+        self._result.findings += self._unresolved.findings(self._dependencies.crawls)
+        reported = {
             found.crawl for found in self._result.findings if found.kind in ("revisit", "waiting", "missing")
         }
         for info in (checked.info for checked in self._result.crawls):
-            if info is None or not info.waiting or info.id in told or self._thoroughness.sample is not None:
+            if (
+                info is None
+                or not info.waiting
+                or info.id in reported
+                or self._thoroughness.sample is not None
+            ):
                 continue
             payloads = "1 payload" if info.waiting == 1 else f"{info.waiting} payloads"
             text = (
                 f"Revisits of the crawl {info.id} wait for {payloads} whose originals are not in the index. Import or"
-                " commit what has them."
+                " commit the crawls that have them."
             )
             self._result.notes.append(text)
 
@@ -274,10 +280,10 @@ class _CheckRun:
             return
         text = f"The crawl {info.id} is committed, and the index has no file and no record of it."
         if info.imported:
-            text += " When its files are there, purge it and import them again."
+            text += " When its files are available, purge it and import them again."
             self._add("empty", info.id, text)
         else:
-            # A crawl can end well that got no page.
+            # A crawl that got no page can still end successfully.
             self._result.notes.append(text)
 
     def _compare(self, checked: CheckedCrawl, info: CrawlInfo, comparison: CrawlComparison) -> None:
@@ -286,17 +292,19 @@ class _CheckRun:
         with part(self._watch, checked.id, sizes_of(checked.files.present.values())):
             for name, file in checked.files.present.items():
                 comparison.read(name, file, recount.take)
-                self._unmet.read |= {name, str(file)}
+                self._unresolved.read |= {name, str(file)}
         recount.finish()
         self._result.files += len(checked.files.present)
         self._result.findings += recount.lacking
-        self._unmet.take(checked.id, recount.unmet)
+        self._unresolved.take(checked.id, recount.unmet)
         checked.unplaced = self._ledger.count_unmet()
         for entry in self._ledger.all_unmet() if checked.has_all_files else ():
-            text = f"The entry of {entry.url} says nothing of a file, and no file of the crawl {checked.id} has its record."
+            text = (
+                f"The entry of {entry.url} has no file, and no file of the crawl {checked.id} has its record."
+            )
             self._add("entry", checked.id, text)
         for other in sorted(recount.needed - {need.crawl for need in self._index.needs(checked.id)}):
-            text = f"Revisits of the crawl {checked.id} refer to records of {other}, which its needs do not name."
+            text = f"Revisits of the crawl {checked.id} refer to records of {other}, which is missing from its needs."
             self._add("needs", checked.id, text)
         obstacle = _why_not_counted(checked, info)
         if obstacle is None:
@@ -319,8 +327,8 @@ class _CheckRun:
     def _has_all_files(self, checked: CheckedCrawl, info: CrawlInfo) -> bool:
         """Whether every record of a crawl must be in its files, so that an entry without a record is wrong.
 
-        A crawl that was made here names each of its files before the first record, and an import names all of its
-        files. Another program names none; what it adds to an imported crawl is in containers without files.
+        A crawl of this package registers each file before its first record, and an import registers all of its files.
+        Another program registers none; what it adds to an imported crawl is in containers without files.
         """
         files = checked.files
         if files.gone or files.unreachable:
@@ -331,7 +339,7 @@ class _CheckRun:
         return info.software is not None and len(packed) >= len(self._index.containers(checked.id))
 
     def _strays_of(self, info: CrawlInfo) -> list[Path]:
-        """The files in the folders that say they are part of a crawl; of an imported one, those that were imported."""
+        """The files in the folders whose warcinfo names a crawl; of an imported crawl, only the imported ones."""
         strays = self._strays.get(info.id, [])
         if not info.imported:
             return strays
@@ -347,13 +355,13 @@ class _CheckRun:
         for name, reason in files.unreachable.items():
             self._add("file", crawl, f"A file of the crawl {crawl} cannot be reached. {reason}", name)
         for name, now in files.moved.items():
-            self._add("file", crawl, f"{name} is not where the index says, but at {now}.", name)
+            self._add("file", crawl, f"{name} is not where the index says, but is now {now}.", name)
         for name in files.unnamed:
             self._add(
                 "file", crawl, f"{name} is part of the crawl {crawl}, but the index does not name it.", name
             )
         for name in files.unfinished:
-            text = f"{name} of the crawl {crawl} has not got its final name. `warc salvage` mends it."
+            text = f"{name} of the crawl {crawl} has not got its final name. `warc salvage` recovers it."
             self._add("file", crawl, text, name)
 
     def _check_containers(self, crawl: str) -> None:
@@ -388,7 +396,7 @@ class _CheckRun:
 
 
 def _why_not_counted(checked: CheckedCrawl, info: CrawlInfo) -> str | None:
-    """Why the records of a crawl cannot be counted; empty where a finding says that already."""
+    """Why the records of a crawl cannot be counted; empty if a finding already reports it."""
     if checked.unplaced and not checked.has_all_files:
         entries, are = ("1 entry", "is") if checked.unplaced == 1 else (f"{checked.unplaced} entries", "are")
         return (
@@ -403,10 +411,10 @@ def _why_not_counted(checked: CheckedCrawl, info: CrawlInfo) -> str | None:
 
 
 def crawl_sizes(index: CrawlIndex, checked: CheckedCrawl) -> list[int]:
-    """What a crawl may be said to take on disk, the best figure first; empty if that cannot be told.
+    """The possible sizes of a crawl on disk, the most likely first; empty if unknown.
 
-    It is the size of its WACZ files, or of its WARC files where there are none, or if it was packed after its commit.
-    A CDXJ that was imported counts by the records that it names, so of such a crawl nobody can tell.
+    This is the size of its WACZ files, or of its WARC files if there are no WACZ files or the crawl was packed after
+    its commit. An imported CDXJ counts only the records that it names, so the size of such a crawl is unknown.
     """
     sizes = [container.get("size") for container in index.containers(checked.id)]
     packed = sum(size for size in sizes if isinstance(size, int))

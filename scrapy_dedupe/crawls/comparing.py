@@ -1,6 +1,6 @@
-"""Compares the records of a WARC file with the entries that name them.
+"""Compares the records of a WARC file with the index entries that name them.
 
-Both come in order of offset, so a file is read once and nothing is held but the entries of one place.
+Both are processed in order of offset, so a file is read once and only the entries of one offset are held.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _MAX_DECODED_BYTES = 1 << 30
 
 
 class CrawlComparison:
-    """The records of one crawl's files beside its entries.
+    """Compares the records in the files of one crawl with its entries.
 
-    ``on_record`` is given every principal record with the method of its request, and whether an entry names it. With
+    ``on_record`` is called with every principal record, the method of its request, and whether an entry names it. With
     ``has_payloads`` payloads are hashed. ``records`` counts the responses and revisits that were read.
     """
 
@@ -66,7 +66,7 @@ class CrawlComparison:
     def read(
         self, name: str, file: ReadableFile, on_record: Callable[[str, StoredRecord, str, bool], None]
     ) -> None:
-        """Read a file that the entries call *name*."""
+        """Read a file, which is called *name* in the entries."""
         entries = _Queue(self._ledger.of_file(name))
         reached = Reached(self._watch)
         try:
@@ -86,7 +86,7 @@ class CrawlComparison:
             self._add_unmet(passed)
 
     def compare_some(self, entries: Sequence[Entry], files: dict[str, ReadableFile]) -> None:
-        """Compare entries one by one, without reading the rest of their files; those of absent files are left out."""
+        """Compare single entries, without reading the rest of their files; entries of absent files are skipped."""
         for entry in counted(entries, self._watch):
             file = files.get(entry.file)
             if file is None:
@@ -106,7 +106,7 @@ class CrawlComparison:
 
     def _principals(self, name: str, file: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
         def on_damage(damage: Damage) -> None:
-            text = f"{name}, offset {damage.offset}: {damage.reason} ({damage.length} bytes passed over)."
+            text = f"{name}, offset {damage.offset}: {damage.reason} ({damage.length} bytes skipped)."
             self._add("damage", text, name, damage.offset)
 
         if self._is_imported:
@@ -119,14 +119,14 @@ class CrawlComparison:
             yield record, method
 
     def _meets(self, entries: _Queue, record: StoredRecord) -> bool:
-        """Whether an entry names this record. One that names its place and nothing else of it is told of."""
+        """Whether an entry names this record. An entry with its location but other values becomes a finding."""
         here = entries.at(record.offset)
         if not here:
             return self._meets_unplaced(record)
         same = next((entry for entry in here if _is_payload(entry, record)), here[0])
         found = differences(same, record)
         if found and not record.length:
-            # It shares its gzip member with others; the entry may mean one of those.
+            # The record shares its gzip member with others; the entry may mean one of those.
             return False
         here.remove(same)
         if found:
@@ -134,7 +134,7 @@ class CrawlComparison:
         return not found
 
     def _meets_unplaced(self, record: StoredRecord) -> bool:
-        """Whether an entry that says nothing of a place is that of this record."""
+        """Whether an entry without a location is the entry of this record."""
         if not self._has_unplaced or not record.target_uri:
             return False
         for number, entry in self._ledger.unmet(plain_url(record.target_uri), digits_of(record.date or "")):
@@ -157,7 +157,7 @@ class CrawlComparison:
 
 
 class _Queue:
-    """Entries in order of offset, taken place by place."""
+    """Entries in order of offset, taken offset by offset."""
 
     def __init__(self, entries: Iterator[Entry]) -> None:
         self._entries = entries
@@ -166,7 +166,7 @@ class _Queue:
         self._offset = -1
 
     def before(self, offset: int | None) -> Iterator[Entry]:
-        """Take those before *offset* (None: all) that nobody has taken."""
+        """Take the remaining entries before *offset* (None: all)."""
         if offset == self._offset:
             return
         yield from self._here
@@ -176,7 +176,7 @@ class _Queue:
             self._next = next(self._entries, None)
 
     def at(self, offset: int) -> list[Entry]:
-        """Those at *offset*; who takes one removes it from the list."""
+        """The entries at *offset*; the caller removes an entry from the list to take it."""
         if offset != self._offset:
             self._offset = offset
             while self._next is not None and self._next.offset == offset:
@@ -185,9 +185,9 @@ class _Queue:
         return self._here
 
 
-@lru_cache(1_000)  # the date of a record is asked for several times in a row
+@lru_cache(1_000)  # the date of a record is needed several times in a row
 def digits_of(date: str) -> str:
-    """The digits of a WARC-Date, as an import has them: 14, or 17 if it has a fraction; empty if it is none.
+    """The digits of a WARC-Date in the form of an import: 14, or 17 if it has a fraction; empty if it is invalid.
 
     >>> digits_of("2026-08-01T12:00:00.1Z"), digits_of("2026-08-01T12:00:00Z"), digits_of("now")
     ('20260801120000100', '20260801120000', '')
@@ -199,7 +199,7 @@ def digits_of(date: str) -> str:
 
 
 def payload_fault(record: StoredRecord) -> str | None:
-    """What is wrong with the payload of a response, if it is not what its digest says; else None."""
+    """Why the payload of a response does not match its digest; None if it does."""
     digest = record.payload_digest
     if record.type != "response" or digest is None or digest.label not in hashlib.algorithms_available:
         return None
@@ -211,13 +211,13 @@ def payload_fault(record: StoredRecord) -> str | None:
 
 
 def _payloads(record: StoredRecord) -> Iterator[Iterator[bytes]]:
-    """What the digest may have been made of: the body without transfer coding, with it, or decoded."""
+    """The possible inputs of the digest: the body without transfer coding, with it, or decoded."""
     http = record.http
     skipped = http.length if http else 0
     codings = codings_of(record.http_headers)
     is_framed = http is not None and http.get(b"Transfer-Encoding") is not None
     if record.frame.block_length > _STREAMED_BYTES:
-        yield _behind(open_block(record.path, record.frame), skipped)
+        yield _after(open_block(record.path, record.frame), skipped)
         if not (codings or is_framed):
             return
     payload = record.payload()
@@ -231,7 +231,7 @@ def _payloads(record: StoredRecord) -> Iterator[Iterator[bytes]]:
             return
 
 
-def _behind(pieces: Iterator[bytes], skipped: int) -> Iterator[bytes]:
+def _after(pieces: Iterator[bytes], skipped: int) -> Iterator[bytes]:
     for piece in pieces:
         yield piece[skipped:]
         skipped = max(0, skipped - len(piece))
@@ -249,10 +249,10 @@ def _is_payload(entry: Entry, record: StoredRecord) -> bool:
 
 
 def differences(entry: Entry, record: StoredRecord) -> list[str]:
-    """What an entry says otherwise than the record at its place."""
+    """The values of an entry that differ from the record at its location."""
     found = []
     digest = known_digest(record)
-    # Records of old crawlers have no digest; the entry got its own from an index that was imported.
+    # Records of old crawlers have no digest; the digest of the entry came from an imported index.
     if digest is not None and digest != entry.digest:
         found.append("payload digest")
     url = record.target_uri or ""
@@ -262,7 +262,7 @@ def differences(entry: Entry, record: StoredRecord) -> list[str]:
     count = min(len(date), len(entry.date))
     if not date or date[:count] != entry.date[:count]:
         found.append("date")
-    # Writers of CDXJ do not agree whether the blank lines after an uncompressed record are part of it.
+    # Writers of CDXJ disagree whether the blank lines after an uncompressed record are part of it.
     blank = record.length - record.frame.block_position - record.frame.block_length
     if not 0 <= record.length - entry.size <= (blank if 0 <= blank <= _MAX_BLANK_LINES else 0):
         found.append("length")

@@ -1,4 +1,4 @@
-"""What is the matter with a container: whether it is there, with the size and the hash that the index has."""
+"""Checks a container: whether it exists, and has the size and the hash in the index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PIECE: Final = 1 << 20
 def container_fault(place: str, size: int | None, digest: str | None, watch: Progress) -> str | None:
     """What is wrong with the container at a path or URL, as the end of a sentence; None if nothing is.
 
-    ``size`` is in bytes, ``digest`` a SHA-256 in bare hex; what is None is not compared.
+    ``size`` is in bytes, ``digest`` a SHA-256 in bare hex; None skips the comparison.
     """
     try:
         with place_file(place).open("rb") as stream:

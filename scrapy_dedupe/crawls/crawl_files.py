@@ -1,8 +1,8 @@
-"""Which WARC files a crawl has, and where they are now.
+"""The WARC files of a crawl, and their current locations.
 
-The index names them; those that are not there may be in another folder under their own name, alone or in their WACZ.
-A file of that name counts only if it is the crawl's: it says so, or is the WACZ that was imported, or records begin
-where entries say. Others say themselves, in their warcinfo, that they belong to a crawl.
+The index names the files. A missing file may be in another folder under the same name, by itself or in its WACZ. It is
+accepted only if it belongs to the crawl: its warcinfo names the crawl, or it is the imported WACZ, or records begin
+where entries say. Files that the index does not name belong to a crawl if their warcinfo names it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _TRIED_ENTRIES = 10
 
 @dataclass(slots=True)
 class CrawlFiles:
-    """The files of a crawl, by the names that the index has for them.
+    """The files of a crawl, by their names in the index.
 
-    ``present`` are those that can be read. Of these, ``moved`` are somewhere else than the index says (the name that
-    they should have there), ``unnamed`` are not named by the index, and ``unfinished`` have no final name yet. ``gone``
-    are not there; ``unreachable`` are elsewhere and do not answer now (the reason).
+    ``present`` files can be read. Of these, ``moved`` files are somewhere else than the index says (mapped to their
+    current location), ``unnamed`` files are not named by the index, and ``unfinished`` files have no final name yet.
+    ``gone`` files do not exist; ``unreachable`` files are remote and currently do not answer (mapped to the reason).
     """
 
     present: dict[str, ReadableFile] = field(default_factory=dict)
@@ -51,15 +51,15 @@ class CrawlFiles:
 
     @property
     def are_only_moved(self) -> bool:
-        """Whether nothing is the matter with them but that they are elsewhere."""
+        """Whether the only problem is that files were moved."""
         return bool(self.moved) and not (self.gone or self.unreachable or self.unnamed or self.unfinished)
 
 
 class Recognition:
-    """Tells whether a file that has the name of one that is gone is that file.
+    """Decides whether a file with the name of a missing one is that file.
 
-    ``ledger`` holds the entries of the crawl, ``containers`` are its WACZ files as the index has them, and ``owners``
-    says which crawl the index has each file for.
+    ``ledger`` holds the entries of the crawl, ``containers`` are its WACZ files in the index, and ``owners`` maps each
+    file to the crawl that the index has it for.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Recognition:
         self._known: dict[Path, bool] = {}
 
     def __call__(self, name: str, file: ReadableFile) -> bool:
-        """Whether *file* is the one that the index calls *name*."""
+        """Whether *file* is the file that is called *name* in the index."""
         if self._owners.get(str(file).removesuffix(OPEN_SUFFIX), self._info.id) != self._info.id:
             return False
         try:
@@ -106,9 +106,9 @@ def find_crawl_files(
     strays: Sequence[Path],
     is_the_same: Callable[[str, ReadableFile], bool],
 ) -> CrawlFiles:
-    """Look for the files of a crawl. ``strays`` are those in *folders* whose warcinfo names it.
+    """Find the files of a crawl. ``strays`` are the files in *folders* whose warcinfo names it.
 
-    ``is_the_same`` tells of a file elsewhere whether it is the one that the index calls so (see :class:`Recognition`).
+    ``is_the_same`` decides whether a file elsewhere is the file with this name in the index (see :class:`Recognition`).
     """
     files = CrawlFiles()
     for name in info.files:
@@ -118,7 +118,7 @@ def find_crawl_files(
     for path in strays:
         if path.name.removesuffix(OPEN_SUFFIX) not in known:
             files.present[str(path)] = path
-            # The index does not name imported files that hold no original.
+            # The index does not name imported files without an original.
             if not info.imported:
                 files.unnamed.append(str(path))
     if info.imported:
@@ -127,7 +127,7 @@ def find_crawl_files(
 
 
 def strays_by_crawl(folders: Sequence[Path]) -> dict[str, list[Path]]:
-    """The finished WARC files in *folders*, by the crawl that they name."""
+    """The finished WARC files in *folders*, by the crawl that their warcinfo names."""
     found: dict[str, list[Path]] = {}
     for folder in dict.fromkeys(folder.absolute() for folder in folders):
         for path in warc_files(folder):
@@ -137,7 +137,7 @@ def strays_by_crawl(folders: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def files_in_folders(folders: Sequence[Path]) -> Iterator[ReadableFile]:
-    """All finished WARC files in *folders*, those in WACZ files too."""
+    """All finished WARC files in *folders*, including those in WACZ files."""
     for folder in dict.fromkeys(folder.absolute() for folder in folders):
         if not folder.is_dir():
             continue
@@ -146,7 +146,7 @@ def files_in_folders(folders: Sequence[Path]) -> Iterator[ReadableFile]:
             try:
                 yield from files_in(container)
             except (DedupeError, OSError):
-                # It is told of with the crawl that it belongs to.
+                # Reported with the crawl that it belongs to.
                 continue
 
 
@@ -177,7 +177,7 @@ def _find(
 
 
 def _in_folder(name: str, folder: Path) -> ReadableFile | None:
-    """A file of this name in another folder, alone or in the WACZ that it was in."""
+    """A file with this name in another folder, by itself or in the WACZ that it was in."""
     path = PurePosixPath(name)
     container = next((parent for parent in path.parents if parent.suffix == WACZ_SUFFIX), None)
     inner = path.name if container is None else str(path.relative_to(container.parent))
@@ -185,7 +185,7 @@ def _in_folder(name: str, folder: Path) -> ReadableFile | None:
 
 
 def _add_other_members(files: CrawlFiles) -> None:
-    """A file in a WACZ that holds no original is not named by the index, but its records were counted."""
+    """Add the members of WACZ files that hold no original: the index does not name them, but counts their records."""
     containers = {
         str(container): container
         for file in files.present.values()

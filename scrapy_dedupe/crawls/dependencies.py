@@ -1,11 +1,11 @@
-"""What crawls need of each other.
+"""Dependencies between crawls.
 
-A revisit is of no use without its original. So a crawl needs the crawls that its revisits refer to, and there the WACZ
-files (containers), or the WARC files where a crawl has none. The index notes that when a revisit is entered; of crawls
-that it has not seen whole nobody knows it all (:meth:`Dependencies.why_unknown`).
+A revisit cannot be replayed without its original. So a crawl needs the crawls that its revisits refer to: their WACZ
+files (containers), or their WARC files if they have no WACZ. The index records this when a revisit is added. The needs
+of crawls that the index has not seen completely are not fully known (:meth:`Dependencies.why_unknown`).
 
-The index knows a container by its name alone. Where it lies is known from the crawl's WARC files, if they are in it,
-or it lies in the folder for WACZ files.
+The index knows a container only by its name. Its location follows from the crawl's WARC files, if they are in it;
+otherwise it is searched in the folder for WACZ files.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class Needed:
     """A container or a WARC file of another crawl that revisits refer to.
 
-    ``state`` is the state of that crawl, None if the index does not have it. ``name`` is the file name of the
-    container or of the WARC file, None if the index knows neither. ``place`` is the path or URL where it is, or was
-    when the index last heard of it. ``is_present`` is None where nobody knows the place.
+    ``state`` is the state of that crawl, None if it is not in the index. ``name`` is the file name of the
+    container or of the WARC file, None if the index has neither. ``place`` is its path or URL, as last known to the
+    index. ``is_present`` is None if the location is unknown.
     """
 
     crawl: str
@@ -48,7 +48,7 @@ class Needed:
 
     @property
     def is_in_index(self) -> bool:
-        """Whether the index has the crawl, and what it holds."""
+        """Whether the index has the crawl and its records."""
         return self.state in ("committed", "uncommitted")
 
     def __str__(self) -> str:
@@ -67,9 +67,9 @@ class CrawlContainer:
 
 
 class Dependencies:
-    """What each crawl of an index needs, as it was when this object was made.
+    """What each crawl of an index needs, as of the creation of this object.
 
-    ``wacz_folder`` is where containers are looked for, besides the places that the index knows.
+    ``wacz_folder`` is searched for containers in addition to the locations in the index.
     """
 
     def __init__(self, index: CrawlIndex, wacz_folder: Path | None = None) -> None:
@@ -79,7 +79,7 @@ class Dependencies:
         self._importing = {source.crawl for source in index.unfinished_sources()}
         self._containers: dict[str, list[CrawlContainer | None]] = {}
         self._holding: dict[str, holders.Containers] = {}
-        # Of a canceled crawl the index has forgotten what it needed.
+        # The index no longer has the needs of a canceled crawl.
         self._needs = {
             crawl: holders.needs_meant(crawl, index.needs(crawl), self.crawls, self._holding_of)
             for crawl in self.crawls
@@ -90,7 +90,7 @@ class Dependencies:
         found: dict[tuple[str, str | None], Needed] = {}
         for need in self._needs.get(crawl, ()):
             needed = self._needed(need)
-            # Of the files in one container the one that is worst off counts.
+            # A container counts as missing if any of its needed files is missing.
             known = found.setdefault((needed.crawl, needed.name), needed)
             if _presence(needed) < _presence(known):
                 found[needed.crawl, needed.name] = needed
@@ -101,16 +101,16 @@ class Dependencies:
         return sorted({need.crawl for need in self._needs.get(crawl, ())})
 
     def needed_by(self, crawl: str) -> list[str]:
-        """The crawls that need one, as far as is known."""
+        """The crawls that need this crawl, as far as known."""
         return [other for other, needs in self._needs.items() if any(need.crawl == crawl for need in needs)]
 
     def files_needed(self, crawl: str) -> set[str]:
-        """The places of what a crawl needs, as far as they are known: of containers and of WARC files."""
+        """The known locations of the containers and WARC files that a crawl needs."""
         files = {need.file for need in self._needs.get(crawl, ()) if need.file and not is_bare(need.file)}
         return files | {needed.place for needed in self.needs(crawl) if needed.place}
 
     def dependants(self, crawls: Collection[str]) -> list[tuple[str, Needed]]:
-        """Which other crawls need something of *crawls*, and what."""
+        """The other crawls that need something of *crawls*, and what they need."""
         gone = set(crawls)
         return [
             (other, needed)
@@ -121,27 +121,27 @@ class Dependencies:
         ]
 
     def undecided(self, crawls: Collection[str]) -> list[tuple[str, str]]:
-        """Which crawls besides *crawls* may need anything, and why nobody knows."""
+        """The crawls besides *crawls* whose needs are not fully known, with the reason."""
         reasons = ((other, self.why_unknown(other)) for other in self._needs if other not in set(crawls))
         return [(other, reason) for other, reason in reasons if reason is not None]
 
     def why_unknown(self, crawl: str) -> str | None:
-        """Why it is not known all that a crawl needs: the end of a sentence that begins with the crawl. Else None."""
+        """Why the needs of a crawl are not fully known, as the end of a sentence that begins with the crawl; or None."""
         info = self.crawls[crawl]
         if info.state == "canceled":
             return None
         if crawl in self._importing or (info.imported and info.state == "uncommitted"):
-            return "is being imported, or was until that was cut off"
+            return "is being imported, or its import was interrupted"
         if info.incomplete:
             return "is running, or did not end well"
         if info.software is None and info.state == "uncommitted":
             return "was made by another program and may be running"
         if info.software is None and info.counts.dupe_urls and not self._needs[crawl]:
-            return "was made by another program, which did not note what its revisits refer to"
+            return "was made by another program, which did not record what its revisits refer to"
         return None
 
     def containers(self, crawl: str) -> list[CrawlContainer]:
-        """The containers of a crawl, without entries that cannot be read."""
+        """The containers of a crawl, without unreadable entries."""
         return [container for container in self._all_containers(crawl) if container is not None]
 
     def _needed(self, need: Need) -> Needed:
@@ -152,7 +152,7 @@ class Dependencies:
         number = self._holding_of(need.crawl).place_for(need)
         container = None if number is None else containers[number]
         if container is None:
-            # It is not packed yet, or holds other files, so the record is in the WARC file.
+            # The crawl is not packed yet, or its container holds other files, so the record is in the WARC file.
             name = _file_name(need.file) if need.file else None
             return Needed(need.crawl, state, name, file, is_present(file) if file else None)
         needed = Needed(need.crawl, state, container.filename, container.place, container.is_present)
@@ -165,7 +165,7 @@ class Dependencies:
         return self._holding[crawl]
 
     def _file(self, need: Need, info: CrawlInfo | None) -> str | None:
-        """The place of the file that a need names; of a bare name the one that its crawl has."""
+        """The location of the file of a need; a bare name is looked up in the files of its crawl."""
         if not need.file or not is_bare(need.file):
             return need.file
         files = info.files if info is not None else ()
@@ -200,7 +200,7 @@ class Dependencies:
 
 
 def _place_in(file: str, container: str) -> str | None:
-    """Where a container lies, if a WARC file is named as one that is in it.
+    """The location of a container, if a WARC file is named as a member of it.
 
     >>> _place_in("/archive/one.wacz/archive/one.warc.gz", "one.wacz")
     '/archive/one.wacz'

@@ -1,7 +1,7 @@
-"""The exchanges in WARC and ARC files of whatever program: which record is of HTTP, and how it was asked for.
+"""The HTTP exchanges in WARC and ARC files of any program, with the method of each request.
 
-:func:`imported_record` says what the index takes from a record that this package did not write. An import, a check and a
-repair all ask it, so that a check finds in the index what an import entered.
+:func:`imported_record` determines what the index takes from a record that this package did not write. Import, check and
+repair all use it, so that a check expects exactly what an import added.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImportedRecord:
-    """What the index takes from a response or revisit, in its own forms.
+    """The index values of a response or revisit, normalized.
 
-    ``digest`` is None for a record that names none. ``validators`` are those of a page that a later 304 may confirm,
-    else empty.
+    ``digest`` is None for a record without one. ``validators`` are set for a page that a later 304 may confirm, else
+    empty.
     """
 
     digest: str | None
@@ -40,17 +40,17 @@ class ImportedRecord:
 
 
 def imported_record(record: StoredRecord, method: str) -> ImportedRecord:
-    """What the index takes from a response or revisit over HTTP, whose request had this method.
+    """The index values of an HTTP response or revisit; *method* is that of its request.
 
     Raises :class:`~scrapy_dedupe.errors.SettingError`, :class:`~scrapy_dedupe.errors.DamagedInput` or ValueError for a
-    record of which it takes nothing and which is not counted.
+    record that is neither added nor counted.
     """
     digest, form = digest_and_form(record.get("WARC-Payload-Digest"))
     if not record.target_uri or not record.date:
         raise DamagedInput("the record has no WARC-Target-URI or no WARC-Date.")
     if not record.length:
         raise DamagedInput(
-            "the record shares a gzip member with others, so that no index can point at it. Compress every record of"
+            "the record shares a gzip member with others, so no index can point to it. Compress every record of"
             " the file on its own."
         )
     date, url = date_digits(record.date), plain_url(record.target_uri)
@@ -72,7 +72,7 @@ def counted_record(record: StoredRecord, method: str) -> ImportedRecord | None:
 
 
 def exchanges(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, str]]:
-    """Each response and revisit with the method of its request, which stands right before or after it.
+    """Each response and revisit with the method of its request, which directly precedes or follows it.
 
     Without a request the method is GET.
     """

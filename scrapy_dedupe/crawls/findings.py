@@ -1,4 +1,4 @@
-"""What a check of the crawl index finds, in sentences that name crawl, file and offset."""
+"""The findings of a check of the crawl index, as sentences that name crawl, file and offset."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from dataclasses import dataclass
 from typing import Final
 
 KINDS: Final = {
-    "incomplete": "crawls whose records are not all entered",
-    "lost": "crawls whose files are there and which the index does not know",
+    "incomplete": "crawls with records that are not in the index",
+    "lost": "crawls whose files exist but which are not in the index",
     "file": "WARC files that are not where the index says",
     "damage": "damaged places in WARC files",
     "entry": "entries that name no such record",
-    "record": "records that the index lacks",
+    "record": "records that are missing from the index",
     "counts": "counts that differ from a recount",
     "revisit": "revisits without an original",
     "waiting": "revisits whose original is not in the index",
-    "needs": "needs of other crawls that the index lacks",
-    "missing": "what crawls need and is not there",
+    "needs": "needs of other crawls that are missing from the index",
+    "missing": "needed crawls and files that are missing",
     "container": "WACZ files that differ from what the index says",
     "unreadable": "values of the index that cannot be read",
-    "empty": "committed crawls of which the index has nothing",
+    "empty": "committed crawls without files and records in the index",
     "merged": "faults of the merged index",
-    "unfinished": "imports, removals and repairs that were cut off",
+    "unfinished": "imports, removals and repairs that were interrupted",
 }
-"""What can be found, in the order in which it is shown."""
+"""The kinds of findings, in the order in which they are shown."""
 
 REBUILT_KINDS: Final = frozenset(
     {"incomplete", "lost", "file", "entry", "record", "counts", "needs", "unreadable"}
 )
-"""What reading the entries of a crawl anew can mend."""
+"""Findings that reading the entries of a crawl again can repair."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFinding:
-    """Something that is not as it should be. ``kind`` is one of :data:`KINDS`.
+    """A problem. ``kind`` is one of :data:`KINDS`.
 
-    ``crawl``, ``file`` and ``offset`` (in bytes) say where, as far as it is at one place.
+    ``crawl``, ``file`` and ``offset`` (in bytes) give its location, if it has one.
     """
 
     kind: str
@@ -47,10 +47,10 @@ class IndexFinding:
 
 @dataclass(frozen=True, slots=True)
 class Thoroughness:
-    """How thoroughly a check looks.
+    """How thorough a check is.
 
-    With ``has_payloads`` every payload and container is hashed. With ``sample`` only so many entries of each crawl are
-    compared, drawn with ``seed``; their records alone are read then.
+    With ``has_payloads`` every payload and container is hashed. With ``sample`` only this many entries of each crawl
+    are compared, drawn with ``seed``, and only their records are read.
     """
 
     has_payloads: bool = False

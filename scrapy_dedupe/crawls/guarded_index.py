@@ -1,9 +1,9 @@
-"""The index as a running crawl asks it: what it says, or nothing while it is away.
+"""The index as a running crawl uses it; while the store is unavailable, lookups find nothing.
 
-Records are entered many at a time; those that wait are found all the same. Those of a concurrent crawl, which others
-look for while it runs, are entered one by one. Records that a kill keeps from being entered are read from the crawl's
-own files, like all that could not be entered because the store was away: when the crawl ends, or before it is
-committed. Until then :attr:`GuardedIndex.is_incomplete` says so.
+Records are added in batches; records that wait for the next batch are found too. Records of a concurrent crawl, which
+other crawls look up while it runs, are added one by one. Records that were not added because of a kill or an
+unavailable store are read from the crawl's own files when the crawl ends, or before it is committed. Until then
+:attr:`GuardedIndex.is_incomplete` is True.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BATCH = 64
 
 
 class StoreGuard(Protocol):
-    """Tells whether the index may be asked, and is told how that went."""
+    """Decides whether the index may be used, and is notified of the results. ``open``: it may not (an open circuit)."""
 
     @property
     def open(self) -> bool: ...
@@ -42,7 +42,7 @@ class StoreGuard(Protocol):
 
 
 class GuardedIndex:
-    """The index for one crawl; no method but :attr:`index` raises errors of the store."""
+    """The index for one crawl; only :attr:`index` raises errors of the store."""
 
     def __init__(self, index: CrawlIndex, crawl: str, guard: StoreGuard, *, concurrent: bool = False) -> None:
         self.index = index
@@ -52,7 +52,7 @@ class GuardedIndex:
         self._batch = 1 if concurrent else _BATCH
         self._containers: dict[str, Containers] = {}
         self._crawls: dict[str, CrawlInfo] = {}
-        self._has_told_of_state = False
+        self._has_logged_state = False
         self._is_marked = False
         self._waiting = 0
         self._known: dict[str, Original | None] = {}
@@ -62,17 +62,17 @@ class GuardedIndex:
         self._counts = Counts()
 
     def find(self, digest: str) -> Original | None:
-        """The original with a payload; ``digest`` is without label, in the one form of the index."""
+        """The original with a payload; ``digest`` is without label, in the normalized form of the index."""
         if digest in self._originals:
             return self._originals[digest]
         if digest in self._known:
-            # Once: when the payload comes again, it may have been recorded in the meantime.
+            # Use a prefetched result only once: the payload may be recorded before it is looked up again.
             return self._known.pop(digest)
         found = self._ask(lambda: self.index.find(self.crawl, [digest], lasting=True))
         return found[0] if found else None
 
     def look_up(self, digests: Sequence[str]) -> None:
-        """Ask for several payloads at once that :meth:`find` is about to be asked for."""
+        """Look up several payloads at once, in preparation for :meth:`find`."""
         wanted = list(dict.fromkeys(digest for digest in digests if digest not in self._originals))
         found = self._ask(lambda: self.index.find(self.crawl, wanted, lasting=True)) if wanted else None
         self._known = {} if found is None else dict(zip(wanted, found, strict=True))
@@ -87,7 +87,7 @@ class GuardedIndex:
     def add(
         self, originals: Sequence[Original], counts: Counts, urls: Sequence[UrlCapture], needs: Sequence[Need]
     ) -> None:
-        """Enter records that are on disk, with the next batch."""
+        """Add records that are on disk, with the next batch."""
         for original in originals:
             self._originals.setdefault(original.digest, original)
         self._urls.update((capture.url, capture) for capture in urls)
@@ -98,7 +98,7 @@ class GuardedIndex:
             self.flush()
 
     def flush(self) -> None:
-        """Enter what waits."""
+        """Add the waiting records."""
         if not self._waiting:
             return
         originals, urls, needs = list(self._originals.values()), list(self._urls.values()), list(self._needs)
@@ -113,7 +113,7 @@ class GuardedIndex:
         self._originals, self._urls, self._needs = {}, {}, {}
 
     def add_file(self, name: str) -> None:
-        """Note a file before its first record, and that the records of the crawl are not all entered from now on."""
+        """Register a file before its first record, and mark the crawl as incomplete."""
 
         def enter() -> None:
             self._is_marked = False
@@ -123,16 +123,16 @@ class GuardedIndex:
         self._ask(enter)
 
     def _mark(self) -> None:
-        # Not at the start of the crawl: a crawl that is killed before it has a file lacks nothing.
+        # Not at the start of the crawl: a crawl that is killed before its first file lacks nothing.
         if not self._is_marked:
             self.index.mark_incomplete(self.crawl, True)
             self._is_marked = True
 
     def container_of(self, original: Original) -> str | None:
-        """The name of the WACZ that an original of another crawl is in; None if there is none, or it is unknown."""
+        """The name of the WACZ that holds an original of another crawl; None if there is none or it is unknown."""
         if original.crawl == self.crawl:
             return None
-        # A crawl gets its containers before its records, so one look is enough.
+        # A crawl gets its containers before its records, so the list can be cached.
         if original.crawl not in self._containers:
             found = self._ask(lambda: self._containers_of(original.crawl))
             if found is None:
@@ -154,11 +154,11 @@ class GuardedIndex:
         try:
             result = call()
         except CrawlStateError as error:
-            # The store answers. Somebody has committed, canceled or deleted the crawl while it runs.
+            # The store answers, but the crawl was committed, canceled or deleted while it runs.
             self.is_incomplete = True
-            if not self._has_told_of_state:
-                self._has_told_of_state = True
-                logger.error("%s Until the end of the crawl nothing more is entered in the index.", error)
+            if not self._has_logged_state:
+                self._has_logged_state = True
+                logger.error("%s No more records are added to the index until the end of the crawl.", error)
             return None
         except StoreError as error:
             self.is_incomplete = True

@@ -1,16 +1,16 @@
-"""Which container of a crawl holds a record of it.
+"""Determines which container of a crawl holds a record.
 
-A container is a WACZ file. Its name can be relied upon once it is packed, that is, once its size or hash is known;
-and before that for a crawl which others may refer to while it runs, since it will be packed under the name that it
-has. A committed crawl of this package whose container is not packed has none: nobody knows whether it ever will be.
-Browsertrix's importer enters a WACZ without size and hash where nothing tells them, and gives all records of the crawl
-the first place. So a WACZ of another program's committed crawl needs neither if it is the crawl's only one.
+A container is a WACZ file. Its name is final once it is packed, that is, once its size or hash is known. The name is
+also final for a running crawl that other crawls may refer to, since it will be packed under this name. A committed
+crawl of this package whose container is not packed has no container: it may never be packed.
+Browsertrix's importer registers a WACZ without size and hash if it does not know them, and assigns all records of the
+crawl to the first WACZ. So the only WACZ of another program's committed crawl needs neither.
 
-A WARC file that was imported by itself lies in no container, whichever others its crawl has.
+A WARC file that was imported by itself is in no container, even if its crawl has containers.
 
-A need that a WACZ tells of itself has the bare name of a container or WARC file, since nobody knew its crawl then. That
-name says which one is meant, and nothing about where it is. The crawl that it names may be in the index under another
-id.
+A need from the metadata of a WACZ has the bare name of a container or WARC file, since its crawl was unknown when it
+was imported. The name identifies the file, but not its location. The crawl that the need names may be in the index
+under another id.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Container:
 class Containers:
     """The containers of one crawl, as the index lists them.
 
-    ``info`` is what the index knows of the crawl, None for a crawl that it does not list.
+    ``info`` is the crawl's entry in the index, None for a crawl that the index does not list.
     """
 
     def __init__(self, known: Sequence[Mapping[str, object]], info: CrawlInfo | None) -> None:
@@ -52,25 +52,25 @@ class Containers:
         self._is_always_packed = is_foreign and len(known) == 1
 
     def named(self, place: int) -> Container | None:
-        """The container in that place, whether it is packed or not."""
+        """The container at that position, whether it is packed or not."""
         return self._known[place] if 0 <= place < len(self._known) else None
 
     def place_of(self, name: str) -> int | None:
-        """The place of the container of this name, whether it is packed or not."""
+        """The position of the container with this name, whether it is packed or not."""
         return next(
             (place for place, container in enumerate(self._known) if container and container.name == name),
             None,
         )
 
     def place_for(self, need: Need) -> int | None:
-        """The place of the container that a need means; None if its record is in no container."""
+        """The position of the container that a need means; None if its record is in no container."""
         if need.file and is_bare(need.file):
             return self.place_of(need.file)
         is_in_it = not need.file or self.holding(need.wacz_index, need.file) is not None
         return need.wacz_index if is_in_it and self.named(need.wacz_index) is not None else None
 
     def holding(self, place: int, file: str | None) -> Container | None:
-        """The container in that place, if it holds, or will hold, a record that is in *file*."""
+        """The container at that position, if it holds, or will hold, a record that is in *file*."""
         container = self.named(place)
         # A manifest may give an imported WACZ any name.
         if container is None or not (self._is_imported or container.name.endswith(WACZ_SUFFIX)):
@@ -85,7 +85,7 @@ class Containers:
 
 
 def wacz_name(container: str, file: str | None) -> str:
-    """The file name of a container with a WARC file in it. The name that a manifest gives it may be another one.
+    """The file name of a container with a WARC file in it. A manifest may give it another name.
 
     >>> wacz_name("c2", "/archive/two.wacz/archive/x.warc.gz"), wacz_name("a.wacz", None)
     ('two.wacz', 'a.wacz')
@@ -97,7 +97,7 @@ def wacz_name(container: str, file: str | None) -> str:
 
 
 def is_bare(file: str) -> bool:
-    """Whether a need has no more than the name of a file, as another crawl tells it.
+    """Whether a need has only the name of a file, from the metadata of a WACZ.
 
     >>> is_bare("one.wacz"), is_bare("/archive/one.wacz"), is_bare("https://example.org/one.wacz")
     (True, False, False)
@@ -106,7 +106,7 @@ def is_bare(file: str) -> bool:
 
 
 def is_own(need: Need, own: Containers, others: Containers) -> bool:
-    """Whether a need is met within its crawl, since the WACZ that it names was imported under the same id.
+    """Whether a need is met within its own crawl, since the WACZ that it names was imported under the same id.
 
     ``own`` are the containers of the crawl itself, ``others`` those of the crawl that the need names.
     """
@@ -121,10 +121,10 @@ def needs_meant(
     crawls: Mapping[str, CrawlInfo],
     containers_of: Callable[[str], Containers],
 ) -> list[Need]:
-    """What *crawl* needs of others, each need with the id that the index has for the crawl that it means.
+    """The needs of *crawl*, each with the id that the index has for the needed crawl.
 
-    A bare name of a WACZ whose crawl is not in the index means the crawl that has a container of this name. A bare name
-    that nobody has says nothing if no revisit of the crawl waits: all originals were found under other names.
+    A bare name of a WACZ whose crawl is not in the index means the crawl that has a container with this name. A bare
+    name that no crawl has is ignored if no revisit of the crawl waits: all originals were found under other names.
     """
     found: dict[Need, None] = {}
     for need in needs:

@@ -1,16 +1,16 @@
-"""Enters the records of one source in the index, from the lines of its CDXJ or from its WARC files.
+"""Adds the records of one source to the index, from the lines of its CDXJ or from its WARC files.
 
-Counted is what the crawler counts: every ``response`` and ``revisit`` over HTTP, and what revisits conserve, which is
-``max(0, size of the original - their own)``. A revisit that the server itself made (not modified) or that has no
-payload conserves nothing. :mod:`.rules` decides which responses are originals; those of status 200 come before all
-others with the same payload, whatever the order of the lines.
+The counts are those of a crawl: every HTTP ``response`` and ``revisit``, and the bytes that revisits save, which are
+``max(0, size of the original - size of the revisit)``. A server-not-modified revisit and one without a payload save
+nothing. :mod:`.rules` decides which responses are originals; responses with status 200 take precedence over others with
+the same payload, regardless of the order of the lines.
 
-Revisits may come before their originals, so they wait in a temporary file until all originals are entered. The index
-finds an original by its digest. A revisit without one, or with the digest of another algorithm, may name any record of
-its own source in another way (see :mod:`scrapy_dedupe.warc.references`); it conserves nothing. Those whose original is
-not found then wait in the index, until it resolves them. So do those whose original is in another crawl, as
-long as other sources may bring their own crawl one: the order of its sources is to make no difference. Memory is
-bounded here, whatever waits.
+Revisits may precede their originals, so they wait in a temporary file until all originals are added. The index finds
+an original by its digest. A revisit without a digest, or with a digest of another algorithm, may name any record of
+its own source in another way (see :mod:`scrapy_dedupe.warc.references`); it saves nothing. Revisits whose original is
+not found then wait in the index, until it resolves them. Revisits whose original is in another crawl wait too, while
+other sources may still add the original to their own crawl: the order of sources must make no difference. Memory is
+bounded, however many revisits wait.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 _BATCH = 1_000
 _SPOOL_BYTES = 4 << 20
-# Indexers give a revisit of the server that, or no status if the record has no HTTP headers.
+# Indexers write this status for a server-not-modified revisit, or none if the record has no HTTP headers.
 _NOT_MODIFIED = frozenset({None, 304})
 
 
 @dataclass(frozen=True, slots=True)
 class EnteredSource:
-    """What a source gave: its counts, the records that may serve as originals, and WARC files that it names in vain."""
+    """The result for a source: its counts, the number of possible originals, and missing WARC files that it names."""
 
     counts: Counts
     originals: int
@@ -64,11 +64,11 @@ class EnteredSource:
 
 
 class SourceEntries:
-    """Enters one source that was begun; a context manager that deletes its temporary files.
+    """Adds one begun source; a context manager that deletes its temporary files.
 
-    ``wacz_index`` is the place of its container; ``is_last`` says that its crawl gets no other source. ``alive`` is
-    called before every batch, ``on_fault`` with a sentence for each line or record that is passed over. Raises what the
-    index raises, and :class:`~scrapy_dedupe.errors.CrawlStateError` if it has lost the source meanwhile.
+    ``wacz_index`` is the position of its container; ``is_last``: its crawl gets no other source. ``alive`` is called
+    before every batch, ``on_fault`` with a sentence for each skipped line or record. Raises what the index raises, and
+    :class:`~scrapy_dedupe.errors.CrawlStateError` if the index has lost the source in the meantime.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SourceEntries:
         self._wacz_index = wacz_index
         self._is_last = is_last
         self._alive = alive
-        self._tell = on_fault
+        self._report_fault = on_fault
         self._first_fault: str | None = None
         self._originals: list[Original] = []
         self._urls: list[UrlCapture] = []
@@ -103,10 +103,10 @@ class SourceEntries:
         return list(self._files)
 
     def take_lines(self, lines: Iterable[bytes], file_of: Callable[[str], str]) -> int:
-        """Take the lines of a CDXJ; the sum of the sizes of all records that they name.
+        """Process the lines of a CDXJ; return the total size of all records that they name.
 
-        ``file_of`` gives the place of a WARC file that a line names, and raises
-        :class:`~scrapy_dedupe.errors.DamagedInput` for one that there cannot be.
+        ``file_of`` returns the location of a WARC file that a line names, and raises
+        :class:`~scrapy_dedupe.errors.DamagedInput` for a name that is not allowed.
         """
         size = 0
         for line in read_cdxj(lines):
@@ -134,7 +134,7 @@ class SourceEntries:
             return
         assert digest is not None
         if file is None or line.offset is None:
-            raise DamagedInput("it does not say where the record is, which takes a filename and an offset.")
+            raise DamagedInput("it has no location of the record, which needs a filename and an offset.")
         original = Original(
             digest=digest,
             crawl=self._source.crawl,
@@ -151,10 +151,10 @@ class SourceEntries:
         self._take_original(original)
 
     def take_records(self, file: ReadableFile, progress: Callable[[int], None] = lambda offset: None) -> None:
-        """Take the records of a WARC or ARC file.
+        """Process the records of a WARC or ARC file.
 
-        ``progress`` is told the offset of each. Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a file that is
-        damaged at any place.
+        ``progress`` is called with the offset of each. Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a file
+        with any damage.
         """
         self._files[str(file)] = None
         try:
@@ -203,7 +203,7 @@ class SourceEntries:
         self._dupes += 1
         if digest in EMPTY_PAYLOADS or (digest is None and record is None):
             return
-        # A line of a CDXJ names no original but by its digest.
+        # A line of a CDXJ refers to an original only by its digest.
         named = (
             None
             if record is None
@@ -213,7 +213,7 @@ class SourceEntries:
 
     def _take_original(self, original: Original) -> None:
         if original.status is not None:
-            # Another response, one of status 200, may have the same payload; that one is to serve as original.
+            # A response with status 200 may have the same payload and is preferred as original.
             self._others.write(json.dumps(_row(original)) + "\n")
             return
         self._originals.append(original)
@@ -232,17 +232,17 @@ class SourceEntries:
         self._originals, self._urls = [], []
 
     def finish(self, size_bytes: int, needs: Iterable[Need] = ()) -> EnteredSource:
-        """Enter the rest, look up what the revisits refer to, and end the source.
+        """Add the rest, look up the originals of the revisits, and end the source.
 
-        ``size_bytes`` is what the source takes on disk, ``needs`` what it says itself that it needs. Raises
+        ``size_bytes`` is the size of the source on disk, ``needs`` the needs from its own metadata. Raises
         :class:`~scrapy_dedupe.errors.DamagedInput` for a source without any response or revisit.
         """
         if not self._total:
             raise DamagedInput(
-                f"{shown(self._source.place)} holds no record that can be entered; nothing was imported."
+                f"{shown(self._source.place)} holds no record that can be added; nothing was imported."
                 + (f" The first fault: {self._first_fault}" if self._first_fault else "")
             )
-        # Also those that hold revisits alone: a check has to find them.
+        # Register files with only revisits too: a check must find them.
         with self._known():
             self._index.add_imported(self._source, [], [], list(self._files))
         self._flush()
@@ -264,7 +264,7 @@ class SourceEntries:
         return EnteredSource(counts, self._entered)
 
     def _resolve(self, waiting: _WaitingInFile) -> tuple[int, set[Need]]:
-        """What revisits conserve and need; those that are to wait are put into *waiting*."""
+        """The bytes that revisits save and the crawls they need; appends unresolved revisits to *waiting*."""
         conserved = 0
         needs: set[Need] = set()
         self._revisits.seek(0)
@@ -286,7 +286,7 @@ class SourceEntries:
         return conserved, needs
 
     def _names_own(self, digest: str | None, named: list[Any] | None) -> bool:
-        """Whether a revisit whose digest the index does not have is done with; else it waits under its digest."""
+        """Whether a revisit whose digest is not in the index is settled; otherwise it waits under its digest."""
         if named is None:
             return False
         place, values = named
@@ -295,26 +295,26 @@ class SourceEntries:
             return True
         if digest is None and not reference.is_unmodified:
             self._on_fault(
-                f"{place}: the revisit has no payload digest, and the record that it names is not in the same source. The"
-                " index knows records of other sources only by their digests"
+                f"{place}: the revisit has no payload digest, and the record that it refers to is not in the same source."
+                " The index finds records of other sources only by their digests"
             )
         return digest is None
 
     def _on_fault(self, sentence: str) -> None:
         self._first_fault = self._first_fault or sentence
-        self._tell(sentence)
+        self._report_fault(sentence)
 
     @contextmanager
     def _known(self) -> Iterator[None]:
-        """Say what it means when the index does not know the source any more that was begun here."""
+        """Explain the error if the index no longer knows the source that was begun here."""
         try:
             yield
         except TakenOver:
             raise
         except CrawlStateError as error:
             raise CrawlStateError(
-                f"The index has lost {self._source.name} while it was imported: somebody has emptied the index, or has"
-                f" canceled or purged the crawl {self._source.crawl}. Import it again."
+                f"The index has lost {self._source.name} during its import: the index was emptied, or the crawl"
+                f" {self._source.crawl} was canceled or purged. Import it again."
             ) from error
 
     def __enter__(self) -> Self:
@@ -329,11 +329,11 @@ class SourceEntries:
 
 
 class _WaitingInFile(Sequence[Waiting]):
-    """Revisits in a file, of which there may be more than fit in memory; read in slices or from the first on."""
+    """Revisits in a file, since they may not fit in memory; read in slices or sequentially."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._places = array("Q")  # where every so many-th one begins
+        self._places = array("Q")  # the file offset of each _BATCH-th revisit
         self._count = 0
 
     def append(self, digest: str, size: int) -> None:

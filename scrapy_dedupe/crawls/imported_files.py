@@ -1,9 +1,9 @@
-"""Enters the records of an imported crawl once more, from its files instead of its sources.
+"""Adds the records of an imported crawl again, from its files instead of its sources.
 
-What is taken of a record is the same as in an import (see :func:`.exchanges.imported_record`); responses of status 200
-serve as originals before all others. A record without a payload digest keeps the one of its entry, which an index of its
-source gave. All revisits wait for :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`, which knows the originals of
-all files and of the other crawls.
+The values of a record are the same as in an import (see :func:`.exchanges.imported_record`); responses with status 200
+take precedence as originals. A record without a payload digest keeps the digest of its entry, which came from an index
+of its source. All revisits wait for :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`, which knows the originals
+of all files and of the other crawls.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def enter_imported_files(
     known: SortedEntries,
     watch: Progress = NO_PROGRESS,
 ) -> Counts:
-    """Enter the records of *files*, each under its name, in an uncommitted crawl; what they add to its counts.
+    """Add the records of *files*, each under its name, to an uncommitted crawl; return their counts.
 
-    The containers, and what the sources said that they need, are those of the crawl *in_place_of*, whose
-    entries *known* holds.
+    The containers, and the needs from the metadata of sources, are those of the crawl *in_place_of*, whose entries
+    *known* holds.
     """
     containers = [str(container.get("filename", "")) for container in index.containers(in_place_of)]
     index.add(crawl, [], needs=[need for need in index.needs(in_place_of) if need.crawl != in_place_of])
@@ -78,7 +78,7 @@ def enter_imported_files(
 
 
 class _EntryBatch:
-    """What the records of a file add to the index, so many at a time."""
+    """The index entries for the records of a file, added in batches."""
 
     def __init__(
         self, index: CrawlIndex, crawl: str, file: str, wacz_index: int, known: SortedEntries
@@ -95,7 +95,7 @@ class _EntryBatch:
         self._waiting: list[Waiting] = []
 
     def take(self, record: StoredRecord, method: str) -> bool:
-        """Take an exchange; True if it may be an original after those of status 200."""
+        """Process an exchange; return True if it may be an original with another status than 200."""
         taken = counted_record(record, method)
         if taken is None:
             return False
@@ -116,7 +116,7 @@ class _EntryBatch:
         return False
 
     def take_original(self, record: StoredRecord, method: str) -> None:
-        """Take a response, if others may refer to its payload."""
+        """Process a response, if other records may refer to its payload."""
         taken = counted_record(record, method)
         if taken is not None:
             self._take_original(record, taken)
@@ -145,7 +145,7 @@ class _EntryBatch:
             self.end()
 
     def end(self) -> Counts:
-        """Enter what is at hand; the counts of all that was entered."""
+        """Add the current batch; return the counts of everything that was added."""
         self._index.add(self._crawl, self._originals, self.counts, self._urls, (), self._waiting)
         self._entered += self.counts
         self.counts = Counts()
@@ -166,4 +166,4 @@ def _exchanges(file: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
     try:
         yield from exchanges(read_records(file))
     except DamagedInput as error:
-        logger.warning("%s Its other records are entered in the index.", error)
+        logger.warning("%s Its other records are added to the index.", error)

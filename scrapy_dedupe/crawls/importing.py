@@ -1,11 +1,12 @@
-"""Imports what was recorded elsewhere: WACZ files, WARC files and CDXJ.
+"""Imports archives of other crawls: WACZ files, WARC files and CDXJ.
 
-Sources go into a queue in the index and are then claimed one after the other, by as many processes as there are. Each
-is read as a whole before anything of it is entered, and is found by others when all of it is. So a source that is
-broken leaves nothing behind, one that was cut off is begun anew by the next import, and nothing is counted twice.
+Sources are added to a queue in the index and then claimed one after the other, by any number of processes. Each source
+is read completely before its first record is added, and other crawls find its records only when all are added. So a
+broken source leaves nothing in the index, an interrupted one is started again by the next import, and nothing is
+counted twice.
 
-A source that cannot be imported does not stop the others. A store that is away does, and the queue keeps what is not
-done.
+A source that cannot be imported does not stop the others. An unavailable store does, and the queue keeps the remaining
+sources.
 """
 
 from __future__ import annotations
@@ -40,40 +41,40 @@ if TYPE_CHECKING:
     from .sources import FoundSources
 
 LEASE_S = 120.0
-"""How long a source stays claimed by a process that gives no sign of life."""
+"""How long a source stays claimed by a process that does not renew its claim."""
 
 _POLL_S = 0.25
 _MAX_SENTENCES = 1_000
 _SHOWN = 3
 _LOST = (
-    "It is not in the queue any more: another process has tried in vain to import it, or the index has lost it, since"
-    " somebody has emptied it meanwhile. Import it again."
+    "It is no longer in the queue: another process has failed to import it, or the index has lost it because it was"
+    " emptied in the meantime. Import it again."
 )
 
 
 class ImportStopped(Exception):
-    """What a watch raises when the user wants the import to stop."""
+    """Raised by an observer when the user wants the import to stop."""
 
 
 class ImportObserver(Protocol):
-    """Who looks on."""
+    """Observes an import."""
 
     def check(self) -> None:
-        """Called often, at moments when the import may be left; raises :class:`ImportStopped` if it is to be."""
+        """Called often, whenever the import may be stopped; raises :class:`ImportStopped` to stop it."""
 
     def show(self, done: float, total: int) -> None:
-        """So many sources of *total* are done; *done* has fractions."""
+        """Called with the progress: *done* of *total* sources; *done* has fractions."""
 
     def tell(self, sentence: str) -> None:
-        """Something that takes a while is waited for."""
+        """Called with a message, for example when the import has to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """``crawl`` is the id for what no manifest gives one. ``payload`` is that of all sources, None for what they say
-    themselves or, if they do not, for that of the index, or of ``new_payload`` if the index has no crawls yet.
+    """``crawl`` is the id for sources without one in a manifest. ``payload`` is the mode of all sources. If it is None,
+    the mode is that of the source's metadata, else that of the index, else ``new_payload`` (an index without crawls).
     ``allow_outside``: manifests may name files that are not below their folder. ``verify``: hashes are compared.
-    ``remove``: committed crawls that no source names are purged, with ``force`` also if kept ones need them.
+    ``remove``: committed crawls that no source names are purged, with ``force`` even if remaining crawls need them.
     """
 
     crawl: str | None = None
@@ -88,14 +89,14 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What an import did.
+    """The result of an import.
 
-    ``imported`` and ``known`` are names of sources. ``skipped`` counts lines and records that were passed over, and
-    ``faults`` says which, up to a thousand. ``absent`` says which CDXJ name WARC files that are not there. ``captures``
-    and ``revisits`` were counted; ``originals`` may serve as originals, as far as no other record of the index has the
-    same payload. ``waiting`` payloads, of all crawls, are named by revisits and not in the index. ``claimed`` sources
-    are left to other processes. ``missing`` are committed crawls that no source of the manifests belongs to,
-    ``removed`` those of them that were purged; ``not_removed`` says in sentences why none was, though it was wanted.
+    ``imported`` and ``known`` are names of sources. ``skipped`` counts skipped lines and records, and ``faults`` lists
+    up to a thousand of them. ``absent`` lists CDXJ that name missing WARC files. ``captures`` and ``revisits`` are
+    counts; ``originals`` counts possible originals, unless another record of the index has the same payload.
+    ``waiting`` counts the payloads, of all crawls, that revisits refer to and that are not in the index. ``claimed``
+    counts the sources left to other processes. ``missing`` are committed crawls without a source in the manifests,
+    ``removed`` those of them that were purged; ``not_removed`` explains why none was purged although requested.
     """
 
     imported: tuple[str, ...] = ()
@@ -117,11 +118,11 @@ class ImportResult:
 def import_sources(
     index: CrawlIndex, words: Sequence[str], options: ImportOptions, watch: ImportObserver
 ) -> ImportResult:
-    """Import what paths, patterns, folders and URLs stand for, and all else that is in the queue.
+    """Import the given paths, patterns, folders and URLs, and all other sources in the queue.
 
-    Raises :class:`~scrapy_dedupe.errors.UsageError` for a word without a file, before anything is done;
-    :class:`~scrapy_dedupe.errors.StoreError` if the store is away, or if the payload mode of every source is
-    refused; and what the watch raises.
+    Raises :class:`~scrapy_dedupe.errors.UsageError` for a word without a file, before anything is changed;
+    :class:`~scrapy_dedupe.errors.StoreError` if the store is unavailable, or if the payload mode of every source is
+    refused; and what the observer raises.
     """
     found = find_sources(words, crawl=options.crawl, allow_outside=options.allow_outside, check=watch.check)
     run = _Import(index, options, watch)
@@ -133,15 +134,16 @@ def import_sources(
         run.look_after_others()
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            f"{error} The sources that are not done stay in the queue; import, without a source, goes on with them."
+            f"{error} The remaining sources stay in the queue; import, without a source, continues with them."
         ) from error
     return run.finish(found)
 
 
 @dataclass(slots=True)
 class _Import:
-    """One call. ``crawls`` are those of its sources, ``taken`` names sources that others have taken over, ``wanted`` are
-    those that it has put into the queue and has not come to yet, ``single`` names those that are all that their crawl gets.
+    """One call. ``crawls`` are those of its sources; ``taken`` names sources that other processes have taken over;
+    ``wanted`` are the sources that it has queued and not processed yet; ``single`` names sources that are the only one
+    of their crawl.
     """
 
     index: CrawlIndex
@@ -165,15 +167,15 @@ class _Import:
     done: int = 0
 
     def take_up_unfinished(self) -> None:
-        """See that what was cut off is in the queue.
+        """Queue interrupted sources again.
 
-        What is not there any more is dropped when it is claimed, and not before: another process may be at it, on a
-        machine that has the file.
+        A missing source is dropped only when it is claimed: another process may be importing it, on a machine that has
+        the file.
         """
         self.index.queue_sources(self.index.unfinished_sources())
 
     def queue(self, found: FoundSources) -> None:
-        """Put sources into the queue, those apart that are known."""
+        """Put the sources that are not known yet into the queue."""
         self.failed.extend(found.failed)
         names = [source.name for source in found.sources]
         done = self.index.done_sources(names)
@@ -188,7 +190,7 @@ class _Import:
         self.wanted = {source.name: source for source in new}
 
     def _sort_out(self, sources: Sequence[Source]) -> None:
-        """Tell what is known from what has the name of something else."""
+        """Separate known sources from other files with the same name."""
         known = KnownSources(self.index)
         for source in sources:
             self.watch.check()
@@ -200,7 +202,7 @@ class _Import:
                 self.failed.append(FailedSource(shown(source.place), reason))
 
     def work(self) -> None:
-        """Import all that is in the queue, whoever has put it there."""
+        """Import all sources in the queue, including those of other processes."""
         deadline: float | None = None
         total = sum(self.index.queue_length())
         while True:
@@ -217,7 +219,7 @@ class _Import:
             if not self.claimed:
                 break
             if deadline is None:
-                # A process that was killed has not given back what it had claimed.
+                # A killed process did not release its claims.
                 deadline = time.monotonic() + self.options.lease_s + 2 * _POLL_S
                 self.watch.tell(
                     f"{_sources(self.claimed)} claimed by another process, or by one that was killed; waiting at most"
@@ -233,9 +235,9 @@ class _Import:
         try:
             self._enter(source, total)
         except TakenOver:
-            # Nothing of it is to be dropped or given back: it belongs to the other process.
+            # Neither drop nor release the source: it belongs to the other process.
             self.taken.add(source.name)
-            self.watch.tell(f"{shown(source.place)} is left to another process, which has taken it over.")
+            self.watch.tell(f"{shown(source.place)} was taken over by another process and is left to it.")
 
     def _enter(self, source: Source, total: int) -> None:
         renewed = time.monotonic()
@@ -265,14 +267,14 @@ class _Import:
             )
         except ImportStopped:
             with suppress(TakenOver):
-                # The next import need not wait for the lease.
+                # So that the next import need not wait for the lease.
                 self.index.renew_lease(source, 0.001)
             raise
         except (StoreUnavailable, TakenOver):
             raise
         except DedupeError as error:
             if isinstance(error, CrawlStateError) and self.index.done_sources([source.name])[0]:
-                # Another process has ended it before it was begun here.
+                # Another process has completed it before it was begun here.
                 raise TakenOver(str(error)) from error
             self._forget(source)
             if isinstance(error, StoreRefused):
@@ -297,20 +299,20 @@ class _Import:
         wanted = self.wanted.pop(source.name, source)
         if wanted.crawl != source.crawl:
             reason = (
-                f"It is in the queue since an earlier import, for the crawl {source.crawl} and not for {wanted.crawl}; so"
-                " it was taken for that one."
+                f"An earlier import has queued it for the crawl {source.crawl}, not for {wanted.crawl}, so it was imported"
+                f" into {source.crawl}."
             )
             self.failed.append(FailedSource(shown(wanted.place), reason))
 
     def look_after_others(self) -> None:
-        """Tell what became of sources that this call has put into the queue and did not get from it."""
+        """Report the fate of sources that this call has queued but not claimed."""
         names = [*self.wanted, *self.taken]
         done = {name for name, is_done in zip(names, self.index.done_sources(names), strict=True) if is_done}
         others = [source for name, source in self.wanted.items() if name in done]
         if others:
             self._sort_out(others)
         if self.claimed:
-            # The others may be among those.
+            # The remaining names may be among the claimed sources.
             return
         for name in names:
             if name not in done:
@@ -318,7 +320,7 @@ class _Import:
                 self.taken.discard(name)
 
     def _mode(self) -> str:
-        """How the index hashes."""
+        """The payload mode of the index."""
         crawls = (info for info in self.index.crawls() if info.state != "canceled")
         return next((info.payload for info in crawls), self.options.new_payload)
 
@@ -328,12 +330,12 @@ class _Import:
 
     def _note_progress(self, total: int) -> None:
         self.watch.show(self.done, total)
-        # What other processes have done meanwhile is gone from the queue, too.
+        # Sources that other processes have completed in the meantime are no longer in the queue either.
         share = 1.0 - sum(self.index.queue_length()) / total
         self.index.note_imports(replace(self.index.import_notes, progress=max(0.0, share)))
 
     def finish(self, found: FoundSources) -> ImportResult:
-        """Note the end, and remove what is to be removed; the result."""
+        """Record the end, purge crawls if requested, and return the result."""
         if self.refused and not self.imported and not self.known and len(self.refused) == len(self.failed):
             raise StoreRefused(str(self.refused[0]))
         missing, removed, not_removed = self._removal(found)
@@ -361,7 +363,7 @@ class _Import:
         missing, removed, refusal = [], [], _doubt(found)
         if refusal is None:
             try:
-                # What others have put into the queue is kept too, and whatever a source that failed may belong to.
+                # Crawls queued by other processes are kept, and crawls that a failed source may belong to.
                 missing = [
                     crawl for crawl in missing_crawls(self.index, found.listed) if crawl not in self.crawls
                 ]
@@ -384,19 +386,19 @@ class _Import:
 
 
 def _doubt(found: FoundSources) -> str | None:
-    """Why nobody can say which crawls are missing."""
+    """Why the missing crawls cannot be determined."""
     if found.doubts:
         return (
-            "Nothing was removed: a manifest has a fault, so nobody knows which crawls are missing from it"
+            "Nothing was removed: a manifest has a fault, so it is unknown which crawls are missing from it"
             f" ({found.doubts[0].rstrip('.')})."
         )
     if not found.has_manifest:
-        return "Nothing was removed: no manifest was given, which alone says which crawls there are to be."
+        return "Nothing was removed: only a manifest defines which crawls should exist, and none was given."
     return None
 
 
 class _Faults:
-    """Sentences of which the first ones are kept, each once: records that share their place share their fault."""
+    """Collects the first sentences, skipping repetitions: records that share an offset share their fault."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -412,7 +414,7 @@ def _absence(source: Source, absent: Sequence[str]) -> str:
     more = len(absent) - _SHOWN
     names = ", ".join(absent[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return (
-        f"{shown(source.place)} names WARC files that are not there, so no crawl can refer to what they hold: {names}."
+        f"{shown(source.place)} names missing WARC files, so no crawl can refer to their records: {names}."
         " Put them there."
     )
 

@@ -1,9 +1,9 @@
-"""The crawl index: one memory for many crawls.
+"""The crawl index: shared by many crawls.
 
-A crawl is started, looks up and adds payloads while it runs, and is committed or canceled at its end. From the
-commit on other crawls may refer to its records. The index takes digests, dates and URLs in any usual form and
-keeps them in one: digests without label, hex in lower and Base32 in upper case; dates as 14 digits, or 17 with
-milliseconds; URLs with white space percent-encoded.
+A crawl is started, looks up and adds payloads while it runs, and is committed or canceled at its end. After the commit
+other crawls may refer to its records. The index accepts digests, dates and URLs in any usual form and normalizes them:
+digests without label, hex in lower and Base32 in upper case; dates as 14 digits, or 17 with milliseconds; URLs with
+white space percent-encoded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PAYLOAD_MODES = ("stored", "decoded")
 
 REPAIR_SUFFIX = "~repair"
-"""What is appended to the id of a crawl for the one that is to replace it (see :mod:`.repairing`)."""
+"""The suffix of the id of a temporary crawl that will replace a crawl (see :mod:`.repairing`)."""
 
 _CRAWL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -60,8 +60,8 @@ def open_index(url: str, *, timeout_s: float = 5.0, create: bool = True) -> Craw
 class CrawlIndex:
     """The crawl index in an open store. Closing it closes ``owned``, the store that it was opened with.
 
-    Every method that is given a crawl id raises :class:`~scrapy_dedupe.errors.SettingError` for one that is
-    not allowed, and those of :class:`~scrapy_dedupe.stores.base.IndexStore` say what else they raise.
+    Every method with a crawl id raises :class:`~scrapy_dedupe.errors.SettingError` for an invalid one;
+    :class:`~scrapy_dedupe.stores.base.IndexStore` documents the other exceptions of each method.
     """
 
     def __init__(self, store: IndexStore, owned: Store | None = None) -> None:
@@ -69,25 +69,25 @@ class CrawlIndex:
         self._owned = owned
 
     def start(self, crawl: str, payload: str = "stored", *, concurrent: bool = False) -> None:
-        """Begin a crawl, or go on with one that is not committed.
+        """Begin a crawl, or continue an uncommitted one.
 
-        ``payload`` is what its digests are made of: the body as it is ``stored``, or ``decoded``. With ``concurrent``
-        other crawls may refer to its records as soon as they are entered.
+        ``payload`` is the body that its digests are computed from: as it is ``stored``, or ``decoded``. With
+        ``concurrent`` other crawls may refer to its records as soon as they are added.
         """
         self._store.start(_checked_id(crawl), _checked_payload(payload), concurrent=concurrent)
 
     def find(self, crawl: str, digests: Sequence[str], *, lasting: bool = False) -> list[Original | None]:
-        """Look up payloads: in the crawl itself first, then in committed crawls. In one round trip.
+        """Look up payloads: in the crawl itself first, then in committed crawls, in one round trip.
 
-        With ``lasting`` crawls that Browsertrix has marked for removal are left out.
+        With ``lasting`` crawls that Browsertrix has marked for removal are ignored.
         """
         plain = [plain_digest(digest) for digest in digests]
         return self._store.find(_checked_id(crawl), plain, lasting=lasting)
 
     def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
-        """The last capture of each URL: that of the crawl itself, else the latest one of the committed crawls.
+        """The last capture of each URL: in the crawl itself, else the latest one in the committed crawls.
 
-        It has the URL in the form in which it was asked for. One round trip.
+        The result has the URLs in the requested form. One round trip.
         """
         found = self._store.find_urls(_checked_id(crawl), [plain_url(url) for url in urls])
         return [
@@ -104,9 +104,9 @@ class CrawlIndex:
         needs: Sequence[Need] = (),
         waiting: Sequence[Waiting] = (),
     ) -> None:
-        """Enter records that are on disk, in one atomic step.
+        """Add records that are on disk, in one atomic step.
 
-        The first one of ``originals`` with a payload wins, the last one of ``urls`` with a URL. ``counts`` are added
+        The first of ``originals`` with a payload wins, the last of ``urls`` with a URL. ``counts`` are added
         to those of the crawl; ``needs`` are containers of other crawls that its revisits refer to, ``waiting`` are
         revisits whose originals are not in the index.
         """
@@ -120,29 +120,29 @@ class CrawlIndex:
         )
 
     def needs(self, crawl: str) -> list[Need]:
-        """What the revisits of the crawl refer to in other crawls, in order of crawl, container and file."""
+        """The containers and files of other crawls that revisits refer to, in order of crawl, container and file."""
         return self._store.needs(crawl)
 
     def add_file(self, crawl: str, name: str) -> None:
-        """Note a WARC file of the crawl, before its first record. Idempotent."""
+        """Register a WARC file of the crawl, before its first record. Idempotent."""
         self._store.add_file(_checked_id(crawl), _checked_name(crawl, name, "WARC"))
 
     def rename_file(self, crawl: str, old: str, new: str) -> None:
-        """Note that a WARC file of the crawl, committed or not, is found under another path or URL now.
+        """Record the new path or URL of a WARC file of the crawl, committed or not.
 
-        What other crawls need of the file follows. Safe to repeat. Raises
+        The needs of other crawls are updated too. Safe to repeat. Raises
         :class:`~scrapy_dedupe.errors.CrawlStateError` for a file that the crawl does not have.
         """
         self._store.rename_file(_checked_id(crawl), old, _checked_name(crawl, new, "WARC"))
 
     def add_container(self, crawl: str, filename: str) -> int:
-        """Give the crawl a WACZ file that is not packed yet; its place among the crawl's. Idempotent."""
+        """Register a WACZ file of the crawl that is not packed yet; return its position. Idempotent."""
         return self._store.add_container(_checked_id(crawl), _checked_name(crawl, filename, "WACZ"))
 
     def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
-        """Note the hash and the size in bytes of a packed WACZ file, which is added if it is new. Idempotent.
+        """Record the hash and the size in bytes of a packed WACZ file, which is added if it is new. Idempotent.
 
-        The hash may be labelled; the index keeps it bare.
+        The hash may have a label; the index stores it without.
         """
         digest = plain_digest(sha256_hex)
         if len(digest) != 64:
@@ -152,17 +152,17 @@ class CrawlIndex:
         self._store.set_container(_checked_id(crawl), _checked_name(crawl, filename, "WACZ"), digest, size)
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
-        """Replace the counts of a crawl by those of a recount."""
+        """Replace the counts of a crawl with those of a recount."""
         self._store.set_counts(_checked_id(crawl), counts)
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
-        """Note whether records of an uncommitted crawl are on disk that are not entered yet."""
+        """Record whether the index lacks records of an uncommitted crawl that are on disk."""
         self._store.mark_incomplete(_checked_id(crawl), flag)
 
     def reset(self, crawl: str) -> None:
-        """Forget records, counts, URLs and needs of an uncommitted crawl, before they are read anew from its files.
+        """Remove records, counts, URLs and needs of an uncommitted crawl, before they are read again from its files.
 
-        Its files and containers stay known.
+        Its files and containers stay registered.
         """
         self._store.reset(_checked_id(crawl))
 
@@ -171,40 +171,40 @@ class CrawlIndex:
     ) -> None:
         """Make the crawl's records visible to other crawls. Safe to repeat and to resume.
 
-        Revisits of other crawls that waited for an original find it now.
+        Afterwards waiting revisits of other crawls are resolved.
         """
         with self._naming_nearest(crawl):
             self._store.commit(_checked_id(crawl), stats, on_done)
         self._store.resolve()
 
     def cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
-        """Forget an uncommitted crawl. Its files stay. Safe to repeat."""
+        """Remove an uncommitted crawl from the index. Its files stay. Safe to repeat."""
         with self._naming_nearest(crawl):
             self._store.cancel(_checked_id(crawl), on_done)
 
-    # Import: see IndexStore for what each does and raises.
+    # Import: IndexStore documents the details and exceptions of each method.
 
     def queue_sources(self, sources: Sequence[Source]) -> int:
-        """Put sources at the end of the queue, those apart that are in it or were done; how many were put there."""
+        """Add sources to the queue, except those that are queued or done; return how many were added."""
         for source in sources:
             checked_crawl_id(source.crawl)
             _checked_name(source.crawl, source.name, "WACZ" if source.is_container else "source")
         return self._store.queue_sources(sources)
 
     def claim_source(self, lease_s: float = 300.0) -> Source | None:
-        """Take the next source of the queue for so many seconds; None if there is none."""
+        """Claim the next source of the queue for *lease_s* seconds; None if there is none."""
         return self._store.claim_source(lease_s)
 
     def renew_lease(self, source: Source, lease_s: float = 300.0) -> None:
-        """Keep a claimed source for so many seconds from now on."""
+        """Extend the claim of a source to *lease_s* seconds from now."""
         self._store.renew_lease(source, lease_s)
 
     def release_source(self, source: Source) -> None:
-        """Take a source out of the queue that could not be imported. Safe to repeat."""
+        """Remove a source that could not be imported from the queue. Safe to repeat."""
         self._store.release_source(source)
 
     def queue_length(self) -> tuple[int, int]:
-        """How many sources are in the queue, and how many are claimed."""
+        """The number of sources in the queue, and the number of claimed ones."""
         return self._store.queue_length()
 
     def done_sources(self, names: Sequence[str]) -> list[bool]:
@@ -212,7 +212,7 @@ class CrawlIndex:
         return self._store.done_sources(names)
 
     def begin_source(self, source: Source, payload: str) -> int:
-        """Begin to enter a source; the place of its container among the crawl's, 0 if it is none."""
+        """Begin to add a source; return the position of its container in the crawl, 0 if it is not a container."""
         checked_crawl_id(source.crawl)
         return self._store.begin_source(source, _checked_payload(payload))
 
@@ -223,9 +223,9 @@ class CrawlIndex:
         urls: Sequence[UrlCapture] = (),
         files: Sequence[str] = (),
     ) -> None:
-        """Enter records of a source that was begun, hidden from all crawls but its own. Each has a file.
+        """Add records of a begun source, visible only to its own crawl. Each has a file.
 
-        ``files`` are WARC files of the source, of which there may be nothing to enter.
+        ``files`` are WARC files of the source, including those without records to add.
         """
         self._store.add_imported(
             source,
@@ -242,63 +242,63 @@ class CrawlIndex:
         waiting: Sequence[Waiting] = (),
     ) -> None:
         """End a source: its records are found from now on, and its counts are added, once."""
-        needs = _checked_needs(source.crawl, needs)
+        """Complete a source: its records become visible, and its counts are added once."""
         self._store.end_source(source, counts, needs, _plain_waiting(waiting))
 
     def drop_source(self, source: Source) -> None:
-        """Forget what was entered of a source that has not ended. Safe to repeat."""
+        """Remove the records of a source that is not complete. Safe to repeat."""
         self._store.drop_source(source)
 
     def unfinished_sources(self) -> list[Source]:
-        """Sources that were begun and have not ended."""
+        """Sources that were begun and are not complete."""
         return self._store.unfinished_sources()
 
     def resolve(self) -> int:
-        """Look for the originals of revisits that wait; how many revisits have one now."""
+        """Look up the originals of waiting revisits; return how many revisits were resolved."""
         return self._store.resolve()
 
     @property
     def unreadable(self) -> int:
-        """How many values of the index were passed over so far because they cannot be read."""
+        """The number of values of the index that were skipped so far because they cannot be read."""
         return self._store.unreadable
 
     @property
     def import_notes(self) -> ImportNotes:
-        """What was noted of imports."""
+        """The stored information about imports."""
         return self._store.import_notes()
 
     def note_imports(self, notes: ImportNotes) -> None:
-        """Replace what was noted of imports."""
+        """Replace the stored information about imports."""
         self._store.note_imports(notes)
 
     # Removal and repair
 
     def purge(self, crawls: Sequence[str], on_done: OnDone | None = None) -> None:
-        """Forget committed or canceled crawls. Atomic for readers, safe to repeat and to resume."""
+        """Remove committed or canceled crawls. Atomic for readers, safe to repeat and to resume."""
         self._store.purge(crawls, on_done)
 
     def forget_canceled(self, crawl: str) -> None:
-        """Take a canceled crawl out of the list of crawls, as if it had never been. Any other crawl stays."""
+        """Remove a canceled crawl from the list of crawls. Any other crawl stays."""
         self._store.forget_canceled(_checked_id(crawl))
 
     def unfinished_purge(self) -> list[str]:
-        """The crawls of a purge that was cut off after it had taken effect; purging them again ends it."""
+        """The crawls of a purge that was interrupted after it had taken effect; purging them again completes it."""
         return self._store.unfinished_purge()
 
     def replace(self, crawl: str, by: str) -> None:
-        """Let a committed crawl have what the uncommitted crawl ``by`` has, and forget that one."""
+        """Replace the contents of a committed crawl with those of the uncommitted crawl ``by``, and remove the latter."""
         self._store.replace(crawl, by)
 
     def merged_faults(self) -> int:
-        """In how many places the merged index differs from what the committed crawls hold."""
+        """The number of differences between the merged index and the entries of the committed crawls."""
         return self._store.merged_faults()
 
     def rebuild_merged(self) -> None:
-        """Make the merged index anew beside the old one, and put it in its place."""
+        """Build a new merged index, then replace the old one with it."""
         self._store.rebuild_merged()
 
     def records(self, crawl: str) -> Iterator[Original]:
-        """The originals of a crawl, in no order."""
+        """The originals of a crawl, in any order."""
         return self._store.records(crawl)
 
     def crawls(self) -> list[CrawlInfo]:
@@ -308,7 +308,7 @@ class CrawlIndex:
     def containers(self, crawl: str) -> list[dict[str, object]]:
         """The WACZ files of a crawl, each with its ``filename`` and, once packed, ``hash`` and ``size``.
 
-        One that cannot be read is empty, so that each keeps its place.
+        An unreadable entry is empty, so that the others keep their positions.
         """
         return self._store.containers(crawl)
 
@@ -342,7 +342,7 @@ class CrawlIndex:
 
 
 def did_you_mean(crawl: str, known: Iterable[str]) -> str:
-    """A sentence, with a space before it, with the crawl whose id is nearest to one that is unknown; or nothing.
+    """A sentence, preceded by a space, that suggests the known crawl with the most similar id; or an empty string.
 
     >>> did_you_mean("site-1", ["site-11", "other"])
     ' Did you mean site-11?'
@@ -366,9 +366,9 @@ def new_crawl_id(spider_name: str) -> str:
 
 
 def plain_name(spider_name: str, most_chars: int) -> str:
-    """The name of a spider as crawl ids and file names can begin with it; *crawl* if no character of it can be used.
+    """The name of a spider as a prefix of crawl ids and file names; *crawl* if no character of it can be used.
 
-    Other characters than ASCII letters, digits, dots, underscores and hyphens become hyphens. Different spiders may get
+    Characters other than ASCII letters, digits, dots, underscores and hyphens become hyphens. Different spiders may get
     the same name, so it identifies nothing.
 
     >>> plain_name("news/2026", 64), plain_name("новости", 64), plain_name("..", 64)
@@ -379,7 +379,7 @@ def plain_name(spider_name: str, most_chars: int) -> str:
 
 
 def _checked_id(crawl: str) -> str:
-    """As :func:`checked_crawl_id`; a crawl that is repaired is rebuilt under an id that no user can give."""
+    """As :func:`checked_crawl_id`; also accepts the id of a temporary repair, which users cannot choose."""
     return checked_crawl_id(crawl.removesuffix(REPAIR_SUFFIX)) and crawl
 
 
@@ -406,7 +406,7 @@ def _plain_waiting(waiting: Sequence[Waiting]) -> list[Waiting]:
 
 def _checked_needs(crawl: str, needs: Sequence[Need]) -> Sequence[Need]:
     for need in needs:
-        # The crawl may be one of another program, whose ids are not ours to judge.
+        # The needed crawl may be one of another program, which has other rules for ids.
         if not need.crawl or need.wacz_index < 0:
             raise SettingError(f"The crawl {crawl} was given {need}, which names no container of a crawl.")
     return needs

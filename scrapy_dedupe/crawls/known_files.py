@@ -1,8 +1,8 @@
-"""Whether the files that the index names still hold what it says.
+"""Checks whether the files that the index names still hold the indexed records.
 
-A record of another crawl is read before it is referred to: a file or WACZ under the same name may have taken the place
-of the one that the index means, and if it was deduplicated in place, it may begin as before. That takes some 100 us for
-a page of usual size, where a crawl takes milliseconds. Of a file at a URL, that it was moved there is taken as proof.
+A record of another crawl is read before it is referred to: a file or WACZ with the same name may have replaced the
+indexed one, and a file that was deduplicated in place may begin as before. This takes some 100 us for a page of usual
+size, compared to milliseconds that a crawl needs for a page. Remote files are not read; it is assumed that they exist.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.warc.reading import StoredRecord
 
-# For a crawl that meets one page again and again.
+# For a crawl that encounters the same page again and again.
 _MOST_KEPT: Final = 10_000
 
 
 class KnownFiles:
-    """What was looked up so far. ``own`` is the crawl whose files are not doubted."""
+    """The results so far. ``own`` is the crawl whose files are not checked."""
 
     def __init__(self, own: str) -> None:
         self._own = own
         self._answers: OrderedDict[tuple[str, int], bool] = OrderedDict()
 
     def hold(self, original: Original) -> bool:
-        """Whether the file of an original is there, and holds the record that the index means."""
+        """Whether the file of an original exists and holds the indexed record."""
         file = original.file
         if file is None or is_remote(file):
             return True
@@ -67,10 +67,10 @@ def _is_it(record: StoredRecord, original: Original) -> bool:
     if record.type != "response" or not record.target_uri or not record.date:
         return False
     text = record.get("WARC-Payload-Digest")
-    # An index that was imported without its WARC files names records that were cut as well.
+    # An index that was imported without its WARC files may also name truncated records.
     if (text is not None and known_digest(record) != original.digest) or not is_whole_original(record):
         return False
-    # A revisit has to name the URL as it is stored; the index has white space in it percent-encoded, or without what a
-    # reader strips. It may have seconds alone.
+    # A revisit must name the URL exactly as it is stored. In the index white space is percent-encoded, or stripped by a
+    # reader. The date in the index may have only seconds.
     is_its_url = stored_uri(record) == original.url.encode("utf-8", "surrogatepass")
     return is_its_url and date_digits(record.date)[:14] == original.date[:14]

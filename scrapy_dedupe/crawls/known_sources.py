@@ -1,7 +1,7 @@
-"""What the index knows already: a source of a name that was imported is the same one again, or another one.
+"""Compares a source with what the index already has: the same source again, or another one with the same name.
 
-A container is told by its name; that the file is the same, its size says, and its hash where it is compared. A WARC
-file or a CDXJ is told by its place, and the files that it is or names say which crawl has it.
+A container is identified by its name; its size, and its hash if it is compared, show whether the file is the same. A
+WARC file or a CDXJ is identified by its location, and the files that it is or names show which crawl has it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class KnownSources:
-    """What the crawls of an index hold, as it is when this is made."""
+    """The contents of the crawls of an index, as of the creation of this object."""
 
     def __init__(self, index: CrawlIndex) -> None:
         self._containers: dict[str, dict[str, dict[str, object]]] = {}
@@ -36,19 +36,19 @@ class KnownSources:
             for file in info.files:
                 self._owners.setdefault(file, set()).add(info.id)
             for container in index.containers(info.id):
-                # Crawls of another program may have containers of one name.
+                # Crawls of another program may have containers with the same name.
                 self._containers.setdefault(str(container.get("filename")), {})[info.id] = container
 
     def owners(self, source: Source) -> Iterable[str]:
-        """The crawls that have the source, or one of its name."""
+        """The crawls that have the source, or another one with its name."""
         if source.is_container:
             return self._containers.get(source.name, {})
         return self._owners.get(source.name) or self._owners.get(_first_file(source), set())
 
     def difference(self, source: Source, *, verify: bool, alive: Callable[[], None]) -> str | None:
-        """Why a source is not the one of its name that was imported, if it is another one or goes to another crawl.
+        """Why a source is not the imported one with its name, or belongs to another crawl; None if it is the same.
 
-        With *verify* the hash of a container is compared, if the index has one, and not only its size.
+        With *verify* the hash of a container is compared too, if the index has one, not only its size.
         """
         owners = self.owners(source)
         if source.crawl in owners:
@@ -58,7 +58,7 @@ class KnownSources:
             return _taken(source, f"the crawl {min(owners)}")
         # The files of a crawl may have been moved since.
         if source.is_container or source.crawl not in self._crawls:
-            return _taken(source, "a crawl that it does not know any more")
+            return _taken(source, "a crawl that it no longer knows")
         return None
 
 
@@ -72,7 +72,7 @@ def _first_file(source: Source) -> str:
                 if isinstance(line, CdxCapture) and line.is_exchange and line.filename is not None:
                     return file_of(line.filename)
     except (OSError, DedupeError):
-        # It was imported when it could be read.
+        # The source was imported when it was readable.
         pass
     return ""
 
@@ -80,7 +80,7 @@ def _first_file(source: Source) -> str:
 def _other_file(
     source: Source, container: Mapping[str, object], *, verify: bool, alive: Callable[[], None]
 ) -> str | None:
-    """Why the file of a source is another one than the container; None for the same one."""
+    """Why the file of a source is not the container; None if it is."""
     size, hash_ = source.size, source.hash
     try:
         file = place_file(source.place)
@@ -90,19 +90,19 @@ def _other_file(
             size = size_of(file)
     except (OSError, DedupeError) as error:
         if verify:
-            return f"It cannot be compared with what the index knows of it: {error}"
+            return f"It cannot be compared with the index: {error}"
     for name, mine in (("size", size), ("hash", hash_)):
         known = container.get(name)
         if mine is not None and known is not None and mine != known:
             return (
-                f"{shown(source.place)} has the {name} {mine}, but the index knows {source.name} of the crawl"
-                f" {source.crawl} with {known}. It is another file: give it another name and another crawl."
+                f"{shown(source.place)} has the {name} {mine}, but {source.name} of the crawl {source.crawl} has {known} in"
+                " the index. It is another file: give it another name and another crawl."
             )
     return None
 
 
 def _taken(source: Source, owner: str) -> str:
     return (
-        f"{shown(source.place)} is to be imported under the crawl {source.crawl}, but the index knows {source.name} as one of"
-        f" {owner}. Import it under that crawl, or rename it."
+        f"{shown(source.place)} would be imported into the crawl {source.crawl}, but in the index {source.name} belongs to"
+        f" {owner}. Import it into that crawl, or rename it."
     )

@@ -1,8 +1,8 @@
-"""The earlier records that a capture may refer to.
+"""Finds the original of a capture: an earlier record that it may refer to.
 
 An original is a ``response`` record with the same payload. A 304 (Not Modified) has no payload; it refers to the
-original of what was recorded last of its URL, and only if that record had the very validator (ETag, or Last-Modified)
-that the request asked about (RFC 9110, section 13.1): a server may as well confirm an older version than the last.
+original of the last record of its URL, and only if that record had the same validator (ETag, or Last-Modified) as in
+the request (RFC 9110, section 13.1): a server may confirm an older version than the last one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _NONE = bytes(_HASH_BYTES)
 class Originals:
     """Finds originals in an index.
 
-    Those whose status is known not to be among ``statuses`` count as not there, since replay programs may show another
-    status as 200. So do those that no revisit can name so that every reader finds them, with ``check_files`` those whose
-    file is gone or is another one now, and with ``containers_only`` those of other crawls that are in no WACZ.
+    Originals with a known status that is not in ``statuses`` are ignored, since replay programs may show another status
+    as 200. Also ignored are originals that a revisit cannot name reliably for every reader, with ``check_files`` those
+    whose file is gone or was replaced, and with ``containers_only`` those of other crawls that are in no WACZ.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Originals:
         self._statuses = statuses
         self._files = KnownFiles(index.crawl) if check_files else None
         self._containers_only = containers_only
-        self._has_told_of_missing_file = False
-        self._told_of_crawls: set[str] = set()
+        self._has_warned_about_file = False
+        self._warned_crawls: set[str] = set()
 
     def of_payload(self, digest: str) -> Original | None:
         """The original of a payload."""
@@ -67,7 +67,7 @@ class Originals:
         return original if self._has_its_file(original) and self._is_in_a_container(original) else None
 
     def of_unmodified(self, capture: Capture) -> Original | None:
-        """The original that a 304 confirms; None on any doubt."""
+        """The original that a 304 confirms; None if there is any doubt."""
         last = self._index.find_url(capture.target_uri)
         if last is None or not is_confirmed(capture.request_headers, last.validators):
             return None
@@ -76,7 +76,7 @@ class Originals:
         return self.of_payload(last.digest)
 
     def is_repeated(self, capture: Capture, digest: str, seconds: float) -> bool:
-        """Whether the same payload of the same URL was recorded within so many seconds before."""
+        """Whether the same payload of the same URL was recorded within the last *seconds*."""
         last = self._index.find_url(capture.target_uri)
         if last is None or last.digest != digest:
             return False
@@ -86,12 +86,12 @@ class Originals:
     def _has_its_file(self, original: Original) -> bool:
         if self._files is None or self._files.hold(original):
             return True
-        if not self._has_told_of_missing_file:
-            self._has_told_of_missing_file = True
+        if not self._has_warned_about_file:
+            self._has_warned_about_file = True
             logger.warning(
-                "The index names originals in %s, which is not there any more, or holds something else; their payloads are"
-                " stored anew. If the files were changed, `scrapy dedupe check --repair` brings the index up to date; if"
-                " they are moved after a crawl or lie on another machine, set DEDUPE_WARC_CHECK_FILES = False.",
+                "The index names originals in %s, but the file is gone or was replaced; their payloads are stored"
+                " again. If the files were changed, `scrapy dedupe check --repair` updates the index; if files are"
+                " moved after a crawl or are on another machine, set DEDUPE_WARC_CHECK_FILES = False.",
                 original.file,
             )
         return False
@@ -101,18 +101,18 @@ class Originals:
             return True
         if self._index.container_of(original) is not None:
             return True
-        if original.crawl not in self._told_of_crawls:
-            self._told_of_crawls.add(original.crawl)
+        if original.crawl not in self._warned_crawls:
+            self._warned_crawls.add(original.crawl)
             logger.warning(
-                "The crawl %s has no WACZ through which its records could be replayed, so payloads that it has are"
-                " stored anew.%s",
+                "The crawl %s has no WACZ through which its records could be replayed, so its payloads are stored"
+                " again.%s",
                 original.crawl,
                 self._advice(original.crawl),
             )
         return False
 
     def _advice(self, crawl: str) -> str:
-        """What gives a crawl a WACZ. An imported one has the WACZ files that it was imported with, or none."""
+        """How a crawl can get a WACZ. An imported crawl can only have the WACZ files that it was imported with."""
         try:
             info = next((info for info in self._index.index.crawls() if info.id == crawl), None)
         except StoreError:
@@ -123,10 +123,10 @@ class Originals:
             return " Import its WACZ, if there is one."
         if info.software is None:
             return (
-                f" Another program entered it. Forget it with `scrapy dedupe purge {crawl}`, then import its WACZ files"
+                f" Another program added it. Remove it with `scrapy dedupe purge {crawl}`, then import its WACZ files"
                 " with `scrapy dedupe import`."
             )
-        return f" `scrapy dedupe warc pack {crawl}` makes one, for the crawls after this one."
+        return f" `scrapy dedupe warc pack {crawl}` creates one for later crawls."
 
 
 def _can_be_referred_to(original: Original) -> bool:
@@ -138,9 +138,9 @@ def _can_be_referred_to(original: Original) -> bool:
 
 
 def validators_of(headers: Headers) -> bytes:
-    """What is kept of ETag and Last-Modified: 8 bytes of BLAKE2b each, zeros for one that is not there.
+    """The stored form of ETag and Last-Modified: 8 bytes of BLAKE2b each, zeros for a missing one.
 
-    ``headers`` are those of a response. Empty if it has neither. An ETag is taken without its mark of weakness.
+    ``headers`` are those of a response. Empty if it has neither. The weakness prefix of an ETag is ignored.
     """
     tag = _ENTITY_TAG.fullmatch(_first(headers, b"etag").strip())
     modified = _first(headers, b"last-modified").strip()
@@ -150,10 +150,10 @@ def validators_of(headers: Headers) -> bytes:
 
 
 def is_confirmed(request_headers: Headers, validators: bytes) -> bool:
-    """Whether a request asked about the very version that had these validators.
+    """Whether a request asked about the version with these validators.
 
-    If-Modified-Since is ignored beside If-None-Match, whose tags are compared weakly (RFC 9110, sections 13.1.2 and
-    13.1.3).
+    If-Modified-Since is ignored if there is If-None-Match, whose tags are compared weakly (RFC 9110, sections 13.1.2
+    and 13.1.3).
 
     >>> is_confirmed(((b"If-None-Match", b'"a", W/"b"'),), validators_of(((b"ETag", b'"b"'),)))
     True
@@ -168,9 +168,9 @@ def is_confirmed(request_headers: Headers, validators: bytes) -> bool:
 
 
 def _says_nothing_else(capture: Capture, validators: bytes) -> bool:
-    """Whether what a 304 says of itself speaks of the version with these validators.
+    """Whether the headers of a 304 do not contradict the version with these validators.
 
-    Of several tags that were asked about, its own says which one is meant.
+    If the request had several tags, the ETag of the 304 selects one.
     """
     tag = validators_of(capture.response_headers)[:_HASH_BYTES]
     if tag not in (b"", _NONE):

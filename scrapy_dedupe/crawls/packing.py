@@ -1,10 +1,10 @@
-"""Packs a crawl as WACZ, with what it depends on.
+"""Packs a crawl as WACZ, with a list of its dependencies.
 
-The WACZ is called ``CRAWL.wacz``; the index knows it from the start of the crawl, without hash and size. Beside it goes
-``CRAWL.multi-wacz.json``, which lists it and every WACZ that its revisits refer to: replay programs find originals
-through that file, and not through ``relation.requires`` inside of the WACZ.
+The WACZ is named ``CRAWL.wacz``; the index knows it from the start of the crawl, without hash and size. Next to it,
+``CRAWL.multi-wacz.json`` lists it and every WACZ that its revisits refer to: replay programs find originals through
+that file, not through ``relation.requires`` in the WACZ.
 
-It can be repeated: a WACZ that an earlier attempt left, and all of whose files are there to be packed again, gives way.
+Packing can be repeated: a WACZ of an earlier attempt is replaced if all of its files exist and are packed again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 class PackedCrawl:
     """A crawl whose WACZ is on disk. ``files`` are the WARC files in it, ``manifest`` the multi-WACZ JSON.
 
-    ``missing`` are the names of containers which it needs and which are not in the folder.
+    ``missing`` are the names of needed containers that are not in the folder.
     """
 
     crawl: str
@@ -76,11 +76,11 @@ def pack_crawl(
     has_text: bool = False,
     watch: Progress = NO_PROGRESS,
 ) -> PackedCrawl | None:
-    """Pack a crawl into *folder* and note the WACZ in the index; None if it has no WARC files.
+    """Pack a crawl into *folder* and register the WACZ in the index; None if it has no WARC files.
 
-    The crawl is not committed, or has no WACZ yet; its entries have to be complete (see :mod:`.rebuilding`). Raises
+    The crawl must be uncommitted or have no WACZ yet; its entries must be complete (see :mod:`.rebuilding`). Raises
     :class:`~scrapy_dedupe.errors.ArchiveError`, :class:`~scrapy_dedupe.errors.StoreError` or
-    :class:`~scrapy_dedupe.errors.SettingError`; nothing new is then in the index.
+    :class:`~scrapy_dedupe.errors.SettingError`; the index is unchanged then.
     """
     files = []
     for file in files_of(index, crawl, warc_folder):
@@ -99,7 +99,7 @@ def pack_crawl(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArchiveError(
-            f"The folder for WACZ files {folder} cannot be made: {error.strerror}. Set DEDUPE_WACZ_DIR to another one."
+            f"The folder for WACZ files {folder} cannot be created: {error.strerror}. Set DEDUPE_WACZ_DIR to another one."
         ) from error
     target = folder / container_name(crawl)
     if target.exists():
@@ -124,9 +124,9 @@ def pack_crawl(
 
 
 def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
-    """The containers that revisits of a crawl refer to: WACZ files, or WARC files where a crawl has none.
+    """The containers that revisits of a crawl refer to: WACZ files, or WARC files if a crawl has none.
 
-    Of a crawl that is still running the WACZ is named that it will have, without hash and size.
+    For a crawl that is still running, this is its future WACZ, without hash and size.
     """
     found: dict[tuple[str, str], Requirement] = {}
     crawls = {info.id: info for info in index.crawls()}
@@ -148,7 +148,9 @@ def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
             requirement = Requirement(Path(need.file).name, need.crawl)
         else:
             logger.warning(
-                "The crawl %s refers to records of %s, of which the index knows no file.", crawl, need.crawl
+                "The crawl %s refers to records of %s, but the index has no file of that crawl.",
+                crawl,
+                need.crawl,
             )
             continue
         found[need.crawl, requirement.filename] = requirement
@@ -156,16 +158,16 @@ def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
 
 
 def drop_warc_files(index: CrawlIndex, done: PackedCrawl) -> None:
-    """Delete the WARC files of a crawl that is packed and committed; the index names those in the WACZ instead.
+    """Delete the WARC files of a packed and committed crawl; the index then names those in the WACZ instead.
 
-    Before that each is compared with what the WACZ has of it. Raises :class:`~scrapy_dedupe.errors.ArchiveError` or
+    Each file is compared with its copy in the WACZ first. Raises :class:`~scrapy_dedupe.errors.ArchiveError` or
     :class:`~scrapy_dedupe.errors.StoreError`; the files are kept then.
     """
     members = {member.name: member for member in files_in(done.wacz.path)}
     for path in done.files:
         if path.name not in members or _sum(members[path.name]) != _sum(path):
             raise ArchiveError(
-                f"{done.wacz.path} does not hold {path} as it is on disk, so no WARC file was deleted. See to the disk."
+                f"{done.wacz.path} does not hold {path} as it is on disk, so no WARC file was deleted. Check the disk."
             )
     for path in done.files:
         index.rename_file(done.crawl, str(path), member_name(done.wacz.path, path.name))
@@ -176,7 +178,7 @@ def drop_warc_files(index: CrawlIndex, done: PackedCrawl) -> None:
             sync_folder(parent)
     except OSError as error:
         raise ArchiveError(
-            f"{error.filename} is in {done.wacz.path} and could not be deleted: {error.strerror}. Delete it by hand."
+            f"{error.filename} is in {done.wacz.path} and could not be deleted: {error.strerror}. Delete it manually."
         ) from error
 
 
@@ -186,7 +188,7 @@ def _sum(file: ReadableFile) -> str:
 
 
 def _remove_earlier(target: Path, crawl: str, files: Sequence[Path]) -> None:
-    """Delete the WACZ of an attempt after which the crawl was not committed, if nothing is lost with it."""
+    """Delete the WACZ of an earlier attempt without a commit, if the new one will contain the same files."""
     sizes = {f"archive/{path.name}": path.stat().st_size for path in files}
     try:
         with zipfile.ZipFile(target) as container:
@@ -199,7 +201,7 @@ def _remove_earlier(target: Path, crawl: str, files: Sequence[Path]) -> None:
         is_ours = False
     if not is_ours:
         raise ArchiveError(
-            f"{target} is there already and holds something else than the WARC files of the crawl {crawl}. Move it away,"
+            f"{target} already exists and holds something other than the WARC files of the crawl {crawl}. Move it away,"
             f" then pack the crawl with `scrapy dedupe warc pack {crawl}`."
         )
     target.unlink()

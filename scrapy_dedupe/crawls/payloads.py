@@ -1,4 +1,4 @@
-"""How the files of a crawl say what their digests are of: the bodies as they came, or decoded.
+"""Determines from the files of a crawl what its digests are computed from: stored or decoded bodies.
 
 The first record of a file has the field ``dedupe-payload`` with ``stored`` or ``decoded``; without it, ``stored``.
 """
@@ -19,9 +19,9 @@ FIELD = "dedupe-payload"
 
 
 def payload_of_files(crawl: str, folder: Path) -> str | None:
-    """The mode of the files in *folder*, finished or not, that say they are part of *crawl*; None if there are none.
+    """The mode of the files in *folder*, finished or not, whose warcinfo names *crawl*; None if there are none.
 
-    Raises :class:`~scrapy_dedupe.errors.CrawlStateError` if they differ.
+    Raises :class:`~scrapy_dedupe.errors.CrawlStateError` if the files have different modes.
     """
     found: dict[str, Path] = {}
     for path in warc_files(folder, unfinished=True):
@@ -31,7 +31,7 @@ def payload_of_files(crawl: str, folder: Path) -> str | None:
     if len(found) > 1:
         raise CrawlStateError(
             f"The crawl {crawl} has files with stored payloads ({found[STORED]}) and with decoded ones"
-            f" ({found[DECODED]}), and an index takes one kind. Move those of one kind to another folder."
+            f" ({found[DECODED]}), but an index holds only one kind. Move those of one kind to another folder."
         )
     return next(iter(found), None)
 

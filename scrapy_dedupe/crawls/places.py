@@ -1,7 +1,7 @@
-"""Where a WARC file that the index names is now.
+"""Current locations of the WARC files that the index names.
 
-A file is named by its path, or by its URL if it lies elsewhere. While it is written it has the suffix ``.open``
-besides. If it is in a WACZ alone, it is named ``PLACE.wacz/archive/NAME``, with the path or URL of the WACZ.
+A file is named by its path, or by its URL if it is remote. During writing it also has the suffix ``.open``. A file that
+exists only in a WACZ is named ``PLACE.wacz/archive/NAME``, with the path or URL of the WACZ.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _FOLDER = "/archive/"
 
 
 def present_path(file: str) -> Path | None:
-    """The file under its final name, or under the one that it has while it is written; None if there is neither."""
+    """The file under its final name, or under its name during writing; None if neither exists."""
     return next((path for path in (Path(file), Path(f"{file}{OPEN_SUFFIX}")) if path.is_file()), None)
 
 
 def is_present(file: str) -> bool:
-    """Whether a file is where the index says; of one at a URL, that it was moved there is taken as proof."""
+    """Whether a file is where the index says; remote files are assumed to exist."""
     return is_remote(file) or present_path(file) is not None or _container(file) is not None
 
 
 def is_remote(file: str) -> bool:
-    """Whether a name is a URL."""
+    """Whether the name of a file is a URL."""
     return is_url(file)
 
 
 def readable(file: str) -> ReadableFile | None:
-    """What the records of a file can be read from; None if it is not there. Whether a URL is, opening it shows."""
+    """A readable file object; None if the file does not exist. Remote files are checked only when they are opened."""
     if is_remote(file):
         url = _remote_container(file)
         return RemoteFile(file) if url is None else RemoteMember(url, file[len(url) + 1 :])
@@ -66,7 +66,7 @@ def size_of(file: ReadableFile) -> int:
 
 
 def sizes_of(files: Iterable[ReadableFile]) -> int:
-    """The size of files in bytes, for whoever looks on while they are read; 0 if some are not on this machine."""
+    """The total size of files in bytes, for progress reports; 0 if some of them are remote."""
     total = 0
     for file in files:
         if isinstance(file, RemoteFile | RemoteMember):
@@ -77,12 +77,12 @@ def sizes_of(files: Iterable[ReadableFile]) -> int:
 
 
 def member_name(container: Path, name: str) -> str:
-    """How a WARC file is named that is in a WACZ alone."""
+    """The name of a WARC file that exists only in a WACZ."""
     return f"{container.absolute()}{_FOLDER}{name}"
 
 
 class RemoteMember:
-    """A WARC file in a WACZ at a URL. Opening raises ArchiveError if it is not there, DamagedInput for a broken WACZ."""
+    """A WARC file in a remote WACZ. Opening raises ArchiveError if it is missing, DamagedInput for a broken WACZ."""
 
     def __init__(self, url: str, member: str) -> None:
         self._url = url
@@ -96,11 +96,11 @@ class RemoteMember:
 
     @property
     def suffixes(self) -> list[str]:
-        """As of a path."""
+        """Like ``Path.suffixes``."""
         return PurePosixPath(self._member).suffixes
 
     def open(self, mode: Literal["rb"], /) -> BufferedReader:
-        """Return a seekable reader. The directory of the WACZ is read when this is called first."""
+        """Return a seekable reader. The directory of the WACZ is read at the first call."""
         if self._found is None:
             members = files_in(RemoteFile(self._url))
             self._found = next((member for member in members if str(member) == str(self)), None)
@@ -113,7 +113,7 @@ class RemoteMember:
 
 
 def _container(file: str) -> Path | None:
-    # Only a WACZ can be both a file and the folder of one.
+    # Only a WACZ can be a file and also a parent of another path.
     return next((parent for parent in Path(file).parents if parent.is_file()), None)
 
 

@@ -1,7 +1,7 @@
-"""Purges crawls: the index forgets them, their files stay.
+"""Purges crawls: removes them from the index; their files stay.
 
-A crawl that others need is not purged, nor is any while it is not known what a kept crawl needs, unless it is forced:
-revisits without originals would be left behind. Crawls that need only each other go together.
+Without *force*, a crawl that others need is not purged, nor is any crawl while the needs of a remaining crawl are not
+fully known: revisits without originals would remain. Crawls that need only each other can be purged together.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _MAX_LINES = 20
 def purge_crawls(
     index: CrawlIndex, crawls: Sequence[str], *, force: bool = False, on_done: OnDone | None = None
 ) -> list[str]:
-    """Let the index forget committed or canceled crawls; their ids, each once.
+    """Remove committed or canceled crawls from the index; return their ids without duplicates.
 
-    A purge that was cut off is ended first. Raises :class:`~scrapy_dedupe.errors.CrawlStateError`, having forgotten
-    none of *crawls*, for an id that is unknown or uncommitted, and, without *force*, when a kept crawl needs one of
-    them or may need one; the message lists which.
+    An interrupted purge is completed first. Raises :class:`~scrapy_dedupe.errors.CrawlStateError`, without removing any
+    of *crawls*, for an id that is unknown or uncommitted, and, without *force*, if a remaining crawl needs one of them
+    or may need one; the message lists these crawls.
     """
     ended = end_unfinished(index, on_done)
     wanted = list(dict.fromkeys(crawls))
@@ -46,7 +46,7 @@ def purge_crawls(
 
 
 def end_unfinished(index: CrawlIndex, on_done: OnDone | None = None) -> list[str]:
-    """End a purge that was cut off, if there is one; the crawls that it was about."""
+    """Complete an interrupted purge, if there is one; return its crawls."""
     unfinished = index.unfinished_purge()
     if unfinished:
         index.purge(unfinished, on_done)
@@ -60,7 +60,7 @@ def check_purge(dependencies: Dependencies, crawls: Sequence[str], *, force: boo
     for crawl in crawls:
         if crawl not in known:
             raise CrawlStateError(
-                f"The index knows no crawl {crawl}, so nothing was purged. The verb crawls lists those that it knows."
+                f"The index knows no crawl {crawl}, so nothing was purged. The verb crawls lists the crawls in the index."
                 + did_you_mean(crawl, known)
             )
         if known[crawl].state == "uncommitted":
@@ -70,19 +70,19 @@ def check_purge(dependencies: Dependencies, crawls: Sequence[str], *, force: boo
     if force:
         return
     lines = [f"{other} needs {needed}" for other, needed in dependencies.dependants(crawls)]
-    # Of canceled crawls there is nothing left that another one could need without saying so.
+    # A canceled crawl has no records, so other crawls cannot depend on it unknowingly.
     if any(known[crawl].state == "committed" for crawl in crawls):
         lines += [f"{other} {why}, and may need one" for other, why in dependencies.undecided(crawls)]
     if lines:
         raise CrawlStateError(
-            "Nothing was purged, since crawls that are kept need what would be forgotten, or may need it:\n"
+            "Nothing was purged, because remaining crawls need, or may need, what would be removed:\n"
             f"{listed_lines(lines)}\n"
-            "Wait for those that run, purge the others too, or let it be done with --force."
+            "Wait for the running crawls, purge the others too, or use --force."
         )
 
 
 def listed_lines(lines: Sequence[str]) -> str:
-    """Lines of a list, indented; of a long one the first, and how many more there are."""
+    """Indented lines of a list; of a long list, the first lines and the number of the others."""
     shown = [f"  {line}" for line in lines[:_MAX_LINES]]
     if len(lines) > _MAX_LINES:
         shown.append(f"  and {len(lines) - _MAX_LINES:,} more")
@@ -92,10 +92,9 @@ def listed_lines(lines: Sequence[str]) -> str:
 def missing_crawls(index: CrawlIndex, listed: Iterable[ListedFile]) -> list[str]:
     """The committed crawls that a manifest does not name, in the order of their start.
 
-    An entry names the crawl of its crawl id, and every crawl that has the container: by hash where both have one, else
-    by file name. An id that no crawl can have says as little as none. Raises
-    :class:`~scrapy_dedupe.errors.CrawlStateError` when an entry names no crawl of either kind, since then nobody can
-    say that a crawl is missing, and when no crawl of the index is named.
+    An entry names the crawl with its crawl id, and every crawl that has the container: by hash if both have one, else
+    by file name. An invalid crawl id is ignored. Raises :class:`~scrapy_dedupe.errors.CrawlStateError` if an entry names
+    no crawl in either way, since then the missing crawls cannot be determined, and if no crawl of the index is named.
     """
     committed = [info.id for info in index.crawls() if info.state == "committed"]
     holders: dict[str, list[tuple[str, str | None]]] = {}
@@ -118,7 +117,7 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[ListedFile]) -> list[str]
         has_id = entry.crawl is not None and (entry.crawl in committed or _is_allowed(entry.crawl))
         if not has_id and not found:
             raise CrawlStateError(
-                f"The manifest names {entry.name} without a crawl id, and no crawl of the index has it, so nobody can say"
+                f"The manifest names {entry.name} without a crawl id, and no crawl of the index has it, so it is unknown"
                 ' which crawls are missing. Give it a "crawlId", or import it.'
             )
         named |= found
@@ -128,7 +127,7 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[ListedFile]) -> list[str]
     if committed and len(missing) == len(committed):
         raise CrawlStateError(
             f"The manifest names none of the {len(committed):,} committed crawls of the index; it seems to belong to"
-            " another one. To forget them all, name their ids."
+            " another index. To remove all of these crawls, name their ids."
         )
     return missing
 
@@ -142,7 +141,7 @@ def _is_allowed(crawl: str) -> bool:
 
 
 def _forget_removed(index: CrawlIndex) -> None:
-    """What the last import said of crawls that are missing does not hold any more; the next one counts them anew."""
+    """Reset the numbers of missing crawls from the last import; the next import counts them again."""
     notes = index.import_notes
     if notes.removed_crawls or notes.removed_size:
         index.note_imports(replace(notes, removed_crawls=0, removed_size=0))

@@ -1,8 +1,8 @@
-"""Reads a crawl's entries anew from its own files.
+"""Reads a crawl's entries again from its own files.
 
-After a kill, a lost store or a salvage the files are what is true. The crawl's entries and counts are forgotten
-and made again from the records that are there. What had an entry has one again, and the rules decide about the
-rest; so no entry names a record that is not on disk, and none is missing.
+After a kill, a lost store or a salvage the files are authoritative. The crawl's entries and counts are removed and
+created again from the existing records. Records that had an entry get one again, and the rules decide about the
+others; so no entry names a record that is not on disk, and no entry is missing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONSERVES_NOTHING = 2**40 - 1
-"""The size of a revisit that conserves nothing, whatever the size of its original: one that stands for a 304."""
+"""The size of a revisit that saves nothing, whatever the size of its original: one that records a 304."""
 
 _BATCH = 500
 
@@ -55,9 +55,9 @@ def settle(
     *,
     is_new: bool = False,
 ) -> list[Salvaged]:
-    """Bring a started crawl's files and entries to a sound state; what was salvaged.
+    """Bring a started crawl's files and entries into a consistent state; return the salvaged files.
 
-    For a crawl that is new nothing is read, for one whose last run ended well only the first record of each file. Raises
+    If the crawl is new, no file is read; if its last run ended well, only the first record of each file. Raises
     :class:`~scrapy_dedupe.errors.CrawlStateError` while another process writes a file of the crawl.
     """
     refuse_running(index, crawl, folder)
@@ -73,8 +73,9 @@ def settle(
 
 
 def is_lacking(index: CrawlIndex, crawl: str, folder: Path) -> bool:
-    """Whether records of an uncommitted crawl may be on disk that are not entered: its last run was cut off, or the
-    index did not answer when a file was begun.
+    """Whether an uncommitted crawl may have records on disk that are not in the index.
+
+    That is so if its last run was killed, or if the index did not answer when a file was started.
     """
     info = next((info for info in index.crawls() if info.id == crawl), None)
     if info is None or info.incomplete:
@@ -93,15 +94,15 @@ def salvage_watched(
     skip_damaged: bool = False,
     info: Mapping[str, str] | None = None,
 ) -> Salvaged | None:
-    """Mend a file as :func:`~scrapy_dedupe.warc.salvage.salvage` does, with its progress reported to *watch*."""
+    """Salvage a file with :func:`~scrapy_dedupe.warc.salvage.salvage` and report progress."""
     with part(watch, path.name, sizes_of([path])):
         return salvage(path, dry_run=dry_run, skip_damaged=skip_damaged, info=info, on_offset=Reached(watch))
 
 
 def mend_others(index: CrawlIndex, folder: Path) -> list[tuple[str, Salvaged]]:
-    """Mend the files in *folder* that dead crawls have left, and say whose they were.
+    """Salvage the files in *folder* that dead crawls have left; return the crawl and result of each.
 
-    Their entries are read anew when somebody commits them. What cannot be mended is told of in the log.
+    Their entries are read again when the crawl is committed. Files that cannot be salvaged are logged.
     """
     if not folder.is_dir():
         return []
@@ -138,20 +139,19 @@ def refuse_running(index: CrawlIndex, crawl: str, folder: Path) -> None:
 def rebuild(
     index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules, watch: Progress = NO_PROGRESS
 ) -> Counts:
-    """Enter the records of all finished files of an uncommitted crawl again; its new counts.
+    """Add the records of all finished files of an uncommitted crawl again; return its new counts.
 
-    The files are those that the index names and those in *folder* whose warcinfo names the crawl; if one of them is not
-    there, what the crawl needs stays noted. The crawl is marked as incomplete until all are entered, and stays so while
-    one of its files has no final name. Raises
-    :class:`~scrapy_dedupe.errors.StoreError`, and :class:`~scrapy_dedupe.errors.ArchiveError` if one that was moved to
-    a storage elsewhere cannot be read.
+    The files are those that the index names and those in *folder* whose warcinfo names the crawl. If one of them is
+    missing, the needs of the crawl are kept. The crawl is marked as incomplete until all records are entered, and stays
+    so while one of its files has no final name. Raises :class:`~scrapy_dedupe.errors.StoreError`, and
+    :class:`~scrapy_dedupe.errors.ArchiveError` if a file in a remote storage cannot be read.
     """
     index.mark_incomplete(crawl, True)
     files = {str(file): file for file in files_of(index, crawl, folder)}
-    # What is not there now may come back, and then still needs what its revisits refer to.
+    # A missing file may come back and then still needs the originals of its revisits.
     needs = index.needs(crawl) if missing_files(index, crawl, files.values()) else []
     with closing(SortedEntries()) as ledger:
-        # The spider may have had settings of its own, so what the index has counts, as far as it has it.
+        # The spider may have had other settings, so existing entries take precedence over the rules.
         ledger.take(index.records(crawl))
         index.reset(crawl)
         if needs:
@@ -171,13 +171,13 @@ def enter_files(
     is_known: Callable[[str, int, str], bool] = lambda file, offset, digest: False,
     watch: Progress = NO_PROGRESS,
 ) -> Counts:
-    """Enter the records of *files*, each under its name, in an uncommitted crawl; what they add to its counts.
+    """Add the records of *files*, each under its name, to an uncommitted crawl; return their counts.
 
-    Entries say in which of the crawl's containers their file is. With ``in_place_of`` the crawl is to replace that one:
-    the containers are those of that one, and who else has the original of a revisit is found out afterwards, since the
-    old entries are in the way (see :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`). Responses for which
-    ``is_known`` says True, given their file, offset and digest, are entered whatever the rules, which may have been
-    others when the crawl was made. Raises as :func:`rebuild`.
+    Entries name the crawl's container that holds their file. With ``in_place_of`` the crawl will replace that crawl:
+    the containers are those of that crawl, and originals of revisits in other crawls are looked up later, since the old
+    entries would be found first (see :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`). Responses for which
+    ``is_known`` returns True, given their file, offset and digest, are added regardless of the rules, which may have
+    been different when the crawl was made. Raises as :func:`rebuild`.
     """
     containers = [str(container.get("filename", "")) for container in index.containers(in_place_of or crawl)]
     total = Counts()
@@ -200,7 +200,7 @@ def enter_files(
 
 
 def container_number(file: str, containers: Sequence[str]) -> int:
-    """The place of the WACZ that a file lies in among the crawl's; 0 if it lies in none of them.
+    """The position of the WACZ that holds a file among the crawl's; 0 if none of them does.
 
     >>> container_number("/archive/b.wacz/archive/one.warc.gz", ["a.wacz", "b.wacz"])
     1
@@ -212,9 +212,9 @@ def container_number(file: str, containers: Sequence[str]) -> int:
 def principals(
     path: ReadableFile, *, on_damage: Callable[[Damage], None] | None = None
 ) -> Iterator[tuple[StoredRecord, str]]:
-    """Each record that is not a request, with the method of the request that belongs to it, or "".
+    """Each record that is not a request, with the method of its request, or "".
 
-    The request stands behind it, or before it as some writers have it. Damage is treated as by
+    The request follows the record; some writers put it before. Damage is treated as by
     :func:`~scrapy_dedupe.warc.reading.read_records`.
     """
     waiting: StoredRecord | None = None
@@ -231,7 +231,7 @@ def principals(
                     request = record
                 continue
             if waiting is not None:
-                # Its request was cut off; only GET exchanges make originals, and nobody knows of this one.
+                # Its request was cut off, so the method is unknown; only GET exchanges can be originals.
                 yield waiting, ""
                 waiting = None
             if request is not None and _belong_together(request, record):
@@ -248,7 +248,7 @@ def principals(
 
 
 class _Entries:
-    """What the records of a file add to the index, a batch at a time."""
+    """The index entries for the records of a file, added in batches."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class _Entries:
         return len(self._urls) + len(self._revisits)
 
     def enter(self) -> None:
-        """Enter the batch; a kill leaves the crawl incomplete, so that it is read anew."""
+        """Add the batch; after a kill the crawl is still incomplete, so it is read again."""
         needs, waiting = self._referred_to()
         originals = list(self._originals.values())
         self._index.add(self._crawl, originals, self.counts, self._urls, sorted(needs, key=_order), waiting)
@@ -285,12 +285,12 @@ class _Entries:
         self._originals, self._revisits, self._urls = {}, [], []
 
     def take(self, record: StoredRecord, method: str, *, is_kept: bool = False) -> None:
-        """Take one principal record, and the method of its request; what is kept is entered whatever the rules."""
+        """Process a principal record and the method of its request; with *is_kept* it is added regardless of the rules."""
         if record.type not in ("response", "revisit"):
             return
         self.counts += Counts(total_urls=1, dupe_urls=int(record.type == "revisit"))
         digest = known_digest(record)
-        # An empty payload is in no index, so that its revisit would wait for ever.
+        # An empty payload is in no index, so its revisit would wait forever.
         if digest is None or digest in EMPTY_PAYLOADS:
             return
         if record.type == "revisit":
@@ -302,7 +302,7 @@ class _Entries:
             self._take_response(record, digest)
 
     def _referred_to(self) -> tuple[set[Need], list[Waiting]]:
-        """What the revisits of the batch refer to; adds to the counts what they conserve."""
+        """The needs and waiting revisits of the batch; adds the bytes that its revisits save to the counts."""
         needs: set[Need] = set()
         waiting: list[Waiting] = []
         if not self._revisits:
@@ -373,7 +373,7 @@ def _readable_principals(path: ReadableFile) -> Iterator[tuple[StoredRecord, str
     try:
         yield from principals(path)
     except DamagedInput as error:
-        logger.warning("%s Its other records are entered in the index.", error)
+        logger.warning("%s Its other records are added to the index.", error)
 
 
 def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:
@@ -384,7 +384,7 @@ def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:
         file = readable(name)
         if file is not None and not file.name.endswith(OPEN_SUFFIX):
             found[str(file)] = file
-    # A file that is being moved is there twice for a moment.
+    # A file that is being moved exists twice for a moment.
     names = {file.name for file in found.values()}
     for path in warc_files(folder.absolute()):
         if path.name not in names and _is_part_of(path, crawl):
@@ -393,7 +393,7 @@ def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:
 
 
 def missing_files(index: CrawlIndex, crawl: str, found: Iterable[ReadableFile]) -> list[str]:
-    """The files of a crawl, as the index names them, that are not among those *found*."""
+    """The files of a crawl, by their names in the index, that are not among *found*."""
     names = {file.name for file in found}
     named = (name for info in index.crawls() if info.id == crawl for name in info.files)
     return [name for name in named if PurePosixPath(name).name not in names]
@@ -401,7 +401,7 @@ def missing_files(index: CrawlIndex, crawl: str, found: Iterable[ReadableFile]) 
 
 def _unfinished(index: CrawlIndex, crawl: str, folder: Path) -> list[Path]:
     """The files of a crawl that have no final name yet."""
-    # The index names files by their full path, wherever this is called from; the folder may have others.
+    # The index has full paths, independent of the working directory; the folder may have other files.
     named = {
         Path(f"{name}{OPEN_SUFFIX}") for info in index.crawls() if info.id == crawl for name in info.files
     }
@@ -417,7 +417,7 @@ def _is_part_of(path: Path, crawl: str) -> bool:
 
 
 def crawl_of(path: ReadableFile) -> str | None:
-    """The crawl that a file is part of, as its warcinfo says."""
+    """The crawl that the warcinfo of a file names."""
     try:
         first = next(read_records(path, on_damage=lambda damage: None), None)
     except OSError:

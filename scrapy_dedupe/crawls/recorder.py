@@ -1,15 +1,15 @@
 """Writes the exchanges of one crawl: each payload once, then revisit records that refer to it.
 
-For every capture, in this order: look the payload up, write a ``response`` or a ``revisit`` record with its
-``request``, then enter the new payload in the index. A payload is never in the index before its record is in
-the file. While the index is away every payload counts as new, and the crawl is marked as incomplete: what is
-missing from the index is read from the crawl's own files before the commit.
+For every capture, in this order: look up the payload, write a ``response`` or a ``revisit`` record with its
+``request``, then add the new payload to the index. So a payload is never in the index before its record is in the
+file. While the index is unavailable every payload counts as new, and the crawl is marked as incomplete: the missing
+entries are read from the crawl's own files before the commit.
 
-In an archive of decoded payloads each body is decoded first. One that cannot be, and an incomplete one, which nobody
-tries to decode, is written as it came, with its Content-Encoding and without a payload digest: it is no payload that
-others could have too.
+In an archive of decoded payloads each body is decoded first. A body that cannot be decoded, and an incomplete body,
+which is not decoded, is written as received, with its Content-Encoding and without a payload digest, so that it is
+never matched with another payload.
 
-A body that no server sent in this form becomes a ``resource`` record, and nothing of it enters the index.
+A body that no server sent in this form becomes a ``resource`` record, and the index is not changed.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What became of a capture. ``kind`` is ``response``, ``revisit``, ``resource`` or ``skipped``; sizes in bytes.
+    """The result for a capture. ``kind`` is ``response``, ``revisit``, ``resource`` or ``skipped``; sizes in bytes.
 
-    What was skipped was recorded a moment ago with the same payload; it has no record of its own. ``date`` is the text
-    of WARC-Date, ``digest`` the payload digest with its label, empty where there is no payload. ``conserved_size`` is
-    what the revisit takes less than its original on disk; never negative. ``undecodable`` is the reason for which a
-    body was written as it came in an archive of decoded payloads.
+    A skipped capture has no record, since its URL was recorded recently with the same payload. ``date`` is the text of
+    WARC-Date, ``digest`` the payload digest with its label, empty if there is no payload. ``conserved_size`` is the
+    size of the original minus that of the revisit on disk; never negative. ``undecodable`` is the reason why a body was
+    written as received in an archive of decoded payloads.
     """
 
     kind: str
@@ -67,10 +67,11 @@ class Recorded:
 class Recorder:
     """The archive of one crawl. Used on one thread, in the order of the exchanges.
 
-    :meth:`record` raises :class:`~scrapy_dedupe.errors.ArchiveError` when the file cannot be written; errors
-    of the index go to *guard*. With *containers_only* records of other crawls are referred to if they are in a WACZ.
-    Within *blackout_s* seconds a payload that its URL had before is not recorded again. *payload* is what the digests
-    are of, ``stored`` or ``decoded``; it and *concurrent* are as the crawl was started in the index.
+    :meth:`record` raises :class:`~scrapy_dedupe.errors.ArchiveError` when the file cannot be written; errors of the
+    index go to *guard*. With *containers_only* only records of other crawls that are in a WACZ are referred to.
+    Within *blackout_s* seconds an unchanged payload of a URL is not recorded again. *payload* is ``stored`` or
+    ``decoded``, the body that digests are computed from; *payload* and *concurrent* are those of
+    :meth:`.CrawlIndex.start`.
     """
 
     def __init__(
@@ -101,24 +102,24 @@ class Recorder:
             containers_only=containers_only,
         )
         self._digest = digest
-        # With the captures themselves, so that no other one gets the number of one of them.
+        # Keep the captures too, so that their ids cannot be reused.
         self._digests: dict[int, tuple[Capture, str]] = {}
         self._blackout_s = blackout_s
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the index lacks something that is in the files."""
+        """Whether the index lacks records that are in the files."""
         return self._index.is_incomplete
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether a file of this run keeps the name of an open one, since it could not get its own."""
+        """Whether a file of this run could not get its final name."""
         return self._writer.has_unfinished
 
     def look_up(self, captures: Sequence[Capture]) -> None:
-        """Ask the index in one round trip for the payloads of captures that are recorded next, in this order.
+        """Look up, in one round trip, the payloads of captures that are recorded next, in this order.
 
-        Those apart that have to be decoded first, since their bodies would all be held at once.
+        Captures that must be decoded first are left out, since all their decoded bodies would be held at once.
         """
         self._digests = {
             id(capture): (capture, capture.payload_digest(self._digest))
@@ -131,7 +132,7 @@ class Recorder:
         self._index.look_up([digest for _, digest in self._digests.values()])
 
     def record(self, capture: Capture, max_bytes: int = 0) -> Recorded:
-        """Write one exchange. A body that has more than *max_bytes* when it is decoded is not decoded; 0: no limit."""
+        """Write one exchange. A body with more than *max_bytes* when decoded is not decoded; 0: no limit."""
         if capture.rendering is not None:
             return self._record_rendered(capture)
         if capture.status == 304:
@@ -192,7 +193,7 @@ class Recorder:
         is_conditional = capture.method == "GET" and self._rules.enabled
         original = self._originals.of_unmodified(capture) if is_conditional else None
         if original is None:
-            # An empty digest: what has no payload gets none.
+            # An empty digest, since there is no payload.
             principal = records.response(
                 capture,
                 digest=capture.payload_digest(self._digest),
@@ -220,22 +221,22 @@ class Recorder:
         original: Original | None,
         admitted: str | None,
     ) -> Recorded:
-        """Write the exchange, then enter it; ``admitted`` is the digest of a payload that others may refer to."""
+        """Write the exchange, then add it to the index; ``admitted`` is the digest of a possible original's payload."""
         request = records.request(
             capture,
             concurrent_to=principal.id,
             warcinfo_id=self._writer.warcinfo_id,
             algorithm=self._digest,
         )
-        place, beside = self._writer.write([principal, request])
-        # A 304 has saved the transfer, which is not ours to count.
+        place, request_place = self._writer.write([principal, request])
+        # A 304 saves a transfer, but no disk space.
         is_copy = original is not None and admitted is not None
         conserved = max(0, original.size - place.length) if original is not None and is_copy else 0
         date = date_digits(principal.date)
         entries, urls, needs = [], [], []
         if admitted is not None:
             validators = validators_of(capture.response_headers)
-            # Without a validator no 304 can confirm it.
+            # Without a validator no 304 can confirm the page.
             if validators or self._blackout_s is not None:
                 urls.append(UrlCapture(capture.target_uri, admitted, date, validators))
             if original is None:
@@ -260,7 +261,7 @@ class Recorder:
             record_id=principal.id,
             file=place.file,
             offset=place.offset,
-            written=place.length + beside.length,
+            written=place.length + request_place.length,
             date=principal.date,
             digest=labelled,
             conserved_size=conserved,
@@ -268,19 +269,19 @@ class Recorder:
         )
 
     def add_file(self, name: str) -> None:
-        """A new file was begun; note it in the index."""
+        """Register a new file in the index."""
         self._index.add_file(str(self._writer.folder / name))
 
     def flush(self) -> None:
-        """Enter in the index what waits to be entered."""
+        """Add the waiting records to the index."""
         self._index.flush()
 
     def finish(self) -> list[Path]:
-        """Close the files and bring the index up to date; the paths of this run's files.
+        """Close the files and update the index; return the paths of this run's files.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreError` when the index is away, and
-        :class:`~scrapy_dedupe.errors.CrawlStateError` when somebody else has committed the crawl meanwhile: the
-        files are closed then, and the crawl stays incomplete.
+        Raises :class:`~scrapy_dedupe.errors.StoreError` when the index is unavailable, and
+        :class:`~scrapy_dedupe.errors.CrawlStateError` when the crawl was committed in the meantime: the files are
+        closed then, and the crawl stays incomplete.
         """
         try:
             return self._finish()
@@ -297,7 +298,7 @@ class Recorder:
             if state == "canceled":
                 raise CrawlStateError(f"The crawl {crawl} was canceled while it ran. Its files stay.")
             if state != "uncommitted":
-                # An index that was emptied meanwhile does not know the crawl any more.
+                # The index was emptied in the meantime and no longer has the crawl.
                 index.start(crawl, self._payload, concurrent=self._concurrent)
                 index.mark_incomplete(crawl, True)
             rebuild(index, crawl, self._writer.folder, self._rules)
@@ -306,11 +307,11 @@ class Recorder:
             index.add(crawl, [], Counts(total_crawl_size=size))
             index.mark_incomplete(crawl, False)
         if self._writer.has_unfinished:
-            # What is in that file has to be salvaged, and entered, before anybody commits the crawl.
+            # That file must be salvaged, and its records added, before the crawl is committed.
             index.mark_incomplete(crawl, True)
         return [self._writer.folder / file.file for file in files]
 
 
 def _text_of_digest(original: Original) -> str | None:
-    """The digest as the original writes it, where that is not the usual form."""
+    """The digest as the original writes it, if that is not the usual form."""
     return formed_digest(original.digest, original.form) if original.form else None

@@ -1,9 +1,10 @@
-"""Counts the records of a crawl once more, and looks for what the index should know of them.
+"""Recounts the records of a crawl, and finds records and revisits that the index lacks.
 
-Each record counts as it did when it was recorded or imported: every ``response`` and ``revisit``, of an imported crawl
-those over HTTP. A revisit has an original if the crawl itself has its payload in the index, or a committed crawl, or at
-least if the record that it refers to was read (see :mod:`scrapy_dedupe.warc.references`). What revisits conserve can be told only if the index has the very
-originals that they refer to; after a removal it may have others of another size.
+Each record counts as it did when it was recorded or imported: every ``response`` and ``revisit``; in an imported crawl
+only those over HTTP. A revisit has an original if the payload is in the index of the crawl itself or of a committed
+crawl, or at least if the record that it refers to was read (see :mod:`scrapy_dedupe.warc.references`). The bytes that
+revisits save can be computed only if the index has exactly the originals that they refer to; after a removal the index
+may have other originals, of another size.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _BATCH = 500
 
 
 class CountedRevisit(NamedTuple):
-    """A revisit: where it is, and what it refers to. ``original_uri`` and ``date``, in digits, are as the index has them."""
+    """A revisit: where it is, and its reference. ``original_uri`` and ``date``, in digits, have the form of the index."""
 
     file: str
     offset: int
@@ -49,8 +50,8 @@ class CountedRevisit(NamedTuple):
 class Recount:
     """The counts of one crawl, from its records. ``rules`` is None for an imported crawl.
 
-    ``counts`` are complete after :meth:`finish`, but for the size of the crawl; ``is_exact`` says whether what they
-    conserve can be compared. ``needed`` are the other crawls whose records are referred to, ``unmet`` the revisits
+    After :meth:`finish`, ``counts`` are complete except for the size of the crawl; ``is_exact`` is True if the saved
+    bytes can be compared. ``needed`` are the other crawls whose records are referred to, ``unmet`` the revisits
     whose original is not in the index, ``lacking`` the records that should be in it.
     """
 
@@ -91,7 +92,7 @@ class Recount:
             self._take_revisit(name, record)
 
     def finish(self) -> None:
-        """Look up what still waits to be."""
+        """Look up the remaining revisits and records."""
         self._look_up_revisits()
         self._look_up_candidates()
 
@@ -100,8 +101,8 @@ class Recount:
         if digest is None or digest in self._candidates or not is_original:
             return
         text = (
-            f"{name}, offset {record.offset}: the index lacks this record of {record.target_uri}, which has a payload that"
-            " no entry of the crawl has."
+            f"{name}, offset {record.offset}: the index lacks this record of {record.target_uri}, whose payload is in no"
+            " entry of the crawl."
         )
         self._candidates[digest] = IndexFinding("record", self._crawl, text, name, record.offset)
         if len(self._candidates) >= _BATCH:
@@ -118,7 +119,7 @@ class Recount:
             return
         reference = reference_of(record)
         if reference.is_unmodified and digest is None and reference.uri is None and reference.id is None:
-            # It says that the page is the one that a client had, and no more.
+            # The revisit only states that the page is the one that a client had.
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
         revisit = CountedRevisit(
@@ -163,7 +164,7 @@ class Recount:
 
 
 def plain_or_same(url: str) -> str:
-    """A URL in the form of the index; one that has no such form as it is."""
+    """A URL in the form of the index; unchanged if it has no such form."""
     try:
         return plain_url(url)
     except SettingError:

@@ -1,11 +1,10 @@
-"""Makes the entries of crawls anew from their files, where a check found them wrong.
+"""Repairs the entries of crawls by reading their files again.
 
-A crawl that is not committed is read anew in place. One that is committed is built beside itself, under its id with
-``~repair`` behind it, and takes the place of the old entries in one step; so others find all of it at every moment.
-Built are only entries of files that are there: of a file that is gone nothing may be referred to any more. What its
-revisits need stays noted, since it may come back, unless it is to be forgotten. A crawl none
-of whose files is there, one of whose files does not answer, or some of whose records nobody knows the place of, is left
-as it is unless that is asked for.
+An uncommitted crawl is read again in place. For a committed crawl a replacement is built under its id with the suffix
+``~repair``, which then replaces the old entries in one step, so that other crawls find complete entries at any time.
+Only entries of existing files are created: records of a missing file must not be referred to. The needs of its revisits
+are kept, since the file may come back, unless *forget_missing* is set. A crawl is not repaired without *forget_missing*
+if none of its files exists, if one of its files does not answer, or if the location of some of its records is unknown.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was done about a crawl, or about the index as a whole, or why nothing was (``is_done`` False)."""
+    """A repair of a crawl, or of the index as a whole, or why it was not repaired (``is_done`` False)."""
 
     crawl: str | None
     sentence: str
@@ -48,13 +47,13 @@ class Repair:
 
 
 def repair(checker: Checker, check: Check, *, forget_missing: bool = False) -> list[Repair]:
-    """Mend what *check* found, as far as reading files anew mends it.
+    """Repair the findings of *check* that reading files again can repair.
 
-    With *forget_missing* entries go whose records cannot be read, even all of a crawl. What is the matter with one
-    crawl does not keep the others from it. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`.
+    With *forget_missing* entries whose records cannot be read are removed, even all entries of a crawl. A failure with
+    one crawl does not stop the others. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`.
     """
     index = checker.index
-    repairs = [Repair(crawl, f"The removal of {crawl} was ended.") for crawl in end_unfinished(index)]
+    repairs = [Repair(crawl, f"The removal of {crawl} was completed.") for crawl in end_unfinished(index)]
     repairs += _end_replacements(index)
     wrong: dict[str | None, set[str]] = {}
     for finding in check.findings:
@@ -70,13 +69,11 @@ def repair(checker: Checker, check: Check, *, forget_missing: bool = False) -> l
             except StoreUnavailable:
                 raise
             except (DedupeError, OSError) as error:
-                repairs.append(
-                    Repair(checked.id, f"The crawl {checked.id} was left as it is: {error}", False)
-                )
+                repairs.append(Repair(checked.id, f"The crawl {checked.id} was not changed: {error}", False))
     with part(checker.watch, "merged index", 0):
         if index.merged_faults():
             index.rebuild_merged()
-            repairs.append(Repair(None, "The merged index was made anew."))
+            repairs.append(Repair(None, "The merged index was rebuilt."))
         found = index.resolve()
     if found:
         text = "The original of 1 revisit was" if found == 1 else f"The originals of {found} revisits were"
@@ -85,7 +82,7 @@ def repair(checker: Checker, check: Check, *, forget_missing: bool = False) -> l
 
 
 def _end_replacements(index: CrawlIndex) -> list[Repair]:
-    """End or undo what an earlier repair began: one that was built whole takes its place, others are built anew."""
+    """Complete an interrupted repair whose replacement is complete; undo any other, so that it is started again."""
     states = {info.id: info for info in index.crawls()}
     repairs = []
     for info in states.values():
@@ -96,12 +93,12 @@ def _end_replacements(index: CrawlIndex) -> list[Repair]:
             try:
                 _put_in_place(index, crawl, info.id)
             except CrawlStateError as error:
-                repairs.append(Repair(crawl, f"The crawl {crawl} was left as it is: {error}", False))
+                repairs.append(Repair(crawl, f"The crawl {crawl} was not changed: {error}", False))
             else:
-                repairs.append(Repair(crawl, f"The repair of the crawl {crawl} that was cut off was ended."))
+                repairs.append(Repair(crawl, f"The interrupted repair of the crawl {crawl} was completed."))
         else:
             _undo(index, info.id)
-            repairs.append(Repair(crawl, f"The repair of the crawl {crawl} that was cut off was undone."))
+            repairs.append(Repair(crawl, f"The interrupted repair of the crawl {crawl} was undone."))
     return repairs
 
 
@@ -114,10 +111,10 @@ def _repair_crawl(
         return _enter_lost(checker, checked)
     if wrong == {"file"} and checked.files.are_only_moved:
         _give_final_names(index, checked)
-        return Repair(crawl, f"The index names the files of the crawl {crawl} where they are now.")
+        return Repair(crawl, f"The index now has the current locations of the files of the crawl {crawl}.")
     obstacle = _obstacle(checked)
     if obstacle is not None and not forget_missing:
-        text = f"The crawl {crawl} was left as it is: {obstacle}. With --forget-missing its entries go all the same."
+        text = f"The crawl {crawl} was not changed: {obstacle}. Use --forget-missing to remove its entries anyway."
         return Repair(crawl, text, False)
     _give_final_names(index, checked)
     if info.state == "uncommitted":
@@ -127,28 +124,29 @@ def _repair_crawl(
         _replace(checker, checked, info, forget_missing=forget_missing)
     gone = sum(checked.entries.get(name, 0) for name in (*checked.files.gone, *checked.files.unreachable))
     gone += checked.unplaced
-    lost = (
-        "" if not gone else f" {gone} {'entry' if gone == 1 else 'entries'} whose records are not there went."
-    )
+    lost = ""
+    if gone:
+        entries = "1 entry without a record was" if gone == 1 else f"{gone} entries without a record were"
+        lost = f" {entries} removed."
     if checked.is_foreign and checked.files.gone:
-        lost += f" When these files are back, purge the crawl {crawl} and import it again."
-    return Repair(crawl, f"The entries of the crawl {crawl} were made anew from its files.{lost}")
+        lost += f" When these files are available again, purge the crawl {crawl} and import it again."
+    return Repair(crawl, f"The entries of the crawl {crawl} were read again from its files.{lost}")
 
 
 def _obstacle(checked: CheckedCrawl) -> str | None:
-    """Why entries of a crawl should not be made anew: what is not seen now would be forgotten."""
+    """Why entries of a crawl should not be read again: entries of records that are missing now would be removed."""
     files = checked.files
     if files.unreachable:
         return f"{next(iter(files.unreachable))} does not answer"
     if checked.unplaced and not checked.has_all_files:
-        return f"it is not known where the records of {checked.unplaced} of its entries are"
+        return f"the location of the records of {checked.unplaced} of its entries is unknown"
     if not files.present:
-        return "none of its files is there" if files.gone else "it is not known which files it has"
+        return "none of its files exists" if files.gone else "its files are unknown"
     return None
 
 
 def _give_final_names(index: CrawlIndex, checked: CheckedCrawl) -> None:
-    """Note where files are that were moved, and mend those of a committed crawl that have no final name."""
+    """Record the new locations of moved files, and salvage the unfinished files of a committed crawl."""
     files = checked.files
     for name, now in files.moved.items():
         index.rename_file(checked.id, name, now)
@@ -162,25 +160,25 @@ def _give_final_names(index: CrawlIndex, checked: CheckedCrawl) -> None:
             continue
         salvaged = salvage(file)
         if salvaged is None:
-            raise ArchiveError(f"another process writes {file}; wait for its end.")
+            raise ArchiveError(f"another process writes {file}; wait until it ends.")
         path = file.with_name(salvaged.file)
         if path.is_file():
             files.present[str(path)] = path
 
 
 def _enter_lost(checker: Checker, checked: CheckedCrawl) -> Repair:
-    """Enter a crawl that the index has lost; whether it was committed, nobody knows."""
+    """Add a crawl that the index has lost; it is unknown whether it was committed."""
     index, crawl = checker.index, checked.id
     folder = next(path.parent for path in checked.files.present.values() if isinstance(path, Path))
     index.start(crawl, payload_of_files(crawl, folder) or "stored")
     index.mark_incomplete(crawl, True)
     settle(index, crawl, folder, checker.rules, checker.watch)
-    text = f"The crawl {crawl} was entered from its files. `commit {crawl}` lets others refer to it, `cancel {crawl}` forgets it."
+    text = f"The crawl {crawl} was added from its files. `commit {crawl}` lets others refer to it, `cancel {crawl}` removes it."
     return Repair(crawl, text)
 
 
 def _replace(checker: Checker, checked: CheckedCrawl, info: CrawlInfo, *, forget_missing: bool) -> None:
-    """Build a committed crawl anew under another id, and put it in the place of the old one."""
+    """Build a replacement of a committed crawl under another id, and replace the crawl with it."""
     index, crawl = checker.index, checked.id
     new = f"{crawl}{REPAIR_SUFFIX}"
     index.start(new, info.payload)
@@ -198,7 +196,7 @@ def _put_in_place(index: CrawlIndex, crawl: str, new: str) -> None:
     try:
         index.replace(crawl, new)
     except CrawlStateError:
-        # What was built lacks what the crawl got meanwhile, so it can never take its place.
+        # The replacement lacks records that the crawl got in the meantime, so it cannot be used.
         _undo(index, new)
         raise
 
@@ -211,10 +209,10 @@ def _undo(index: CrawlIndex, new: str) -> None:
 def _build(
     checker: Checker, checked: CheckedCrawl, info: CrawlInfo, new: str, *, forget_missing: bool
 ) -> None:
-    """Enter in the crawl *new* what the files of the old one hold."""
+    """Add the records of the old crawl's files to the crawl *new*."""
     index, crawl = checker.index, checked.id
     is_whole = not (checked.files.gone or checked.files.unreachable)
-    # Until this is taken back, what was built is known to be a part.
+    # Until this is reset, the replacement is known to be incomplete.
     index.mark_incomplete(new, True)
     with closing(SortedEntries()) as ledger:
         ledger.take(index.records(crawl))
@@ -225,10 +223,10 @@ def _build(
         else:
             needs = index.needs(crawl)
             if is_whole or forget_missing:
-                # Nothing can tell any more what revisits need of a crawl that is not there.
+                # If the needed crawl is not in the index, its needs cannot be derived from revisits.
                 committed = {other.id for other in index.crawls() if other.state == "committed"}
                 needs = [need for need in needs if need.crawl not in committed]
-            # A file that is gone may come back, and its revisits need what they refer to.
+            # A missing file may come back, and its revisits need their originals.
             index.add(new, [], needs=needs)
             counts = enter_files(
                 index,

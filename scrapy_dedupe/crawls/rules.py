@@ -1,9 +1,9 @@
-"""Which payloads may become a revisit record, or serve as the original of one.
+"""Decides which payloads may become a revisit record, or the original of one.
 
-Only complete bodies of GET responses: a replayer answers a POST with nothing (pywb#762), shows some other
-statuses as 200, and half a body must never stand for a whole one.
+Only complete bodies of GET responses: a replay program answers a POST with nothing (pywb#762), shows some other
+statuses as 200, and a partial body must never replace a whole one.
 
-Everything that enters a stored record in the index, or asks whether the record should be there, calls
+All code that adds a stored record to the index, or checks whether the record should be there, calls
 :func:`may_be_original`: import, rebuild, check and repair.
 """
 
@@ -34,7 +34,7 @@ class RevisitRules:
     def admit(
         self, *, method: str, status: int, content_type: str, size_bytes: int, is_complete: bool
     ) -> bool:
-        """True if this payload may be an original or a revisit.
+        """Whether this payload may be an original or a revisit.
 
         >>> RevisitRules().admit(
         ...     method="GET", status=200, content_type="text/html", size_bytes=2_000, is_complete=True
@@ -49,7 +49,7 @@ class RevisitRules:
         return not self.mime_types or mime_type in self.mime_types
 
     def admit_capture(self, capture: Capture) -> bool:
-        """As :meth:`admit`; False for a body that is not as the server sent it."""
+        """As :meth:`admit`; False for a body that differs from what the server sent."""
         return capture.rendering is None and self.admit(
             method=capture.method,
             status=capture.status,
@@ -60,7 +60,7 @@ class RevisitRules:
 
 
 def may_be_original(record: StoredRecord, method: str, rules: RevisitRules | None = None) -> bool:
-    """Whether others may refer to the payload of a stored record, whose request had this method.
+    """Whether other records may refer to the payload of a stored record; *method* is that of its request.
 
     ``rules`` are those of the crawl that wrote the record, None for an imported one. Raises
     :class:`~scrapy_dedupe.errors.DamagedInput` if a long block cannot be read again.
@@ -84,9 +84,9 @@ def may_be_original(record: StoredRecord, method: str, rules: RevisitRules | Non
 
 
 def is_whole_original(record: StoredRecord) -> bool:
-    """As :func:`may_be_original`, of a record whose request is not known.
+    """As :func:`may_be_original`, for a record whose request is unknown.
 
-    An index that was imported without its WARC files may name records of which nobody has looked at the body.
+    An index that was imported without its WARC files may name records whose body was never checked.
     """
     return (
         is_http(record)
@@ -99,12 +99,12 @@ def is_whole_original(record: StoredRecord) -> bool:
 
 
 def is_http(record: StoredRecord) -> bool:
-    """Whether a record is one of an exchange over HTTP; others are DNS answers and the like."""
+    """Whether a record belongs to an HTTP exchange; others are DNS answers, for example."""
     return (record.target_uri or "http:").lower().startswith(("http:", "https:"))
 
 
 def line_may_be_original(digest: str | None, method: str, status: int | None) -> bool:
-    """As :func:`may_be_original`, as far as the line of a CDXJ tells."""
+    """As :func:`may_be_original`, as far as a line of a CDXJ allows to decide."""
     return digest is not None and digest not in EMPTY_PAYLOADS and method == "GET" and has_whole_page(status)
 
 

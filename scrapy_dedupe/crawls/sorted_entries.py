@@ -1,10 +1,10 @@
-"""The entries of a crawl in the order of its files, for as long as a check takes.
+"""The entries of a crawl in the order of its files, for the duration of a check.
 
-An index gives its entries in no order, and a crawl can have more of them than the memory holds. They are put in a
-temporary SQLite file, which is gone when the ledger is closed; from there they come file by file, in order of offset.
+An index returns its entries in no particular order, and a crawl can have more of them than fit in memory. They are
+written to a temporary SQLite file, which is deleted when the ledger is closed, and read file by file, in order of offset.
 
-Beside them the ledger has the captures that were read so far, of all crawls, since a revisit may refer to a record that
-is not in the index.
+The ledger also has the captures that were read so far, of all crawls, since a revisit may refer to a record that is
+not in the index.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ CREATE INDEX unmet_name ON unmet (name);
 
 
 class Entry(NamedTuple):
-    """An entry of the index. ``digest`` is in the usual form, as is the ``date`` in digits; ``size`` in bytes.
+    """An entry of the index. ``digest`` and ``date`` (in digits) have the normalized form; ``size`` in bytes.
 
-    ``form`` is that of the original.
+    ``form`` is the form of the digest in the original.
     """
 
     file: str
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 class SortedEntries:
-    """The entries of one crawl after the other (:meth:`take`), and the ``captures`` read so far. Closed by :meth:`close`."""
+    """The entries of one crawl at a time (:meth:`take`), and the ``captures`` read so far. Closed by :meth:`close`."""
 
     def __init__(self) -> None:
         # The empty name makes a temporary file that SQLite removes itself.
@@ -59,7 +59,7 @@ class SortedEntries:
         self.captures = CaptureTable()
 
     def take(self, originals: Iterable[Original]) -> None:
-        """Hold the entries of a crawl in place of those of the last one."""
+        """Replace the entries with those of another crawl."""
         self._connection.executescript(
             "DROP INDEX IF EXISTS entry_place; DROP INDEX IF EXISTS entry_digest; DELETE FROM entry; DELETE FROM unmet;"
         )
@@ -99,7 +99,7 @@ class SortedEntries:
         )
 
     def without_place(self) -> int:
-        """How many entries do not say where their record is."""
+        """The number of entries without a location."""
         return int(
             self._connection.execute(
                 'SELECT count(*) FROM entry WHERE file IS NULL OR "offset" IS NULL'
@@ -107,7 +107,7 @@ class SortedEntries:
         )
 
     def unmet(self, url: str, date: str) -> list[tuple[int, Entry]]:
-        """The entries without a place for which no record was read, of this URL and date (digits); with their numbers."""
+        """The entries without a location, with this URL and date (digits), whose record was not read; with numbers."""
         rows = self._connection.execute(
             "SELECT entry.rowid, entry.* FROM unmet JOIN entry ON entry.rowid = unmet.entry WHERE name = ?",
             (_name(url, date),),
@@ -115,15 +115,15 @@ class SortedEntries:
         return [(number, Entry(*row)) for number, *row in rows]
 
     def meet(self, number: int) -> None:
-        """Note that the record of an entry without a place was read."""
+        """Mark an entry without a location: its record was read."""
         self._connection.execute("DELETE FROM unmet WHERE entry = ?", (number,))
 
     def count_unmet(self) -> int:
-        """How many entries without a place there are for which no record was read."""
+        """The number of entries without a location whose record was not read."""
         return int(self._connection.execute("SELECT count(*) FROM unmet").fetchone()[0])
 
     def all_unmet(self) -> Iterator[Entry]:
-        """The entries without a place for which no record was read."""
+        """The entries without a location whose record was not read."""
         rows = self._connection.execute(
             "SELECT entry.* FROM unmet JOIN entry ON entry.rowid = unmet.entry ORDER BY unmet.entry"
         )
@@ -137,14 +137,14 @@ class SortedEntries:
         return (Entry(*row) for row in rows)
 
     def sample(self, count: int, seed: int) -> list[Entry]:
-        """So many entries that say where their record is, drawn at random, in order of file and offset."""
+        """At most *count* random entries that have a location, in order of file and offset."""
         rowids = [
             row[0]
             for row in self._connection.execute(
                 'SELECT rowid FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL ORDER BY digest'
             )
         ]
-        # Not for secrets: the seed is there to draw the same entries again.
+        # Not for secrets: a seed makes the sample reproducible.
         drawn = random.Random(seed).sample(rowids, min(count, len(rowids)))  # noqa: S311
         found = [
             Entry(*self._connection.execute("SELECT * FROM entry WHERE rowid = ?", (rowid,)).fetchone())
@@ -153,19 +153,19 @@ class SortedEntries:
         return sorted(found)
 
     def at(self, file: str, offset: int) -> list[Entry]:
-        """The entries that name this place."""
+        """The entries with this location."""
         rows = self._connection.execute('SELECT * FROM entry WHERE file = ? AND "offset" = ?', (file, offset))
         return [Entry(*row) for row in rows]
 
     def has_entry(self, file: str, offset: int, digest: str) -> bool:
-        """Whether an entry names this place for this payload."""
+        """Whether an entry has this location and payload."""
         row = self._connection.execute(
             'SELECT 1 FROM entry WHERE file = ? AND "offset" = ? AND digest = ?', (file, offset, digest)
         ).fetchone()
         return row is not None
 
     def find(self, digests: Sequence[str]) -> dict[str, tuple[str, str, int]]:
-        """URL, date and size of the entries with these payloads, those that are there."""
+        """URL, date and size of the entries with these payloads, if they exist."""
         found = {}
         for digest in digests:
             row = self._connection.execute(
@@ -176,7 +176,7 @@ class SortedEntries:
         return found
 
     def close(self) -> None:
-        """Forget all."""
+        """Delete the temporary files."""
         self._connection.close()
         self.captures.close()
 
@@ -185,7 +185,7 @@ def _usual(digest: str) -> str:
     try:
         return plain_digest(digest)
     except SettingError:
-        # Another program's, of a form that no record has.
+        # A digest of another program in a form that no record has.
         return digest
 
 

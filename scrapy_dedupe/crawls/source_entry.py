@@ -1,8 +1,7 @@
-"""Enters a claimed source, from its first byte to its end: a WACZ, a WARC or ARC file, or a CDXJ.
+"""Adds a claimed source completely: a WACZ, a WARC or ARC file, or a CDXJ.
 
-A source is looked at as a whole first: whether it is what it is said to be, has the size and, if that is wanted, the
-hash that the manifest says, and whether its index unpacks to the end. Only then is anything of it entered. A WACZ
-without an index is entered from its WARC files.
+A source is checked as a whole first: its type, its size and, if requested, its hash in the manifest, and whether its
+index unpacks to the end. Only then are records added. A WACZ without an index is added from its WARC files.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ _QUERY = re.compile(r"[?#]")
 
 
 class Alive(Protocol):
-    """Called often while a source is worked on, at moments when the work may be left; ``share`` of it is done."""
+    """Called often during the work on a source, whenever it may be stopped; ``share`` of it is done."""
 
     def __call__(self, share: float | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class EntryOptions:
-    """How a source is entered.
+    """Options for adding a source.
 
-    ``payload`` is the mode of all sources, None for what each says itself; ``else_payload`` gives that of one which
-    says nothing. ``verify``: the hash of a container is compared, and not only its size. ``is_last``: no other source
-    of its crawl is to come.
+    ``payload`` is the mode of all sources, None to use the source's metadata; ``else_payload`` returns the mode of a
+    source without metadata. ``verify``: the hash of a container is compared, not only its size. ``is_last``: its crawl
+    gets no other source.
     """
 
     payload: str | None
@@ -73,19 +72,17 @@ def enter_source(
     alive: Alive,
     on_fault: Callable[[str], None],
 ) -> EnteredSource | None:
-    """Enter a source that was claimed, from its first byte to its end; None for a container that its crawl has already.
+    """Add a claimed source completely; None for a container that its crawl already has under another name.
 
-    That is the same file under another name.
-
-    ``on_fault`` gets a sentence for each line or record that is passed over. Raises
-    :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a source that is
-    broken, and what the index raises. What was entered of it is hidden then, and is to be dropped.
+    ``on_fault`` is called with a sentence for each skipped line or record. Raises
+    :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a broken source, and
+    what the index raises. Records that were already added are hidden then and must be dropped.
     """
     file = place_file(source.place)
     kind = kind_of(file)
     if source.is_container != (kind == "wacz") or kind == "manifest":
         raise DamagedInput(
-            f"{shown(str(file))} is no {'WACZ' if source.is_container else 'WARC, ARC or CDXJ file'}."
+            f"{shown(str(file))} is not a {'WACZ' if source.is_container else 'WARC, ARC or CDXJ file'}."
         )
     try:
         if kind == "wacz":
@@ -97,7 +94,7 @@ def enter_source(
             return _enter_records(index, source, file, options, alive, on_fault)
         return _enter_lines(index, source, file, options, alive, on_fault)
     except OSError as error:
-        # What the spools cannot hold, and what a file does not give any more.
+        # Temporary files may be full, and the source may become unreadable.
         raise ArchiveError(f"{shown(source.place)} cannot be imported: {error.strerror or error}.") from error
 
 
@@ -178,15 +175,15 @@ def _enter_lines(
         ) as entering:
             size = entering.take_lines(lines.again(lambda: cdxj_lines(file)), files_beside(source.place))
             entered = entering.finish(size)
-            # Nobody asks a server for each.
+            # Remote files are not checked, to avoid a request for each.
             absent = (name for name in entering.files if not is_url(name) and not Path(name).is_file())
             return replace(entered, absent=tuple(absent))
 
 
 class _Lines:
-    """The lines of an index, which are read twice: it has to unpack to its end before anything of it is entered.
+    """The lines of an index, read twice: the index must unpack to its end before any line is added.
 
-    Those that come from elsewhere are kept in a temporary file between.
+    Lines of remote files are kept in a temporary file in between.
     """
 
     def __init__(self, alive: Alive) -> None:
@@ -205,7 +202,7 @@ class _Lines:
                 self._alive()
 
     def again(self, lines: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-        """Yield them for the second time, from *lines* if they were not kept."""
+        """Yield the lines for the second time, from *lines* if they were not kept."""
         if self._kept is not None:
             self._kept.seek(0)
         for number, line in enumerate(lines() if self._kept is None else self._kept):
@@ -224,7 +221,7 @@ class _Lines:
 
 
 def files_beside(place: str) -> Callable[[str], str]:
-    """Where the WARC files are that a CDXJ of its own names: paths relative to its folder, below which they are."""
+    """Return the location of the WARC files that a CDXJ names: relative paths at or below its own folder."""
     # The query of a URL may have slashes too.
     path = _QUERY.split(place, maxsplit=1)[0] if is_url(place) else place
     folder, slash, _ = path.rpartition("/")
@@ -242,7 +239,7 @@ def files_beside(place: str) -> Callable[[str], str]:
 def _checked_size(source: Source, size: int) -> int:
     if source.size is not None and source.size != size:
         raise DamagedInput(
-            f"{shown(source.place)} has {size} bytes, the manifest says {source.size}: it is another file, or a part of it."
+            f"{shown(source.place)} has {size} bytes, but the manifest says {source.size}: another or incomplete file."
         )
     return size
 
@@ -251,12 +248,12 @@ def _checked_hash(source: Source, file: ReadableFile, size: int, alive: Alive) -
     digest, taken = sha256_and_size(file, alive)
     if source.hash is not None and source.hash != digest:
         raise DamagedInput(
-            f"{shown(source.place)} has the SHA-256 {digest}, the manifest says {source.hash}: it is another file, or"
+            f"{shown(source.place)} has the SHA-256 {digest}, but the manifest says {source.hash}: it is another file, or"
             " damaged."
         )
     if taken != size:
         raise DamagedInput(
-            f"{shown(source.place)} changed while it was read. Import it when nobody writes to it."
+            f"{shown(source.place)} changed while it was read. Import it again when no other program writes to it."
         )
     return digest
 
@@ -274,7 +271,7 @@ def sha256_and_size(file: ReadableFile, alive: Callable[[], None]) -> tuple[str,
 
 
 def members_by_name(files: Sequence[ReadableFile]) -> Callable[[str], str]:
-    """Where the WARC files of a WACZ are, by the names that the lines of its index give, with or without folders."""
+    """Return the location of the WARC files of a WACZ by their names in its index, with or without folders."""
     places: dict[str, list[str]] = {}
     for file in files:
         path = str(file).rpartition("/archive/")[2]
@@ -293,7 +290,7 @@ def members_by_name(files: Sequence[ReadableFile]) -> Callable[[str], str]:
 
 
 def required(index: CrawlIndex, requires: Sequence[Requirement], crawl: str) -> set[Need]:
-    """What a WACZ of *crawl* says that it needs; of a container that the index does not know, the file name is noted."""
+    """The needs from the metadata of a WACZ of *crawl*; a container that is not in the index is noted by file name."""
     containers: dict[str, list[object]] = {}
     needs: set[Need] = set()
     for requirement in requires:

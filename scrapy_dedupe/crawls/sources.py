@@ -1,11 +1,10 @@
-"""The sources of an import: what a path, pattern, folder or URL stands for, and under which crawl it goes.
+"""Finds the sources of an import for paths, patterns, folders and URLs, and the crawl of each source.
 
-What a file is, its name and its first bytes decide: a WACZ, a multi-WACZ JSON, a WARC or ARC file, or a CDXJ. A folder
-stands for its WACZ files, or else for its WARC files.
+The name and the first bytes of a file decide its type: a WACZ, a multi-WACZ JSON, a WARC or ARC file, or a CDXJ. A
+folder is replaced by its WACZ files or, if it has none, by its WARC files.
 
-The crawl of a source is the one that the manifest names, else that of the caller, else the one that the file itself
-names, if that is an id that is allowed; else it is the file's name without suffixes, with hyphens for what an id does
-not take.
+The crawl id of a source comes from the manifest, else from the caller, else from the file itself, if it is a valid id;
+else it is the file's name without suffixes, with hyphens for characters that are not allowed in ids.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ class FailedSource:
 
 @dataclass(frozen=True, slots=True)
 class FoundSources:
-    """What the words of a call stand for.
+    """The sources for the words of a call.
 
-    ``listed`` is what manifests and words name, each with the crawl of its source where that is known.
-    ``has_manifest``: at least one manifest was read. ``doubts`` say why a manifest may not have named all its crawls.
+    ``listed`` are the files that manifests and words name, with the crawl of each source if it is known.
+    ``has_manifest``: at least one manifest was read. ``doubts`` explain why a manifest may not have named all crawls.
     """
 
     sources: tuple[Source, ...] = ()
@@ -75,11 +74,11 @@ def find_sources(
     allow_outside: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> FoundSources:
-    """The sources that paths, patterns, folders and URLs stand for, in their order, each once.
+    """The sources for paths, patterns, folders and URLs, in order and without duplicates.
 
-    ``crawl`` is taken for what no manifest gives a crawl; ``allow_outside`` lets manifests name files that are not
-    below their folder; ``check`` is called before each file. Raises :class:`~scrapy_dedupe.errors.UsageError` for a
-    word without a file.
+    ``crawl`` is the crawl id for sources without one in a manifest; ``allow_outside`` lets manifests name files that
+    are not below their folder; ``check`` is called before each file. Raises
+    :class:`~scrapy_dedupe.errors.UsageError` for a word without a file.
     """
     places = [place for word in words for place in places_of(word)]
     search = _SourceSearch(crawl, allow_outside)
@@ -96,21 +95,17 @@ def find_sources(
 
 
 def places_of(word: str) -> list[str]:
-    """The absolute paths or URLs that a path, pattern, folder or URL stands for. Raises UsageError if there are none."""
+    """The absolute paths or URLs for a path, pattern, folder or URL. Raises UsageError if there are none."""
     if is_url(word):
         file = place_file(word)
         if not isinstance(file, Path):
             return [word]
         word = str(file)
-    # A file may have a name that looks like a pattern.
+    # The name of an existing file may look like a pattern.
     names = [word] if Path(word).exists() else sorted(glob.glob(word, recursive=True))  # noqa: PTH207 - absolute ones
     places = [place for name in names for place in _files_at(Path(name), is_named=len(names) == 1)]
     if not places:
-        wrong = (
-            "is a folder without WACZ and WARC files"
-            if Path(word).is_dir()
-            else "names no file that is there"
-        )
+        wrong = "is a folder without WACZ and WARC files" if Path(word).is_dir() else "matches no file"
         raise UsageError(
             f"{word!r} {wrong}. Name a WACZ, WARC or CDXJ file, a multi-WACZ JSON, a pattern such as"
             " 'folder/*.wacz', or a folder with such files."
@@ -119,10 +114,10 @@ def places_of(word: str) -> list[str]:
 
 
 def kind_of(file: ReadableFile) -> str:
-    """What a file is, by its name and first bytes: ``wacz``, ``manifest``, ``index`` or ``warc``.
+    """The type of a file, by its name and first bytes: ``wacz``, ``manifest``, ``index`` or ``warc``.
 
-    Raises :class:`~scrapy_dedupe.errors.DamagedInput` for something else, and
-    :class:`~scrapy_dedupe.errors.ArchiveError` for what cannot be read.
+    Raises :class:`~scrapy_dedupe.errors.DamagedInput` for any other file, and
+    :class:`~scrapy_dedupe.errors.ArchiveError` for an unreadable one.
     """
     try:
         check_regular(file)
@@ -146,12 +141,12 @@ def kind_of(file: ReadableFile) -> str:
     if name.endswith(".json"):
         return "manifest"
     raise DamagedInput(
-        f"{shown(str(file))} is no WACZ, WARC, ARC or CDXJ file and no multi-WACZ JSON (*.json)."
+        f"{shown(str(file))} is not a WACZ, WARC, ARC or CDXJ file or a multi-WACZ JSON (*.json)."
     )
 
 
 def first_record(file: ReadableFile) -> StoredRecord | None:
-    """The first record of a WARC or ARC file, None if it has none that can be read. Raises ArchiveError."""
+    """The first readable record of a WARC or ARC file, None if there is none. Raises ArchiveError."""
     try:
         return next(read_records(file, on_damage=lambda damage: None), None)
     except OSError as error:
@@ -159,9 +154,9 @@ def first_record(file: ReadableFile) -> StoredRecord | None:
 
 
 def unreadable(file: ReadableFile, error: OSError) -> ArchiveError:
-    """Why a file cannot be read."""
+    """The exception for a file that cannot be read."""
     return ArchiveError(
-        f"{shown(str(file))} cannot be read: {error.strerror or error}. See whether it is there, and to its permissions."
+        f"{shown(str(file))} cannot be read: {error.strerror or error}. Check that it exists and check its permissions."
     )
 
 
@@ -178,7 +173,7 @@ class _SourceSearch:
         self._allow_outside = allow_outside
 
     def take(self, place: str, check: Callable[[], None]) -> None:
-        """Take a file, or all that a manifest names."""
+        """Add a file, or all files that a manifest names."""
         try:
             _check_text(place)
             file = place_file(place)
@@ -208,7 +203,7 @@ class _SourceSearch:
             on_fault(str(error))
 
     def _take_listed(self, listed: ListedFile) -> None:
-        # Also what fails: its crawl is not missing.
+        # Add failed sources too: their crawl is not missing from the manifest.
         crawl = listed.crawl
         try:
             source = source_at(listed.place, listed=listed, crawl=self._crawl)
@@ -227,8 +222,8 @@ class _SourceSearch:
             is_same = is_same and (mine == known or None in (mine, known))
         if not is_same:
             raise DamagedInput(
-                f"{shown(source.place)}, for the crawl {source.crawl}, has the name {source.name!r} of"
-                f" {shown(other.place)}, for the crawl {other.crawl}, and is not the same. Give one of them another name."
+                f"{shown(source.place)}, for the crawl {source.crawl}, has the same name {source.name!r} as"
+                f" {shown(other.place)}, for the crawl {other.crawl}, but is another source. Rename one of them."
             )
         self.sources[source.name] = replace(
             other, hash=other.hash or source.hash, size=source.size if other.size is None else other.size
@@ -240,25 +235,25 @@ class _SourceSearch:
 
 
 def source_at(place: str, *, listed: ListedFile | None = None, crawl: str | None = None) -> Source:
-    """The source at a path or URL, as ``listed`` in a manifest or not; ``crawl`` is that of the caller.
+    """The source at a path or URL; ``listed`` is its entry in a manifest, ``crawl`` the caller's crawl id.
 
-    Raises :class:`~scrapy_dedupe.errors.DedupeError` if it cannot be read, or its crawl id is not allowed.
+    Raises :class:`~scrapy_dedupe.errors.DedupeError` if it cannot be read, or its crawl id is invalid.
     """
     _check_text(place)
     file = place_file(place)
     if isinstance(file, Path):
         place = _absolute(file)
         file = Path(place)
-    # Containers that a manifest lists with their crawl are not opened before it is their turn.
+    # A container that a manifest lists with its crawl is not opened before it is imported.
     kind = "wacz" if file.name.lower().endswith(WACZ_SUFFIX) else kind_of(file)
     if kind == "wacz":
-        # One that is not there is known by its name all the same.
+        # A missing container is still identified by its name.
         with suppress(OSError):
             check_regular(file)
     if kind == "manifest":
-        raise DamagedInput(f"{shown(place)} is a multi-WACZ JSON where a file of an archive is expected.")
+        raise DamagedInput(f"{shown(place)} is a multi-WACZ JSON, but a file of an archive is expected here.")
     if kind == "warc" and isinstance(file, Path):
-        # It is told by its place, and manifests name what a link leads to.
+        # A WARC file is identified by its location, and manifests name the target of a link.
         place = os.path.realpath(file)
     _check_text(place)
     given = (listed.crawl if listed else None) or crawl
@@ -289,7 +284,7 @@ def _own_crawl(file: ReadableFile, kind: str) -> str:
 
 
 def crawl_id_of_name(name: str) -> str:
-    """The crawl id that a file name gives.
+    """The crawl id for a file name.
 
     >>> crawl_id_of_name("my crawl, example.com.warc.gz")
     'my-crawl-example.com'
@@ -316,7 +311,7 @@ def _check_text(place: str) -> None:
 
 
 def _printable(place: str) -> str:
-    """A place as messages show it, with escapes for bytes that are no text."""
+    """A place for messages, with escapes for bytes that are not valid text."""
     return shown(place).encode(errors="backslashreplace").decode()
 
 
@@ -325,7 +320,7 @@ def _key(place: str) -> str:
 
 
 def _absolute(path: Path) -> str:
-    # A file has one path wherever it is named from, and keeps its own name if it is a link.
+    # The path of a file is independent of the working directory; a link keeps its own name.
     return os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118
 
 

@@ -1,8 +1,8 @@
-"""Tells what revisits lack: originals that are not in the index, and crawls and files that are not there.
+"""Reports what revisits lack: originals that are not in the index, and missing crawls and files.
 
-A record that a revisit refers to (see :mod:`scrapy_dedupe.warc.references`) backs it as long as its file is there: the
-archive is whole, and only the index lacks something. So files are read that the index does not name, but only if there
-are such revisits.
+A revisit can be replayed as long as the record that it refers to (see :mod:`scrapy_dedupe.warc.references`) exists in a
+file: then only the index is incomplete. So files that the index does not name are read too, but only if there are such
+revisits.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class UnresolvedRevisits:
         self._revisits: list[tuple[str, CountedRevisit]] = []
 
     def take(self, crawl: str, revisits: Sequence[CountedRevisit]) -> None:
-        """Take the revisits of a crawl."""
+        """Add the revisits of a crawl."""
         self._revisits += [(crawl, revisit) for revisit in revisits]
 
     def findings(self, crawls: Mapping[str, CrawlInfo]) -> Iterator[IndexFinding]:
-        """Those that nothing backs, and what files are there that back others."""
+        """Report revisits without any original, and the files that hold originals of others."""
         for crawl in dict.fromkeys(crawl for crawl, _ in self._revisits):
             self._read_needed(crawl)
         left = [
@@ -65,7 +65,7 @@ class UnresolvedRevisits:
             yield IndexFinding("waiting", crawl, _backed_text(crawl, count, file, crawls), file)
 
     def _read_needed(self, crawl: str) -> None:
-        """Note the records of what a crawl needs, where that was not read already."""
+        """Add the records of the files that a crawl needs to the ledger, unless they were already read."""
         for need in self._index.needs(crawl):
             if need.file is None or is_bare(need.file) or need.file in self.read:
                 continue
@@ -77,7 +77,7 @@ class UnresolvedRevisits:
     def _backed_by_other_files(
         self, left: list[tuple[str, CountedRevisit]]
     ) -> Iterator[tuple[str, CountedRevisit, str | None]]:
-        """In which files of the folders the records are that these revisits refer to; None for those that are in none."""
+        """The file in the folders that holds the original of each of these revisits; None if there is none."""
         captures = self._ledger.captures
         for file in files_in_folders(self._folders) if left else ():
             if str(file) in self.read:
@@ -100,12 +100,12 @@ class UnresolvedRevisits:
             for record in read_records(file, on_damage=lambda damage: None):
                 self._ledger.captures.add(record)
         except (OSError, DedupeError):
-            # That the file cannot be read is told with the crawl that it belongs to.
+            # Reported with the crawl that the file belongs to.
             return
 
 
 def missing_needs(crawl: str, needs: Iterable[Needed]) -> Iterator[IndexFinding]:
-    """What a crawl needs that is not there: one finding for each crawl that the index lacks, and each file that is gone."""
+    """The missing needs of a crawl: one finding for each crawl that the index lacks, and each file that is gone."""
     absent: dict[str, list[Needed]] = {}
     for needed in needs:
         if not needed.is_in_index:
@@ -127,19 +127,19 @@ def missing_needs(crawl: str, needs: Iterable[Needed]) -> Iterator[IndexFinding]
 
 
 def _presence_text(needs: Sequence[Needed]) -> str:
-    """Which files are there of a crawl that the index does not have."""
+    """Which files exist of a crawl that is not in the index."""
     known = [needed for needed in needs if needed.is_present is not None]
     if len(known) == 1:
-        return f" {known[0].place} is {'there' if known[0].is_present else 'gone'}."
+        return f" {known[0].place} {'exists' if known[0].is_present else 'is gone'}."
     there = sum(bool(needed.is_present) for needed in known)
-    return f" Of its files {there} of {len(known)} {'is' if there == 1 else 'are'} there." if known else ""
+    return f" Of its files {there} of {len(known)} {'exists' if there == 1 else 'exist'}." if known else ""
 
 
 def _without_original(crawl: str, revisit: CountedRevisit) -> IndexFinding:
     refers_to = revisit.original_uri or revisit.reference.id or "a payload"
     text = (
-        f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, of which"
-        " neither the index nor a file has the original."
+        f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, but neither"
+        " the index nor a file has the original."
     )
     return IndexFinding("revisit", crawl, text, revisit.file, revisit.offset)
 
@@ -150,11 +150,11 @@ def _backed_text(crawl: str, count: int, file: str, crawls: Mapping[str, CrawlIn
     if owner is None:
         remedy = "Import that file."
     elif owner not in crawls or crawls[owner].state == "canceled":
-        remedy = f"`check {owner} --repair` enters the crawl {owner}; commit it then."
+        remedy = f"`check {owner} --repair` adds the crawl {owner}; then commit it."
     elif crawls[owner].state == "uncommitted":
-        remedy = f"They are of the crawl {owner}: commit it, `commit {owner}`."
+        remedy = f"The crawl {owner} has the originals: commit it, `commit {owner}`."
     else:
-        remedy = f"They are of the crawl {owner}: `check {owner} --repair` enters them."
+        remedy = f"The crawl {owner} has the originals: `check {owner} --repair` adds them."
     refer = (
         f"1 revisit of the crawl {crawl} refers"
         if count == 1

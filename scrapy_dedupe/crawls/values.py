@@ -1,8 +1,8 @@
-"""Digests, dates and URLs in the one form in which the crawl index keeps them.
+"""Normalized digests, dates and URLs of the crawl index.
 
-Digests are without label; SHA-1 is in upper-case Base32 without padding, everything else in lower-case hex, as the
-annotated WARC specification has them. Dates are 14 digits, or 17 with milliseconds. White space and control characters
-of URLs are percent-encoded.
+Digests have no label; SHA-1 is in upper-case Base32 without padding, all others in lower-case hex, as in the annotated
+WARC specification. Dates are 14 digits, or 17 with milliseconds. White space and control characters of URLs are
+percent-encoded.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _BASE32_LENGTHS = frozenset({32, 52, 103})
 
 
 def plain_digest(digest: str) -> str:
-    """A digest as the index keeps it: without label, SHA-1 in Base32, others in hex.
+    """A digest in the form of the index: without label, SHA-1 in Base32, others in hex.
 
-    The length tells Base32 from hex; where both have the same one (32 characters: SHA-1 in Base32, MD5 in hex)
-    the label does, or else the letters. Raises :class:`SettingError` for what is neither.
+    The length distinguishes Base32 from hex. If both have the same length (32 characters: SHA-1 in Base32, MD5 in hex)
+    the label decides, or else the characters. Raises :class:`SettingError` for any other text.
 
     >>> plain_digest("SHA-1:3i42h3s6nnfq2msvx7xzkyayscx5qbyj")
     '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
@@ -58,7 +58,7 @@ def plain_digest(digest: str) -> str:
 
 
 def digest_and_form(labelled: str | None) -> tuple[str | None, str]:
-    """A digest as the index keeps it, and the form in which it is written; ``(None, "")`` for none.
+    """A digest in the form of the index, and the form in which it was written; ``(None, "")`` for none.
 
     Raises as :func:`plain_digest`.
     """
@@ -70,7 +70,7 @@ def digest_and_form(labelled: str | None) -> tuple[str | None, str]:
 
 
 def known_digest(record: StoredRecord) -> str | None:
-    """The payload digest of a record as the index keeps it; None where the record has none of a known form."""
+    """The payload digest of a record in the form of the index; None if there is none or its form is unknown."""
     try:
         return digest_and_form(record.get("WARC-Payload-Digest"))[0]
     except SettingError:
@@ -78,7 +78,7 @@ def known_digest(record: StoredRecord) -> str | None:
 
 
 def digest_form(digest: str) -> str:
-    """How a record writes its digest, "" for the usual way or an unknown one.
+    """The form in which a record writes its digest, "" for the usual or an unknown form.
 
     One of :data:`~scrapy_dedupe.stores.index_values.FORMS`. Raises as :func:`plain_digest`.
 
@@ -91,7 +91,7 @@ def digest_form(digest: str) -> str:
 
 
 def formed_digest(digest: str, form: str) -> str:
-    """A digest of the index as a record with such a form writes it, with its label.
+    """A digest of the index in the form of a record, with its label.
 
     >>> formed_digest("0" * 64, "sha-256 hex") == "sha-256:" + "0" * 64
     True
@@ -106,24 +106,24 @@ def formed_digest(digest: str, form: str) -> str:
 
 
 def plain_url(url: str) -> str:
-    """A URL as the index keeps it: with white space and control characters percent-encoded (UTF-8).
+    """A URL in the form of the index: with white space and control characters percent-encoded (UTF-8).
 
     >>> plain_url("https://example.com/a b")
     'https://example.com/a%20b'
     """
     if not url:
-        raise SettingError("A record without a URL cannot be entered in the index.")
+        raise SettingError("A record without a URL cannot be added to the index.")
     return _NOT_IN_URLS.sub(_percent, url)
 
 
 def date_digits(date: str) -> str:
-    """A date as the index keeps it: 14 digits, or 17 with milliseconds.
+    """A date in the form of the index: 14 digits, or 17 with milliseconds.
 
     >>> date_digits("2026-08-01T12:00:00.123Z"), date_digits("2026-08-01T12:00:00Z")
     ('20260801120000123', '20260801120000')
     """
     digits = date if date.isdigit() else re.sub(r"[-:T.Z]", "", date)
-    # Before the year 1000 nothing was archived, and a number would lose its zeros.
+    # No archive is older than the year 1000, and leading zeros would be lost in a number.
     if _DATE.fullmatch(digits) and digits[0] != "0":
         year, month, day = int(digits[:4]), int(digits[4:6]), int(digits[6:8])
         hour, minute, second = int(digits[8:10]), int(digits[10:12]), int(digits[12:14])
@@ -169,4 +169,4 @@ EMPTY_PAYLOADS = frozenset(
     plain_digest(hashlib.new(name, usedforsecurity=False).hexdigest())
     for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512")
 ) | {"af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"}
-"""The digests of a payload of no bytes; the last one is of BLAKE3."""
+"""The digests of an empty payload; the last one is BLAKE3."""

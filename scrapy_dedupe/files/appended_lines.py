@@ -1,4 +1,4 @@
-"""Lines that wait to be added at the end of a file, and are not lost while it cannot be written."""
+"""Appends lines to a file; lines are kept in memory while the file cannot be written."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MOST_TRIES: Final = 50
 
 
 class AppendedLines:
-    """Lines on their way into a file; may be used from several threads.
+    """Lines that wait to be written to a file; may be used from several threads.
 
-    Above *most_bytes* the lines that come are lost. True while some wait.
+    If the waiting lines exceed *most_bytes*, further lines are lost. True while lines are waiting.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -33,7 +33,7 @@ class AppendedLines:
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._lost = 0
-        # Of a pipe nobody else knows how it ended.
+        # Only for pipes: the end of a regular file can be read.
         self._is_torn = False
         self._lock = Lock()
         self._writing = Lock()
@@ -42,7 +42,7 @@ class AppendedLines:
         return bool(self._waiting)
 
     def add(self, line: bytes) -> None:
-        """Let *line*, which ends with a line end, wait."""
+        """Queue *line*, which must end with a line end."""
         with self._lock:
             if self._waiting_bytes + len(line) > self._most_bytes:
                 self._lost += 1
@@ -51,10 +51,10 @@ class AppendedLines:
             self._waiting_bytes += len(line)
 
     def write_to(self, path: Path) -> int:
-        """Add all lines that wait to the end of *path*. How many. Raises OSError; lines that are not in it wait on.
+        """Append all waiting lines to *path*; return how many. Raises OSError; lines that were not written stay queued.
 
-        The file is opened anew each time, so it may be moved away in between. If it ends within a line, after a kill or
-        on a disk that was full, that line is ended first.
+        The file is opened each time, so it may be moved away in between. If it ends with an incomplete line, after a
+        kill or on a full disk, a line end is added first.
         """
         with self._writing:
             with self._lock:
@@ -78,7 +78,7 @@ class AppendedLines:
         return count
 
     def give_up(self) -> int:
-        """Let nothing wait any more. How many lines were lost, these and those that there was no room for."""
+        """Discard the waiting lines; return how many lines were lost, including those that exceeded the limit."""
         with self._lock:
             lost, self._lost = self._lost + len(self._waiting), 0
             self._waiting.clear()
@@ -87,7 +87,7 @@ class AppendedLines:
 
 
 def _append(path: Path, data: bytes, *, is_torn: bool) -> tuple[int, OSError | None]:
-    """How many bytes of *data* were written, and what stood in the way of the rest."""
+    """Return how many bytes of *data* were written, and the error that prevented the rest."""
     written = 0
     try:
         with open(path, "ab", buffering=0, opener=_opened) as file:
@@ -96,7 +96,7 @@ def _append(path: Path, data: bytes, *, is_torn: bool) -> tuple[int, OSError | N
             while written < len(data):
                 count = file.write(data[written:])
                 if count is None:
-                    # The reader of a pipe is slower than we are.
+                    # The reader of the pipe is too slow.
                     break
                 written += count
     except OSError as error:
@@ -105,12 +105,12 @@ def _append(path: Path, data: bytes, *, is_torn: bool) -> tuple[int, OSError | N
 
 
 def _opened(name: str, flags: int) -> int:
-    """Open without waiting for whoever reads a pipe. Raises :class:`OSError` if nobody does."""
+    """Open without waiting for a reader of a pipe. Raises :class:`OSError` if there is none."""
     return os.open(name, flags | (os.O_NONBLOCK if is_pipe(Path(name)) else 0), 0o666)
 
 
 def is_pipe(path: Path) -> bool:
-    """Whether there is a named pipe."""
+    """Whether *path* is a named pipe."""
     try:
         return path.is_fifo()
     except (OSError, ValueError):
@@ -118,13 +118,13 @@ def is_pipe(path: Path) -> bool:
 
 
 def _is_torn(file: FileIO, path: Path, is_pipe_torn: bool) -> bool:
-    """Whether *file*, opened at *path* to add to it, ends within a line."""
+    """Whether *file*, opened at *path* for appending, ends with an incomplete line."""
     status = os.fstat(file.fileno())
     if stat.S_ISFIFO(status.st_mode):
         return is_pipe_torn
     if not stat.S_ISREG(status.st_mode):
         return False
-    # Another process in the middle of a line will end it.
+    # If another process holds the lock, it is writing a line and will end it.
     if not _locked(file, "LOCK_EX"):
         _share(file)
         return False
@@ -135,23 +135,23 @@ def _is_torn(file: FileIO, path: Path, is_pipe_torn: bool) -> bool:
             reader.seek(-1, os.SEEK_END)
             return reader.read(1) != b"\n"
     except OSError:
-        # It is empty, was moved away or cut in this moment, or is not for us to read.
+        # The file is empty, was just moved away or truncated, or is not readable.
         return False
     finally:
         _share(file)
 
 
 def _share(file: FileIO) -> None:
-    """Keep others from looking how *file* ends while this process writes; they may write too."""
+    """Take a shared lock while this process writes: others may write too, but not check the end of *file*."""
     for _ in range(_MOST_TRIES):
         if _locked(file, "LOCK_SH"):
             return
-        # Who looks needs no longer. Whoever holds the file for other reasons shall not hold up the crawl.
+        # Checks of the end release the lock within this time; any other holder must not block the crawl.
         time.sleep(0.001)
 
 
 def _locked(file: FileIO, kind: str) -> bool:
-    """Lock *file* until it is closed, without waiting; True also where there are no such locks."""
+    """Lock *file* until it is closed, without waiting; also True on systems without such locks."""
     if fcntl is None:
         return True
     try:

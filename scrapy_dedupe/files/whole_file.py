@@ -1,7 +1,7 @@
-"""Files that are replaced as a whole, so that nobody ever reads half of one.
+"""Replaces whole files atomically, so that no reader sees a partial file.
 
-A link stays a link, and the file that it names is replaced. What is no file, such as a folder or a device, is never
-replaced. A file keeps its permissions.
+A link stays a link, and its target is replaced. Only regular files are replaced, never folders or devices. A file
+keeps its permissions.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 def file_at(path: Path) -> Path:
-    """The file that *path* is or links to, which need not be there. Raises :class:`OSError` for what is no file."""
+    """The file that *path* is or links to; it need not exist. Raises :class:`OSError` if it is not a regular file."""
     try:
         found = path.resolve()
         is_other = found.exists() and not found.is_file()
     except (ValueError, RuntimeError) as error:
-        # A zero byte, and links that go round in a circle.
+        # The path contains NUL, or its links form a cycle.
         raise OSError(errno.EINVAL, str(error), str(path)) from error
     if is_other:
-        what = "it is a folder" if found.is_dir() else "it is no file"
+        what = "it is a folder" if found.is_dir() else "it is not a file"
         raise OSError(errno.EINVAL, what, str(path))
     return found
 
 
 def try_out(path: Path) -> Path:
-    """As :func:`file_at`, and make its folder. Raises :class:`OSError` also if no file can be written there."""
+    """As :func:`file_at`, and create its folder. Raises :class:`OSError` also if no file can be written there."""
     found = file_at(path)
     found.parent.mkdir(parents=True, exist_ok=True)
     try_folder(found.parent)
@@ -41,13 +41,13 @@ def try_out(path: Path) -> Path:
 
 
 def try_folder(folder: Path) -> None:
-    """Raise :class:`OSError` if nothing can be written to a file in *folder*; nothing is left there."""
+    """Raise :class:`OSError` if no file can be written in *folder*; no file remains there."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"x")
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Make *data* all that is in the file *path*, at once. Raises :class:`OSError`; the file is as it was then."""
+    """Replace the contents of the file *path* with *data*, atomically. On :class:`OSError` the file is unchanged."""
     temporary = _beside(path)
     try:
         temporary.write_bytes(data)
@@ -60,6 +60,6 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def _beside(path: Path) -> Path:
-    # Several crawls may write one file, in this process too. The name must not end as that of the file does, or
-    # whoever looks for such files would find it.
+    # Several crawls, also in this process, may write one file. The suffix must differ from that of the file, so that
+    # searches for such files do not find the temporary one.
     return path.with_name(f".{path.name[:40]}.{os.getpid()}-{threading.get_ident()}.tmp")

@@ -213,7 +213,7 @@ def dechunked(body: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
     *body* opens the body at its beginning; it is called a second time if the body begins like a chunk.
     """
     stream = _Window(body())
-    if stream.chunk_size() is None or _survey(_Window(body())) is None:
+    if stream.chunk_size() is None or _has_extra_framing(_Window(body())) is None:
         yield from stream.rest()
         return
     while (found := stream.chunk_size()) is not None and found.size:
@@ -225,7 +225,7 @@ def dechunked(body: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
 def why_no_original(record: StoredRecord) -> str | None:
     """Why no record may refer to the payload of this record, regardless of options; None if records may.
 
-    The result is a key of `afterwards.eligibility.REASONS`. The request method and an empty payload
+    The result is a key of `offline.eligibility.REASONS`. The request method and an empty payload
     (`has_payload`) are not checked. Raises DamagedInput if a long block cannot be read again.
     """
     if not record.is_whole:
@@ -262,10 +262,10 @@ def has_more_than_payload(record: StoredRecord) -> bool:
     """
     if record.type == "revisit" or record.http is None or not record.http.is_chunked:
         return False
-    return bool(_survey(_Window(body_pieces(record))))
+    return bool(_has_extra_framing(_Window(body_pieces(record))))
 
 
-def _survey(stream: _Window) -> bool | None:
+def _has_extra_framing(stream: _Window) -> bool | None:
     """None if a body is not chunked; else whether it has extensions or trailers, or is truncated after a chunk."""
     has_extensions = has_chunk = False
     while (found := stream.chunk_size()) is not None:

@@ -1,12 +1,12 @@
 """Content codings of HTTP (RFC 9110, section 8.4.1), undone for archives of decoded payloads.
 
-A body is decoded whole or not at all: one that is damaged or cut, has bytes behind its end, grows above a limit or
-has a coding that is not known here is left as it came, since nobody could say which payload it stands for. Known are
-gzip, x-gzip, deflate (with the zlib header or, as some servers send it, without), identity, and br and zstd where a
-package for them is installed: brotli or brotlicffi from 1.2 on; the one of Python 3.14, backports.zstd or zstandard.
+A body is decoded completely or not at all. A body that is damaged or truncated, has bytes after its end, grows above
+a limit or has an unknown coding is kept as received, since its payload cannot be determined. Supported are gzip,
+x-gzip, deflate (with the zlib header or, as some servers send it, without), identity, and br and zstd if a package for
+them is installed: brotli or brotlicffi from 1.2 on; compression.zstd of Python 3.14, backports.zstd or zstandard.
 
-Decoding takes at most about twice the limit of memory, however much a body claims to hold. `coding_streams` undoes the
-codings of a body of any size.
+Decoding takes at most about twice the limit of memory, however large the decoded body claims to be. `coding_streams`
+decodes bodies of any size.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 CONTENT_ENCODING = b"content-encoding"
 KEPT_AS = b"X-Orig-Content-Encoding"
-"""The header of a decoded response that says which codings it came with."""
+"""The header of a decoded response that holds its original Content-Encoding."""
 
 _NO_CODINGS = frozenset(("", "identity", "none", "null", "7bit", "8bit", "binary"))
-# Nobody applies more; each one takes time that the body's length says nothing about.
+# Real responses have at most a few; each coding takes time that does not depend on the length of the body.
 MOST_CODINGS = 5
 _NO_LIMIT = 2**62
 _PIECE, _STEP = 1_048_576, 65_536
@@ -42,14 +42,14 @@ _BROTLI_PACKAGES = ("brotli", "brotlicffi")
 
 
 class Undecodable(ValueError):
-    """A body that cannot be decoded; the text is the reason, as the end of a sentence."""
+    """A body that cannot be decoded; the message is the reason, as the end of a sentence."""
 
 
 def decoded(capture: Capture, max_bytes: int = 0) -> Capture:
-    """The capture with its body decoded and its Content-Encoding under the name `KEPT_AS`.
+    """Return the capture with its body decoded and its Content-Encoding renamed to `KEPT_AS`.
 
-    *max_bytes* is the limit for the body after each step, 0 for none. A capture that has nothing to decode, because
-    it has no coding, or no body, is given back as it is. Raises Undecodable.
+    *max_bytes* limits the size of the body after each step, 0 for no limit. A capture without a coding or without a
+    body is returned unchanged. Raises Undecodable.
     """
     if not has_coding(capture):
         return capture
@@ -62,7 +62,7 @@ def decoded(capture: Capture, max_bytes: int = 0) -> Capture:
 
 
 def has_coding(capture: Capture) -> bool:
-    """Whether a capture has a body and names its coding."""
+    """Whether a capture has a body and a Content-Encoding header."""
     return bool(capture.body) and any(
         name.strip().lower() == CONTENT_ENCODING for name, _ in capture.response_headers
     )
@@ -71,8 +71,8 @@ def has_coding(capture: Capture) -> bool:
 def codings_of(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """The content codings in lower case, in the order in which they were applied.
 
-    What servers write there and is no content coding is left out: ``identity``, ``none``, nothing at all, a content
-    transfer encoding of MIME, and the name of a charset.
+    Values that servers send although they are not content codings are left out: ``identity``, ``none``, empty
+    values, MIME transfer encodings and names of charsets.
 
     >>> codings_of(((b"Content-Encoding", b"gzip, identity"), (b"content-encoding", b"BR")))
     ['gzip', 'br']
@@ -91,9 +91,7 @@ def decoded_body(body: bytes, codings: Sequence[str], max_bytes: int = 0) -> byt
     b'a lake'
     """
     if len(codings) > MOST_CODINGS:
-        raise Undecodable(
-            f"it has {len(codings)} content codings, of which {MOST_CODINGS} are undone at most"
-        )
+        raise Undecodable(f"it has {len(codings)} content codings, and at most {MOST_CODINGS} are decoded")
     limit = max_bytes or _NO_LIMIT
     for coding in reversed(codings):
         undo = decoder_of(coding)
@@ -101,7 +99,7 @@ def decoded_body(body: bytes, codings: Sequence[str], max_bytes: int = 0) -> byt
             raise Undecodable(unknown(coding))
         body = undo(body, limit)
         if len(body) > limit:
-            raise Undecodable(f"it has more than {max_bytes} bytes when it is decoded")
+            raise Undecodable(f"it has more than {max_bytes} bytes when decoded")
     return body
 
 
@@ -114,7 +112,7 @@ def unknown(coding: str) -> str:
 
 @cache
 def decoder_of(coding: str) -> Callable[[bytes, int], bytes] | None:
-    """What undoes a coding: a function of a body and a limit, above which it may give up."""
+    """The function that undoes a coding, given a body and a limit above which it may stop; None if unknown."""
     if coding in ("gzip", "x-gzip"):
         return _gunzip
     if coding == "deflate":
@@ -131,7 +129,7 @@ def decoder_of(coding: str) -> Callable[[bytes, int], bytes] | None:
 
 
 def _gunzip(body: bytes, limit: int) -> bytes:
-    # RFC 1952, section 2.2: a file is one member or more. Zeros behind the last one are padding.
+    # RFC 1952, section 2.2: a file has one or more members. Zeros after the last one are padding.
     return _members(lambda: zlib.decompressobj(_GZIP), zlib.error, "gzip", body, limit, padding=b"\0")
 
 
@@ -177,7 +175,7 @@ def _unzstd(body: bytes, limit: int) -> bytes:
 
 
 def _unzstandard(body: bytes, limit: int) -> bytes:
-    """As `_unzstd`, with a package that takes no limit and so gets little at once."""
+    """As `_unzstd`. The package has no output limit, so it is fed small steps."""
     package = zstandard_package()
     whole, place = BytesIO(), 0
     frame = package.ZstdDecompressor().decompressobj()
@@ -203,11 +201,11 @@ def _members(
     limit: int,
     padding: bytes = b"",
 ) -> bytes:
-    """What members or frames hold together, or a little more than the limit."""
+    """The joined contents of members or frames, or a little more than the limit."""
     pieces, size, place, member = [], 0, 0, make()
     try:
         while place < len(body):
-            # What is behind a member is copied each time, so members get little at once.
+            # The bytes after a member are copied each time, so members are fed small steps.
             step = body[place : place + _STEP]
             pieces.append(member.decompress(step, limit + 1 - size))
             size += len(pieces[-1])
@@ -228,12 +226,12 @@ def _members(
 
 
 def damaged(coding: str) -> Undecodable:
-    return Undecodable(f"it is not a whole body of the content coding {coding}")
+    return Undecodable(f"its {coding} data is damaged or incomplete")
 
 
 @cache
 def brotli_package() -> Any:
-    """The package, if it can be told to stop; None otherwise."""
+    """The brotli package, if it can limit its output; None otherwise."""
     for name in _BROTLI_PACKAGES:
         package = _module(name)
         if package is not None and hasattr(package.Decompressor, "can_accept_more_data"):

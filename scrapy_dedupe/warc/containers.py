@@ -1,8 +1,8 @@
-"""The WARC and ARC files that names, patterns, WACZ files and multi-WACZ JSON stand for.
+"""Finds the WARC and ARC files for given names, patterns, WACZ files and multi-WACZ JSON files.
 
-A WACZ is a ZIP file with WARC files under ``archive/`` (`zip_members` says how they are read). Only the directory of
-a WACZ is looked at here; its own index is not used, since it may be wrong. What a multi-WACZ JSON (`manifests`) on
-this machine names has to be there, below its folder.
+A WACZ is a ZIP file with WARC files under ``archive/`` (see `zip_members`). Only its ZIP directory is read here; its
+own index is not used, since it may be wrong. Files that a multi-WACZ JSON (`manifests`) on this machine lists must
+exist below its folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _START_BYTES = 256
 
 
 def find_files(patterns: Iterable[str | Path]) -> list[ReadableFile]:
-    """Return the WARC and ARC files that *patterns* name, in their order, each once.
+    """Return the WARC and ARC files that *patterns* name, in order and without duplicates.
 
     A pattern is the name of a WARC, ARC or WACZ file or of a multi-WACZ JSON, or has the wildcards of
     `glob`. Raises UsageError for a pattern without a file, ArchiveError for a file that cannot be opened,
@@ -49,7 +49,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[ReadableFile]:
 
 
 def files_in(container: ReadableFile) -> list[ReadableFile]:
-    """Return the WARC and ARC files in a container, here or elsewhere, or the file itself.
+    """Return the WARC and ARC files in a local or remote container, or the file itself if it is not a container.
 
     Raises as `find_files` does; ``str()`` of a file in a WACZ is ``PLACE/archive/NAME``.
     """
@@ -57,11 +57,11 @@ def files_in(container: ReadableFile) -> list[ReadableFile]:
 
 
 def archive_names(directory: ZipDirectory) -> list[str]:
-    """The names of the WARC files in a WACZ, in order. Raises DamagedInput if there is none."""
+    """The names of the WARC files in a WACZ, in order. Raises DamagedInput if there are none."""
     names = sorted(name for name in directory.names if _MEMBER.fullmatch(name))
     if not names:
         raise DamagedInput(
-            f"{shown(str(directory.container))} has no WARC files in its folder archive/; it is no WACZ."
+            f"{shown(str(directory.container))} has no WARC files in its folder archive/; it is not a WACZ."
         )
     return names
 
@@ -69,12 +69,12 @@ def archive_names(directory: ZipDirectory) -> list[str]:
 def _matches(pattern: str) -> list[Path]:
     if is_url(pattern):
         raise UsageError(f"{pattern!r} is a URL; files are read from this machine. Download it first.")
-    # A file may have a name that looks like a pattern.
+    # The name of an existing file may look like a pattern.
     names = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - absolute ones
     paths = [Path(name) for name in names]
     files = [path for path in paths if not path.is_dir()]
     if not files:
-        wrong = "is a folder" if paths else "names no file that is there"
+        wrong = "is a folder" if paths else "matches no file"
         raise UsageError(f"{pattern!r} {wrong}. Name WARC or WACZ files, as in 'folder/*.warc.gz'.")
     return files
 
@@ -111,13 +111,13 @@ def _check_format(file: ReadableFile, start: bytes) -> None:
     where = shown(str(file))
     if start.startswith(_ZSTD_MAGIC):
         raise DamagedInput(
-            f"{where} is compressed with Zstandard, which is not read here. Recompress it with gzip."
+            f"{where} is compressed with Zstandard, which is not supported. Recompress it with gzip."
         )
-    # A damaged beginning must not hide the records behind it, so the name will do as well.
+    # A damaged beginning must not hide the records after it, so a matching name is enough.
     line = start.partition(b"\n")[0] + b"\n"
     looks_right = start.startswith(GZIP_MAGIC) or WARC_START.match(line) or ARC_LINE.fullmatch(line)
     if not looks_right and not _ARCHIVE_NAME.fullmatch(file.name):
-        raise DamagedInput(f"{where} is no WARC, ARC or WACZ file and no multi-WACZ JSON (*{SUFFIX}).")
+        raise DamagedInput(f"{where} is not a WARC, ARC or WACZ file or a multi-WACZ JSON (*{SUFFIX}).")
 
 
 def _raise(fault: str) -> None:
@@ -130,16 +130,16 @@ def _named(manifest: ReadableFile, listed: ListedFile) -> ReadableFile:
         return file
     if not isinstance(file, Path):
         raise DamagedInput(
-            f"{manifest} names {listed.place!r}, which is not below its own folder. Put the file there, or give it by"
+            f"{manifest} names {listed.place!r}, which is not below its own folder. Put the file there, or pass it by"
             " name."
         )
     if not file.is_file():
         raise DamagedInput(
-            f"{manifest} names {file.name!r}, which is not there. Put the file there, or take it out."
+            f"{manifest} names {file.name!r}, which does not exist. Put the file there, or remove the entry."
         )
     if listed.size is not None and listed.size != file.stat().st_size:
         raise DamagedInput(
-            f"{file} has {file.stat().st_size} bytes, {manifest.name} says {listed.size}: it is another file, or a"
-            " part of it."
+            f"{file} has {file.stat().st_size} bytes, but {manifest.name} says {listed.size}: it is another file or"
+            " incomplete."
         )
     return file

@@ -1,9 +1,9 @@
-"""Dates of an archive: the text of ``WARC-Date`` and the digits that a crawl index keeps.
+"""Dates of an archive: the text of ``WARC-Date`` and the digits in a crawl index.
 
-We write WARC-Date with exactly three fraction digits (``2026-11-28T00:00:00.123Z``; WARC 1.1, section
-5.4), because the index holds 14 digits (seconds) or 17 (milliseconds) and a revisit must carry its
-original's date unchanged: for both forms, text to digits and back is the identity. Dates of other
-writers may have one to nine fraction digits, or leave out everything after the year.
+WARC-Date is written with exactly three fraction digits (``2026-11-28T00:00:00.123Z``; WARC 1.1, section 5.4), because
+the index holds 14 digits (seconds) or 17 (milliseconds) and a revisit must carry the date of its original unchanged:
+for both forms, converting text to digits and back changes nothing. Dates of other programs may have one to nine
+fraction digits, or leave out everything after the year.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DIGITS = re.compile(r"\d{14}(?:\d{3})?", re.ASCII)
 
 
 def now() -> datetime:
-    """Return the present time in UTC, in whole milliseconds."""
+    """Return the current time in UTC, in whole milliseconds."""
     return in_milliseconds(datetime.now(UTC))
 
 
@@ -55,7 +55,7 @@ def date_digits(text: str) -> str:
     >>> date_digits("2026-11-28T00:00:00.123Z"), date_digits("2026-11-28T00:00:00Z")
     ('20261128000000123', '20261128000000')
     """
-    parse_date(text)  # refuses the 45th of a month
+    parse_date(text)  # raises for dates that do not exist
     *parts, fraction = _parts(text)
     return "".join(parts) + ((fraction[:3].ljust(3, "0")) if fraction else "")
 
@@ -78,6 +78,6 @@ def date_from_digits(digits: str) -> str:
 def _parts(text: str) -> tuple[str, str, str, str, str, str, str | None]:
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a WARC-Date; 2026-11-28T00:00:00.123Z is one.")
+        raise ValueError(f"{text!r} is not a WARC-Date such as 2026-11-28T00:00:00.123Z.")
     year, month, day, hour, minute, second, fraction = match.groups()
     return year, month or "01", day or "01", hour or "00", minute or "00", second or "00", fraction

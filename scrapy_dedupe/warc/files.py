@@ -1,23 +1,23 @@
-"""WARC files as a crawl writes them: one member a record, `.open` until they are finished.
+"""WARC files as a crawl writes them: one gzip member per record, `.open` until they are finished.
 
-A file is called ``PREFIX-TIMESTAMP-SERIAL-HOST.warc.gz`` (WARC 1.1, annex C; ``.warc`` without
-compression), with 17 digits of UTC time and 5 of a serial number, or as a template of these four and the
-crawl's name says. It opens with a ``warcinfo`` record, then come whole exchanges. While it is written it has
-the suffix ``.open`` and is held with an exclusive `flock`, so that nobody mends the file of a running crawl;
-where the system or the file system has no such locks, nothing guards it.
+A file is named ``PREFIX-TIMESTAMP-SERIAL-HOST.warc.gz`` (WARC 1.1, annex C; ``.warc`` without compression), with 17
+digits of UTC time and 5 digits of a serial number, or by a template of these four and the crawl's name. It begins with
+a ``warcinfo`` record, followed by whole exchanges. While it is written it has the suffix ``.open`` and an exclusive
+`flock`, so that no process salvages the file of a running crawl. Systems and file systems without such locks have no
+protection.
 
-What is promised:
+Guarantees:
 
-- What `WarcWriter.write` has returned is in the file even if the process is killed at the next
-  instruction: every exchange goes to the system at once, in one call where the system allows it.
-- An exchange is in the file whole or not at all: if the disk is full, the file is cut back to where it
-  was, and the writer can be used again.
-- A finished file is synced before it gets its final name, its folder after, and no other file is ever
-  overwritten: the name is given by a hard link. File systems without hard links are asked first whether
-  the name is free, which leaves a moment in which two programs could choose the same name.
+- Whatever `WarcWriter.write` has returned is in the file even if the process is killed at the next instruction: every
+  exchange is passed to the operating system at once, if possible in one call.
+- An exchange is in the file completely or not at all: if the disk is full, the file is truncated to its previous
+  length, and the writer remains usable.
+- A finished file is synced before it gets its final name, its folder afterwards, and no existing file is ever
+  overwritten: the name is given by a hard link. On file systems without hard links the name is checked before the
+  rename; two programs could choose the same name in between.
 
-Compression is libdeflate's, level 1 to 12. Level 4, the default, makes web pages 6 % larger than zlib's level 9
-does, in less than a third of the time.
+Files are compressed with libdeflate, level 1 to 12. At level 4, the default, web pages are 6 % larger than at zlib's
+level 9 and take less than a third of the time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DEFAULT_GZIP_LEVEL = 4
 MAX_GZIP_LEVEL = 12
 DEFAULT_NAME = "{prefix}-{timestamp}-{serial}-{host}"
 NAME_FIELDS = ("prefix", "timestamp", "serial", "host", "crawl")
-"""What a template of file names may hold between braces; it has to hold ``serial``."""
+"""The fields that a template of file names may contain in braces; ``serial`` is required."""
 
 _WARC_NAME = re.compile(r"[^/]+\.warc(\.gz)?")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
@@ -66,7 +66,7 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a record stands: file (its final name), offset and length in bytes as stored."""
+    """Where a record is stored: file (its final name), offset and length in bytes as stored."""
 
     file: str
     offset: int
@@ -75,7 +75,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class FinishedFile:
-    """A file that has its final name and is on disk."""
+    """A synced file with its final name."""
 
     file: str
     size_bytes: int
@@ -84,12 +84,12 @@ class FinishedFile:
 class WarcWriter:
     """Writes exchanges into the files of one crawl, for use by one thread.
 
-    *info* are the fields of every file's warcinfo. *file_size* is the size in bytes from which the next
-    exchange goes to a new file; *on_new_file* is called with the final name of each file before its first
-    exchange is written, *on_finished* with the path of each file that has its final name. *name* is the
-    template of file names, *crawl* what ``{crawl}`` stands for in it; names in *taken* are not used. Raises
-    ArchiveError if the folder cannot be written to, SettingError for a prefix, size, level or name that
-    cannot be used. `has_unfinished` says whether a file could not get its final name.
+    *info* holds the fields of every warcinfo. A file of at least *file_size* bytes is finished before the next
+    exchange; *on_new_file* is called with the final name of each file before its first exchange is written,
+    *on_finished* with the path of each file that got its final name. *name* is the template of file names, *crawl* the
+    value of ``{crawl}`` in it; names in *taken* are not used. Raises ArchiveError if the folder is not writable,
+    SettingError for an invalid prefix, size, level or name. `has_unfinished` is True if a file could not get its final
+    name.
     """
 
     def __init__(
@@ -137,18 +137,18 @@ class WarcWriter:
 
     @property
     def warcinfo_id(self) -> str:
-        """The id of the warcinfo that will stand before the next exchange: its WARC-Warcinfo-ID."""
+        """The id of the warcinfo of the next exchange: its WARC-Warcinfo-ID."""
         if self._file is None or self._file.size >= self._file_size:
             return self._next_id
         return self._file.warcinfo_id
 
     def write(self, records: Sequence[Record]) -> list[Location]:
-        """Write the records of one exchange, all or none, and return where they stand.
+        """Write the records of one exchange, all or none, and return their locations.
 
-        Raises ArchiveError if the system refuses; nothing of the exchange is then in a file.
+        Raises ArchiveError if writing fails; no file then contains a part of the exchange.
         """
         if self._closed:
-            raise ArchiveError(f"The WARC writer of {self.folder} is closed; nothing more can be written.")
+            raise ArchiveError(f"The WARC writer of {self.folder} is closed and cannot write more records.")
         members = [self._member(record) for record in records]
         if self._file is not None and self._file.size >= self._file_size:
             self._finish()
@@ -222,7 +222,7 @@ class WarcWriter:
         if length > _MAX_NAME_BYTES:
             raise SettingError(
                 f"WARC files would have names such as {path.name}, of {length} bytes with {OPEN_SUFFIX}; at most"
-                f" {_MAX_NAME_BYTES} are possible. Choose a shorter name or prefix."
+                f" {_MAX_NAME_BYTES} bytes are possible. Choose a shorter name or prefix."
             )
 
     def _create(self) -> _OpenFile:
@@ -264,11 +264,11 @@ class WarcWriter:
 
 
 class _TakenAway(Exception):
-    """Another program took the file between its creation and its lock."""
+    """Another process opened and locked or renamed the file between its creation and its lock."""
 
 
 class _OpenFile:
-    """A file with the suffix `.open`: created, locked, appended to, named. `path` is the final one."""
+    """A file with the suffix `.open`: created, locked, appended to, renamed. `path` is the final one."""
 
     def __init__(self, path: Path, warcinfo_id: str) -> None:
         self.path = path
@@ -283,7 +283,7 @@ class _OpenFile:
             raise _TakenAway
 
     def append(self, data: bytes) -> None:
-        """Append *data*, or nothing of it and raise ArchiveError."""
+        """Append all of *data*, or none of it and raise ArchiveError."""
         try:
             self._cut_torn_tail()
             rest = memoryview(data)
@@ -292,7 +292,7 @@ class _OpenFile:
                 rest = rest[os.write(self._fd, rest) :]
             self._has_torn_tail = False
         except OSError as error:
-            # If this fails too, it is done before the next exchange or at the end.
+            # If this fails too, it is repeated before the next exchange or at the end.
             with contextlib.suppress(OSError):
                 self._cut_torn_tail()
             raise ArchiveError(
@@ -315,8 +315,8 @@ class _OpenFile:
         except OSError as error:
             self.release()
             raise ArchiveError(
-                f"{self.path_open} could not be finished: {error.strerror}. It keeps this name; what is whole "
-                "in it can be salvaged."
+                f"{self.path_open} could not be finished: {error.strerror}. It keeps this name; its whole records "
+                "can be salvaged."
             ) from error
 
     def remove(self) -> None:
@@ -339,7 +339,7 @@ class _OpenFile:
 
 
 def file_prefix(text: str) -> str:
-    """Return *text* fit for the beginning of a file name. Raises SettingError if nothing is left of it.
+    """Return *text* made fit for the beginning of a file name. Raises SettingError if nothing remains.
 
     >>> file_prefix("news/2026 (test)")
     'news_2026_test_'
@@ -353,7 +353,7 @@ def file_prefix(text: str) -> str:
 
 
 def checked_name(template: str) -> str:
-    """Return a template of file names. Raises SettingError for one that cannot be used.
+    """Return a template of file names. Raises SettingError for an invalid one.
 
     >>> checked_name("{crawl}-{serial}")
     '{crawl}-{serial}'
@@ -361,16 +361,16 @@ def checked_name(template: str) -> str:
     if not _NAME.fullmatch(template) or "{serial}" not in template:
         fields = ", ".join(f"{{{field}}}" for field in NAME_FIELDS)
         raise SettingError(
-            f"{template!r} cannot name WARC files. Use letters, digits, '.', '_', '-' and {fields}; {{serial}} has to"
-            " be there."
+            f"{template!r} cannot name WARC files. Use letters, digits, '.', '_', '-' and {fields}; {{serial}} is"
+            " required."
         )
     return template
 
 
 def lock(fd: int) -> bool:
-    """Lock the file for this process, without waiting; False if another one holds it.
+    """Lock the file for this process, without waiting; False if another process holds the lock.
 
-    True also where there are no such locks: nothing guards the file there.
+    Also True on systems without such locks, where the file has no protection.
     """
     if fcntl is None:
         return True
@@ -382,7 +382,7 @@ def lock(fd: int) -> bool:
 
 
 def is_same_file(fd: int, path: Path) -> bool:
-    """Whether *path* still names the file that *fd* has open."""
+    """Whether *path* still refers to the file that *fd* has open."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
@@ -438,14 +438,14 @@ def refuse_taken_name(path: Path, final: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in the folder durable, where the system can do that."""
+    """Make the names in the folder durable, if the system supports that."""
     if os.name == "nt":
         return
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that syncs no folders
+        if error.errno != errno.EINVAL:  # the file system cannot sync folders
             raise
     finally:
         os.close(fd)
@@ -459,7 +459,7 @@ def name_is_taken(path: Path, final: Path) -> ArchiveError:
 
 
 def prove_writable(folder: Path, what: str, other: str = "another folder") -> None:
-    """Make *folder*, and a file in it. Raises ArchiveError, saying that *what* cannot be written there, and to name *other*."""
+    """Create *folder* and a file in it. Raises ArchiveError: *what* cannot be written there, use *other*."""
     probe = folder / f".probe-{new_record_id()[10:-1]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,17 +1,16 @@
-r"""Where the records of a WARC or ARC file begin and end, in good and in damaged files.
+r"""Where the records of a WARC or ARC file begin and end, in intact and damaged files.
 
-Four kinds of files are told apart by their first bytes: plain or gzip, WARC or ARC (version 1 and 2).
-In gzip files every record is normally a member of its own; a file that is one member, or has several
-records in one, is read too, but its records cannot be reached by offset.
+The first bytes of a file decide its kind: plain or gzip, WARC or ARC (version 1 and 2). In gzip files every record is
+normally a member of its own. A file that is one member, or has several records in one member, is read too, but its
+records cannot be reached by offset.
 
-The reading is lenient about what hurts nobody (LF for CRLF, folded fields, too few or too many blank
-lines between records, NUL bytes between members). A place is damaged when the bytes contradict
-themselves: a member that does not decompress or whose checksum is wrong, a record that is not followed
-by a record, a Content-Length that is no number, a file that ends too soon. The record concerned is not
-returned, since nobody can say which of its bytes are its own; the damage is reported; and reading goes
-on at the next place that begins with a record, behind the gzip member if that is whole. Where the file ends inside a
-record, what looks like a record after its beginning may be part of the body that was cut. Reading then goes on only at
-a whole record whose WARC-Warcinfo-ID is that of this file, which shows that the length was damaged.
+Harmless deviations are tolerated: LF for CRLF, folded fields, too few or too many blank lines between records, NUL
+bytes between members. A place is damaged when its bytes contradict each other: a member that does not decompress or
+whose checksum is wrong, a record that is not followed by a record, a Content-Length that is not a number, a file that
+ends too soon. The affected record is not returned, since its bounds are unknown; the damage is reported; and reading
+continues at the next place that begins with a record, after the gzip member if that is whole. If the file ends inside
+a record, anything after it that looks like a record may be part of the truncated body. Reading then continues only at a
+whole record whose WARC-Warcinfo-ID is that of this file, which shows that the length was damaged.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _ARC_FIELDS_2 = [
     "archive-length",
 ]
 _ARC_DATE = re.compile(r"\d{8,17}", re.ASCII)
-# URL, then IP address, or none, and date. The last two that look so, since a URL is more likely to hold the like.
+# URL, then IP address (or "-") and date. The last match counts, since the URL is more likely to contain similar text.
 _ARC_PLACE = re.compile(r"(.+) ([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*|-) (\d{8,17}) (.+)", re.ASCII)
 _CR = 0x0D
 _BLANKS = (" ", "\t")
@@ -63,7 +62,7 @@ _LENGTH_NAME_CHARS = len("content-length")
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A damaged place: where it begins, how many bytes were passed over, and what is wrong."""
+    """A damaged place: its offset, how many bytes were skipped, and the reason."""
 
     path: ReadableFile
     offset: int
@@ -71,17 +70,17 @@ class Damage:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}, offset {self.offset}: {self.reason} ({self.length} bytes passed over)"
+        return f"{self.path}, offset {self.offset}: {self.reason} ({self.length} bytes skipped)"
 
 
 class Frame:
-    """A whole record: its fields, where it stands, and the beginning of its block. Not to be changed.
+    """A whole record: its fields, its location, and the beginning of its block. Immutable.
 
     `length` counts the stored bytes, the blank lines after the record included; it is 0 for a record that
     shares a gzip member with others. `head_position` and `block_position` count decompressed bytes from `offset`.
-    `block_end` has the first few line ends behind the block.
+    `block_end` holds the first few line ends after the block.
 
-    What a reader may not ask for is taken from the member when it is asked for: a file has millions of these.
+    Fields and the beginning of the block are decoded only on first access: a file has millions of records.
     """
 
     __slots__ = (
@@ -156,7 +155,7 @@ class Frame:
         return self._fields
 
     def first(self, name: str) -> str | None:
-        """The first field of a *name* in lower case."""
+        """The value of the first field named *name* (lower case)."""
         if self._head is not None:
             layout, match = self._head
             place = layout.places.get(name)
@@ -165,7 +164,7 @@ class Frame:
 
     @property
     def kept(self) -> bytes:
-        """The beginning of the block, as far as it was asked for."""
+        """The beginning of the block, up to the requested length."""
         if self._kept is None:
             begin = self.block_position
             self._kept = bytes(
@@ -175,7 +174,7 @@ class Frame:
 
     @property
     def member(self) -> bytes | bytearray:
-        """All of the gzip member in which the record stands alone, if it was had at once; else nothing."""
+        """The whole decompressed gzip member, if it holds only this record and was decompressed at once; else empty."""
         return self._member
 
 
@@ -190,8 +189,8 @@ def frames(
     """Yield the whole records of *path* from *start*, with the first *kept_bytes* bytes of their blocks.
     A file without any record is one damaged place from its beginning to its end.
 
-    *on_long_block* is called with the frame of a longer block, before its rest is read and its length is known; what
-    it returns is called with the rest in pieces.
+    If a block is longer, *on_long_block* is called with the frame before the rest is read and `length` is known; the
+    returned function, if any, is called with the rest in pieces.
     """
     with path.open("rb") as file:
         source = _source(path, file, start)
@@ -208,7 +207,7 @@ def frames(
                 elif isinstance(broken, Cut) and not is_after_damage:
                     source.go_to_end()
                 elif isinstance(broken, (Cut, BadMember)):
-                    # After damage, a beginning that has no end is just as likely a part of what is damaged.
+                    # After damage, a start without an end is probably part of the damage.
                     source.find_next(offset + 1)
                 else:
                     source.pass_over()
@@ -222,7 +221,7 @@ def frames(
 
 
 def _go_to_own(source: PlainSource | GzipSource, warcinfo_id: str | None) -> bool:
-    """Go to the next whole record that names a warcinfo, after the place that is damaged; False if there is none."""
+    """Go to the next whole record after the damage that names this warcinfo; return False if there is none."""
     if warcinfo_id is None:
         return False
     reader = _FrameReader(source, 0, None)
@@ -241,12 +240,12 @@ def _go_to_own(source: PlainSource | GzipSource, warcinfo_id: str | None) -> boo
 
 
 def open_block(path: ReadableFile, frame: Frame) -> Iterator[bytes]:
-    """Yield the block of a record again, in pieces. Raises DamagedInput if it is not there any more."""
+    """Yield the block of a record again, in pieces. Raises DamagedInput if it is gone."""
     return _reopen(path, frame.offset, frame.block_position, frame.block_length)
 
 
 def open_head(path: ReadableFile, frame: Frame) -> bytes:
-    """Return the head of a record again, blank line included. Raises DamagedInput if it is not there any more."""
+    """Return the head of a record again, blank line included. Raises DamagedInput if it is gone."""
     return b"".join(
         _reopen(path, frame.offset, frame.head_position, frame.block_position - frame.head_position)
     )
@@ -267,7 +266,7 @@ def _source(path: ReadableFile, file: BufferedReader, offset: int) -> PlainSourc
     start = file.peek(64)
     if start.startswith(GZIP_MAGIC[:2]):
         return GzipSource(file, offset)
-    # A damaged first byte must not hide the members behind it.
+    # A damaged first byte must not hide the members after it.
     is_gzip = ".gz" in path.suffixes and not begins_record(start.partition(b"\n")[0] + b"\n")
     return GzipSource(file, offset) if is_gzip else PlainSource(file, offset)
 
@@ -287,7 +286,7 @@ class _FrameReader:
         self._fields: tuple[tuple[str, str], ...] = ()
 
     def next_whole_frame(self) -> Frame | None:
-        """As `next_frame`, at once where the next record is a member as the standard wants it."""
+        """As `next_frame`, but faster if the next record is one member in the standard form."""
         source = self._source
         assert isinstance(source, GzipSource)
         if member := source.take_member():
@@ -319,12 +318,12 @@ class _FrameReader:
         if block_length > len(kept):
             frame = Frame(is_arc, fields, offset, 0, head_position, block_position, block_length, kept)
             self._take_rest(frame)
-        # With both line ends of the standard behind it a record is whole, whatever follows. Other writers
-        # leave some out or add some, then it takes another record to show that the length was right.
+        # A record that is followed by both line ends of the standard is whole, whatever follows. Other programs
+        # write fewer or more; then only the beginning of another record proves that the length was right.
         line_ends = source.skip_blank_lines()
         is_whole = line_ends.startswith(b"\r\n\r\n") or source.is_at_end
         if not is_whole and not begins_record(source.peek_line()):
-            raise Broken("the record is not followed by another, its length must be wrong")
+            raise Broken("the record is not followed by another one; its length must be wrong")
         if is_arc and fields[0][1].startswith("filedesc:"):
             self._learn_arc_fields(kept)
         length = source.length_since(offset) if not (shares_member or source.is_inside_member) else 0
@@ -332,7 +331,7 @@ class _FrameReader:
         return Frame(is_arc, fields, *place, kept, block_end=line_ends)
 
     def _whole_frame(self, source: GzipSource, member: bytes | bytearray) -> Frame | None:
-        """The record of a member that was taken; None if it has to be read step by step."""
+        """The record of a member that was taken; None if it must be read step by step."""
         known = self._known_heads.match(member)
         if known is not None:
             layout, match = known
@@ -376,12 +375,12 @@ class _FrameReader:
 
     def _arc_line(self, line: bytes) -> tuple[tuple[str, str], ...]:
         names = self._arc_fields
-        # The version block has five fields in version 1 and mostly in version 2 as well.
+        # The version block has five fields in version 1 and usually in version 2 as well.
         if line.startswith(b"filedesc:"):
             names = _ARC_FIELDS_1 if len(line.split()) < 10 else _ARC_FIELDS_2
         values = arc_values(_text(line).rstrip("\r\n"), len(names))
         if len(values) != len(names):
-            raise Broken(f"the ARC record has {len(values)} fields, {len(names)} were announced")
+            raise Broken(f"the ARC record has {len(values)} fields instead of {len(names)}")
         return tuple(zip(names, values, strict=True))
 
     def _learn_arc_fields(self, block: bytes) -> None:
@@ -392,7 +391,7 @@ class _FrameReader:
 
 
 def arc_values(line: str, count: int) -> list[str]:
-    """The values in the line of an ARC record that has *count* fields; more or less if they cannot be told apart.
+    """The values in the line of an ARC record with *count* fields; another number if they cannot be separated.
 
     >>> arc_values("http://a/b c 192.0.2.1 20080430204825 text/html; charset=utf-8 510", 5)
     ['http://a/b c', '192.0.2.1', '20080430204825', 'text/html; charset=utf-8', '510']
@@ -400,12 +399,12 @@ def arc_values(line: str, count: int) -> list[str]:
     values = line.rsplit(" ", count - 1)
     if len(values) != count or _ARC_DATE.fullmatch(values[2]):
         return values
-    # There are spaces in the media type, too.
+    # The media type contains spaces, too.
     found = _ARC_PLACE.fullmatch(line)
     if found is None:
         return values
-    *before, behind = found.groups()
-    return [*before, *behind.rsplit(" ", count - 4)]
+    *before, rest = found.groups()
+    return [*before, *rest.rsplit(" ", count - 4)]
 
 
 def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...]:
@@ -414,14 +413,14 @@ def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...
     if plain is not None:
         source.skip(len(head))
         return plain
-    # Each with its lines, which are joined at the end: there may be hundreds of thousands.
+    # Collect the lines of each field and join them at the end: there may be hundreds of thousands.
     fields: list[tuple[str, list[str]]] = []
     size = 0
     while True:
         line = source.readline()
         size += len(line)
         if not line.endswith(b"\n") or size > MAX_HEAD_BYTES:
-            raise Broken("the fields of the record do not end")
+            raise Broken("the head of the record does not end")
         text = line.rstrip(b"\r\n")
         if not text:
             return tuple([(name, " ".join(filter(None, lines))) for name, lines in fields])
@@ -430,12 +429,12 @@ def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...
             continue
         head, colon, tail = text.partition(b":")
         if not colon:
-            raise Broken(f"{_text(text[:80])!r} is no field of a record")
+            raise Broken(f"{_text(text[:80])!r} is not a field of a record")
         fields.append((_text(head).strip(), [_text(tail).strip()]))
 
 
 def _plain_fields(head: bytes | bytearray) -> tuple[tuple[str, str], ...] | None:
-    """The fields of a head that is as the standard wants it, in one go; None if it has to be read line by line.
+    """The fields of a head in the standard form, in one step; None if it must be read line by line.
 
     *head* ends with the line end of its last field.
     """
@@ -446,7 +445,7 @@ def _plain_fields(head: bytes | bytearray) -> tuple[tuple[str, str], ...] | None
     except UnicodeDecodeError:
         return None
     found = _FIELD.findall(text)
-    # Each match is of one line; the other lines are none of the standard.
+    # Each match is one line; any other line is not in the standard form.
     if len(found) != text.count("\n") or text.startswith(_BLANKS) or "\n " in text or "\n\t" in text:
         return None
     return tuple([(name.strip(), value.strip()) for name, value in found])
@@ -461,7 +460,7 @@ def _block_length(fields: tuple[tuple[str, str], ...]) -> int:
 
 def _length(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise Broken(f"the length of the record is {text!r}")
+        raise Broken(f"the length of the record is {text!r}, which is not a number")
     return int(text)
 
 

@@ -1,7 +1,7 @@
-"""The head of a gzip member, RFC 1952, section 2.3: where it ends, told without a decompressor.
+"""The head of a gzip member (RFC 1952, section 2.3), parsed without a decompressor.
 
-Behind damage every place that says GZIP_MAGIC may begin a member, and a hostile file has one in every third byte.
-Most are told from a member by what follows, which costs a fraction of a decompressor that is set up in vain.
+After damage, every occurrence of GZIP_MAGIC may begin a member, and a hostile file has one in every third byte. Most
+false ones are recognized by the bytes after it, at a fraction of the cost of setting up a decompressor.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _STORED_BYTES = 5  # one with the type of the block, its length, and its length 
 
 
 def deflate_start(raw: bytes, at: int, end: int) -> int:
-    """Where the deflated data of the member begins whose head is at *at*; -1 if there is none up to *end*.
+    """Where the deflated data of the member whose head is at *at* begins; -1 if there is no valid head before *end*.
 
-    The head ends before *end* and is right in all that a decompressor looks at; so is the head of the first block.
+    The head must end before *end*. Everything that a decompressor checks in it, and in the head of the first block, is
+    checked.
     """
     flags = raw[at + _FLAGS_AT] if at + _FIXED_BYTES < end else _RESERVED
     if flags & _RESERVED:
@@ -36,8 +37,8 @@ def deflate_start(raw: bytes, at: int, end: int) -> int:
             if not start:
                 return -1
     if flags & _HAS_CHECKSUM:
-        told = int.from_bytes(raw[start : start + 2], "little")
-        if start + 2 >= end or zlib_ng.crc32(memoryview(raw)[at:start]) & 0xFFFF != told:
+        checksum = int.from_bytes(raw[start : start + 2], "little")
+        if start + 2 >= end or zlib_ng.crc32(memoryview(raw)[at:start]) & 0xFFFF != checksum:
             return -1
         start += 2
     return start if start < end and _begins_block(raw[start : min(start + _STORED_BYTES, end)]) else -1

@@ -1,8 +1,9 @@
-r"""Heads of WARC records that have the same names in the same order, as nearly all of one program have.
+r"""Fast parsing of WARC record heads that have the same field names in the same order.
 
-Such a head is one match of a pattern that is made of an earlier one: ``WARC/\d.*\r\nWARC-Type:(.*)\r\n...\r\n``. That
-is much faster than to take it apart line by line, and says the same: a name holds no colon, a dot is no line feed, so
-each field is one line and the blank line behind them is the first one. Only ASCII is taken, which needs no decoding.
+Nearly all heads of one program do. They are matched by one pattern that is built from an earlier head:
+``WARC/\d.*\r\nWARC-Type:(.*)\r\n...\r\n``. This is much faster than parsing line by line and gives the same result: a
+name contains no colon, a dot matches no line feed, so each field is one line and the blank line after them is the first
+one. Only ASCII heads match, which need no decoding.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A file of ever new names must not cost a new pattern for each record, nor many trials.
+# Limits for files whose field names keep changing: not a new pattern for each record, and few attempts per record.
 _MOST_KINDS: Final = 64
 _MOST_OF_A_KIND: Final = 6
 _MOST_FIELDS: Final = 60
@@ -21,7 +22,7 @@ _KIND_BYTES: Final = 24  # "WARC/1.1", a line end and, mostly, the beginning of 
 
 
 class Layout:
-    """The names of a head; `places` has the number of the first field of each name in lower case, from 1."""
+    """The field names of a head; `places` maps each name in lower case to the number of its first field, from 1."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple([name.strip() for name in names])
@@ -34,21 +35,21 @@ class Layout:
 
 
 class KnownHeads:
-    """The layouts that one file has shown so far."""
+    """The layouts that occurred so far in one file."""
 
     def __init__(self) -> None:
         self._kinds: dict[bytes, list[Layout]] = {}
 
     def match(self, data: bytes | bytearray) -> tuple[Layout, re.Match[bytes]] | None:
-        """The layout and the values of the head at the beginning of *data*, if it is a known one."""
-        # Response and request take turns, so the first field tells which layout is worth a trial.
+        """The layout and the values of the head at the beginning of *data*, if its layout is known."""
+        # Responses and requests alternate, so try only layouts with the same first field.
         for layout in self._kinds.get(_kind(data), ()):
             if (match := layout.match(data)) is not None:
                 return (layout, match) if data[: match.end()].isascii() else None
         return None
 
     def learn(self, data: bytes | bytearray, names: Sequence[str]) -> None:
-        """Know heads like that of *data*, which has fields of these names as they are written and is of the standard."""
+        """Remember the layout of the head of *data*, which is in the standard form and has these field names."""
         kind = _kind(data)
         layouts = self._kinds.get(kind)
         if layouts is None:

@@ -1,13 +1,12 @@
-"""Multi-WACZ JSON: the list of containers that belong together.
+"""Multi-WACZ JSON: a list of containers that belong together.
 
-The file is an object with a list ``resources``; of each resource ``path`` is read, relative to the folder or
-URL of the file itself, or a URL, by default the name; ``name``, by default the last part of the path;
-``hash``, a SHA-256 in hex with or without the label ``sha256:``; ``size`` or ``bytes``; and ``crawlId``. A
-path that ends in ``.json`` is such a file again.
+The file is an object with a list ``resources``. Of each resource these keys are read: ``path``, a URL or a path
+relative to the folder or URL of the file itself, by default the name; ``name``, by default the last part of the path;
+``hash``, a SHA-256 in hex with or without the label ``sha256:``; ``size`` or ``bytes``; and ``crawlId``. A path that
+ends in ``.json`` is another multi-WACZ JSON.
 
-What a file says is not trusted: it names only what is below its own folder, and URLs of storages, unless the reader
-allows more. A file on another machine never names files of this one by that. An entry that is refused takes no other
-one with it.
+The content is not trusted: a file may name only files below its own folder and URLs of storages, unless the reader
+allows more. A remote file can never name files of this machine that way. A refused entry does not affect the others.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SUFFIX = ".json"
 _MAX_BYTES = 64 << 20
 _MAX_DEPTH = 8
 _MAX_MANIFESTS = 1000
-# Where a URL in a manifest may lead; other drivers of fsspec can read local files.
+# Allowed schemes of URLs in a manifest; other drivers of fsspec can read local files.
 _SCHEMES = frozenset(
     {
         "http",
@@ -71,34 +70,33 @@ class ListedFile:
 
 
 class _Refused(Exception):
-    """Why an entry is left out: the end of a sentence."""
+    """Why an entry is skipped: the end of a sentence."""
 
 
 def json_fault(error: ValueError | RecursionError) -> str:
-    """What is wrong with a text that JSON does not parse."""
+    """Why a text is not valid JSON."""
     if isinstance(error, (json.JSONDecodeError, UnicodeError)):
-        return f"it is no JSON ({error})"
-    # Here Python tells how to change its limits.
+        return f"it is not valid JSON ({error})"
+    # The messages of these errors explain how to change Python's limits, which is of no help here.
     why = "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
-    return f"it is no JSON that is read here ({why})"
+    return f"it is JSON that is not supported ({why})"
 
 
 def is_manifest(place: str) -> bool:
-    """Whether a path or URL is taken for a multi-WACZ JSON."""
+    """Whether a path or URL is treated as a multi-WACZ JSON."""
     return (url_path(place) if is_url(place) else place).lower().endswith(SUFFIX)
 
 
 def read_manifest(
     place: str, *, allow_outside: bool = False, with_names: bool = True, on_fault: Callable[[str], None]
 ) -> Iterator[ListedFile]:
-    """Yield what the multi-WACZ JSON at a path or URL names, in its order, with that of others which it names.
+    """Yield the files that the multi-WACZ JSON at a path or URL lists, in order; nested manifests are expanded.
 
-    The same file, named again, comes once, and two files of one name are refused; without *with_names* the
-    names that the manifest gives do not count, and each file has the one in its path. *on_fault* gets a
-    sentence for every entry that is left out. With *allow_outside* an entry may name anything that can be
-    read.
+    Repeated entries of one file are yielded once, and two files with one name are refused. Without *with_names* the
+    names in the manifest are ignored, and each file has the name in its path. *on_fault* is called with a sentence for
+    every skipped entry. With *allow_outside* an entry may name any file that can be read.
 
-    Raises ArchiveError if the file cannot be read, DamagedInput if it is no multi-WACZ JSON, SettingError if a
+    Raises ArchiveError if the file cannot be read, DamagedInput if it is not a multi-WACZ JSON, SettingError if a
     package for its URL is missing.
     """
     if not is_url(place):
@@ -107,15 +105,15 @@ def read_manifest(
 
 
 class _Reading:
-    """One pass over a manifest and those that it names."""
+    """One pass over a manifest and the manifests that it lists."""
 
     def __init__(self, allow_outside: bool, with_names: bool, on_fault: Callable[[str], None]) -> None:
         self._allow_outside = allow_outside
         self._with_names = with_names
         self._on_fault = on_fault
-        self._open: list[str] = []  # manifests that are being read, each named by the one before
+        self._open: list[str] = []  # manifests that are being read, each listed by the one before
         self._read: set[str] = set()
-        self._known: dict[str, ListedFile] = {}  # by name, or by place where names do not count
+        self._known: dict[str, ListedFile] = {}  # by name, or by place without *with_names*
 
     def listed(self, place: str, resources: list[object]) -> Iterator[ListedFile]:
         key = _key(place)
@@ -136,7 +134,7 @@ class _Reading:
 
     def _entry(self, manifest: str, number: int, resource: object) -> ListedFile:
         if not isinstance(resource, dict):
-            raise _Refused(f"{_cut(resource)} as its resource {number}, which is no object.")
+            raise _Refused(f"{_cut(resource)} as its resource {number}, which is not an object.")
         name = resource.get("name")
         path = resource.get("path") or name
         if not path:
@@ -145,15 +143,15 @@ class _Reading:
         if not name or not self._with_names:
             name = place_file(place).name
         if not isinstance(name, str) or not _is_file_name(name):
-            raise _Refused(f"{_cut(path)} with the name {_cut(name)}, which is no file name.")
+            raise _Refused(f"{_cut(path)} with the name {_cut(name)}, which is not a file name.")
         crawl = resource.get("crawlId")
         if crawl is not None and (not isinstance(crawl, str) or not _is_text(crawl)):
-            raise _Refused(f"{_cut(path)} with the crawlId {_cut(crawl)}, which is no text.")
+            raise _Refused(f"{_cut(path)} with the crawlId {_cut(crawl)}, which is not a valid string.")
         return ListedFile(name, place, _hash(path, resource), _size(path, resource), crawl or None)
 
     def _place(self, manifest: str, path: object) -> str:
         if not isinstance(path, str) or "\0" in path or not _is_text(path):
-            raise _Refused(f"{_cut(path)} as a path, which is none.")
+            raise _Refused(f"{_cut(path)} as a path, which is not a valid path.")
         place = _url(path, self._allow_outside) if is_url(path) else None
         if place is None:
             place = _remote_path(manifest, path) if is_url(manifest) else _local_path(manifest, path)
@@ -161,29 +159,27 @@ class _Reading:
             place = _outside(manifest, path)
         if place is None:
             raise _Refused(
-                f"{_cut(path)}, which is not below its own folder. Put the file there, or give it by name; import takes"
+                f"{_cut(path)}, which is not below its own folder. Put the file there, or pass it by name; import accepts"
                 " it with --allow-outside."
             )
         return place
 
     def _inner(self, entry: ListedFile) -> list[object] | None:
-        """The resources of a manifest inside of another; None for one that was read."""
+        """The resources of a nested manifest; None if it was already read."""
         what, key = _cut(shown(entry.place)), _key(entry.place)
         if key in self._open:
-            raise _Refused(f"{what}, which names itself through this one. Take one of the two entries out.")
+            raise _Refused(f"{what}, which names itself through this one. Remove one of the two entries.")
         if key in self._read:
             return None
         if len(self._open) > _MAX_DEPTH:
-            raise _Refused(
-                f"{what}, which is reached through {len(self._open)} other manifests. Give it by name."
-            )
+            raise _Refused(f"{what}, which is nested in {len(self._open)} other manifests. Pass it by name.")
         if len(self._read) >= _MAX_MANIFESTS:
-            raise _Refused(f"{what}, but {_MAX_MANIFESTS} manifests were read before it. Give it by name.")
+            raise _Refused(f"{what}, but {_MAX_MANIFESTS} manifests were read before it. Pass it by name.")
         try:
             return _resources(entry.place)
         except DedupeError as error:
             self._read.add(key)
-            raise _Refused(f"{what}, which is left out: {error}") from error
+            raise _Refused(f"{what}, which is skipped: {error}") from error
 
     def _is_new(self, entry: ListedFile) -> bool:
         known = self._known.setdefault(entry.name if self._with_names else _key(entry.place), entry)
@@ -194,8 +190,8 @@ class _Reading:
             return False
         raise _Refused(
             f"{_cut(shown(entry.place))} with the name {_cut(entry.name)}, which"
-            f" {_cut(shown(known.place))} has {'with another hash ' if is_same else ''}too. Give each file a name of"
-            " its own."
+            f" {_cut(shown(known.place))} has {'with another hash ' if is_same else ''}too. Give each file its own"
+            " name."
         )
 
 
@@ -225,13 +221,13 @@ def _resources(place: str) -> list[object]:
 
 
 def _no_manifest(where: str, why: str) -> DamagedInput:
-    return DamagedInput(f'{where} is no multi-WACZ JSON, a list "resources" with a "path" each: {why}.')
+    return DamagedInput(f'{where} is not a multi-WACZ JSON, a list "resources" with a "path" each: {why}.')
 
 
 def _url(path: str, allow_outside: bool) -> str | None:
-    """A URL that may be named; None for one that names a file of this machine, or might."""
+    """The URL, if it is allowed; None for a URL that names, or could name, a file of this machine."""
     scheme = path.partition("://")[0].lower()
-    # With "::" fsspec reads one address through another, a local one as well.
+    # With "::" fsspec reads one URL through another, and the inner one may be local.
     is_plain = scheme in _SCHEMES and "::" not in path
     return path if is_plain or (allow_outside and scheme != "file") else None
 
@@ -275,7 +271,7 @@ def _path_of_url(url: str) -> str:
     try:
         return str(place_file(url))
     except DedupeError as error:
-        raise _Refused(f"{_cut(url)}, which is left out: {error}") from error
+        raise _Refused(f"{_cut(url)}, which is skipped: {error}") from error
 
 
 def _folder(manifest: str) -> tuple[str, str]:
@@ -295,7 +291,7 @@ def _hash(path: object, resource: dict[str, object]) -> str | None:
         return None
     match = _SHA256.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise _Refused(f"{_cut(path)} with the hash {_cut(value)}, which is no SHA-256 in hex.")
+        raise _Refused(f"{_cut(path)} with the hash {_cut(value)}, which is not a SHA-256 in hex.")
     return match[1].lower()
 
 
@@ -306,7 +302,7 @@ def _size(path: object, resource: dict[str, object]) -> int | None:
     if size is None:
         return None
     if type(size) is not int or not 0 <= size < 2**63:
-        raise _Refused(f"{_cut(path)} with the size {_cut(size)}, which is no number of bytes.")
+        raise _Refused(f"{_cut(path)} with the size {_cut(size)}, which is not a number of bytes.")
     return size
 
 
@@ -317,7 +313,7 @@ def _is_file_name(name: str) -> bool:
 def _is_text(value: str) -> bool:
     try:
         value.encode()
-    except UnicodeEncodeError:  # half of a character
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
 

@@ -1,9 +1,8 @@
-"""A thread that moves finished files to a storage while the crawl goes on.
+"""A thread that moves finished files to a storage while the crawl continues.
 
-Files go one after the other, in the order in which they were handed over, so that a slow network blocks nobody but the
-next file. For each: upload and verify, then tell (``on_moved``), then delete the local file. Whoever remembers where
-files are has therefore the new place before the old one is gone, and a kill between two of these steps leaves both
-copies, never none.
+Files are moved one after another, in the order of submission, so a slow network delays only the next file. For each
+file: upload and verify the copy, call ``on_moved``, delete the local file. The new location is thus recorded before the
+old file is deleted, and a kill between two of these steps leaves both copies, never none.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ PAUSES_S: Final = (2.0, 10.0, 30.0)
 
 
 class Mover:
-    """Moves files to *storage* on a thread of its own, from the first `submit` until `close`.
+    """Moves files to *storage* on its own thread, from the first `submit` until `close`.
 
     Both callbacks run on that thread. ``on_moved(path, location)`` is called when the copy is verified; if it raises,
     the local file is kept and ``on_failed`` is called instead. ``on_failed(path, error)`` is called when the file stays
-    local: at once where trying again cannot help, else after one more attempt behind each of the *pauses_s*. Once a file
-    has failed in spite of all pauses, those after it have one attempt each until one of them succeeds: a storage that is
-    full or away costs the pauses once.
+    local: immediately if a retry cannot help, else after one retry for each of the *pauses_s*. Once a file has failed
+    after all retries, the next files get one attempt each until one succeeds: a full or unreachable storage costs the
+    pauses only once.
     """
 
     def __init__(
@@ -52,74 +51,74 @@ class Mover:
         self._queue: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
         self._local: dict[Path, None] = {}
         self._state = threading.Condition()
-        self._is_telling = False
+        self._is_in_callback = False
         self._is_failing = False
         self._thread: threading.Thread | None = None
-        self._is_given_up = threading.Event()
+        self._is_abandoned = threading.Event()
         self._is_closed = False
 
     def submit(self, path: Path | str) -> None:
-        """Hand over a finished file. Raises ArchiveError after `close`."""
+        """Queue a finished file. Raises ArchiveError after `close`."""
         path = Path(path)
         if self._is_closed:
-            raise ArchiveError(f"{path} stays where it is: nothing more is moved to {self._storage.shown}.")
+            raise ArchiveError(f"{path} is kept: files are no longer moved to {self._storage.shown}.")
         self._local[path] = None
         self._queue.put(path)
         if self._thread is None:
-            # A daemon, since an upload cannot be interrupted: a process that ends does not wait for it.
+            # A daemon thread, so that the process can exit during an upload, which cannot be interrupted.
             self._thread = threading.Thread(target=self._run, name="dedupe-mover", daemon=True)
             self._thread.start()
 
     def close(self, timeout_s: float | None = None) -> list[Path]:
-        """Wait for what was handed over, at most *timeout_s* seconds; the files that stay local, failed ones included.
+        """Wait at most *timeout_s* seconds for the queued files; return the files that stay local, failed ones included.
 
-        What is not moved by then is given up: pauses end, a running upload is left to itself, and its local file is
-        neither deleted nor told of any more. A callback that runs is waited for, so do not call this on the thread that
-        a callback waits for. Safe to repeat.
+        Files that are not moved by then are abandoned: pauses end, a running upload is left to finish by itself, and
+        its local file is not deleted and no callback is called for it. A running callback is waited for, so do not call
+        this on a thread that a callback waits for. Can be called again.
         """
         self._is_closed = True
         self._queue.put(None)
         if self._thread is not None:
             self._thread.join(timeout_s)
         with self._state:
-            self._is_given_up.set()
-            while self._is_telling:
+            self._is_abandoned.set()
+            while self._is_in_callback:
                 self._state.wait()
             return list(self._local)
 
     def _run(self) -> None:
         while (path := self._queue.get()) is not None:
-            if self._is_given_up.is_set():
+            if self._is_abandoned.is_set():
                 return
             try:
                 self._move(path)
             except Exception:
-                # What raised is a callback that tells of failures; the other files are moved all the same.
-                logger.exception("%s stays where it is, and nobody could be told.", path)
+                # on_failed itself raised; continue with the other files.
+                logger.exception("%s is kept; the failure of its upload could not be reported.", path)
 
     def _move(self, path: Path) -> None:
         location, failure = "", None
         try:
             location = self._upload(path)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not end the thread, and is told
+        except Exception as error:  # noqa: BLE001 - reported; a bug must not end the thread
             failure = error
         with self._state:
-            if self._is_given_up.is_set():
+            if self._is_abandoned.is_set():
                 return
-            self._is_telling = True
+            self._is_in_callback = True
         try:
             if failure is None:
                 try:
                     self._on_moved(path, location)
                     self._storage.delete_local(path)
                     self._local.pop(path)
-                except Exception as error:  # noqa: BLE001 - told; the file is kept
+                except Exception as error:  # noqa: BLE001 - reported; the file is kept
                     failure = error
             if failure is not None:
                 self._on_failed(path, failure)
         finally:
             with self._state:
-                self._is_telling = False
+                self._is_in_callback = False
                 self._state.notify_all()
 
     def _upload(self, path: Path) -> str:
@@ -130,8 +129,8 @@ class Mover:
             except RefusedUpload:
                 raise
             except ArchiveError as error:
-                logger.info("%s It is tried again in %g seconds.", error, pause_s)
-                if self._is_given_up.wait(pause_s):
+                logger.info("%s Retrying in %g seconds.", error, pause_s)
+                if self._is_abandoned.wait(pause_s):
                     raise
         try:
             location = self._storage.upload(path)

@@ -1,8 +1,8 @@
-"""How the programs that write archives hash payloads.
+"""Which body the payload digests of other programs are computed from.
 
-``stored``: the digest is that of the body as the server sent it, content coding kept; ``decoded``: that of the body
-without it, as a browser hands it over. Both are written as WARC-Payload-Digest, so that only the name of the program,
-in warcinfo or in the datapackage.json of a WACZ, tells which one it is.
+``stored``: the body as the server sent it, with its content coding. ``decoded``: the body without content coding, as a
+browser provides it. Both are written as WARC-Payload-Digest; only the name of the program, in warcinfo or in the
+datapackage.json of a WACZ, shows which one it is.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 STORED = "stored"
 DECODED = "decoded"
 
-# The first one that fits decides. Programs that drive a browser come first: they name the libraries that they use, too.
+# The first match decides. Programs that drive a browser come first, since they also name the libraries that they use.
 _WRITERS = (
-    # The server of that name recorded what went through its proxy; what its digests are of is not known for certain.
+    # The Webrecorder server recorded through a proxy; it is unknown which body its digests are of.
     (re.compile(r"webrecorder (platform|player)", re.IGNORECASE), None),
     (
         re.compile(
@@ -35,9 +35,9 @@ _WRITERS = (
 
 
 def payload_mode(software: str | None) -> str | None:
-    """``stored`` or ``decoded``, by what a file says of the software that wrote it; None if that does not tell.
+    """``stored`` or ``decoded``, from the software that a file names; None if unknown.
 
-    A file of scrapy-dedupe with decoded bodies says so itself, in a field of its own.
+    A file of scrapy-dedupe with decoded bodies has its own field for this.
 
     >>> payload_mode("Browsertrix-Crawler 1.14.1 (with warcio.js 2.4.7)")
     'decoded'

@@ -1,16 +1,15 @@
-"""Answers from an archive: what a server once sent for a method, a URL and a body.
+"""Responses from an archive: what a server once sent for a method, a URL and a body.
 
-The newest whole capture is the answer, in its crawl rather one that was asked for with the same cookies; one
-that was cut, or a range (206), answers only if there is no whole one. A URL that is not there is looked for once
-more in its canonical form, so that the order of its query does not matter.
+The newest whole capture is the answer; within its crawl, captures with the same request cookies come first. A
+truncated capture or a range (206) is used only if there is no whole one. If a URL is not found, its canonical form is
+looked up, so that the order of query parameters does not matter.
 
-A revisit answers with its own HTTP head, if it has one, and the payload of its original (see `references`). If there
-is none, the revisit is no answer, and the next older capture is taken. That a page was not modified (a 304, or
-a revisit of that profile) answers a conditional request; for any other the original, or the next older
-capture, is the answer.
+A revisit answers with its own HTTP head, if it has one, and the payload of its original (see `references`). If the
+original is missing, the next older capture is used. A 304, or a revisit with the server-not-modified profile, answers
+only a conditional request; for any other request the original, or the next older capture, is used.
 
-Transfer coding is gone and Content-Length is made true; the content coding is as it was sent, since payload
-and header belong together: a revisit whose head names another coding gets that of its original.
+Transfer coding is removed and Content-Length is corrected. The content coding is kept as it was sent, since payload
+and header belong together: if the head of a revisit names another coding, it gets the coding of its original.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _BODILESS = (204, _NOT_MODIFIED)
 
 @dataclass(frozen=True, slots=True)
 class PlayedOriginal:
-    """The original of a revisit; `crawl` is what isPartOf of its warcinfo says."""
+    """The original of a revisit; `crawl` is the isPartOf value of its warcinfo."""
 
     record_id: str | None
     url: str | None
@@ -57,7 +56,7 @@ class Playable:
 
     `payload` has its content coding and no transfer coding; `headers` are in order. `type` is ``response`` or
     ``revisit``, `date` the text of WARC-Date, `digest` the payload digest with its label. `truncated` is the
-    reason of a payload that was cut, or None.
+    reason for a truncated payload, or None.
     """
 
     url: str
@@ -77,20 +76,20 @@ class Playable:
 
 
 class TooLarge(Exception):
-    """The answer has more bytes than are wanted."""
+    """The answer is larger than allowed."""
 
 
 class Playback:
-    """The captures in *files*. Made, read, asked and closed on one thread.
+    """The captures in *files*. For use on one thread: create, `read`, `find`, `close`.
 
-    `unresolved` counts the revisits that were no answer because their original is missing; `is_complete` says
-    whether all files were read.
+    `unresolved` counts the revisits that could not be used because their original is missing; `is_complete` is True
+    once all files were read.
     """
 
     def __init__(self, files: Sequence[ReadableFile]) -> None:
         self._files = list(files)
         self._index = PlaybackIndex(self._record)
-        self._has_told_of_original = False
+        self._has_warned = False
         self._max_bytes = 0
         self.unresolved = 0
         self.is_complete = False
@@ -104,9 +103,9 @@ class Playback:
     def read(
         self, *, on_damage: Callable[[Damage], None], is_wanted: Callable[[], bool] = lambda: True
     ) -> int:
-        """Read every record of the files and return how many belong to exchanges; once, before `find`.
+        """Read every record of the files and return how many belong to exchanges. Call once, before `find`.
 
-        *on_damage* is called for every damaged place. Reading ends early when *is_wanted* says no. Raises
+        *on_damage* is called for every damaged place. Reading ends early when *is_wanted* returns False. Raises
         ArchiveError if a file cannot be read.
         """
         count = 0
@@ -122,17 +121,17 @@ class Playback:
             except OSError as error:
                 raise ArchiveError(f"{file} cannot be read: {error.strerror or error}.") from error
             except sqlite3.Error as error:
-                raise _no_room(error) from error
+                raise _index_error(error) from error
             if shares_members:
                 logger.warning(
-                    "%s has several records in one gzip member. Each one is looked for from the beginning of its"
-                    " member, which takes long in a large file; `warcio recompress` gives every record its own.",
+                    "%s has several records in one gzip member. Each lookup decompresses the member from its beginning,"
+                    " which is slow for a large file; `warcio recompress` gives every record its own member.",
                     file,
                 )
         try:
             self._index.finish()
         except sqlite3.Error as error:
-            raise _no_room(error) from error
+            raise _index_error(error) from error
         self.is_complete = True
         return count
 
@@ -152,15 +151,15 @@ class Playback:
     ) -> Playable | None:
         """Return the answer to a request, None if there is none.
 
-        *cookies* is the value of its Cookie header. *is_conditional*: whether the request allows the answer that
-        nothing was modified. Raises TooLarge for an answer with a body of more than *max_bytes*, unless that is
-        0; ArchiveError and DamagedInput if a record cannot be read again.
+        *cookies* is the value of its Cookie header. *is_conditional*: whether the request allows a 304 (Not Modified).
+        Raises TooLarge for an answer with a body of more than *max_bytes*, unless that is 0; ArchiveError and
+        DamagedInput if a record cannot be read again.
         """
         self._max_bytes = max_bytes
         try:
             return self._find(method, url, body, cookies, is_conditional)
         except OSError as error:
-            raise ArchiveError(f"The archive of {url} cannot be read any more: {error}.") from error
+            raise ArchiveError(f"The archive with {url} can no longer be read: {error}.") from error
 
     def _find(
         self, method: str, url: str, body: bytes, cookies: bytes, is_conditional: bool
@@ -182,10 +181,10 @@ class Playback:
                     )
                 if place.kind == "revisit":
                     self.unresolved += 1
-                    self._tell_of_missing_original(record)
+                    self._warn_about_missing_original(record)
                 else:
                     unresolved += 1
-        # Older captures may have stood in for these.
+        # Count these only now: an older capture might still have been the answer.
         self.unresolved += unresolved
         return None
 
@@ -206,11 +205,11 @@ class Playback:
         *,
         is_unmodified: bool = False,
     ) -> Playable:
-        """The answer of *record* with the payload of *source*, and its head too if nothing was modified."""
+        """The answer of *record* with the payload of *source*, and with its head if nothing was modified."""
         head = source if record.http_status is None or is_unmodified else record
         status = 200 if head.type == "resource" else head.http_status
         if status is None:
-            # Not modified, and without a head: what there is to say is the status.
+            # A server-not-modified revisit without a head has only a status.
             status = _NOT_MODIFIED
         size = source.frame.block_length - (source.http.length if source.http else 0)
         if self._max_bytes and size > self._max_bytes:
@@ -240,13 +239,13 @@ class Playback:
             refers_to=refers_to,
         )
 
-    def _tell_of_missing_original(self, revisit: StoredRecord) -> None:
-        if self._has_told_of_original:
+    def _warn_about_missing_original(self, revisit: StoredRecord) -> None:
+        if self._has_warned:
             return
-        self._has_told_of_original = True
+        self._has_warned = True
         logger.warning(
-            "The revisit of %s in %s, offset %d, refers to %s of %s, and no file of the archive has that payload."
-            " Add the files of the crawl that has it. Others like it are only counted.",
+            "The revisit of %s in %s, offset %d, refers to %s of %s, but no file of the archive has that payload."
+            " Add the files of the crawl that has it. Further missing originals are only counted.",
             revisit.target_uri,
             revisit.path,
             revisit.offset,
@@ -255,15 +254,15 @@ class Playback:
         )
 
 
-def _no_room(error: sqlite3.Error) -> ArchiveError:
+def _index_error(error: sqlite3.Error) -> ArchiveError:
     return ArchiveError(
-        f"What the archive holds cannot be noted in a temporary file: {error}. Free some space in the temporary folder,"
-        " or name another one in the environment variable TMPDIR."
+        f"The index of the archive cannot be written to a temporary file: {error}. Free some space in the temporary"
+        " folder, or set the environment variable TMPDIR to another one."
     )
 
 
 def _true_headers(headers: Headers, length: int | None) -> Headers:
-    """*headers* without what spoke of the transfer, and with this length; None leaves the length as it is."""
+    """*headers* without Transfer-Encoding, and with this Content-Length; None leaves the length unchanged."""
     kept = []
     has_length = False
     for name, value in headers:
@@ -290,7 +289,7 @@ def _with_coding_of(source: StoredRecord, headers: Headers) -> Headers:
 
 
 def _protocol(record: StoredRecord) -> str | None:
-    """The HTTP version in the words of HTTP: ``HTTP/1.1``, ``h2``."""
+    """The HTTP version in HTTP's own notation: ``HTTP/1.1``, ``h2``."""
     for value in record.get_all("WARC-Protocol"):
         name = value.strip().lower()
         if name.startswith("http/"):

@@ -1,12 +1,12 @@
-"""Which captures there are in a set of WARC and ARC files: a private index for as long as a crawl runs.
+"""A temporary index of the captures in a set of WARC and ARC files, for the duration of a crawl.
 
-Every record is read once. Its whole text stays in the files; the index keeps the keys by which it is looked
-for, in a temporary SQLite database that SQLite itself moves to disk when it grows. URLs are kept as hashes of
-16 bytes: of the URL as a record has it, and of its canonical form.
+Every record is read once. The records stay in the files; the index keeps only the lookup keys, in a temporary SQLite
+database that SQLite itself moves to disk when it grows. URLs are kept as hashes of 16 bytes: of the URL of the record,
+and of its canonical form.
 
-A ``request`` record says with which method, body and cookies its response was asked for. It belongs to the response
-that one of the two names in WARC-Concurrent-To, else to the nearest one of the same file, URL and date. A
-response without a request counts as the answer to a GET without cookies.
+A ``request`` record has the method, body and cookies of the request of a response. It belongs to the response that it
+names in WARC-Concurrent-To or that names it, else to the nearest response with the same file, URL and date. A response
+without a request record counts as the answer to a GET without cookies.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _REQUEST = (
     "INSERT INTO requests (number, file, id, concurrent_to, uri, date_ms, method, body, cookies)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-# Each way to find the request of a capture is used for those that the ways before it have left.
+# Each step finds the requests of captures for which the previous steps found none.
 _PAIRING = """
 CREATE INDEX requests_by_response ON requests (concurrent_to);
 CREATE INDEX requests_by_id ON requests (id);
@@ -98,7 +98,7 @@ _NEAREST_FIRST = "ORDER BY is_partial, abs(date_ms - ?), number"
 
 @dataclass(frozen=True, slots=True)
 class CapturePlace:
-    """Where a capture is: the number of its file, the offset, and the place in a shared gzip member."""
+    """Where a capture is: the number of its file, the offset, and the position in a shared gzip member."""
 
     file: int
     offset: int
@@ -113,14 +113,14 @@ class CapturePlace:
 
 
 class PlaybackIndex(Captures[str, CapturePlace]):
-    """Filled with `add`, finished with `finish`, then asked. For the thread that made it.
+    """Filled with `add`, completed with `finish`, then queried. For the thread that made it.
 
-    *read* gives the record at a place.
+    *read* returns the record at a place.
     """
 
     def __init__(self, read: Callable[[CapturePlace], StoredRecord]) -> None:
         self._read = read
-        # No name: a temporary database that nobody else sees.
+        # An empty name makes a private temporary database.
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(_TABLES)
         self._number = 0
@@ -132,7 +132,7 @@ class PlaybackIndex(Captures[str, CapturePlace]):
         self._requests: list[tuple[object, ...]] = []
 
     def add(self, file: int, record: StoredRecord) -> bool:
-        """Enter a record of the file with that number; False if it is no part of an HTTP exchange."""
+        """Add a record of the file with that number; False if it is not part of an HTTP exchange."""
         if file != self._file:
             self._file = file
             self._enter_crawl(None, file)
@@ -152,7 +152,7 @@ class PlaybackIndex(Captures[str, CapturePlace]):
         return record.type != "resource"
 
     def finish(self) -> None:
-        """Bring captures and requests together."""
+        """Match requests to captures."""
         self._flush()
         self._database.executescript(_PAIRING)
 
@@ -165,9 +165,9 @@ class PlaybackIndex(Captures[str, CapturePlace]):
     ) -> list[CapturePlace]:
         """The captures of a request, whole ones before others, then the newest first.
 
-        *canonical*: those of other URLs with the same canonical form instead of those of the URL itself.
-        In the newest crawl, those that were asked for with the same cookies come before those that were not: a
-        page may set a cookie and then redirect to itself, or be another one after a login.
+        With *canonical*, the captures of other URLs with the same canonical form instead. Within the newest crawl,
+        captures with the same request cookies come first: a page may set a cookie and then redirect to itself, or
+        differ after a login.
         """
         is_url, keys = "uri = ?", [uri_key(url)]
         if canonical:
@@ -208,7 +208,7 @@ class PlaybackIndex(Captures[str, CapturePlace]):
         return has_payload(self._read(capture), digest)
 
     def crawl_name(self, crawl: int) -> str | None:
-        """The name of the crawl with that number; None if its files do not say it."""
+        """The name of the crawl with that number; None if its files do not name it."""
         return self._names[crawl]
 
     def _enter_crawl(self, name: str | None, file: int) -> None:
@@ -272,20 +272,20 @@ class PlaybackIndex(Captures[str, CapturePlace]):
 
 
 def canonical_key(url: str) -> bytes:
-    """Return the key that URLs share which differ in the order of their query or in how they are encoded."""
+    """Return the key shared by URLs that differ only in the order of their query or in their encoding."""
     try:
         return uri_key(canonicalize_url(url))
-    except ValueError:  # no URL that could be taken apart, such as http://[
+    except ValueError:  # a URL that cannot be parsed, such as http://[
         return uri_key(url)
 
 
 def body_key(body: bytes) -> bytes:
-    """Return the key of a request's body; that of none is empty."""
+    """Return the key of a request body; empty for an empty body."""
     return hashlib.sha256(body).digest() if body else b""
 
 
 def cookie_key(values: list[bytes]) -> bytes:
-    """Return the key of the values of Cookie headers, in whatever order; that of none is empty."""
+    """Return the key of the values of Cookie headers, regardless of their order; empty if there are none."""
     cookies = sorted(cookie for value in values for part in value.split(b";") if (cookie := part.strip()))
     return hashlib.blake2b(b";".join(cookies), digest_size=_KEY_BYTES).digest() if cookies else b""
 
@@ -294,7 +294,7 @@ def _kind(record: StoredRecord) -> str | None:
     if record.type == "revisit":
         return "unmodified" if is_unmodified(record) else "revisit"
     if record.type == "response":
-        # An interim response is no answer.
+        # Interim responses (1xx) are not answers.
         status = record.http_status
         return "response" if status is not None and status >= 200 else None
     return "resource" if can_be_original(record) else None

@@ -1,9 +1,9 @@
-"""The head of a WARC record as it was written, for those who copy a record and change some of its fields.
+"""The head of a WARC record with its original bytes, for copying a record while changing some fields.
 
-`StoredRecord.headers` holds text that was read leniently. A rewritten record must keep the bytes of every field that
-is not changed, whatever their encoding, and its version line; so the head is read from the file again. Names and
-values come back as they are; only the white space around them and the places where long fields were folded
-(ISO 28500, section 4: a line that begins with a space or tab continues the one before) become one form.
+`StoredRecord.headers` holds leniently decoded text. A rewritten record must keep the bytes of every unchanged field,
+whatever their encoding, and its version line, so the head is read from the file again. Only white space around names
+and values and the folding of long fields (ISO 28500, section 4: a line that begins with a space or tab continues the
+one before) are normalized.
 
 A head is at most 1 MiB, as in `framing`.
 """
@@ -28,13 +28,13 @@ _TARGET_URI = b"WARC-Target-URI"
 
 @dataclass(frozen=True, slots=True)
 class RawHead:
-    """The version line without its end, and the named fields in order. Changes give a new head."""
+    """The version line without its end, and the named fields in order. Immutable; changes return a new head."""
 
     version: bytes
     fields: tuple[tuple[bytes, bytes], ...]
 
     def get(self, name: bytes) -> bytes | None:
-        """Return the first field of that name, whatever its case."""
+        """Return the first field of that name, ignoring case."""
         name = name.lower()
         return next((value for field, value in self.fields if field.lower() == name), None)
 
@@ -44,7 +44,7 @@ class RawHead:
         return [value for field, value in self.fields if field.lower() == name]
 
     def replaced(self, name: bytes, value: bytes) -> Self:
-        """The head with one field of that name: at the place of the first one (its name as it was), or at the end."""
+        """The head with exactly one field of that name: in the place of the first one, keeping its name, or at the end."""
         wanted, is_placed = name.lower(), False
         fields = []
         for field, old in self.fields:
@@ -70,16 +70,16 @@ class RawHead:
         )
 
     def to_bytes(self, content_length: int) -> bytes:
-        """The head as it is stored, with its blank line and the length of the block that will follow."""
+        """The head as it is stored, with its blank line; *content_length* is the length of the block."""
         head = self.replaced(_LENGTH, b"%d" % content_length)
         lines = [head.version, *(b"%b: %b" % pair for pair in head.fields), b"", b""]
         return b"\r\n".join(lines)
 
 
 def raw_head(record: StoredRecord) -> RawHead:
-    """Read the head of a WARC record again. Raises DamagedInput if it is not there any more.
+    """Read the head of a WARC record again. Raises DamagedInput if it is gone.
 
-    ValueError for an ARC record, whose head is one line of values.
+    Raises ValueError for an ARC record, whose head is one line of values.
     """
     if record.format != "warc":
         raise ValueError(f"{record.path}, offset {record.offset}: an ARC record has no named fields")
@@ -103,7 +103,7 @@ def raw_head(record: StoredRecord) -> RawHead:
 def stored_uri(record: StoredRecord, head: RawHead | None = None) -> bytes | None:
     """WARC-Target-URI as it is stored, without angle brackets; the URL of an ARC record in UTF-8.
 
-    *head* is that of the record, if it was read before. Raises DamagedInput as `raw_head`.
+    *head* is the head of the record, if it was already read. Raises DamagedInput as `raw_head`.
     """
     if record.format != "warc":
         return (record.target_uri or "").encode("utf-8") or None
@@ -115,5 +115,5 @@ def stored_uri(record: StoredRecord, head: RawHead | None = None) -> bytes | Non
 
 def _one_line(value: bytes) -> bytes:
     if b"\n" in value or b"\r" in value:
-        raise ValueError(f"a field of a record cannot hold a line end: {value[:80]!r}")
+        raise ValueError(f"a field of a record must not contain a line end: {value[:80]!r}")
     return value

@@ -1,13 +1,13 @@
-"""Records as they are read back from WARC and ARC files, gzip or plain, good or damaged.
+"""Records read from WARC and ARC files, gzip or plain, intact or damaged.
 
-`read_records` yields every whole record with its place in the file. Damaged places are passed over and
-told: to the callback if there is one, else by one DamagedInput after the last record, so that nobody
-takes a damaged file for a good one. `framing` says what counts as damage.
+`read_records` yields every whole record with its place in the file. Damaged places are skipped and reported: to the
+callback if there is one, else by one DamagedInput after the last record, so that a damaged file is never taken for an
+intact one. `framing` defines what counts as damage.
 
 Blocks up to 8 MiB are held with the record; the payload of a longer one is read from the file again.
 
-ARC records get the words of WARC: the version block is a ``warcinfo``, an HTTP capture a ``response``,
-anything else (DNS) a ``resource``. They have no record id and no digest.
+ARC records are mapped to WARC types: the version block is a ``warcinfo``, an HTTP capture a ``response``, anything
+else (DNS) a ``resource``. They have no record id and no digest.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _STATUS_LINE = re.compile(rb"\s*(?P<line>HTTP/\d(?:\.\d)?\s+(?P<status>\d{3}))(?
 _REQUEST_LINE = re.compile(rb"[!-~]+ [^\r\n]* HTTP/\d", re.IGNORECASE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _LINE_END = re.compile(rb"\r?\n")
-# The extension of a chunk is bounded so that the next one can be looked for without reading a whole body.
+# The length of a chunk extension is limited so that the next chunk can be found without reading a whole body.
 CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]{0,256}(;[^\r\n]{0,16384})?\r\n")
 MAX_CHUNK_LINE = 16 + 256 + 1 + 16_384 + 2
-# The fields behind the last chunk and the blank line that ends them.
+# The trailer fields after the last chunk and the blank line that ends them.
 TRAILER = re.compile(rb"(?:[!-9;-~]+:[^\r\n]*\r\n)*\r\n")
 MAX_TRAILER_BYTES = 1 << 16
-# Where they were cut: any beginning of them.
+# The same when truncated: any beginning of them.
 CUT_CHUNK_LINE = re.compile(rb"(?:[0-9A-Fa-f]{1,16}[ \t]{0,256}(?:;[^\r\n]{0,16384})?\r?)?")
 CUT_TRAILER = re.compile(rb"(?:[!-9;-~]+:[^\r\n]*\r\n)*(?:\r|[!-9;-~]+(?::[^\r\n]*\r?)?)?")
 
@@ -47,8 +47,8 @@ CUT_TRAILER = re.compile(rb"(?:[!-9;-~]+:[^\r\n]*\r\n)*(?:\r|[!-9;-~]+(?::[^\r\n
 class HttpHead:
     """The HTTP head of a block; `status` is None in a request; `length` counts its bytes.
 
-    `text` is what stands between the first line and the blank line; the headers in it are looked for when they are
-    asked for, since most readers of a file need them of few records.
+    `text` is everything between the first line and the blank line. Headers are parsed on first access, since most
+    readers of a file need them for few records.
     """
 
     first_line: bytes
@@ -69,7 +69,7 @@ class HttpHead:
 
     @property
     def is_chunked(self) -> bool:
-        """Whether the head says that the body is in chunks."""
+        """Whether the head declares a chunked body."""
         if b"chunked" not in self.text.lower():
             return False
         codings = b",".join(self.get_all(b"Transfer-Encoding")).lower()
@@ -108,7 +108,7 @@ class StoredRecord:
 
     @property
     def http(self) -> HttpHead | None:
-        """The HTTP head in the block, if there is one; it is looked for when it is asked for."""
+        """The HTTP head in the block, if there is one; parsed on first access."""
         try:
             return self._http
         except AttributeError:
@@ -147,7 +147,7 @@ class StoredRecord:
 
     @property
     def payload_digest(self) -> Digest | None:
-        """WARC-Payload-Digest in our text form; None if there is none, or none of a known form."""
+        """WARC-Payload-Digest in normalized form; None if there is none or its form is unknown."""
         return _digest(self.get("WARC-Payload-Digest"))
 
     @property
@@ -182,17 +182,17 @@ class StoredRecord:
 
     @property
     def truncated(self) -> str | None:
-        """WARC-Truncated. Revisits say ``length``, since they leave out the body on purpose."""
+        """WARC-Truncated. Revisits have ``length`` here, since their body is left out on purpose."""
         return self.get("WARC-Truncated")
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the payload was cut when it was captured."""
+        """Whether the payload was truncated when it was captured."""
         return self.truncated is not None and self.type != "revisit"
 
     @property
     def is_whole(self) -> bool:
-        """Whether the payload is all that was there to capture: neither cut nor a part of it (206, or a segment)."""
+        """Whether the payload is complete: neither truncated nor a part of it (206, or a segment)."""
         return not self.is_truncated and self.http_status != 206 and self.get("WARC-Segment-Number") is None
 
     def block(self) -> bytes:
@@ -237,9 +237,9 @@ def read_records(
     raised after the last record, with the first damaged place and the number of others. Raises OSError if
     the file cannot be opened or read.
 
-    *on_long_block* is for those who would otherwise read a block twice that is too long to be held: it is called
-    with the record as far as it is known then (its length is 0), and may give a function that gets the rest of the
-    block in pieces. Only when the record is yielded as well it is sure to be whole.
+    If a block is too long to be held, *on_long_block* is called with the record before the rest of the block is read
+    (`length` is 0 then). It may return a function that is called with the rest of the block in pieces, so that the
+    block need not be read twice. The record is known to be whole only once it is yielded.
     """
     path = Path(path) if isinstance(path, str) else path
     damages: list[Damage] = []
@@ -261,7 +261,7 @@ def read_records(
 def read_record(path: ReadableFile | str, offset: int, *, block_position: int | None = None) -> StoredRecord:
     """Return the record that begins at *offset*. Raises DamagedInput if no whole record does.
 
-    Records that share a gzip member have one offset; their `Frame.block_position` tells them apart.
+    Records that share a gzip member have the same offset; *block_position* (see `Frame`) selects one.
     """
     path = Path(path) if isinstance(path, str) else path
     damages: list[Damage] = []
@@ -271,15 +271,16 @@ def read_record(path: ReadableFile | str, offset: int, *, block_position: int | 
         if block_position in (None, frame.block_position):
             return stored_record(path, frame)
     _raise_for(damages[:1])
-    raise DamagedInput(f"{path}, offset {offset}: the file ends here, there is no record.")
+    raise DamagedInput(f"{path}, offset {offset}: the file ends before this offset, there is no record.")
 
 
 def without_chunks(body: bytes) -> bytes:
     r"""Return *body* without the framing of the chunked transfer coding (RFC 9112, section 7.1).
 
-    A body may be cut anywhere behind its first chunk. One that is not in chunks from its first byte to its last is
-    returned as it is: many archives keep the header and not the framing, and then what looks like a chunk, such as a
-    first line of digits, is a part of the page. `bodies.has_more_than_payload` tells where it cannot be said for sure.
+    A body may be truncated anywhere after its first chunk. A body that is not chunked from its first byte to its last
+    is returned unchanged: many archives keep the Transfer-Encoding header but not the chunk framing, and text that
+    looks like a chunk, such as a first line of digits, is then part of the page. `bodies.has_more_than_payload`
+    reports the ambiguous cases.
 
     >>> without_chunks(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), without_chunks(b"3\r\nabc\r\n9\r\nde")
     (b'abcde', b'abcde')
@@ -315,7 +316,7 @@ def _raise_for(damages: list[Damage]) -> None:
 
 
 def stored_record(path: ReadableFile, frame: Frame) -> StoredRecord:
-    """The record of a frame of *path*."""
+    """The record that a frame of *path* contains."""
     if frame.is_arc:
         fields = {name.lower(): value for name, value in reversed(frame.fields)}
         uri = fields["url"]
@@ -346,8 +347,8 @@ def stored_record(path: ReadableFile, frame: Frame) -> StoredRecord:
 
 
 def says_http(content_type: str | None) -> bool:
-    """Whether the Content-Type of a record is that of an HTTP message."""
-    # GNU wget and the example of the standard give a revisit message/http.
+    """Whether the Content-Type of a record declares an HTTP message."""
+    # GNU wget and the example in the standard use message/http for a revisit.
     return content_type is None or content_type.lower().startswith(("application/http", "message/http"))
 
 
@@ -356,7 +357,7 @@ def _http_head(block: bytes) -> HttpHead | None:
     if block.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) and block[12:13] == b" " and block[9:12].isdigit():
         status: int | None = int(block[9:12])
     elif match := _STATUS_LINE.match(block):
-        # Blank lines before it are no end of the head.
+        # Blank lines before the status line do not end the head.
         status, begin = int(match["status"]), match.start("line")
     elif _REQUEST_LINE.match(block):
         status = None
@@ -365,7 +366,7 @@ def _http_head(block: bytes) -> HttpHead | None:
     end = block.find(b"\r\n\r\n", begin)
     if end >= 0 and block.count(b"\n", begin, end) == block.count(b"\r\n", begin, end):
         length = end + 4
-    else:  # some line ends are bare ones
+    else:  # some line ends are bare LFs
         match = _HEAD_END.search(block, begin)
         end, length = match.span() if match else (len(block), len(block))
     first, _, text = block[begin:end].partition(b"\n")
@@ -374,7 +375,7 @@ def _http_head(block: bytes) -> HttpHead | None:
 
 def _headers(text: bytes) -> Headers:
     headers: list[tuple[bytes, bytes]] = []
-    # The lines of those few that have several, by place.
+    # The lines of folded headers, by position.
     folded: dict[int, list[bytes]] = {}
     for line in _LINE_END.split(text):
         if line[:1] in (b" ", b"\t") and headers:

@@ -1,18 +1,18 @@
 r"""WARC 1.1 records, written strictly (ISO 28500:2017).
 
-A record is ``WARC/1.1``, its named fields, a blank line, the block and two more line ends. An exchange
-is its principal record (``response`` or ``revisit``) followed by its ``request``, which names the
-principal's id in WARC-Concurrent-To; both carry the date of the capture.
+A record is ``WARC/1.1``, its named fields, a blank line, the block and two more line ends. An exchange is its
+principal record (``response`` or ``revisit``) followed by its ``request``, which names the principal's id in
+WARC-Concurrent-To; both carry the date of the capture.
 
-WARC-Payload-Digest is the digest of the stored body and stands only where there is one, so never on an empty
-body, nor on one that a digest does not identify; WARC-Block-Digest uses the same algorithm. A ``revisit``
-keeps the HTTP head as its block and says so with WARC-Truncated; ``server-not-modified`` has no block at all,
-because replay programs show a 304 status line in a block as an empty page. A ``resource`` holds a page that a
-browser rendered, or a decoded body, without an HTTP head and without a request: neither is known.
+WARC-Payload-Digest is the digest of the stored body. It is written only if it identifies a payload: never for an empty
+body, nor for a body that could not be decoded. WARC-Block-Digest uses the same algorithm. A ``revisit`` keeps the HTTP
+head as its block and has WARC-Truncated for that reason; ``server-not-modified`` has no block at all, because replay
+programs show a 304 status line in a block as an empty page. A ``resource`` holds a page that a browser rendered, or a
+decoded body, without an HTTP head and without a request, since both are unknown.
 
-Fields are safe by construction: URIs are percent-encoded, and `Record.to_bytes` refuses a field that
-would span lines. The URI of an original is written as its own record has it, since replay programs compare both;
-`can_be_referred_to` tells which records can be an original.
+Fields are safe by construction: URIs are percent-encoded, and `Record.to_bytes` rejects a field with a line end. The
+URI of an original is written exactly as in its own record, since replay programs compare the two;
+`can_be_referred_to` decides which records can be an original.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ SERVER_NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modifi
 _PROTOCOLS = {"http/2": "h2", "http/2.0": "h2", "http/3": "h3", "http/3.0": "h3"}
 _PROTOCOL = re.compile(r"[a-z0-9][a-z0-9./-]*")
 _LINE_ENDS = str.maketrans("\r\n", "  ")
-_RECORD_ID = re.compile(r"<[!#-;=?-~]+>")  # in brackets, what `target_uri` leaves as it is
+_RECORD_ID = re.compile(r"<[!#-;=?-~]+>")  # in brackets, the characters that `target_uri` leaves unchanged
 _OUR_SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 _MAX_READ_BACK_BYTES = 1 << 16
-# Control characters but the tab, and what a reader that splits text into lines takes for a line end.
+# Control characters except the tab, and characters that readers may treat as line ends.
 _NOT_READ_BACK = re.compile(r"[\x00-\x08\x0a-\x1f\x85\u2028\u2029]")
 _REFERRED_ID = re.compile(r"<[^\s<>]+>|[^\s<>]+")
 
@@ -86,7 +86,7 @@ class Record:
         return self.get("WARC-Date") or ""
 
     def to_bytes(self) -> bytes:
-        """Return the record as it stands in an uncompressed file. Raises ValueError on an unsafe field."""
+        """Return the record as stored in an uncompressed file. Raises ValueError on an unsafe field."""
         lines = ["WARC/1.1", *map(": ".join, self.headers)]
         lines.append(f"Content-Length: {len(self.head) + len(self.body)}\r\n\r\n")
         head = "\r\n".join(lines)
@@ -99,8 +99,8 @@ class Record:
 def reads_back(value: bytes) -> bool:
     """Whether every reader of a named field gets exactly *value*.
 
-    Readers differ in what they strip, where they split lines and how they decode what is not UTF-8, so all of that is
-    refused, and so is an empty value, or one of more than 64 KiB.
+    Readers differ in what they strip, where they split lines and how they decode bytes that are not UTF-8, so such
+    values are rejected, as are empty values and values of more than 64 KiB.
 
     >>> reads_back("http://example.org/\u00e9".encode()), reads_back("http://example.org/\u00a0".encode())
     (True, False)
@@ -111,22 +111,22 @@ def reads_back(value: bytes) -> bool:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
         return False
-    # JavaScript strips the byte order mark as well.
+    # JavaScript's trim() strips the byte order mark as well.
     return text == text.strip().strip("\ufeff") and not _NOT_READ_BACK.search(text)
 
 
 def can_be_referred_to(
     uri: bytes | None, date: bytes | None, record_id: bytes | None = None, digest: bytes | None = None
 ) -> bool:
-    """Whether a revisit can name a record such that every reader gets the values of that record.
+    """Whether a revisit can refer to a record such that every reader gets the exact values of that record.
 
-    They are those of its WARC-Target-URI (without angle brackets), WARC-Date, WARC-Record-ID and
-    WARC-Payload-Digest, as bytes. A record has to have a URI and a date.
+    The values are its WARC-Target-URI (without angle brackets), WARC-Date, WARC-Record-ID and WARC-Payload-Digest, as
+    bytes. URI and date are required.
     """
     if uri is None or date is None or not all(reads_back(value) for value in (uri, date)):
         return False
     if uri[:1] == b"<":
-        # A reader takes the brackets off.
+        # Readers remove angle brackets.
         return False
     try:
         parse_date(date.decode("utf-8"))
@@ -140,8 +140,8 @@ def can_be_referred_to(
 
 
 def new_record_id() -> str:
-    """Return a fresh ``<urn:uuid:…>`` of version 4 (RFC 9562, section 5.4)."""
-    # uuid.uuid4() makes an object first, which takes five times as long.
+    """Return a new ``<urn:uuid:…>`` of version 4 (RFC 9562, section 5.4)."""
+    # uuid.uuid4() creates an object first, which takes five times as long.
     h = os.urandom(16).hex()
     variant = "89ab"[int(h[16], 16) & 3]
     return f"<urn:uuid:{h[:8]}-{h[8:12]}-4{h[13:16]}-{variant}{h[17:20]}-{h[20:]}>"
@@ -176,8 +176,8 @@ def response(
 ) -> Record:
     """Return the record that holds the body; *digest* is `Capture.payload_digest`, with or without label.
 
-    Without *has_payload_digest* it is left out, so that nobody takes the body for a payload that he has: in an archive
-    of decoded payloads that is a body which could not be decoded.
+    Without *has_payload_digest* WARC-Payload-Digest is left out, so that no other record refers to this body. This is
+    used for bodies that could not be decoded in an archive of decoded payloads.
     """
     digest_field, algorithm = _labelled(digest)
     fields = _common("response", capture, warcinfo_id)
@@ -202,11 +202,11 @@ def revisit(
     """Return the record of a payload that the original already holds (WARC 1.1, section 6.7.2).
 
     *refers_to* is the record id of the original (a ``response``), *refers_to_uri* its WARC-Target-URI and
-    *refers_to_date* the text of its WARC-Date. *container* is the name of the WACZ that holds it, if that is
-    another one; it becomes ``WARC-Refers-To-Container: file://NAME``, which Browsertrix writes and wabac.js reads
-    (iipc/warc-specifications#111). *original_digest* is the text of the original's WARC-Payload-Digest, where that is
-    not the usual one: pywb compares texts. Raises ValueError for an empty or incomplete body, of which
-    nobody can say that another record holds it, and for an original that cannot be referred to.
+    *refers_to_date* the text of its WARC-Date. *container* is the name of the WACZ with the original, if it is in
+    another WACZ; it becomes ``WARC-Refers-To-Container: file://NAME``, which Browsertrix writes and wabac.js reads
+    (iipc/warc-specifications#111). *original_digest* is the text of the original's WARC-Payload-Digest, if it is not
+    in the usual form: pywb compares texts. Raises ValueError for an empty or incomplete body, which cannot be matched
+    to another record, and for an original that cannot be referred to.
     """
     if not capture.body or not capture.is_complete:
         raise ValueError(f"{capture.url}: an empty or incomplete body cannot be a revisit.")
@@ -280,7 +280,7 @@ def _resource_type(capture: Capture) -> str:
     except UnicodeDecodeError:
         is_utf8 = False
     else:
-        # What a browser shows may not fit into the charset of the response; it is UTF-8 then.
+        # The rendered text may not fit into the charset of the response; then it is encoded as UTF-8.
         is_utf8 = not capture.body.isascii()
     return f"{media_type}; charset=utf-8" if is_utf8 else f"{media_type}{semicolon}{parameters}"
 
@@ -303,7 +303,7 @@ def _common(record_type: str, capture: Capture, warcinfo_id: str | None) -> list
 
 @lru_cache(64)
 def _protocols(names: str) -> Fields:
-    """Return the fields that name the protocols as the registry of the WARC-Protocol proposal does."""
+    """Return the WARC-Protocol fields, with the names from the registry of the WARC-Protocol proposal."""
     protocols = (name.strip().lower() for name in names.split(","))
     return tuple(
         ("WARC-Protocol", _PROTOCOLS.get(protocol, protocol))
@@ -314,7 +314,7 @@ def _protocols(names: str) -> Fields:
 
 def _reference(refers_to: str | None, uri: str, date: str, container: str | None) -> list[tuple[str, str]]:
     if not can_be_referred_to(uri.encode("utf-8", "surrogatepass"), date.encode("utf-8", "surrogatepass")):
-        raise ValueError(f"No revisit can refer to a record of {uri[:200]!r}, {date!r}.")
+        raise ValueError(f"A revisit cannot refer to the record of {uri[:200]!r}, {date!r}.")
     fields = [("WARC-Refers-To", _bracketed(refers_to))] if refers_to else []
     fields += [("WARC-Refers-To-Target-URI", uri), ("WARC-Refers-To-Date", date)]
     if container:
@@ -331,7 +331,7 @@ def _http_record(
 
 
 def _labelled(digest: str) -> tuple[str, str]:
-    """Return the digest as a field, and the algorithm for the block's."""
+    """Return the digest as a field, and the algorithm for the digest of the block."""
     if ours := _OUR_SHA256.fullmatch(digest):
         return f"sha256:{ours[1]}", "sha256"
     parsed = parse_digest(digest)

@@ -1,4 +1,4 @@
-"""The original of a revisit: how every command finds the record whose payload a revisit stands for.
+"""Finds the original of a revisit: the record whose payload the revisit refers to. Used by every command.
 
 A revisit may name its original by record id (WARC-Refers-To), by URI and date (WARC-Refers-To-Target-URI and
 WARC-Refers-To-Date), or only by payload digest, as Heritrix did before 2015. Early versions of warcprox wrote URI and
@@ -18,8 +18,9 @@ request or a metadata record, is ignored, and a revisit of a revisit leads nowhe
    in time, if nothing else was found.
 
 A capture with another digest than the revisit is no original, unless its bytes have that digest: programs hash the
-stored body with or without its transfer chunks, or decoded. A digest of an algorithm that cannot be computed here is
-only compared with digests of that algorithm.
+A capture with another digest than the revisit is not an original, unless its bytes have that digest: programs hash the
+stored body with or without its transfer chunks, or decoded. A digest of an unsupported algorithm is compared only with
+digests of the same algorithm.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class Reference(Generic[K]):
-    """What a revisit says of its original. Ids and URIs are keys of type K: texts, or hashes of them.
+    """The fields of a revisit that refer to its original. Ids and URIs are keys of type K: texts, or hashes of them.
 
-    ``id`` has no angle brackets. ``date`` and ``own_date`` are milliseconds since 1970. ``digest`` is as `digest_key`
-    gives it. ``is_unmodified``: the revisit stands for a 304 (Not Modified).
+    ``id`` has no angle brackets. ``date`` and ``own_date`` are milliseconds since 1970. ``digest`` has the form of
+    `digest_key`. ``is_unmodified``: the revisit records a 304 (Not Modified).
     """
 
     id: K | None
@@ -71,7 +72,7 @@ class Reference(Generic[K]):
 
 
 def reference_of(revisit: StoredRecord) -> Reference[str]:
-    """The reference in the head of a revisit of any WARC version, whichever forms its values have."""
+    """The reference in the head of a revisit of any WARC version, with normalized values."""
     return Reference(
         bare_id(revisit.refers_to),
         (revisit.refers_to_uri or "").strip() or None,
@@ -84,7 +85,7 @@ def reference_of(revisit: StoredRecord) -> Reference[str]:
 
 
 def is_unmodified(revisit: StoredRecord) -> bool:
-    """Whether a revisit stands for a 304, by its profile in any WARC version or by its HTTP status."""
+    """Whether a revisit records a 304, by its profile in any WARC version or by its HTTP status."""
     profile = (revisit.profile or "").strip().lower()
     return profile.endswith("server-not-modified") or revisit.http_status == 304
 
@@ -101,7 +102,7 @@ def bare_id(record_id: str | None) -> str | None:
 
 
 def digest_key(text: str | None) -> str | None:
-    """A digest in one text form for all cases, bases and labels; one of an unknown form as it is.
+    """A digest in one text form for all cases, bases and labels; a digest of an unknown form is returned unchanged.
 
     >>> digest_key("SHA-1:da39a3ee5e6b4b0d3255bfef95601890afd80709")
     'sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
@@ -114,7 +115,7 @@ def digest_key(text: str | None) -> str | None:
 
 
 def digest_of(capture: StoredRecord) -> str | None:
-    """The digest of a capture as `digest_key` gives it; the SHA-1 of its payload if its head has none.
+    """The digest of a capture in the form of `digest_key`; the SHA-1 of its payload if its head has none.
 
     ARC files have no digests, and replay programs compute the SHA-1.
     """
@@ -126,7 +127,7 @@ def digest_of(capture: StoredRecord) -> str | None:
 
 
 def milliseconds(date: str | None) -> int | None:
-    """The time of a WARC-Date, or of a timestamp of 14 or 17 digits, since 1970; None for what is neither."""
+    """The time of a WARC-Date, or of a timestamp of 14 or 17 digits, since 1970; None for any other text."""
     text = (date or "").strip()
     try:
         if text.isdigit() and len(text) > len("2020"):
@@ -137,7 +138,7 @@ def milliseconds(date: str | None) -> int | None:
 
 
 def uri_key(url: str) -> bytes:
-    """The key of a URI, without its fragment and with percent-encoding for what WARC-Target-URI cannot hold."""
+    """The key of a URI, without its fragment and percent-encoded as in WARC-Target-URI."""
     text = target_uri(url) if url.partition("#")[0] else ""
     return hashlib.blake2b(text.encode("ascii"), digest_size=_KEY_BYTES).digest()
 
@@ -161,7 +162,7 @@ def has_payload(record: StoredRecord, digest: str) -> bool:
 
 
 class NamedCapture(Protocol):
-    """What a lookup gives: the date in milliseconds since 1970 and the digest, as `digest_key` gives it."""
+    """A result of a lookup: the date in milliseconds since 1970, and the digest in the form of `digest_key`."""
 
     @property
     def date_ms(self) -> int | None: ...
@@ -173,9 +174,9 @@ C = TypeVar("C", bound=NamedCapture)
 
 
 class Captures(ABC, Generic[K, C]):
-    """The captures of an archive, as revisits refer to them. A subclass looks them up; the rule is here.
+    """The captures of an archive, as revisits refer to them. Subclasses implement the lookups, this class the rule.
 
-    Equal captures are the same one.
+    Equal objects are the same capture.
     """
 
     @abstractmethod
@@ -196,14 +197,14 @@ class Captures(ABC, Generic[K, C]):
 
     @abstractmethod
     def has_payload(self, capture: C, digest: str) -> bool:
-        """Whether the bytes of a capture have a digest (see the function of this name)."""
+        """Whether the bytes of a capture have a digest (see the module-level function)."""
 
     def original(self, reference: Reference[K]) -> C | None:
         """The original that a revisit refers to; None if it is not among these captures."""
         return next((capture for _, found in self.ways(reference) for capture in found), None)
 
     def ways(self, reference: Reference[K]) -> Iterator[tuple[str, list[C]]]:
-        """Every way that leads to an original, by name, the best way and its best capture first."""
+        """Yield the ways of finding an original, by name, with the captures found; best way and best capture first."""
         named = self._fitting(self.with_id(reference.id), reference) if reference.id is not None else []
         placed = self._placed(reference, named)
         near = reference.date if reference.date is not None else reference.own_date or 0
@@ -248,7 +249,7 @@ class Captures(ABC, Generic[K, C]):
 
 
 class FiledCapture(NamedTuple):
-    """A row of a `CaptureTable`: its number, in the order in which records were added, and where the record is."""
+    """A row of a `CaptureTable`: its number, in the order of addition, and where the record is."""
 
     number: int
     date_ms: int | None
@@ -277,7 +278,7 @@ CREATE INDEX IF NOT EXISTS captures_by_digest ON captures (digest) WHERE digest 
 class CaptureTable(Captures[str, FiledCapture]):
     """The captures in files that are read one after the other, in a temporary SQLite database.
 
-    Memory is bounded, but for the list of files. `close` deletes it.
+    Memory is bounded, except for the list of files. `close` deletes the database.
     """
 
     def __init__(self) -> None:
@@ -290,7 +291,7 @@ class CaptureTable(Captures[str, FiledCapture]):
         self._is_indexed = False
 
     def add(self, record: StoredRecord) -> int | None:
-        """Take a record that may be an original, and return its number; None for any other."""
+        """Add a record that may be an original, and return its number; None for any other record."""
         if not can_be_original(record) or not record.target_uri:
             return None
         if not self._files or self._files[-1] != record.path:
@@ -315,7 +316,7 @@ class CaptureTable(Captures[str, FiledCapture]):
         return self._number
 
     def noted(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
-        """Pass records on, and take each."""
+        """Yield the records unchanged, adding each to the table."""
         for record in records:
             self.add(record)
             yield record
@@ -325,7 +326,7 @@ class CaptureTable(Captures[str, FiledCapture]):
         return self._files[capture.file]
 
     def record_of(self, capture: FiledCapture) -> StoredRecord:
-        """Read a capture again. Raises OSError, and DamagedInput if it is not there any more."""
+        """Read a capture again. Raises OSError, and DamagedInput if the record is gone."""
         return read_record(self.file_of(capture), capture.offset, block_position=capture.block_position)
 
     def close(self) -> None:
@@ -341,7 +342,7 @@ class CaptureTable(Captures[str, FiledCapture]):
         return self._found(where, uri_key(uri), first, first + _SECOND_MS - 1)
 
     def with_digest(self, digest: str, uri: str | None, date_ms: int) -> Iterable[FiledCapture]:
-        # A digest may be on a million records, all of which have the same payload.
+        # A million records may have one digest; all of them have the same payload.
         if uri is None:
             return self._found("digest = ? ORDER BY number LIMIT 1", digest)
         where = "digest = ? AND uri = ? ORDER BY abs(date_ms - ?), number LIMIT 1"

@@ -1,7 +1,7 @@
-"""Files of an archive that lie elsewhere, read where they are.
+"""Remote files of an archive, read without downloading them.
 
-Reading goes through fsspec (the extra ``storage``), in blocks; nothing is copied to the local disk. Whatever a driver
-raises while it opens, reads or seeks becomes an ArchiveError that names the URL, without the password in it.
+They are read through fsspec (the extra ``storage``), in blocks; nothing is copied to the local disk. Any exception of a
+driver becomes an ArchiveError that names the URL without its password.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def place_file(place: str) -> ReadableFile:
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is a URL and not a path."""
+    """Whether a place is a URL, not a path."""
     return "://" in place
 
 
 def url_path(url: str) -> str:
-    """The path in a URL, as it is written. Unlike urlsplit it takes any text.
+    """The path in a URL, unchanged. Unlike urlsplit it accepts any text.
 
     >>> url_path("https://example.org/a%20b.wacz?sig=x")
     '/a%20b.wacz'
@@ -62,24 +62,24 @@ def url_path(url: str) -> str:
 
 
 def shown(place: str) -> str:
-    """A place as messages show it: without the password of its user."""
+    """A place for messages: a URL without its password."""
     return _SECRET.sub(r"\1:***@", place)
 
 
 def check_regular(file: ReadableFile) -> None:
-    """Raise ArchiveError for a path, or a link, to a pipe or a device, which may never end; OSError for none at all."""
+    """Raise ArchiveError for a pipe or a device, which may never end, or a link to one; OSError if nothing exists there."""
     if not isinstance(file, Path):
         return
     mode = file.stat().st_mode
-    # Opening a folder fails in words of its own.
+    # Opening a folder fails with a clear message of its own.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise ArchiveError(
-            f"{file} is a pipe or a device and no regular file. Copy what it gives into a file."
+            f"{file} is a pipe or a device, not a regular file. Copy its contents into a file."
         )
 
 
 def open_in_order(file: ReadableFile) -> BufferedReader:
-    """Open a file that is read once from its beginning: a server need not serve parts of it.
+    """Open a file that is read once from its beginning, so that its server need not support ranges.
 
     Raises as `check_regular` does.
     """
@@ -88,9 +88,10 @@ def open_in_order(file: ReadableFile) -> BufferedReader:
 
 
 class RemoteFile:
-    """A file at a URL, as :func:`~scrapy_dedupe.warc.reading.read_records` takes it.
+    """A file at a URL, for use with :func:`~scrapy_dedupe.warc.reading.read_records`.
 
-    Opening raises ArchiveError if it cannot be had, SettingError without fsspec or the driver of the protocol.
+    Opening raises ArchiveError if the file is unavailable, SettingError if fsspec or the driver of the protocol is
+    missing.
     """
 
     def __init__(self, url: str) -> None:
@@ -103,7 +104,7 @@ class RemoteFile:
 
     @property
     def suffixes(self) -> list[str]:
-        """As of a path."""
+        """Like ``Path.suffixes``."""
         return PurePosixPath(self.name).suffixes
 
     def open(self, mode: Literal["rb"], /) -> BufferedReader:
@@ -111,8 +112,8 @@ class RemoteFile:
         return self._opened()
 
     def open_stream(self) -> BufferedReader:
-        """Return a reader that goes forward alone, in one request where the protocol allows that."""
-        # Elsewhere no driver is known to do without parts.
+        """Return a reader that only goes forward, in one request if the protocol allows that."""
+        # No driver of another protocol is known to work without ranges.
         return self._opened(**({"block_size": 0} if self._is_http else {}))
 
     def __str__(self) -> str:
@@ -129,38 +130,38 @@ class RemoteFile:
             stream = fsspec.open(self.url, "rb", **options).open()
         except ImportError as error:
             raise SettingError(
-                f"{shown(self.url)} cannot be read without a package: {error}. Run"
+                f"{shown(self.url)} cannot be read because a package is missing: {error}. Run"
                 ' pip install "scrapy-dedupe[storage]", and install the driver of the protocol.'
             ) from error
         except Exception as error:
-            # Each driver has errors of its own.
+            # Each driver has its own exceptions.
             if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
                 raise SettingError(
-                    f"{shown(self.url)} cannot be read: fsspec knows no protocol {self.url.partition('://')[0]}."
+                    f"{shown(self.url)} cannot be read: fsspec has no protocol {self.url.partition('://')[0]}."
                 ) from error
             raise self.unreadable(error) from error
         return io.BufferedReader(_RemoteStream(stream, self), _BUFFER_BYTES)
 
     def unreadable(self, error: Exception) -> DedupeError:
-        """What a driver's error says of this file, in one sentence."""
+        """The exception for a driver's error with this file."""
         place = shown(self.url)
         if isinstance(error, FileNotFoundError):
             return ArchiveError(
-                f"{place} cannot be read: it is not there, or the server does not answer. Check the URL."
+                f"{place} cannot be read: it does not exist, or the server does not answer. Check the URL."
             )
         if isinstance(error, ValueError) and self._is_http:
             return ArchiveError(
-                f"{place} cannot be read in parts: its server does not serve HTTP ranges. Download it, and name the"
+                f"{place} cannot be read in parts: its server does not support HTTP ranges. Download it and pass the"
                 " copy."
             )
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         return ArchiveError(
-            f"{place} cannot be read: {shown(reason)}. See to the network and the credentials."
+            f"{place} cannot be read: {shown(reason)}. Check the network and the credentials."
         )
 
 
 class _RemoteStream(io.RawIOBase):
-    """The file of a driver: its errors are told in one way, and a short read is no end."""
+    """The file of a driver, with uniform errors; a short read does not mean the end of the file."""
 
     def __init__(self, stream: Any, file: RemoteFile) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Mending of files that a crawl left `.open`, because it was killed or its disk was full.
+"""Salvage of files that a crawl left `.open`, because it was killed or its disk was full.
 
 The file is locked first, so that a running crawl keeps its own. What follows the last whole record is
 cut, whether that is half a record or half an exchange: a response whose request was cut is kept. Then the
@@ -58,7 +58,7 @@ _COPIED_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What became of a file: its final name, the records after its warcinfo, the bytes cut from its end.
+    """The result for one file: its final name, the number of records after its warcinfo, the bytes cut from its end.
 
     If `is_removed`, there is no such file any more. `damages` are the damaged places that were left out; `kept_as` is
     then the name of the file that has them.
@@ -85,18 +85,20 @@ def salvage(
     info: Mapping[str, str] | None = None,
     on_offset: Callable[[int], None] | None = None,
 ) -> Salvaged | None:
-    """Mend one `.open` file; None if a running crawl holds it or it is gone.
+    """Salvage one `.open` file; None if a running crawl holds it or it is gone.
 
     With *dry_run* the file is left as it is, and the result is what would become of it. With *skip_damaged* whole
     records after a damaged place are copied to a new file; *info* are the fields of its warcinfo if that is damaged.
     *on_offset* is called again and again with the number of bytes of the file that have been read.
 
-    Raises ArchiveError if it cannot be mended: no permission, its final name is taken, or it is damaged in
-    the middle; it is then left as it was.
+    Raises ArchiveError if the file cannot be salvaged: no permission, its final name is taken, or it is damaged in the
+    middle; the file is then unchanged.
     """
     path_open = Path(path_open)
     if not path_open.name.endswith(OPEN_SUFFIX):
-        raise ArchiveError(f"{path_open} does not end in {OPEN_SUFFIX}; only unfinished files are salvaged.")
+        raise ArchiveError(
+            f"{path_open} does not end in {OPEN_SUFFIX}; only unfinished files can be salvaged."
+        )
     try:
         fd = os.open(path_open, (os.O_RDONLY if dry_run else os.O_RDWR) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
@@ -182,8 +184,8 @@ def _survey(fd: int, path_open: Path, on_offset: Callable[[int], None]) -> _Surv
     survey.damages = [damage for damage in damages if damage.offset < survey.end]
     if not survey.stretches and not _begins_as_warcinfo(path_open):
         raise ArchiveError(
-            f"{path_open} holds no whole record and does not begin with a warcinfo. It was not changed; if "
-            "nothing in it is of use, delete it."
+            f"{path_open} has no whole record and does not begin with a warcinfo. It was not changed; delete it if "
+            "you do not need it."
         )
     return survey
 
@@ -265,7 +267,7 @@ def _write(part: Path, path_open: Path, survey: _Survey, info: Mapping[str, str]
 
 
 def _has_its_end(fd: int, frame: Frame, path: Path) -> bool:
-    """Whether both line ends after the block are there; reading does not insist on them."""
+    """Whether both line ends after the block are there; `framing` does not require them."""
     if ".gz" in path.suffixes:
         return True  # the checksum of the member was right
     os.lseek(fd, frame.offset + frame.length - len(_RECORD_END), os.SEEK_SET)
@@ -276,7 +278,7 @@ def _has_its_end(fd: int, frame: Frame, path: Path) -> bool:
 
 
 def _begins_as_warcinfo(path: Path) -> bool:
-    """Whether a file without whole records is empty or begins as ours do, so that nothing is lost with it."""
+    """Whether a file without whole records is empty or begins as those of this package, so that it can be removed."""
     with path.open("rb") as file:
         start = file.read(1 << 16).lstrip(b"\0")
     if start.startswith(GZIP_MAGIC[: len(start)]):

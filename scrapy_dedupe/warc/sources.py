@@ -1,14 +1,14 @@
 """The bytes of a WARC or ARC file, plain or in gzip members, one record after the other.
 
-Both sources are walked in the same way: ``begin`` goes to the next record, ``readline`` and ``pieces`` take its
-bytes, ``find_next`` looks for the next place that begins with a record after a damaged one. Members are
-decompressed piece by piece, so that a small one which swells does not fill the memory.
+Both sources have the same interface: ``begin`` goes to the next record, ``readline`` and ``pieces`` take its bytes,
+``find_next`` searches for the next place that begins with a record after a damaged one. Members are decompressed piece
+by piece, so that a small member with a huge content does not fill the memory.
 
-Most members are small and whole. Such a one is decompressed at once by libdeflate, which is faster, but does not say
-where a member ends: that is taken to be where the next one begins, and proved. RFC 1952, section 2.3: the last 8 bytes
-of a member are CRC and size of what it holds. libdeflate has found those of the data right at the true end; where the
-size, or else both, stand before the supposed end as well and nowhere earlier in the member, both ends are one. Whatever
-is not as simple as that is left to zlib, whose word on damage counts.
+Most members are small and whole. They are decompressed at once by libdeflate, which is faster but needs the end of the
+member. The beginning of the next member is taken as the end, and checked as follows. RFC 1952, section 2.3: the last 8
+bytes of a member are CRC and size of its content. libdeflate has verified both at the true end of the data. If the
+size, or CRC and size, also precede the assumed end and occur nowhere earlier in the member, both ends are the same.
+All other members are left to zlib, which also decides what is damaged.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
     from typing import Literal
 
 WARC_START = re.compile(rb"WARC/\d")
-# URL, IP address, date, media type, (version 2: five more,) length. URLs of old crawlers contain spaces. That the line
-# ends with a digit is looked at first: else every place that looks like a date would be tried up to the end of the line.
+# URL, IP address, date, media type, (version 2: five more,) length. URLs of old crawlers contain spaces. The final digit
+# is checked first; otherwise every place that looks like a date would be tried up to the end of the line.
 ARC_LINE = re.compile(rb"(?=[^\r\n]*\d\r?\n?\Z)\S[^\r\n]* \S+ \d{8,17} [^\r\n]*?(\d+)\r?\n?")
 _ARC_DATE = re.compile(rb" \d{8,17} ")
 _NO_START = re.compile(rb"(?!WARC/\d)(?:\s|[^\r\n]*\r[^\n])")  # of a line of either kind
 MAX_HEAD_BYTES = 1 << 20
 _CHUNK = 1 << 16
-_PIECE = 1 << 20  # of decompressed bytes at a time: a small member can be a large one
+_PIECE = 1 << 20  # decompressed bytes at a time: a small member can have a large content
 _READ_BYTES = 1 << 17
-_FEED_BYTES = 1 << 14  # what a decompressor does not take is copied each time
-# What is decompressed at once: stored bytes, and bytes then.
+_FEED_BYTES = 1 << 14  # a decompressor copies the input that it does not consume
+# Limits for decompressing at once: compressed size and decompressed size.
 _MAX_MEMBER_BYTES = 8 << 20
 _MAX_WHOLE_BYTES = 16 << 20
 _MEMBER_START_BYTES, _MEMBER_END_BYTES = 10, 8
 _FEW_LINE_ENDS = 8  # in bytes; a file can have millions of them in a row
-_FEW_RAW_BYTES, _FEW_BYTES = 256, 64  # of what may be a member, before more of it is decompressed
+_FEW_RAW_BYTES, _FEW_BYTES = 256, 64  # first look at a possible member, before more of it is decompressed
 _TRIED_BYTES = 1 << 14
-_MOST_TRIES = 2  # with what only looks like the beginning of the next member
+_MOST_TRIES = 2  # false beginnings of a next member before giving up
 
 
 class ReadableFile(Protocol):
-    """What records are read from: a `Path`, or a file inside a container. ``str()`` says where it is."""
+    """A file with records: a `Path`, or a file inside a container. ``str()`` returns its location."""
 
     @property
     def name(self) -> str: ...
@@ -60,7 +60,7 @@ class ReadableFile(Protocol):
 
 
 class Broken(Exception):
-    """The bytes at this place contradict themselves."""
+    """The bytes at this place contradict each other."""
 
 
 class Cut(Broken):
@@ -72,7 +72,7 @@ class BadMember(Broken):
 
 
 class PlainSource:
-    """Bytes of an uncompressed file; `offset` is where the present record begins."""
+    """Bytes of an uncompressed file; `offset` is where the current record begins."""
 
     is_inside_member = False
 
@@ -100,7 +100,7 @@ class PlainSource:
         return self._file.readline(MAX_HEAD_BYTES)
 
     def peek_head(self) -> bytes:
-        """What comes next up to a blank line, if it is at hand, without taking it."""
+        """The next bytes up to a blank line, if they are buffered, without taking them."""
         at_hand = self._file.peek(1)
         return at_hand[: at_hand.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in at_hand else b""
 
@@ -111,7 +111,7 @@ class PlainSource:
         return line
 
     def skip_blank_lines(self) -> bytes:
-        """Take the line ends that come next, and half of one at the end of the file; return the first few of them."""
+        """Take the following line ends, and half of one at the end of the file; return the first few of them."""
         first = b""
         while True:
             position = self._file.tell()
@@ -134,7 +134,7 @@ class PlainSource:
             yield piece
 
     def pass_over(self) -> None:
-        """Go to where the next record may begin, after what begins at `offset` was found to be none."""
+        """Go to where the next record may begin, after the bytes at `offset` turned out not to be a record."""
         self.find_next(self.offset + 1)
 
     def find_next(self, offset: int) -> None:
@@ -160,7 +160,7 @@ class PlainSource:
 
 
 class GzipSource:
-    """Decompressed bytes of a file of gzip members; `offset` is where the present member begins."""
+    """Decompressed bytes of a file of gzip members; `offset` is where the current member begins."""
 
     def __init__(self, file: BufferedReader, offset: int) -> None:
         self._file = file
@@ -172,13 +172,13 @@ class GzipSource:
         self._raw = b""  # read from the file, taken up to _at
         self._at = 0
         self._read_to = offset  # where _raw ends in the file
-        self._read_bytes = _CHUNK  # little at first, for those who want one record alone
+        self._read_bytes = _CHUNK  # little at first, for callers that read only one record
         self._member: zlib_ng._Decompress | None = None  # None: all of it is in _out
         self._out: bytes | bytearray = b""
         self._index = 0
         self._before = 0  # decompressed bytes of this member before _out
-        self._begin_alike = True  # the members so far
-        self._tried = -1  # the offset of a member that cannot be had at once
+        self._begin_alike = True  # whether all members so far begin with the same bytes
+        self._tried = -1  # the offset of a member that cannot be decompressed at once
 
     @property
     def position(self) -> int:
@@ -191,7 +191,7 @@ class GzipSource:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the member is at its end, where a record may end without another following."""
+        """Whether the member is at its end, where a record may end without another one following."""
         return self._member_has_ended()
 
     def begin(self) -> bool:
@@ -202,12 +202,12 @@ class GzipSource:
             self.offset = self._read_to - len(self._raw) + self._at
             self._index = self._before = 0
             self._out = self._whole_member() if self.offset != self._tried else b""
-            # An empty member, as block compressors put at the end, has ended where it begins.
+            # An empty member, as block compressors put at the end, ends where it begins.
             self._member = None if self._out else zlib_ng.decompressobj(31)
         return True
 
     def _skip_zeros(self) -> bool:
-        """Go over the NUL bytes between members; False at the end of the file."""
+        """Skip the NUL bytes between members; False at the end of the file."""
         while True:
             if self._at < len(self._raw) and self._raw[self._at]:
                 return True
@@ -217,9 +217,9 @@ class GzipSource:
                 return False
 
     def _read_on(self) -> bool:
-        """Have more raw bytes at hand, behind those that were not taken; False at the end of the file."""
+        """Buffer more raw bytes after those that were not taken; False at the end of the file."""
         left = self._raw[self._at :]
-        # What is left is copied each time.
+        # The remaining bytes are copied each time, so read at least as many.
         more = self._file.read(max(self._read_bytes, len(left)))
         self._read_bytes = _READ_BYTES
         self._raw = left + more
@@ -228,7 +228,7 @@ class GzipSource:
         return bool(more)
 
     def take_member(self) -> bytes | bytearray:
-        """Take the next member, if it comes next and can be had at once; else nothing. `put_back_member` undoes it."""
+        """Take the next member, if it can be decompressed at once; else empty. `put_back_member` undoes it."""
         if self._index != len(self._out) or (self._member is not None and not self._member.eof):
             return b""
         out = self._whole_member()
@@ -243,11 +243,11 @@ class GzipSource:
         self._index = 0
 
     def _whole_member(self) -> bytes | bytearray:
-        """What the member that begins here holds, if it can be had at once; it is taken then. Else nothing."""
+        """Take the member that begins here and return its content, if it can be decompressed at once; else empty."""
         searched, tries = len(GZIP_MAGIC), 0
         while True:
             raw, at = self._raw, self._at
-            # Members of one program begin alike. To look for more bytes is faster, and they are seldom found by chance.
+            # Members of one program begin alike. Searching for more bytes is faster and has fewer false matches.
             start = raw[at : at + _MEMBER_START_BYTES]
             end = raw.find(start, at + searched) if self._begin_alike else -1
             if end < 0:
@@ -262,7 +262,7 @@ class GzipSource:
                     continue
                 raw, at, end, tries = self._raw, self._at, len(self._raw), _MOST_TRIES
             size = int.from_bytes(raw[end - 4 : end], "little")
-            # What is no end of a member says a size as large as any, mostly.
+            # Bytes that are not the end of a member mostly give an implausible size.
             if 0 < size <= _MAX_WHOLE_BYTES and end - at > _MEMBER_END_BYTES:
                 tries += 1
                 try:
@@ -280,7 +280,7 @@ class GzipSource:
             searched = end - at + 1
 
     def _is_end(self, end: int, out: bytes | bytearray) -> bool:
-        """Whether the member that holds *out*, and *end* says its size, is not at its end before."""
+        """Whether *end*, where the size of *out* is stored, is the first possible end of the member that holds *out*."""
         raw, at = self._raw, self._at
         if raw.find(raw[end - 4 : end], at, end) == end - 4:
             return True
@@ -302,7 +302,7 @@ class GzipSource:
                 return bytes(line)
 
     def peek_head(self) -> bytes:
-        """What comes next up to a blank line, if it is at hand, without taking it."""
+        """The next bytes up to a blank line, if they are decompressed, without taking them."""
         end = self._out.find(b"\r\n\r\n", self._index)
         return bytes(self._out[self._index : end + 4]) if end >= 0 else b""
 
@@ -312,7 +312,7 @@ class GzipSource:
         return line
 
     def skip_blank_lines(self) -> bytes:
-        """Take the line ends that come next in this member; return the first few of them."""
+        """Take the following line ends in this member; return the first few of them."""
         first = b""
         while True:
             if len(self._out) - self._index < 2 and self._fill():
@@ -341,10 +341,10 @@ class GzipSource:
             yield bytes(piece)
 
     def pass_over(self) -> None:
-        """Go to where the next record may begin, after what begins at `offset` was found to be none.
+        """Go to where the next record may begin, after the bytes at `offset` turned out not to be a record.
 
-        A member that is whole is passed over as a whole, and so are those behind it that begin with no record: what
-        looks like a member inside is a part of what they hold.
+        A whole member is skipped completely, and so are the following members that do not begin with a record:
+        anything inside them that looks like a member is part of their content.
         """
         try:
             while True:
@@ -365,7 +365,7 @@ class GzipSource:
             chunk = self._file.read(_READ_BYTES)
             raw += chunk
             is_all = len(chunk) < _READ_BYTES
-            # Each is tried with as many bytes, wherever the file was read in two.
+            # Test each candidate with the same number of bytes, regardless of where the reads split the file.
             tried_to = len(raw) if is_all else len(raw) - _CHUNK
             at = raw.find(GZIP_MAGIC)
             while 0 <= at < tried_to:
@@ -387,12 +387,12 @@ class GzipSource:
         return self._index == len(self._out) and not self._fill()
 
     def _fill(self) -> bool:
-        """Decompress some more of the present member; False at its end."""
+        """Decompress some more of the current member; False at its end."""
         member = self._member
         while member is not None and not member.eof:
             if self._at == len(self._raw) and not self._read_on():
-                # Where nothing came out, the head of the member is wrong: a flag in it makes it go on to a byte that is
-                # never found, over good members.
+                # Without any output, the head of the member is wrong: a flag in it makes the decompressor search, across
+                # good members, for a byte that never comes.
                 raise (Cut if self.position or self._out else BadMember)("the file ends inside a gzip member")
             feed = self._raw[self._at : self._at + _FEED_BYTES]
             try:
@@ -411,20 +411,20 @@ class GzipSource:
 def begins_record(line: bytes) -> bool:
     if WARC_START.match(line):
         return True
-    # Most lines are none in either of two ways that are seen sooner.
+    # Two cheap checks exclude most lines.
     is_likely = line.rstrip(b"\r\n")[-1:].isdigit() and _ARC_DATE.search(line)
     return bool(is_likely and ARC_LINE.fullmatch(line))
 
 
 def _member_begins_record(raw: bytes, at: int) -> bool:
-    """Whether the gzip member at *at* begins with a record and is good for a while."""
+    """Whether the gzip member at *at* begins with a record and its beginning decompresses."""
     end = min(at + _CHUNK, len(raw))
     start = deflate_start(raw, at, end)
     if start < 0:
         return False
     view = memoryview(raw)
     try:
-        # The first line is mostly found to be none in its first bytes.
+        # Mostly the first bytes already show that the first line does not begin a record.
         few = zlib_ng.decompressobj(-15).decompress(
             view[start : min(start + _FEW_RAW_BYTES, end)], _FEW_BYTES
         )

@@ -1,21 +1,20 @@
-"""Storage away from the crawl's own disk: any URL that fsspec knows, such as ``s3://bucket/folder``.
+"""Remote storage: any URL that fsspec supports, such as ``s3://bucket/folder``, or another local folder.
 
 A file is written locally first. `Storage.upload` copies it, reads the copy back, and compares size and SHA-256;
-`Storage.move` deletes the local file after that, never before. Both can be repeated after a kill at any moment: a copy
-that is there with the same bytes counts as done.
+`Storage.move` then deletes the local file, never earlier. Both can be repeated after a kill at any time: an existing
+copy with the same bytes counts as uploaded.
 
-What readers of the storage are promised:
+Guarantees for readers of the storage:
 
-- No half file under its final name. Stores that show an object only when it is whole (S3, Google, Azure, OSS) get it
-  under its name; all others under ``NAME.part``, which is renamed once it was verified. fsspec does not tell which
-  kind a file system is, so the first are listed here, and of the others those are taken that rename by themselves:
-  where fsspec renames by copying, half a copy could be seen, and such a storage is refused. (In `memory:` a copy is
-  there at once.)
-- Nothing is overwritten. A local folder gives the name by a hard link, which cannot; elsewhere the storage is asked
-  first whether the name is free, which leaves a moment in which two programs could choose the same one.
+- No partial file ever has its final name. Stores that show an object only when it is complete (S3, Google, Azure, OSS)
+  get it under its name; all others get ``NAME.part``, which is renamed after verification. fsspec does not report the
+  kind of a file system, so the complete-object stores are listed here. Of the others only those with a real rename are
+  accepted: fsspec's default rename copies, so a partial copy could be seen. (In `memory:` a copy appears at once.)
+- Nothing is overwritten. A local folder gets the name by a hard link, which cannot overwrite. Elsewhere the name is
+  checked before the upload; two programs could choose the same name in between.
 
-A copy in a local folder is synced before it gets its name, so that a power cut cannot take it after the original is
-gone. Memory is bounded: files are sent and read in blocks.
+A copy in a local folder is synced before it gets its name, so that a power failure cannot destroy it after the
+original was deleted. Memory is bounded: files are sent and read in blocks.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 _ASIDE_SUFFIX: Final = ".moved"
 
 _WHOLE_AT_ONCE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
-# FTP opens a connection for each block; its own default is 64 KiB.
+# FTP opens a connection for each block, and its default block size is only 64 KiB.
 _OPTIONS: Final[dict[str, dict[str, object]]] = {"ftp": {"block_size": 8 << 20}}
 
 _BLOCK: Final = 1 << 20
@@ -52,12 +51,12 @@ _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP,
 
 
 class RefusedUpload(ArchiveError):
-    """Trying again cannot help: the name is taken by other content, or the local file is not one to upload."""
+    """A retry cannot help: the name is taken by other content, or the local file cannot be uploaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """What two copies of a file have in common: the size in bytes and the SHA-256 in hex."""
+    """The size in bytes and the SHA-256 in hex, to compare two copies of a file."""
 
     size_bytes: int
     sha256: str
@@ -66,8 +65,8 @@ class _Sum:
 class Storage:
     """The folder at an fsspec URL, or at a local path, for use by one thread at a time.
 
-    Nothing is asked of it before `check` or the first upload. ``shown`` is the URL without its password. Raises
-    SettingError if it is no such URL, or if fsspec or the driver of the protocol is not installed.
+    The storage is not contacted before `check` or the first upload. ``shown`` is the URL without its password. Raises
+    SettingError if the URL is invalid, or if fsspec or the driver of the protocol is not installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -81,11 +80,11 @@ class Storage:
         self._base = ""
         if not url.strip():
             raise SettingError(
-                "The URL of a storage is empty. Name one such as s3://bucket/folder, or a folder."
+                "The URL of a storage is empty. Use a URL such as s3://bucket/folder, or a folder."
             )
         if "::" in url or (not self._is_local and ("?" in url or "#" in url)):
             raise SettingError(
-                f"The storage {self._without_query()} is not one URL of a folder. Name one such as s3://bucket/folder,"
+                f"The storage {self._without_query()} is not one URL of a folder. Use a URL such as s3://bucket/folder,"
                 " and put options and credentials where the driver of the protocol looks for them."
             )
         self._class = self._driver()
@@ -96,73 +95,74 @@ class Storage:
         if not (renames or self._is_memory or self._is_whole_at_once):
             raise SettingError(
                 f"Files cannot be moved to {self.shown}: fsspec writes to {self._protocol}:// in place and cannot rename"
-                " there, so that half a file could be taken for a whole one. Use a folder, sftp://, s3://, gs:// or"
-                " abfs://, for example."
+                " there, so readers could see a partial file. Use a folder, sftp://, s3://, gs:// or abfs://, for"
+                " example."
             )
 
     def check(self) -> None:
-        """Prove that files can be stored: send a small one, read it back, delete it.
+        """Check that files can be stored: send a small file, read it back, delete it.
 
         Raises ArchiveError.
         """
         name = f".probe-{new_record_id()[10:-1]}"
         with (
-            self._told(
+            self._driver_errors(
                 f"Nothing can be stored in {self.shown}",
-                "See to the folder, to the permission to write and delete there, and to the credentials.",
+                "Check the folder, the permission to write and delete there, and the credentials.",
             ),
             tempfile.TemporaryDirectory() as folder,
         ):
             probe = Path(folder) / name
             probe.write_bytes(name.encode())
             self._connect()
-            self._send(probe, name, _sum_of_local(probe, _unwatched), _unwatched)
+            self._send(probe, name, _sum_of_local(probe, _no_progress), _no_progress)
             self._fs.rm_file(self._remote(name))
 
     def location(self, name: str) -> str:
-        """Where a file of that name is found: its path in a local folder, or its URL without a password."""
+        """Where a file of that name is located: its path in a local folder, or its URL without a password."""
         if self._is_local:
             return str(self._local_folder() / name)
         url = _PASSWORD.sub(r"\1@", self._url) if self._secrets else self._url
         return f"{url}/{name}"
 
     def has(self, name: str) -> bool:
-        """Whether a file of that name is there. Raises ArchiveError if the storage does not answer."""
-        with self._told(f"{self.shown} cannot be looked at", "See to the network and the credentials."):
+        """Whether a file of that name exists. Raises ArchiveError if the storage does not answer."""
+        with self._driver_errors(
+            f"{self.shown} cannot be accessed", "Check the network and the credentials."
+        ):
             self._connect()
             return bool(self._fs.exists(self._remote(name)))
 
     def is_folder(self, folder: Path) -> bool:
-        """Whether the storage is a local folder, namely this one."""
+        """Whether the storage is this local folder."""
         return self._is_local and self._local_folder().resolve() == folder.resolve()
 
     def upload(self, path: Path | str, on_read: Callable[[int], None] | None = None) -> str:
-        """Copy a finished file, verify the copy, and return where it is; the local file is left alone.
+        """Copy a finished file, verify the copy, and return its location; the local file is not changed.
 
-        Raises ArchiveError if the copy could not be made or is not the same; what there is of it is removed if that is
-        possible. Raises its subclass `RefusedUpload` if that will not change by trying again. *on_read* is told of the
-        bytes that were done: those of the file once when it is hashed, once when it is sent and once when the copy is
-        read back.
+        Raises ArchiveError if the copy cannot be made or differs; the copy is then removed if possible. Raises the
+        subclass `RefusedUpload` if a retry cannot help. *on_read* is called with numbers of processed bytes; their sum
+        is three times the file size: once for hashing, once for sending and once for reading back the copy.
         """
         path = Path(path)
-        with _alone_with(path):
-            return self._upload(path, on_read or _unwatched)
+        with _upload_lock(path):
+            return self._upload(path, on_read or _no_progress)
 
     def _upload(self, path: Path, on_read: Callable[[int], None]) -> str:
         before, local = _stat(path), _sum_of_local(path, on_read)
         name = path.name
         try:
-            with self._told(
+            with self._driver_errors(
                 f"{path} cannot be uploaded to {self.shown}",
-                "The local file is kept; see to the storage and upload it again.",
+                "The local file is kept; check the storage and upload the file again.",
             ):
                 self._connect()
                 if not self._is_there(name, local, path, on_read):
                     self._send(path, name, local, on_read)
             if _changed(before, _stat(path)):
                 raise RefusedUpload(
-                    f"{path} was changed while it was uploaded to {self.shown}. It is kept; find out who writes it, and"
-                    " delete the copy."
+                    f"{path} was changed during its upload to {self.shown}. It is kept; find out which program writes"
+                    " it, and delete the copy."
                 )
         except ArchiveError:
             self._fs = None  # a connection that failed once may be dead
@@ -170,7 +170,7 @@ class Storage:
         return self.location(name)
 
     def move(self, path: Path | str) -> str:
-        """Upload a finished file, then delete the local one; returns where it is now. Raises as `upload` does."""
+        """Upload a finished file, then delete the local one; return its new location. Raises as `upload` does."""
         location = self.upload(path)
         self.delete_local(path)
         return location
@@ -178,8 +178,8 @@ class Storage:
     def delete_local(self, path: Path | str) -> None:
         """Delete a file that was uploaded, unless it turns out to be the copy itself. Raises ArchiveError.
 
-        A server may well serve the very folder that the file lies in. So the file is renamed first, and deleted if the
-        storage still has it.
+        A server may serve the very folder that contains the local file. So the file is renamed first, and deleted only
+        if the storage still has it under its name.
         """
         path = Path(path)
         aside = path.with_name(f"{path.name}{_ASIDE_SUFFIX}")
@@ -187,8 +187,8 @@ class Storage:
             path.rename(aside)
             is_there = False
             try:
-                with self._told(
-                    f"{path} was uploaded, but {self.shown} does not answer any more", "It is kept."
+                with self._driver_errors(
+                    f"{path} was uploaded, but {self.shown} no longer answers", "The local file is kept."
                 ):
                     self._connect()
                     is_there = self._fs.exists(self._remote(path.name))
@@ -197,13 +197,13 @@ class Storage:
                     aside.rename(path)
             if not is_there:
                 raise RefusedUpload(
-                    f"{path} is kept: {self.shown} has it no more once it has another name here. Either it lies in the"
-                    " storage itself, or the copy was deleted just now. Name another storage, or upload it again."
+                    f"{path} is kept: {self.shown} no longer has it after the local file was renamed. Either the file is"
+                    " in the storage itself, or the copy was just deleted. Use another storage, or upload it again."
                 )
             aside.unlink()
         except OSError as error:
             raise ArchiveError(
-                f"{path} was uploaded, but cannot be deleted: {error.strerror}. Delete it by hand."
+                f"{path} was uploaded, but cannot be deleted: {error.strerror}. Delete it manually."
             ) from error
 
     def _driver(self) -> Any:
@@ -218,20 +218,20 @@ class Storage:
             return registry.get_filesystem_class(self._protocol)
         except ValueError as error:
             raise SettingError(
-                f"fsspec knows no protocol {self._protocol}://, which the storage {self.shown} names."
-                " Name a folder, or a URL with s3://, gs://, abfs:// or sftp://, for example."
+                f"fsspec has no protocol {self._protocol}://, which the storage {self.shown} uses."
+                " Use a folder, or a URL with s3://, gs://, abfs:// or sftp://, for example."
             ) from error
         except Exception as error:  # drivers fail to load in many ways
             raise SettingError(
                 f"The driver for {self._protocol}://, which the storage {self.shown} needs, cannot be loaded:"
                 f" {_sentence(error)}. fsspec itself comes with"
-                ' `pip install "scrapy-dedupe[storage]"`; drivers such as s3fs, gcsfs or paramiko are installed beside'
-                " it."
+                ' `pip install "scrapy-dedupe[storage]"`; drivers such as s3fs, gcsfs or paramiko are installed'
+                " separately."
             ) from error
 
     def _connect(self) -> None:
         if self._fs is None:
-            # A fresh one, since fsspec would give the connection that failed before once more.
+            # Without the cache: fsspec would return the instance whose connection has failed.
             options = {**_OPTIONS.get(self._protocol, {}), **self._class._get_kwargs_from_urls(self._url)}
             if not self._is_local:
                 options |= {
@@ -242,26 +242,26 @@ class Storage:
         self._fs.invalidate_cache()
         has_folders = not (self._is_memory or self._is_whole_at_once)
         if has_folders and not self._fs.isdir(self._base or "/"):
-            # It is not made: an archive must not fill the disk below a mount that is away.
-            raise FileNotFoundError(errno.ENOENT, "the folder is not there; make it, or mount it")
+            # The folder is not created: below an unmounted mount point an archive would fill the wrong disk.
+            raise FileNotFoundError(errno.ENOENT, "the folder does not exist; create it, or mount it")
 
     def _remote(self, name: str) -> str:
         return f"{self._base}/{name}"
 
     def _is_there(self, name: str, local: _Sum, path: Path, on_read: Callable[[int], None]) -> bool:
-        """Whether the copy was made before. Raises RefusedUpload if the name has other content."""
+        """Whether an identical copy already exists. Raises RefusedUpload if the name has other content."""
         remote = self._remote(name)
         if not self._fs.exists(remote):
             return False
         if self._is_local and path.samefile(remote):
             raise RefusedUpload(
-                f"{path} lies in the storage {self.shown} itself, so it cannot be moved there. It is kept; name another"
+                f"{path} is in the storage {self.shown} itself, so it cannot be moved there. It is kept; use another"
                 " storage."
             )
         if self._fs.info(remote)["size"] == local.size_bytes and self._sum_of(remote, on_read) == local:
             return True
         raise RefusedUpload(
-            f"{path} cannot be uploaded: {self.shown} has another file of the name {name}. It was not overwritten, and"
+            f"{path} cannot be uploaded: {self.shown} already has another file named {name}. It was not overwritten, and"
             " the local file is kept. Move one of the two away, or use another folder."
         )
 
@@ -275,7 +275,7 @@ class Storage:
         try:
             self._fs.put_file(str(path), sent_to, callback=Callback(hooks={"sent": sent}))
             is_sent = True
-            # Some drivers do not tell how far they are.
+            # Some drivers do not report progress.
             sent(None, local.size_bytes)
             if self._is_local:
                 _sync(sent_to)
@@ -286,13 +286,13 @@ class Storage:
                 if copy.size_bytes != local.size_bytes:
                     what = f"{copy.size_bytes} bytes instead of {local.size_bytes}"
                 raise ArchiveError(
-                    f"The copy of {path} in {self.shown} was read back and has {what}. It was removed if that was"
-                    " possible; the local file is kept. Look at the storage before you trust it."
+                    f"The copy of {path} in {self.shown} has {what}. It was removed if possible; the local file is"
+                    " kept. Check the storage before you use it again."
                 )
             if sent_to != final:
                 self._rename(sent_to, final, path)
         except Exception:
-            # Where an upload that failed shows nothing, something of that name would be somebody else's.
+            # A failed upload to a complete-object store leaves nothing, so a file of that name belongs to someone else.
             if is_sent or sent_to != final:
                 with contextlib.suppress(Exception):
                     self._fs.rm_file(sent_to)
@@ -300,8 +300,8 @@ class Storage:
 
     def _rename(self, part: str, final: str, path: Path) -> None:
         taken = RefusedUpload(
-            f"{path} cannot be uploaded: {self.shown} has had a file of this name for a moment. The local file is kept;"
-            " upload it again, and look who else uploads there."
+            f"{path} cannot be uploaded: another program has just created a file of this name in {self.shown}. The local"
+            " file is kept; upload it again, and find out which other program uploads there."
         )
         if self._is_local:
             try:
@@ -323,7 +323,7 @@ class Storage:
     def _sum_of(self, remote: str, on_read: Callable[[int], None]) -> _Sum:
         with self._fs.open(remote, "rb") as file:
             if self._protocol in ("sftp", "ssh"):
-                # As paramiko's own downloads do; otherwise each 32 KiB would take a round trip.
+                # As paramiko's own downloads do; without it each 32 KiB would take a round trip.
                 file.prefetch(self._fs.info(remote)["size"] or None)
             return _sum(iter(lambda: file.read(_BLOCK), b""), on_read)
 
@@ -334,13 +334,13 @@ class Storage:
         return re.split(r"[?#]", self.shown)[0]
 
     @contextlib.contextmanager
-    def _told(self, what: str, remedy: str) -> Iterator[None]:
-        """Drivers raise errors of many kinds; each becomes one sentence that shows no password."""
+    def _driver_errors(self, what: str, remedy: str) -> Iterator[None]:
+        """Turn any driver exception into an ArchiveError with one sentence that shows no password."""
         try:
             yield
         except ArchiveError:
             raise
-        except Exception as error:  # noqa: BLE001 - each driver has its own
+        except Exception as error:  # noqa: BLE001 - each driver has its own exceptions
             reason = _sentence(error)
             for secret in self._secrets:
                 reason = reason.replace(secret, "***")
@@ -348,15 +348,15 @@ class Storage:
 
 
 @contextlib.contextmanager
-def _alone_with(path: Path) -> Iterator[None]:
-    """Hold a lock on a local file, so that no other program sends it to the same place at the same time."""
+def _upload_lock(path: Path) -> Iterator[None]:
+    """Hold a lock on a local file, so that no other program uploads it at the same time."""
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     except OSError as error:
         raise RefusedUpload(f"{path} cannot be uploaded: {error.strerror}.") from error
     try:
         if not lock(fd):
-            raise RefusedUpload(f"{path} is being uploaded by another program, and is left to that one.")
+            raise RefusedUpload(f"{path} is being uploaded by another program and was skipped.")
         yield
     finally:
         os.close(fd)
@@ -383,7 +383,7 @@ def _stat(path: Path) -> os.stat_result:
     except OSError as error:
         raise RefusedUpload(f"{path} cannot be uploaded: {error.strerror}.") from error
     if not path.is_file():
-        raise RefusedUpload(f"{path} is no file and cannot be uploaded.")
+        raise RefusedUpload(f"{path} is not a file and cannot be uploaded.")
     return found
 
 
@@ -396,20 +396,20 @@ def _changed(before: os.stat_result, after: os.stat_result) -> bool:
 
 
 class _Sent:
-    """Tells how much of a file was sent, as it goes."""
+    """Reports the progress of sending a file."""
 
     def __init__(self, on_read: Callable[[int], None]) -> None:
         self._on_read = on_read
-        self._told = 0
+        self._reported = 0
 
     def __call__(self, size: int | None, value: int, **values: Any) -> None:
-        """*value* bytes of *size*; the arguments are those of a hook of fsspec."""
-        if value > self._told:
-            self._on_read(value - self._told)
-            self._told = value
+        """Called with *value* of *size* bytes done, as a hook of fsspec."""
+        if value > self._reported:
+            self._on_read(value - self._reported)
+            self._reported = value
 
 
-def _unwatched(size_bytes: int) -> None:
+def _no_progress(size_bytes: int) -> None:
     pass
 
 

@@ -1,24 +1,24 @@
-r"""Under which key an index lists a URL, and how a request that is no GET becomes a URL.
+r"""The index keys of URLs, and the URLs for requests with methods other than GET.
 
-Keys are SURTs (Sort-friendly URI Reordering Transform) of the package ``surt``, which pywb and
-cdxj-indexer use as well: ``http://www.example.org/a?c&b`` is listed as ``org,example)/a?b&c``. A URL of
-which it makes no key, because its port is no port for instance, is listed under itself.
+Keys are SURTs (Sort-friendly URI Reordering Transform) of the package ``surt``, which pywb and cdxj-indexer use as
+well: ``http://www.example.org/a?c&b`` becomes ``org,example)/a?b&c``. A URL without a SURT, for instance because its
+port is invalid, is its own key.
 
 Replay programs look up a POST as a URL with the method and the body in its query,
-``…?__wb_method=POST&name=value``. They do not agree on the text of the body, so both are kept:
+``…?__wb_method=POST&name=value``. They use different texts for the body, so both are kept:
 
-- The key has pywb's text (2.10, `MethodQueryCanonicalizer`): form fields unquoted, parts of
-  ``multipart/*`` and JSON values as quoted pairs, everything else as Base64 in ``__wb_post_data``.
-  Where cdxj-indexer differs (``True`` and ``None`` for ``true`` and ``null``), what pywb looks for counts.
-- `Lookup.body`, the field ``requestBody`` of an index line, has wabac.js' text (2.27, with warcio.js
-  2.4), for wabac.js puts the URL together from this field. It reads a body as a browser does: form fields
-  as they are, JSON by the rules of JavaScript, and decodes the result with ``decodeURI``.
+- The key has pywb's text (2.10, `MethodQueryCanonicalizer`): form fields unquoted, parts of ``multipart/*`` and JSON
+  values as quoted pairs, everything else as Base64 in ``__wb_post_data``. Where cdxj-indexer differs (``True`` and
+  ``None`` for ``true`` and ``null``), pywb's text is used.
+- `Lookup.body`, the field ``requestBody`` of an index line, has the text of wabac.js (2.27, with warcio.js 2.4), which
+  builds its lookup URL from this field. It reads a body as a browser does: form fields unchanged, JSON by the rules
+  of JavaScript, and decodes the result with ``decodeURI``.
 
-wabac.js has keys of its own, `wabac_key`, which it needs in an index that it does not load whole: they keep
-the slash at the end of a path, for one.
+wabac.js has its own keys, `wabac_key`, which it needs in an index that it does not load completely. For example, they
+keep the slash at the end of a path.
 
-Only POST and PUT have a body in this sense; other methods have their name alone. HEAD has it too: a
-capture without a body must not be listed among those of GET.
+Only POST and PUT have a body in this sense; other methods contribute only their name. HEAD does so too: a capture
+without a body must not be listed among those of GET.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 MAX_BODY_CHARACTERS = 4096
-"""What is kept of the text of a body; pywb and cdxj-indexer cut it there as well."""
+"""The maximum length of the text of a body, as in pywb and cdxj-indexer."""
 
 _WITH_BODY = frozenset({"POST", "PUT"})
 _PRINTABLE = "".join(chr(c) for c in range(0x21, 0x7F))
@@ -47,7 +47,7 @@ _SAFE_IN_PATH = "".join(char for char in _PRINTABLE if char not in '"#<>?`{}')
 _SAFE_IN_QUERY = "".join(char for char in _PRINTABLE if char not in "\"#<>'")
 _WWW = re.compile(r"^(https?://)www\d*\.", re.ASCII)
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-_ESCAPED_RESERVED = re.compile(rb"[;/?:@&=+$,#]")  # what decodeURI leaves alone (ECMA-262, 19.2.6.2)
+_ESCAPED_RESERVED = re.compile(rb"[;/?:@&=+$,#]")  # decodeURI keeps these escaped (ECMA-262, 19.2.6.2)
 _ARRAY_INDEX = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _JS_PART = re.compile(r'name="([^"]+)"\r\n\r\n([^\r\n\u2028\u2029]*)', re.IGNORECASE)
@@ -57,7 +57,7 @@ _surt: Callable[[str], str] | None = None
 
 
 class Lookup(NamedTuple):
-    """How a capture is found: its key, and for other methods than GET the method and the body as text."""
+    """How a capture is found: its key, and for methods other than GET the method and the body as text."""
 
     key: str
     method: str | None = None
@@ -65,7 +65,7 @@ class Lookup(NamedTuple):
 
 
 def lookup(url: str, method: str = "GET", content_type: str = "", body: bytes = b"") -> Lookup:
-    """Return how the answer to a request is found. Raises SettingError without the package surt."""
+    """Return the lookup values for the answer to a request. Raises SettingError if the package surt is missing."""
     method = method.upper()
     if method == "GET":
         return Lookup(url_key(url))
@@ -77,22 +77,22 @@ def lookup(url: str, method: str = "GET", content_type: str = "", body: bytes = 
 
 
 def url_key(url: str) -> str:
-    """Return the key of a URL, free of spaces and control characters. Raises SettingError without surt."""
+    """Return the key of a URL, free of spaces and control characters. Raises SettingError if surt is missing."""
     surt = load_surt()
     try:
         key = surt(url)
     except (AssertionError, AttributeError, IndexError, TypeError, ValueError):
-        key = url  # its parser has no error of its own
+        key = url  # surt has no exception class of its own
     return _printable(key)
 
 
 def with_method(url: str, method: str) -> str:
-    """Return the URL with the method in its query, as replay programs put it there."""
+    """Return the URL with the method in its query, in the form of replay programs."""
     return f"{url}{'&' if '?' in url else '?'}__wb_method={method}"
 
 
 def wabac_key(url: str) -> str:
-    """Return the key that wabac.js looks for: `getSurt` of warcio.js 2.4, free of control characters.
+    """Return the key that wabac.js looks up: `getSurt` of warcio.js 2.4, free of control characters.
 
     >>> wabac_key("http://www.example.org/A/?b&a"), wabac_key("urn:A")
     ('org,example)/a/?a&b', 'urn:A')
@@ -110,7 +110,7 @@ def wabac_key(url: str) -> str:
     key = ",".join(reversed(host.split(".")))
     if port not in (None, 443 if parts.scheme == "https" else 80):
         key += f":{port}"
-    # The escapes of the URL standard (sections 1.3 and 4.4), which a browser makes
+    # Percent-encoding of the URL standard (sections 1.3 and 4.4), as in a browser
     path = _escaped("/".join(_without_dots(parts.path.replace("\\", "/"))), _SAFE_IN_PATH)
     query = sorted(_escaped(parts.query, _SAFE_IN_QUERY).split("&")) if parts.query else []
     return _printable(f"{key}){path}" + (f"?{'&'.join(query)}" if query else ""))
@@ -143,7 +143,7 @@ def load_surt() -> Callable[[str], str]:
     global _surt
     if _surt is None:
         with _lock, warnings.catch_warnings():
-            # Its sources have escapes that newer Pythons warn about when they compile them first.
+            # surt's source contains invalid escapes, which newer Pythons warn about when compiling it.
             warnings.simplefilter("ignore", SyntaxWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
@@ -158,7 +158,7 @@ def load_surt() -> Callable[[str], str]:
 
 
 def pywb_query(content_type: str, body: bytes) -> str:
-    """Return the text that pywb makes of the body of a POST or PUT, without the method."""
+    """Return pywb's text for the body of a POST or PUT, without the method."""
     if not body:
         return ""
     if content_type.startswith("application/x-www-form-urlencoded"):
@@ -180,7 +180,7 @@ def pywb_query(content_type: str, body: bytes) -> str:
 
 
 def wabac_query(content_type: str, body: bytes) -> str:
-    """Return the text that wabac.js makes of the body of a POST or PUT, without the method."""
+    """Return wabac.js' text for the body of a POST or PUT, without the method."""
     media_type = content_type.partition(";")[0]
     text = body.decode("utf-8", "replace").removeprefix("\ufeff")
     if media_type == "application/x-www-form-urlencoded":
@@ -193,7 +193,7 @@ def wabac_query(content_type: str, body: bytes) -> str:
     elif media_type == "multipart/form-data":
         query = _pairs(_javascript_parts(content_type, text))
     else:
-        # btoa takes code points up to 255 and refuses all others
+        # btoa accepts code points up to 255 and throws for others
         latin = text.encode("latin-1", "replace") if all(ord(c) < 256 for c in text) else b""
         query = _binary(latin)
     return _decode_uri(query)[:MAX_BODY_CHARACTERS]
@@ -245,7 +245,7 @@ def _python_text(value: object) -> str:
 
 def _javascript_leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
-        # JavaScript lists the names that look like indexes first, by number.
+        # JavaScript enumerates keys that look like array indexes first, in numeric order.
         indexes = sorted((key for key in value if _is_array_index(key)), key=int)
         for key in [*indexes, *(key for key in value if not _is_array_index(key))]:
             yield from _javascript_leaves(value[key], key)
@@ -261,7 +261,7 @@ def _is_array_index(key: str) -> bool:
 
 
 def _javascript_text(value: object) -> str:
-    """Return a value as JavaScript's toString gives it (ECMA-262, section 6.1.6.1.20)."""
+    """Return a value as JavaScript's toString does (ECMA-262, section 6.1.6.1.20)."""
     if isinstance(value, int) and not isinstance(value, bool):
         try:
             value = float(value)
@@ -272,7 +272,7 @@ def _javascript_text(value: object) -> str:
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     sign = "-" if value < 0 else ""
-    # repr has the same shortest digits, in another notation
+    # repr gives the same shortest digits, in another notation
     mantissa, _, power = repr(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")
@@ -291,7 +291,7 @@ def _javascript_text(value: object) -> str:
 
 
 def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 def _parts(content_type: str, body: bytes) -> list[tuple[str, str | bytes]] | None:
@@ -314,7 +314,7 @@ def _parts(content_type: str, body: bytes) -> list[tuple[str, str | bytes]] | No
 
 
 def _javascript_parts(content_type: str, text: str) -> list[tuple[str, str]]:
-    """Return the parts as warcio.js finds them: one line of content each, the last one of a name counts."""
+    """Return the parts as warcio.js finds them: one line of content each; the last part with a name wins."""
     _, *boundaries = content_type.split("boundary=")
     if not boundaries or not boundaries[0]:
         return []
@@ -326,7 +326,7 @@ def _javascript_parts(content_type: str, text: str) -> list[tuple[str, str]]:
 
 
 def _decode_uri(text: str) -> str:
-    """Return what JavaScript's decodeURI makes of *text*; nothing where it throws, as wabac.js does."""
+    """Return the result of JavaScript's decodeURI; empty if it would throw, as in wabac.js."""
     if "%" not in text:
         return text
     try:

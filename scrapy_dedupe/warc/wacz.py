@@ -1,32 +1,32 @@
-"""WACZ 1.1.1: the WARC files of a crawl with what a replay program needs, in one ZIP file.
+"""WACZ 1.1.1: the WARC files of a crawl with index and metadata for replay programs, in one ZIP file.
 
 ::
 
-    archive/NAME.warc.gz       the WARC files as they are
-    indexes/index.cdx          the index (`cdxj`), see below for a long one
-    pages/pages.jsonl          a head with format, id, title and hasText, then a JSON object a page
-    datapackage.json           name, size and SHA-256 of all of the above, and what the crawl depends on
+    archive/NAME.warc.gz       the WARC files, unchanged
+    indexes/index.cdx          the index (`cdxj`); see below for a long index
+    pages/pages.jsonl          a head with format, id, title and hasText, then one JSON object per page
+    datapackage.json           name, size and SHA-256 of all of the above, and the crawl's dependencies
     datapackage-digest.json    the SHA-256 of datapackage.json
 
-Members are stored, not compressed, so that replay programs reach records by their offset; ZIP64 is used
-where a size needs it. `relation.requires` in datapackage.json lists the containers that revisits refer to.
-Replay programs do not fetch these by themselves, so that a crawl with dependencies is opened through a
-multi-WACZ file: JSON whose resources are the paths of all containers, relative to its own folder.
+Members are stored, not compressed, so that replay programs can read records by their offset; ZIP64 is used for large
+sizes. `relation.requires` in datapackage.json lists the containers that revisits refer to. Replay programs do not load
+these by themselves, so a crawl with dependencies is opened through a multi-WACZ file: JSON whose resources are the
+paths of all containers, relative to its own folder.
 
-Replay programs load index.cdx whole. From `PLAIN_LINES` on the index is written twice, in gzip members:
-index.cdx.gz has the keys of pywb, which takes all of it into its own index, and index.cdxj.gz those of
-wabac.js, which finds the members it needs through index.idx. With one set of keys, one of the two would miss
-URLs such as ``/search/?q=x``, whose slash only wabac.js keeps. pywb passes over what ends in neither .cdx nor
-.cdx.gz. The limit is high since wabac.js loads only a few members of one path.
+Replay programs load index.cdx completely. From `PLAIN_LINES` on the index is written twice, in gzip members:
+index.cdx.gz has the keys of pywb, which copies all of it into its own index; index.cdxj.gz has the keys of wabac.js,
+which finds the members it needs through index.idx. With one set of keys, one of the two would miss URLs such as
+``/search/?q=x``, whose slash only wabac.js keeps. pywb ignores files that end in neither .cdx nor .cdx.gz. The limit
+is high because wabac.js loads only a few members for one path.
 
-What is promised of `pack`:
+Guarantees of `pack`:
 
 - It takes a bounded amount of memory, whatever the number and size of the records.
-- The WACZ holds every record of the files and a line for each that can be replayed, or there is none: a
-  damaged WARC, a full disk, a file that changes meanwhile are errors, and nothing is left behind.
-- The file is called TARGET.open until it is synced, and no other file is overwritten. What a killed
-  process left under that name is used up by the next one that packs the same WACZ.
-- The same files give the same bytes, but for the ids of pages and the time of creation.
+- The WACZ contains every record of the files and a line for each that can be replayed, or it is not created: a damaged
+  WARC, a full disk or a file that changes while it is read are errors, and no file remains.
+- The file is named TARGET.open until it is synced, and no other file is overwritten. A TARGET.open that a killed process
+  left is reused by the next process that packs the same WACZ.
+- The same files give the same bytes, except for the ids of pages and the time of creation.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class PackedWacz:
-    """A WACZ that is on disk: SHA-256 of the file in bare hex, index lines and pages in it."""
+    """A finished WACZ: SHA-256 of the file in bare hex, number of index lines and pages in it."""
 
     path: Path
     sha256: str
@@ -118,26 +118,25 @@ def pack(
     has_text: bool = False,
     on_read: Callable[[int], None] = lambda size_bytes: None,
 ) -> PackedWacz:
-    """Pack WARC files into the WACZ *target* and return what is in it.
+    """Pack WARC files into the WACZ *target* and return a description of it.
 
-    *page_of* is asked for every response and revisit record, in the order of the files, and returns a page
-    or None; one whose request had another method than GET is left out. *has_text* says that pages carry text;
-    one that does makes it true. *payload* is what the digests are of, the bodies as they were ``stored`` or
-    ``decoded`` ones, which ``dedupePayload`` in datapackage.json says. Without *title* the crawl id is the
-    title. *created* is aware, by default now. *on_read* is told of the bytes of *files* that were read; each
-    is read twice.
+    *page_of* is called for every response and revisit record, in the order of the files, and returns a page or None;
+    a page whose request had a method other than GET is dropped. *has_text* declares that pages carry text; it is also
+    set if any page has text. *payload* is ``stored`` or ``decoded``, the bodies that the digests are computed from;
+    datapackage.json has it as ``dedupePayload``. *title* defaults to the crawl id. *created* is aware, by default now.
+    *on_read* is called with the number of bytes read from *files*; each file is read twice.
 
-    Raises ArchiveError if *target* exists, if it cannot be written or if a file cannot be packed, and
-    SettingError without the package surt; then nothing is left of it.
+    Raises ArchiveError if *target* exists, if it cannot be written or if a file cannot be packed, and SettingError if
+    the package surt is missing; no file remains then.
     """
     load_surt()
     target = Path(target)
     files = [Path(file) for file in files]
     _refuse_names(files, target)
     created = (created or datetime.now(UTC)).astimezone(UTC)
-    with _what_fails(target):
+    with _write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-    with _what_fails(target), OpenWacz(target, created) as wacz:
+    with _write_errors(target), OpenWacz(target, created) as wacz:
         sorter = LineSorter(target.parent)
         pages = _PageList(target.parent, has_text)
         try:
@@ -173,14 +172,14 @@ def pack(
 
 
 def write_multi_wacz(target: Path, resources: Sequence[WaczResource]) -> None:
-    """Write the multi-WACZ file *target*, in the place of an older one. Raises ArchiveError."""
+    """Write the multi-WACZ file *target*, replacing an older one. Raises ArchiveError."""
     target = Path(target)
     entries = []
     for resource in resources:
         entry: dict[str, object] = {"name": resource.name, "path": resource.path}
         if resource.sha256 is not None:
             entry["hash"] = f"sha256:{resource.sha256}"
-        if resource.size is not None:  # specifications of resources say bytes, Browsertrix says size
+        if resource.size is not None:  # the specification of resources says bytes, Browsertrix says size
             entry["bytes"] = entry["size"] = resource.size
         entries.append({**entry, "crawlId": resource.crawl})
     data = json_bytes({"profile": "multi-wacz-package", "resources": entries})
@@ -204,7 +203,7 @@ def write_multi_wacz(target: Path, resources: Sequence[WaczResource]) -> None:
 
 def _refuse_names(files: Sequence[Path], target: Path) -> None:
     if not files:
-        raise ArchiveError(f"{target} would hold no WARC file; a WACZ needs at least one.")
+        raise ArchiveError(f"{target} would contain no WARC file; a WACZ needs at least one.")
     seen: dict[str, Path] = {}
     for file in files:
         if not _WARC_NAME.fullmatch(file.name):
@@ -219,7 +218,7 @@ def _refuse_names(files: Sequence[Path], target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _what_fails(target: Path) -> Iterator[None]:
+def _write_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -241,12 +240,12 @@ def _entries(
         for record in read_records(file):
             on_read(record.offset - offset)
             offset = record.offset
-            # What was not asked with GET is no page; that stands in the request, which follows.
+            # A response to another method than GET is not a page; its request record follows it.
             if page is not None and _is_other_request(record, exchange):
                 page = None
             if record.format == "arc":
                 raise ArchiveError(
-                    f"{file} is an ARC file, and a WACZ holds WARC files alone. "
+                    f"{file} is an ARC file, but a WACZ can contain only WARC files. "
                     "Convert it with scrapy-dedupe arc2warc."
                 )
             yield indexer.add(record), page
@@ -255,14 +254,14 @@ def _entries(
         yield indexer.finish(), page
     except DamagedInput as error:
         raise ArchiveError(
-            f"{file} is damaged and was not packed, since the WACZ would lack records: {error}"
+            f"{file} is damaged and was not packed, because the WACZ would lack records: {error}"
         ) from error
     except OSError as error:
         raise _unreadable(file, error) from error
 
 
 def _is_other_request(record: StoredRecord, exchange: str | None) -> bool:
-    """Whether a record is the request of an exchange, with another method than GET."""
+    """Whether a record is the request of an exchange, with a method other than GET."""
     return (
         record.type == "request"
         and record.concurrent_to == exchange
@@ -279,7 +278,7 @@ def _size_of(file: Path) -> int:
 
 
 def _pieces_of(file: Path, size: int, on_read: Callable[[int], None]) -> Iterator[bytes]:
-    """Yield the bytes of a WARC file. Raises ArchiveError if they are not *size* bytes any more."""
+    """Yield the bytes of a WARC file. Raises ArchiveError if its size is no longer *size* bytes."""
     missing = size
     try:
         with file.open("rb", buffering=0) as stream:
@@ -291,13 +290,13 @@ def _pieces_of(file: Path, size: int, on_read: Callable[[int], None]) -> Iterato
         raise _unreadable(file, error) from error
     if missing:
         raise ArchiveError(
-            f"{file} changed its size while it was packed. Pack it again once nothing writes to it any more."
+            f"{file} changed its size while it was packed. Pack it again when no other program writes to it."
         )
 
 
 def _unreadable(file: Path, error: OSError) -> ArchiveError:
     return ArchiveError(
-        f"{file} cannot be read: {error.strerror or error}. Check that it is there and its permissions."
+        f"{file} cannot be read: {error.strerror or error}. Check that it exists and check its permissions."
     )
 
 
@@ -329,7 +328,7 @@ def _members(lines: Iterator[bytes], idx: IO[bytes]) -> Iterator[bytes]:
 
 
 class _PageList:
-    """The lines of pages.jsonl, in a temporary file: the head is known when the last page is."""
+    """The lines of pages.jsonl, in a temporary file: the head is known only after the last page."""
 
     def __init__(self, folder: Path, has_text: bool) -> None:
         self.count = 0

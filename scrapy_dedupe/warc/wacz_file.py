@@ -1,8 +1,8 @@
-"""The ZIP file of a WACZ while it is written: TARGET.open, until all of it is on disk.
+"""The ZIP file of a WACZ during writing: TARGET.open, until it is completely on disk.
 
-Members are stored, not compressed, and their sizes and SHA-256 are kept for the list in datapackage.json.
-The file is held with a lock, so that of two processes which pack the same WACZ one is told. What a killed
-process left under the name is used up by the next.
+Members are stored, not compressed, and their sizes and SHA-256 are kept for the list in datapackage.json. The file is
+locked, so that a second process which packs the same WACZ gets an error. A TARGET.open that a killed process left is
+reused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNUSUAL = re.compile(r"[^a-z0-9._-]+")
 
 
 class OpenWacz:
-    """The ZIP file while it is written. On leaving without `finish` it is removed."""
+    """The ZIP file during writing. It is removed on exit unless `finish` was called."""
 
     def __init__(self, target: Path, created: datetime) -> None:
         self.target = target
@@ -42,7 +42,7 @@ class OpenWacz:
 
     def __enter__(self) -> Self:
         self._sink = _Sink(self._path_open)
-        # zipfile asks for no more of a file than there is in _Sink
+        # zipfile uses only the file methods that _Sink has
         self._zip = zipfile.ZipFile(cast("IO[bytes]", self._sink), "w", zipfile.ZIP_STORED)
         return self
 
@@ -57,7 +57,7 @@ class OpenWacz:
             self._sink.close()
 
     def add(self, path: str, pieces: Iterable[bytes], max_size: int) -> None:
-        """Add a member that is listed in datapackage.json, of at most *max_size* bytes."""
+        """Add a member of at most *max_size* bytes; it is listed in datapackage.json."""
         sha256 = hashlib.sha256()
         size = 0
         with self._zip.open(self._member(path, max_size), "w") as member:
@@ -85,7 +85,7 @@ class OpenWacz:
                 member.write(content)
 
     def finish(self) -> tuple[str, int]:
-        """Complete the file, sync it and give it its name; return its SHA-256 in hex and its size."""
+        """Complete the file, sync it and give it its final name; return its SHA-256 in hex and its size."""
         self._zip.close()
         sha256, size = self._sink.digest()
         self._sink.sync()
@@ -99,11 +99,11 @@ class OpenWacz:
     def _member(self, path: str, max_size: int) -> zipfile.ZipInfo:
         member = zipfile.ZipInfo(path, self._date)
         member.external_attr = 0o100644 << 16
-        member.file_size = max_size  # decides whether the head of the member has room for 64 bits
+        member.file_size = max_size  # decides whether the member's head has room for 64-bit sizes
         return member
 
     def _resource_name(self, path: str) -> str:
-        # Data packages want lower case names that differ; files of other names than ours may not.
+        # Data packages require distinct lower-case names, which WARC files of other programs may not have.
         name = _UNUSUAL.sub("_", path.rpartition("/")[2].lower())
         taken = {resource["name"] for resource in self._resources}
         number = 1
@@ -115,10 +115,10 @@ class OpenWacz:
 
 
 class _Sink:
-    """A locked file that is written and sought in, without a buffer.
+    """A locked, unbuffered file for writing and seeking.
 
-    Once a write has failed, all others are passed over in silence: zipfile writes the end of the archive
-    whatever happened before, and the first failure is the one to tell.
+    After a failed write all further writes are ignored: zipfile writes the end of the archive in any case, and only
+    the first failure should be reported.
     """
 
     def __init__(self, path: Path) -> None:
@@ -128,7 +128,7 @@ class _Sink:
         if not lock(self._fd) or not is_same_file(self._fd, path):
             os.close(self._fd)
             raise ArchiveError(
-                f"{path} is being written by another process. Wait until that one has finished."
+                f"{path} is being written by another process. Wait until that process has finished."
             )
         os.ftruncate(self._fd, 0)
 
@@ -149,13 +149,13 @@ class _Sink:
         return self.seek(0, os.SEEK_CUR)
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Nothing is buffered."""
 
     def sync(self) -> None:
         os.fsync(self._fd)
 
     def digest(self) -> tuple[str, int]:
-        """Return the SHA-256 of the whole file and its size; heads of members are written last."""
+        """Return the SHA-256 of the whole file and its size; only now, since heads of members are written last."""
         sha256 = hashlib.sha256()
         size = self.seek(0)
         while piece := os.read(self._fd, PIECE_BYTES):
@@ -173,15 +173,15 @@ def json_bytes(value: object) -> bytes:
 
 
 def name_is_taken(target: Path) -> ArchiveError:
-    """Return the error of a WACZ whose name another file has."""
+    """Return the error for a WACZ whose name is taken by another file."""
     return ArchiveError(
-        f"{target} is there already and is not overwritten, since revisits elsewhere may refer to it. "
+        f"{target} already exists and is not overwritten, since revisits elsewhere may refer to it. "
         "Choose another name or move it away."
     )
 
 
 def _grouped(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in pieces that are worth a call of the system."""
+    """Yield the same bytes in larger pieces, for fewer system calls."""
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -1,9 +1,8 @@
-"""A WACZ as it is read: its WARC files, its index, and what its datapackage.json says of it.
+"""Reads a WACZ: its WARC files, its index, and its datapackage.json.
 
-The file may be a path or lie elsewhere. Opening it reads its directory alone, and refuses what `zip_members` refuses;
-all else is read when it is asked for. The index is taken in whatever of its forms is there: ``indexes/NAME.cdx`` or
-``.cdxj``, plain or in gzip members (``.gz``); of several forms with one name, one is read. An index of another name is
-another one.
+The file may be local or remote. Opening it reads only its ZIP directory, and refuses what `zip_members` refuses;
+everything else is read on demand. The index may have any of its forms: ``indexes/NAME.cdx`` or ``.cdxj``, plain or in
+gzip members (``.gz``). Of several forms with one NAME, one is read; another NAME is another index, which is read too.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WaczAbout:
-    """What a WACZ says of itself. ``payload`` is ``stored`` or ``decoded`` where it says so in so many words."""
+    """The metadata of a WACZ. ``payload`` is ``stored`` or ``decoded`` if the WACZ states it explicitly."""
 
     crawl: str | None = None
     software: str | None = None
@@ -46,7 +45,7 @@ class WaczAbout:
 
 
 class StoredWacz:
-    """A WACZ to be read. Raises ArchiveError if it cannot be, DamagedInput if it is broken or is refused."""
+    """A WACZ for reading. Raises ArchiveError if it cannot be read, DamagedInput if it is broken or refused."""
 
     def __init__(self, file: ReadableFile) -> None:
         self.file = file
@@ -66,17 +65,17 @@ class StoredWacz:
 
     @property
     def files(self) -> list[ReadableFile]:
-        """Its WARC files, in order of their names. Raises DamagedInput if there is none."""
+        """Its WARC files, in order of their names. Raises DamagedInput if there are none."""
         return list(self._directory.members(archive_names(self._directory)))
 
     @property
     def has_index(self) -> bool:
-        """Whether it has an index that is read here."""
+        """Whether it has an index in a supported form."""
         return bool(self._indexes)
 
     @property
     def about(self) -> WaczAbout:
-        """What its datapackage.json says; nothing if it has none. Raises DamagedInput for one that is broken."""
+        """The contents of its datapackage.json; empty if it has none. Raises DamagedInput for a broken one."""
         if _DATAPACKAGE not in self._directory.names:
             return WaczAbout()
         data = bytearray()
@@ -89,7 +88,7 @@ class StoredWacz:
         except (ValueError, RecursionError) as error:
             raise self._broken(json_fault(error)) from error
         if not isinstance(about, dict):
-            raise self._broken("it is no JSON object")
+            raise self._broken("it is not a JSON object")
         payload = about.get("dedupePayload")
         if payload not in (None, STORED, DECODED):
             raise self._broken(f"its dedupePayload is {str(payload)[:40]!r}, not {STORED} or {DECODED}")
@@ -101,9 +100,9 @@ class StoredWacz:
         )
 
     def index_lines(self) -> Iterator[bytes]:
-        """Yield the lines of its index, without their ends; of one that is too long, the beginning.
+        """Yield the lines of its index, without their ends; of a line that is too long, the beginning.
 
-        Raises DamagedInput, after the lines before it, where the index does not unpack to its end.
+        Raises DamagedInput, after the preceding lines, where the index does not unpack to its end.
         """
         for name in self._indexes:
             packed = self._directory.packed_size(name)
@@ -127,13 +126,13 @@ class StoredWacz:
             return
         requires = relation.get("requires", []) if isinstance(relation, dict) else None
         if not isinstance(requires, list):
-            raise self._broken("its relation has no list of what it requires")
+            raise self._broken("its relation has no list of requirements")
         for entry in requires:
             if not isinstance(entry, dict):
-                raise self._broken("its relation requires something that is no object")
+                raise self._broken("its relation requires a value that is not an object")
             filename, crawl = _text_or_none(entry.get("filename")), _text_or_none(entry.get("crawlId"))
             if filename is None or crawl is None:
-                raise self._broken("its relation requires something without filename or crawlId")
+                raise self._broken("its relation has a requirement without filename or crawlId")
             digest, size = entry.get("hash"), entry.get("size")
             match = _SHA256.fullmatch(digest) if isinstance(digest, str) else None
             yield Requirement(
@@ -141,11 +140,11 @@ class StoredWacz:
             )
 
     def _broken(self, why: str) -> DamagedInput:
-        return DamagedInput(f"{self._where}/{_DATAPACKAGE} is broken: {why}. Pack the WACZ anew.")
+        return DamagedInput(f"{self._where}/{_DATAPACKAGE} is broken: {why}. Pack the WACZ again.")
 
 
 def _one_of_each(names: list[str]) -> list[str]:
-    """The indexes among the members: of those that differ in their suffixes alone, the shortest name."""
+    """The indexes among the members: of those that differ only in their suffixes, the shortest name."""
     by_name: dict[str, str] = {}
     for name in sorted(names, key=lambda name: (len(name), name)):
         if match := _INDEX.fullmatch(name):

@@ -1,11 +1,11 @@
-"""Files inside a ZIP file, read where they are.
+"""Files inside a ZIP file, read in place.
 
-A member that is stored is to `reading` what a path is; a deflated one is copied into a temporary file when it is first
-opened. The ZIP file may be a path or lie elsewhere, as long as it can be read in parts.
+A stored member can be used like a path (see `reading`); a deflated member is copied into a temporary file when it is
+first opened. The ZIP file may be local, or remote if it can be read in parts.
 
-A ZIP file is refused whole if one of its names is absolute, leads upwards, is there twice or is a link, and if two of
-its members share bytes: whoever wrote that did not pack an archive. What a member may unpack to is limited before
-anything is unpacked (`MAX_SWELLING`), and no more than it declares is ever taken of it.
+A ZIP file is refused if one of its names is absolute, contains ``..``, occurs twice or is a link, or if two of its
+members share bytes: such a file was crafted, not packed. The size that a member may unpack to is checked before
+anything is unpacked (`MAX_SWELLING`), and at most its declared size is read.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 ZIP_MAGIC = b"PK\x03\x04"
 MAX_SWELLING = 200
-"""How many times its stored size a packed file may have. Text of archives stays far below it."""
+"""The maximum ratio of unpacked size to packed size. Text of archives stays far below it."""
 SWELLING_GRACE_BYTES = 1 << 20
-"""What it may have besides: a small file can be nothing but repetition."""
+"""An additional allowance: a small file may consist of repetition only."""
 
 _LOCAL_HEAD_BYTES = 30
 _ENCRYPTED = 1
 _UTF8_NAME = 0x800
 _MAX_DIRECTORY_BYTES = 8 << 20  # some 80,000 files
 _PIECE_BYTES = 1 << 18
-# What zipfile raises for the many ways in which a file can contradict itself.
+# The exceptions that zipfile raises for files that contradict themselves.
 _NO_ZIP = (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OverflowError, struct.error)
 _NOT_UNPACKED = (*_NO_ZIP, zlib.error)
 
 
 class StoredMember:
-    """A file inside a ZIP file that is stored as it is: *size* bytes from *offset* on."""
+    """An uncompressed file inside a ZIP file: *size* bytes from *offset* on."""
 
     def __init__(self, container: ReadableFile, member: str, offset: int, size: int) -> None:
         self.container = container
@@ -66,7 +66,7 @@ class StoredMember:
 
     @property
     def suffixes(self) -> list[str]:
-        """As of a path."""
+        """Like ``Path.suffixes``."""
         return PurePosixPath(self.member).suffixes
 
     def open(self, mode: Literal["rb"], /) -> io.BufferedReader:
@@ -80,7 +80,7 @@ class StoredMember:
 class DeflatedMember(StoredMember):
     """A compressed file inside a ZIP file, read from a copy that is made when it is first opened.
 
-    The copy goes when this object goes. Opening raises DamagedInput if the member does not unpack,
+    The copy is deleted together with this object. Opening raises DamagedInput if the member does not unpack,
     ArchiveError if there is no room for the copy.
     """
 
@@ -110,20 +110,20 @@ class DeflatedMember(StoredMember):
 
 
 class ZipDirectory:
-    """What is in a ZIP file.
+    """The directory of a ZIP file.
 
-    Raises ArchiveError if it cannot be read, DamagedInput if it is no whole ZIP file or is refused.
+    Raises ArchiveError if the file cannot be read, DamagedInput if it is not a whole ZIP file or is refused.
     """
 
     def __init__(self, container: ReadableFile) -> None:
         self.container = container
-        with _told(container), container.open("rb") as file:
+        with _zip_errors(container), container.open("rb") as file:
             self.size_bytes = file.seek(0, os.SEEK_END)
             with zipfile.ZipFile(_checked(file)) as packed:
                 infos = packed.infolist()
                 end = packed.start_dir
         _check_names(container, infos)
-        with _told(container):
+        with _zip_errors(container):
             _check_places(infos, end)
         self._infos = {info.filename: info for info in infos if not info.is_dir()}
 
@@ -133,17 +133,17 @@ class ZipDirectory:
         return list(self._infos)
 
     def members(self, names: Iterable[str]) -> list[StoredMember]:
-        """The files of these names. Raises DamagedInput for one that is not packed as it should be."""
-        with _told(self.container), self.container.open("rb") as file:
+        """The files with these names. Raises DamagedInput for an unsupported or damaged member."""
+        with _zip_errors(self.container), self.container.open("rb") as file:
             return [self._member(self._infos[name], file) for name in names]
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The unpacked bytes of a file. Raises DamagedInput if they are not what the directory says of them."""
+        """The unpacked bytes of a file. Raises DamagedInput if they do not match the directory."""
         info = self._infos[name]
         self._check(info)
         missing = info.file_size
         try:
-            # The wrapper is for the directory alone: a piece of a member is shorter.
+            # The size limit of the wrapper matters only for the directory: pieces of a member are shorter.
             with (
                 self.container.open("rb") as file,
                 zipfile.ZipFile(_checked(file)) as packed,
@@ -158,21 +158,21 @@ class ZipDirectory:
             raise DamagedInput(f"{self._shown(info)} does not unpack: it ends {missing} bytes too early.")
 
     def packed_size(self, name: str) -> int:
-        """How many bytes of the ZIP file a file takes."""
+        """How many bytes of the ZIP file a file occupies."""
         return self._infos[name].compress_size
 
     def _member(self, info: zipfile.ZipInfo, file: IO[bytes]) -> StoredMember:
         self._check(info)
         if info.compress_type != zipfile.ZIP_STORED:
             return DeflatedMember(self, info)
-        # The local head has an extra field of its own length.
+        # The extra field in the local head may have another length than the one in the directory.
         file.seek(info.header_offset)
         head = file.read(_LOCAL_HEAD_BYTES)
         name_bytes = int.from_bytes(head[26:28], "little")
         if len(head) < _LOCAL_HEAD_BYTES or not head.startswith(ZIP_MAGIC):
             raise zipfile.BadZipFile(f"{info.filename} does not begin where the directory says")
         if file.read(name_bytes) != _name_bytes(info):
-            raise zipfile.BadZipFile(f"{info.filename} has another name where it begins")
+            raise zipfile.BadZipFile(f"{info.filename} has another name in its local head")
         offset = info.header_offset + _LOCAL_HEAD_BYTES + name_bytes + int.from_bytes(head[28:30], "little")
         if offset + info.file_size > self.size_bytes or info.file_size != info.compress_size:
             raise zipfile.BadZipFile(f"{info.filename} is longer than the file")
@@ -184,12 +184,12 @@ class ZipDirectory:
             raise DamagedInput(f"{where} is encrypted. Pack it without a password.")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise DamagedInput(
-                f"{where} is compressed with method {info.compress_type}, which is not read here. Pack it with its"
+                f"{where} is compressed with method {info.compress_type}, which is not supported. Pack it with its"
                 " WARC files stored."
             )
         if info.file_size > swollen_limit(info.compress_size):
             raise DamagedInput(
-                f"{where} would swell from {info.compress_size} to {info.file_size} bytes, more than {MAX_SWELLING}"
+                f"{where} would unpack from {info.compress_size} to {info.file_size} bytes, more than {MAX_SWELLING}"
                 " times, and is refused. Pack it with its WARC files stored."
             )
 
@@ -198,12 +198,12 @@ class ZipDirectory:
 
 
 def swollen_limit(stored_bytes: int) -> int:
-    """How many bytes a packed file of so many bytes may unpack to."""
+    """The maximum number of bytes that *stored_bytes* packed bytes may unpack to."""
     return MAX_SWELLING * stored_bytes + SWELLING_GRACE_BYTES
 
 
 class _Slice(io.RawIOBase):
-    """*size* bytes of *file* from *offset* on, as a file of its own; closing it closes *file*."""
+    """*size* bytes of *file* from *offset* on, as a file object; closing it closes *file*."""
 
     def __init__(self, file: io.FileIO | io.BufferedReader, offset: int, size: int) -> None:
         self._file = file
@@ -240,7 +240,7 @@ class _Slice(io.RawIOBase):
 
 
 class _DirectoryReader:
-    """A file of which zipfile never reads more at once than a directory may have."""
+    """A file wrapper that limits each read of zipfile to the maximum size of a directory."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file = file
@@ -266,12 +266,12 @@ def _unbuffered(container: ReadableFile) -> io.FileIO | io.BufferedReader:
 
 
 @contextlib.contextmanager
-def _told(container: ReadableFile) -> Iterator[None]:
+def _zip_errors(container: ReadableFile) -> Iterator[None]:
     place = shown(str(container))
     try:
         yield
     except _NO_ZIP as error:
-        raise DamagedInput(f"{place} is no whole WACZ: {_reason(error)}.") from error
+        raise DamagedInput(f"{place} is not a whole WACZ: {_reason(error)}.") from error
     except OSError as error:
         raise ArchiveError(f"{place} cannot be read: {error.strerror or error}.") from error
 
@@ -283,21 +283,21 @@ def _reason(error: Exception) -> str:
 def _check_names(container: ReadableFile, infos: list[zipfile.ZipInfo]) -> None:
     seen = set()
     for info in infos:
-        # zipfile turns backslashes into slashes on Windows and cuts names at NUL; orig_filename is what is there.
+        # zipfile turns backslashes into slashes on Windows and cuts names at NUL; orig_filename is unchanged.
         name = info.orig_filename
         if "\\" in name or "\0" in name or ".." in name.split("/"):
-            wrong = "leads out of its folder"
+            wrong = "points outside the archive"
         elif name.startswith("/") or re.match(r"[A-Za-z]:", name):
             wrong = "is absolute"
         elif stat.S_ISLNK(info.external_attr >> 16):
             wrong = "is a link"
         elif name in seen:
-            wrong = "is there twice"
+            wrong = "occurs twice"
         else:
             seen.add(name)
             continue
         raise DamagedInput(
-            f"{shown(str(container))} is refused: the name {name!r} in it {wrong}. Pack it anew."
+            f"{shown(str(container))} is refused: the name {name!r} in it {wrong}. Pack it again."
         )
 
 
@@ -306,7 +306,7 @@ def _check_places(infos: list[zipfile.ZipInfo], end: int) -> None:
     for info in sorted(infos, key=lambda info: info.header_offset, reverse=True):
         least = _LOCAL_HEAD_BYTES + len(_name_bytes(info)) + info.compress_size
         if info.header_offset < 0 or info.header_offset + least > end:
-            raise zipfile.BadZipFile(f"{info.filename} reaches into what comes after it")
+            raise zipfile.BadZipFile(f"{info.filename} overlaps what follows it")
         end = info.header_offset
 
 

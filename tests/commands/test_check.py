@@ -104,7 +104,7 @@ def test_a_file_that_is_gone_gives_exit_code_4_and_is_named(
     )
     kept = check("--repair")
     assert (kept.code, kept.err) == (4, "scrapy-dedupe check: 1 finding is left after the repair.\n")
-    assert "none of its files is there" in kept.out
+    assert "none of its files exists" in kept.out
     assert check("--repair", "--forget-missing").code == 0
     with open_index(url) as index:
         assert list(index.records("two")) == []
@@ -138,7 +138,7 @@ def test_a_repair_makes_entries_anew_and_says_so(
     assert (result.code, result.err) == (0, "")
     assert result.json["findings"] == []
     assert [done["sentence"] for done in result.json["repairs"]] == [
-        "The entries of the crawl one were made anew from its files."
+        "The entries of the crawl one were read again from its files."
     ]
     assert check().code == 0
     with open_index(url) as index:
@@ -191,7 +191,7 @@ def test_a_store_that_was_deleted_is_filled_by_a_repair(
     new = f"sqlite:///{tmp_path / 'new.sqlite'}"
     called = call("check", "--repair", "--store", new, "--warc-dir", str(folder))
     assert (called.code, called.err) == (0, "")
-    assert "The crawl one was entered from its files. `commit one` lets others refer to it" in called.out
+    assert "The crawl one was added from its files. `commit one` lets others refer to it" in called.out
     with open_index(new) as index:
         (info,) = index.crawls()
         assert (info.state, info.incomplete, info.counts.total_urls) == ("uncommitted", False, PAGES)
@@ -206,7 +206,7 @@ def test_an_import_that_was_cut_off_is_told(check: Callable[..., Any], url: str,
         index.begin_source(claimed, "stored")
     called = check()
     assert called.code == 4
-    assert "Import it again to end it." in called.out
+    assert "Import it again to complete it." in called.out
 
 
 def test_entries_that_another_program_left_unreadable_do_not_stop_the_check(
@@ -219,5 +219,5 @@ def test_entries_that_another_program_left_unreadable_do_not_stop_the_check(
         connection.execute("UPDATE original SET date = 7 WHERE url = 'http://example.org/2'")
     called = call("check", "--store", url, "--warc-dir", str(folder))
     assert called.code == 4
-    assert "Records that the index lacks: 1" in called.out
+    assert "Records that are missing from the index: 1" in called.out
     assert call("check", "--repair", "--store", url, "--warc-dir", str(folder)).code == 0

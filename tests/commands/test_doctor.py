@@ -313,8 +313,10 @@ def test_a_folder_that_cannot_be_made(project: Callable[..., Any], tmp_path: Pat
     assert "The setting is DEDUPE_WARC_DIR." in told
     if os.path.ismount("/proc") and os.geteuid() == 0:
         told = of(project(f'{ADDON}DEDUPE_WARC_DIR = "/proc/warcs"\n', code=3), "problem")
-        assert "The folder /proc/warcs for WARC files cannot be made: nothing can be made in /proc." in told
-        assert "The archive cannot be tried: nothing can be made in /proc. Name another folder." in told
+        assert (
+            "The folder /proc/warcs for WARC files cannot be made: nothing can be created in /proc." in told
+        )
+        assert "The archive cannot be tried: nothing can be created in /proc. Name another folder." in told
 
 
 def test_a_disk_that_does_not_say_how_much_room_it_has(

@@ -66,7 +66,7 @@ def test_a_device_is_no_file_that_is_replaced(project: Callable[..., Any]) -> No
     )
     told = of(findings, "problem")
     for name in ("DEDUPE_REPORT", "DEDUPE_METRICS_FILE"):
-        assert f"The file /dev/null of {name} cannot be replaced: it is no file." in told
+        assert f"The file /dev/null of {name} cannot be replaced: it is not a file." in told
     assert "The file /dev/null of DEDUPE_DUPLICATES_LOG can be written." in of(findings, "ok")
 
 
@@ -98,7 +98,7 @@ def test_an_output_without_its_extension(project: Callable[..., Any], name: str)
 
 def test_files_that_are_to_be_replayed(project: Callable[..., Any], tmp_path: Path) -> None:
     told = of(project(f'{ADDON}DEDUPE_REPLAY = ["{tmp_path}/*.warc"]\n', code=3), "problem")
-    assert "names no file that is there" in told
+    assert "matches no file" in told
     (tmp_path / "one.warc").write_bytes(
         b"WARC/1.1\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"
     )

@@ -81,10 +81,7 @@ def test_a_cdxj_whose_warc_files_are_not_there_gives_exit_code_4(
         "scrapy-dedupe import: WARC files that 1 CDXJ names are not there.\n",
     )
     names = ", ".join(f"{tmp_path / str(number)}.warc.gz" for number in (0, 2, 3))
-    assert (
-        f"{path} names WARC files that are not there, so no crawl can refer to what they hold: {names}"
-        in called.out
-    )
+    assert f"{path} names missing WARC files, so no crawl can refer to their records: {names}" in called.out
     assert "and 1 more. Put them there." in called.out
 
 
@@ -173,7 +170,7 @@ def test_removal_that_is_refused_is_told_with_all_else_that_the_import_did(
     assert called.code == 4
     assert f"{tmp_path / 'c.wacz'}: NOT imported." in called.out
     assert "Not named by a manifest: a." in called.out
-    assert "1 source could not be imported. Nothing was purged, since crawls that are kept need" in called.err
+    assert "1 source could not be imported. Nothing was purged, because remaining crawls need" in called.err
     assert "b needs a" in called.err
     told = call("import", manifest, "--remove", "--store", url, "--json").json
     assert (told["missing"], told["removed"], "b needs a" in told["not_removed"]) == (["a"], [], True)

@@ -277,7 +277,7 @@ def test_a_device_is_not_replaced_by_a_page(call: Callable[..., Any], store_url:
     (tmp_path / "link.html").symlink_to("/dev/null")
     called = call("report", "-o", str(tmp_path / "link.html"), "--store", store_url)
     assert called.code == 3
-    assert "it is no file" in called.err
+    assert "it is not a file" in called.err
     (tmp_path / "good.html").symlink_to(tmp_path / "real.html")
     assert call("report", "-o", str(tmp_path / "good.html"), "--store", store_url).code == 0
     assert (tmp_path / "good.html").is_symlink()

@@ -614,7 +614,7 @@ def test_a_file_whose_name_is_taken_stays_and_the_others_are_moved(
     (away / committed.name).write_bytes(b"other")
     called = call("warc", "upload", str(away), "--store", store_url)
     assert called.code == 4
-    assert "has another file of the name" in called.out
+    assert "already has another file named" in called.out
     assert committed.exists()
     assert (away / committed.name).read_bytes() == b"other"
     assert crawl_named(index, "third").files == (str(committed),)
@@ -643,7 +643,7 @@ def test_a_storage_that_cannot_be_used_stops_the_upload(
 ) -> None:
     called = call("warc", "upload", str(tmp_path / "missing"), "--store", store_url)
     assert (called.code, called.out) == (3, "")
-    assert "the folder is not there" in called.err
+    assert "the folder does not exist" in called.err
     refused = call("warc", "upload", "http://example.com/", "--store", store_url)
     assert refused.code == 2
     assert committed.exists()

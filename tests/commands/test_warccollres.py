@@ -242,7 +242,7 @@ def test_records_are_compared_where_they_are_on_the_web(
     assert len(asked) == 5
     # A server without ranges: nothing was compared, and so nothing is called a copy.
     assert called.code == 4
-    assert "does not serve HTTP ranges" in called.out
+    assert "does not support HTTP ranges" in called.out
     assert extensions(Path("more")) == [1, 2, 3, 4, 5]
 
 

@@ -298,7 +298,7 @@ def test_the_entries_of_a_file_that_is_gone_go_when_that_is_asked_for(archive: A
     findings = archive.check().findings
     assert {finding.kind for finding in findings} == {"file", "missing"}
     assert any("1 entry of the crawl one names it" in finding.sentence for finding in findings)
-    assert any("1 entry whose records are not there went" in done.sentence for done in archive.repair("one"))
+    assert any("1 entry without a record was removed" in done.sentence for done in archive.repair("one"))
     assert archive.found(2) is None
     assert archive.found(3) is not None
     # The revisit of the other crawl has lost its original for good.
@@ -318,7 +318,7 @@ def test_a_crawl_without_any_file_keeps_its_entries_unless_it_is_told_to_forget_
         path.unlink()
     (done,) = archive.repair("one")
     assert not done.is_done
-    assert "none of its files is there" in done.sentence
+    assert "none of its files exists" in done.sentence
     assert archive.state() == before
     assert archive.repair("one", forget_missing=True)[0].is_done
     assert list(archive.index.records("one")) == []
@@ -529,7 +529,7 @@ def test_a_repair_that_was_cut_off_before_its_last_step_is_ended(
         with pytest.raises(StoreUnavailable):
             archive.repair()
     repairs = archive.repair("two")
-    assert any("cut off was ended" in done.sentence for done in repairs)
+    assert any("repair of the crawl one was completed" in done.sentence for done in repairs)
     assert archive.kinds() == []
     assert archive.state() == before
 
@@ -841,7 +841,7 @@ def test_entries_of_files_that_were_only_moved_are_not_made_anew(archive: Archiv
     archive.folder = path.parent.rename(tmp_path / "elsewhere")
     assert archive.kinds() == ["file"]
     (done,) = archive.repair()
-    assert done.sentence == "The index names the files of the crawl theirs where they are now."
+    assert done.sentence == "The index now has the current locations of the files of the crawl theirs."
     assert archive.kinds() == []
     place = f"{archive.folder}/a.wacz/archive/{WARC_NAME}"
     after = sorted(archive.index.records("theirs"), key=lambda original: original.url)
@@ -1011,7 +1011,7 @@ def test_an_imported_crawl_of_which_nothing_is_left_is_found_though_its_file_is_
     repairs = archive.repair(forget_missing=True)
     (crawl,) = (info.id for info in archive.index.crawls())
     assert repairs[0].sentence.endswith(
-        f"When these files are back, purge the crawl {crawl} and import it again."
+        f"When these files are available again, purge the crawl {crawl} and import it again."
     )
     path.write_bytes(data)
     assert archive.kinds() == ["empty"]
@@ -1035,7 +1035,7 @@ def test_one_line_says_that_the_index_does_not_have_a_crawl_whose_files_are_ther
     (finding,) = (found for found in archive.check().findings if found.kind == "missing")
     assert len(needs) == 3
     assert finding.sentence == (
-        "Revisits of the crawl two refer to records of one, which the index does not have. Of its files 3 of 3 are there."
+        "Revisits of the crawl two refer to records of one, which the index does not have. Of its files 3 of 3 exist."
     )
 
 
@@ -1051,7 +1051,7 @@ def test_records_in_files_that_the_index_has_lost_back_revisits(archive: Archive
         assert {finding.file for finding in findings} == {str(path) for path in archive.files["one"][1:4]}
         assert findings[0].sentence == (
             f"1 revisit of the crawl two refers to a record in {findings[0].file} that the index does not have."
-            " `check one --repair` enters the crawl one; commit it then."
+            " `check one --repair` adds the crawl one; then commit it."
         )
         archive.files["one"][1].unlink()
         assert archive.kinds("two") == ["revisit", "waiting"]

@@ -143,7 +143,7 @@ def test_of_a_crawl_that_runs_it_is_not_known_what_it_needs(index: CrawlIndex, t
 def test_of_a_crawl_that_is_being_imported_it_is_not_known_either(index: CrawlIndex, tmp_path: Path) -> None:
     source = Source("other.warc.gz", "other", "/archive/other.warc.gz")
     more = Source("more.warc.gz", "other", "/archive/more.warc.gz")
-    reason = "is being imported, or was until that was cut off"
+    reason = "is being imported, or its import was interrupted"
     index.begin_source(source, "stored")
     assert Dependencies(index).why_unknown("other") == reason
     index.end_source(source, Counts(1, 0, 0, 10))

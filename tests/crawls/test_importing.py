@@ -534,7 +534,7 @@ def test_a_bad_line_is_named_and_passed_over_and_the_others_are_imported(
     result = run(index, write_wacz(tmp_path / "a.wacz", lines))
     assert (result.imported, result.skipped, result.captures) == (("a.wacz",), 5, 3)
     assert f"{tmp_path / 'a.wacz'}: line 2: has no URL" in result.faults
-    for words in ("line 3", "sha256:xyz", "which takes a filename", "no file 'other.warc.gz'"):
+    for words in ("line 3", "sha256:xyz", "which needs a filename", "no file 'other.warc.gz'"):
         assert any(words in fault for fault in result.faults)
     assert {entry.url for entry in index.records("a")} == {
         "https://example.com/1",
@@ -608,7 +608,7 @@ def test_a_link_to_a_name_that_is_no_text_fails(tmp_path: Path, index: CrawlInde
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, index: CrawlIndex) -> None:
     (tmp_path / "notes.txt").write_text("no archive")
-    assert "is no WACZ, WARC, ARC or CDXJ file" in reason(run(index, tmp_path / "notes.txt"))
+    assert "is not a WACZ, WARC, ARC or CDXJ file" in reason(run(index, tmp_path / "notes.txt"))
 
 
 @pytest.mark.parametrize("target", ["pipe", "/dev/zero"])
@@ -618,11 +618,11 @@ def test_a_source_that_never_ends_fails_before_it_is_read(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / name).symlink_to(target)
-    assert "is a pipe or a device and no regular file" in reason(run(index, tmp_path / name))
+    assert "is a pipe or a device, not a regular file" in reason(run(index, tmp_path / name))
     manifest = write_manifest(tmp_path / "all.json", {"path": "x/a.wacz"})
     (tmp_path / "x").mkdir()
     os.mkfifo(tmp_path / "x" / "a.wacz")
-    assert "is a pipe or a device and no regular file" in reason(run(index, manifest))
+    assert "is a pipe or a device, not a regular file" in reason(run(index, manifest))
     assert index.queue_length() == (0, 0)
 
 
@@ -631,7 +631,7 @@ def test_a_source_that_becomes_a_pipe_in_the_queue_fails(tmp_path: Path, index: 
     index.queue_sources(find_sources([str(path)]).sources)
     path.unlink()
     os.mkfifo(path)
-    assert "is a pipe or a device and no regular file" in reason(run(index))
+    assert "is a pipe or a device, not a regular file" in reason(run(index))
 
 
 @pytest.mark.parametrize("name", ["a.wacz", "gone.wacz", "a.cdxj", "a.warc", "bare.wacz"])
@@ -649,7 +649,7 @@ def test_a_source_without_a_record_fails_and_its_mended_self_is_imported(
     else:
         path.write_bytes(b"" if name.endswith("cdxj") else warcinfo(software="x"))
     result = run(index, path, new_payload="decoded", crawl="one")
-    assert "holds no record that can be entered; nothing was imported." in reason(result)
+    assert "holds no record that can be added; nothing was imported." in reason(result)
     assert ("The first fault: line 1: has no URL" in reason(result)) == (name == "a.wacz")
     assert (result.imported, index.crawls(), index.counts) == ((), [], Counts())
     assert index.queue_length() == (0, 0)
@@ -709,7 +709,7 @@ def test_the_name_of_another_crawl_or_file_is_an_error_for_that_source(
 ) -> None:
     path = write_wacz(tmp_path / "a.wacz", [line(1)])
     run(index, path)
-    assert "under the crawl other, but the index knows a.wacz as one of the crawl a" in reason(
+    assert "into the crawl other, but in the index a.wacz belongs to the crawl a" in reason(
         run(index, path, crawl="other")
     )
     write_wacz(path, [line(1), line(2)])
@@ -799,7 +799,7 @@ def test_what_was_imported_under_another_crawl_is_an_error_that_names_it(
     path.write_bytes(line(1) if name.endswith("cdxj") else response_record(1, b"1" * 500))
     run(index, path, crawl="x")
     result = run(index, path, crawl="y")
-    assert (result.known, "as one of the crawl x. Import it under that crawl" in reason(result)) == ((), True)
+    assert (result.known, "belongs to the crawl x. Import it into that crawl" in reason(result)) == ((), True)
     assert run(index, path, crawl="x").known == (str(path),)
 
 
@@ -1038,7 +1038,7 @@ def test_a_source_that_another_process_imported_meanwhile_is_told(
         result = run(index, path, crawl=crawl)
     assert (result.imported, result.known) == ((), known)
     if not known:
-        assert "knows a.wacz as one of the crawl one. Import it under that crawl" in reason(result)
+        assert "a.wacz belongs to the crawl one. Import it into that crawl" in reason(result)
 
 
 def test_a_source_that_another_process_could_not_import_is_not_imported(
@@ -1058,7 +1058,7 @@ def test_a_source_that_another_process_could_not_import_is_not_imported(
     with monkeypatch.context() as patch:
         patch.setattr(index, "claim_source", late)
         result = run(index, path)
-    assert (result.imported, "another process has tried in vain" in reason(result)) == ((), True)
+    assert (result.imported, "another process has failed to import it" in reason(result)) == ((), True)
 
 
 @pytest.mark.parametrize("method", ["begin_source", "add_imported", "end_source"])
@@ -1082,7 +1082,7 @@ def test_an_index_that_is_emptied_while_it_is_imported_into_loses_what_was_queue
             result = run(index, tmp_path)
         told = {Path(failed.source).name: failed.reason for failed in result.failed}
         assert "a.wacz" in told or method == "begin_source"
-        assert "somebody has emptied it meanwhile. Import it again." in told["b.wacz"]
+        assert "emptied in the meantime. Import it again." in told["b.wacz"]
         assert "was not begun" not in told.get("a.wacz", "")
         assert run(index, tmp_path).failed == ()
         assert index.counts.conserved_size == 2 * 4_400
@@ -1128,7 +1128,7 @@ def test_a_source_that_was_taken_over_is_neither_dropped_nor_given_back(
             patch.setattr(index, method, lambda *words: pytest.fail("It is another's."))
         result = run(index, path, lease_s=0.2, watch=watch, crawl="once")
     assert (result.imported, result.failed, result.claimed) == ((), (), 1)
-    assert f"{path} is left to another process, which has taken it over." in watch.told
+    assert f"{path} was taken over by another process and is left to it." in watch.told
 
 
 def test_a_store_that_goes_away_keeps_what_is_not_done_in_the_queue(
@@ -1142,7 +1142,7 @@ def test_a_store_that_goes_away_keeps_what_is_not_done_in_the_queue(
 
     with monkeypatch.context() as patch:
         patch.setattr(index, "end_source", away)
-        with pytest.raises(StoreUnavailable, match=r"away\. The sources that are not done stay in the queue"):
+        with pytest.raises(StoreUnavailable, match=r"away\. The remaining sources stay in the queue"):
             run(index, tmp_path, lease_s=0.5)
     assert sorted(run(index, lease_s=0.5).imported) == ["a.wacz", "b.wacz"]
 
@@ -1246,7 +1246,7 @@ def test_nothing_is_removed_without_a_manifest(tmp_path: Path, index: CrawlIndex
     run(index, tmp_path)
     result = run(index, tmp_path / "a.wacz", remove=True)
     assert (result.missing, result.removed) == ((), ())
-    assert "no manifest was given" in (result.not_removed or "")
+    assert "only a manifest defines which crawls should exist" in (result.not_removed or "")
 
 
 def test_a_crawl_that_a_kept_one_needs_is_not_removed_unless_it_is_forced(
@@ -1258,7 +1258,7 @@ def test_a_crawl_that_a_kept_one_needs_is_not_removed_unless_it_is_forced(
     manifest = write_manifest(tmp_path / "all.json", {"path": "b.wacz"})
     result = run(index, manifest, remove=True)
     assert (result.missing, result.removed) == (("a",), ())
-    assert "Nothing was purged, since crawls that are kept need" in (result.not_removed or "")
+    assert "Nothing was purged, because remaining crawls need" in (result.not_removed or "")
     assert index.import_notes.removed_crawls == 1
     assert run(index, manifest, remove=True, force=True).removed == ("a",)
 

@@ -80,12 +80,12 @@ def test_a_file_in_a_wacz_elsewhere_is_found_when_it_is_opened(tmp_path, memory,
 def test_a_wacz_elsewhere_that_is_gone_or_broken_is_told_when_a_file_in_it_is_opened(memory):
     gone = readable("memory://x/gone.wacz/archive/a.warc")
     assert gone is not None
-    with pytest.raises(ArchiveError, match=r"gone\.wacz cannot be read: it is not there"):
+    with pytest.raises(ArchiveError, match=r"gone\.wacz cannot be read: it does not exist"):
         gone.open("rb")
     memory.pipe("/x/broken.wacz", b"PK\x03\x04")
     broken = readable("memory://x/broken.wacz/archive/a.warc")
     assert broken is not None
-    with pytest.raises(DamagedInput, match="is no whole WACZ"):
+    with pytest.raises(DamagedInput, match="is not a whole WACZ"):
         broken.open("rb")
 
 

@@ -227,7 +227,7 @@ def test_both_archives_are_compared_record_by_record(folder: Path, planting: Pla
         "the request is missing": without(at["oak-again?"]),
         "two records have changed places": [*members[:2], members[4], members[3], *members[5:], members[2]],
         "the original became its copy": instead(at["oak"], members[at["oak-again"]]),
-        "a record is there twice": [*members, members[-1]],
+        "a record occurs twice": [*members, members[-1]],
     }
     for what, changed in damages.items():
         path.write_bytes(b"".join(changed))

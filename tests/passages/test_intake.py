@@ -91,7 +91,10 @@ def test_codings_are_undone() -> None:
 
 @pytest.mark.parametrize(
     ("body", "reason"),
-    [(b"not packed", "not a whole body"), (gzip.compress(bytes(2_000), mtime=0), "more than 1000 bytes")],
+    [
+        (b"not packed", "damaged or incomplete"),
+        (gzip.compress(bytes(2_000), mtime=0), "more than 1000 bytes"),
+    ],
 )
 def test_a_body_that_cannot_be_unpacked_or_swells_is_named_and_counted(body: bytes, reason: str) -> None:
     texts, skipped = read_all([page(body, None, "gzip")], reading(1_000))

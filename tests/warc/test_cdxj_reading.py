@@ -82,28 +82,28 @@ HUGE = "9" * 5000
         (line(url=""), "has no URL"),
         (line(url=None), "has no URL"),
         (line(url="<>"), "has no URL"),
-        (line(url=7), "URL that is no text"),
-        (line(url=["http://a/"]), "URL that is no text"),
-        (line(url="http://a/\ud800"), "URL that is no text"),
-        (line(mime=1), "mime that is no text"),
-        (line(digest=1), "digest that is no text"),
-        (line(digest="sha1:\udfff"), "digest that is no text"),
-        (line(method={}), "method that is no text"),
-        (line(filename=["a"]), "file name that is no text"),
-        (line(filename="a\ud800"), "file name that is no text"),
+        (line(url=7), "URL that is not a string"),
+        (line(url=["http://a/"]), "URL that is not a string"),
+        (line(url="http://a/\ud800"), "URL that is not valid text"),
+        (line(mime=1), "mime that is not a string"),
+        (line(digest=1), "digest that is not a string"),
+        (line(digest="sha1:\udfff"), "digest that is not valid text"),
+        (line(method={}), "method that is not a string"),
+        (line(filename=["a"]), "file name that is not a string"),
+        (line(filename="a\ud800"), "file name that is not valid text"),
         (line(filename="a\0b"), "has the file name"),
         (line(length=...), "has no length"),
         (line(length=None), "has no length"),
         (line(length="-"), "has no length"),
-        (line(length="-5"), "no number of bytes"),
-        (line(length=-5), "no number of bytes"),
-        (line(length="many"), "no number of bytes"),
-        (line(length="٣"), "no number of bytes"),
-        (line(length=1.5), "no number of bytes"),
-        (line(length=True), "no number of bytes"),
-        (line(length=HUGE), "no number of bytes"),
-        (line(length=2**40), "no number of bytes"),
-        (line(length={}), "no number of bytes"),
+        (line(length="-5"), "not a number of bytes"),
+        (line(length=-5), "not a number of bytes"),
+        (line(length="many"), "not a number of bytes"),
+        (line(length="٣"), "not a number of bytes"),
+        (line(length=1.5), "not a number of bytes"),
+        (line(length=True), "not a number of bytes"),
+        (line(length=HUGE), "not a number of bytes"),
+        (line(length=2**40), "not a number of bytes"),
+        (line(length={}), "not a number of bytes"),
         (line(offset="x"), "the offset 'x'"),
         (line(offset=-1), "the offset -1"),
         (line(offset=2**63), "the offset"),
@@ -119,7 +119,7 @@ HUGE = "9" * 5000
         (line().replace(b"20261128000000123", b"2026"), "the date '2026'"),
         (line().replace(b"20261128000000123", b"202611280000001"), "the date"),
         (line().replace(b"20261128000000123", b"20261328000000"), "the date"),
-        (line().replace(b"20261128000000123", b"20260230000000"), "a day that no month has"),
+        (line().replace(b"20261128000000123", b"20260230000000"), "which does not exist"),
         (line().replace(b"20261128000000123", b"00001128000000"), "the date"),
         (line().replace(b"20261128000000123", b"20261128000060"), "the date"),
         (line().replace(b"20261128000000123", "２０２６1128000000".encode()), "the date"),
@@ -255,7 +255,9 @@ def test_a_cut_index_is_damaged_after_the_lines_before(tmp_path, cut):
     )
     (tmp_path / "a.cdxj.gz").write_bytes(data[:-cut])
     found = []
-    with pytest.raises(DamagedInput, match=r"a\.cdxj\.gz is cut: it ends inside a gzip member, at byte"):
+    with pytest.raises(
+        DamagedInput, match=r"a\.cdxj\.gz is truncated: it ends inside a gzip member, at byte"
+    ):
         found.extend(cdxj_lines(tmp_path / "a.cdxj.gz"))
 
 
@@ -277,7 +279,7 @@ def test_what_follows_the_last_member_and_is_none_is_damage(tmp_path):
 @pytest.mark.parametrize("fill", [b"x", b"\n", b"x\n"])
 def test_an_index_that_swells_is_refused(tmp_path, fill):
     (tmp_path / "a.cdxj.gz").write_bytes(gzip.compress(fill * (30 << 20)))
-    with pytest.raises(DamagedInput, match=r"a\.cdxj\.gz swells to more than"):
+    with pytest.raises(DamagedInput, match=r"a\.cdxj\.gz unpacks to more than"):
         for _ in cdxj_lines(tmp_path / "a.cdxj.gz"):
             pass
 

@@ -129,7 +129,7 @@ def test_another_file_is_never_overwritten(tmp_path):
     out = writer(tmp_path)
     (location, _) = out.write(exchange())
     (tmp_path / location.file).write_bytes(b"mine")
-    with pytest.raises(ArchiveError, match="is there already"):
+    with pytest.raises(ArchiveError, match="already exists"):
         out.close()
     assert (tmp_path / location.file).read_bytes() == b"mine"
     assert len(list(read_records(tmp_path / (location.file + ".open")))) == 3
@@ -147,7 +147,7 @@ def test_without_hard_links_a_file_still_gets_its_name_and_overwrites_nothing(tm
     out = writer(tmp_path)
     (location, _) = out.write(exchange())
     (tmp_path / location.file).write_bytes(b"mine")
-    with pytest.raises(ArchiveError, match="is there already"):
+    with pytest.raises(ArchiveError, match="already exists"):
         out.close()
     assert (tmp_path / location.file).read_bytes() == b"mine"
 

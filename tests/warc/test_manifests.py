@@ -77,15 +77,15 @@ def test_manifests_in_a_manifest_are_read_from_their_own_folders(tmp_path):
 @pytest.mark.parametrize(
     ("resource", "wrong"),
     [
-        ("a.wacz", "'a.wacz' as its resource 2, which is no object"),
+        ("a.wacz", "'a.wacz' as its resource 2, which is not an object"),
         (None, "None as its resource 2"),
         ([["a"]], "as its resource 2"),
         ({}, "no path in its resource 2. Add it."),
         ({"path": ""}, "no path in its resource 2"),
-        ({"path": 7}, "names 7 as a path, which is none"),
-        ({"path": "a\0.wacz"}, "as a path, which is none"),
-        ({"path": "\ud800.wacz"}, "as a path, which is none"),
-        ({"path": "../a.wacz"}, "give it by name; import takes it with --allow-outside."),
+        ({"path": 7}, "names 7 as a path, which is not a valid path"),
+        ({"path": "a\0.wacz"}, "as a path, which is not a valid path"),
+        ({"path": "\ud800.wacz"}, "as a path, which is not a valid path"),
+        ({"path": "../a.wacz"}, "pass it by name; import accepts it with --allow-outside."),
         ({"path": "x/../../a.wacz"}, "not below its own folder"),
         ({"path": "/etc/passwd"}, "'/etc/passwd', which is not below its own folder"),
         ({"path": "file:///etc/passwd"}, "'file:///etc/passwd', which is not below its own folder"),
@@ -99,27 +99,27 @@ def test_manifests_in_a_manifest_are_read_from_their_own_folders(tmp_path):
         ({"path": "reference://x"}, "not below its own folder"),
         ({"path": "mailto:a.wacz"}, "not below its own folder"),
         ({"path": "out/a.wacz"}, "not below its own folder"),
-        ({"path": "a.wacz", "name": "x/a.wacz"}, "with the name 'x/a.wacz', which is no file name"),
-        ({"path": "a.wacz", "name": "..\\a.wacz"}, "which is no file name"),
-        ({"path": "a.wacz", "name": ".."}, "which is no file name"),
-        ({"path": "a.wacz", "name": "a\nb"}, "which is no file name"),
-        ({"path": "a.wacz", "name": "a\udfff"}, "which is no file name"),
-        ({"path": "a.wacz", "name": 5}, "with the name 5, which is no file name"),
+        ({"path": "a.wacz", "name": "x/a.wacz"}, "with the name 'x/a.wacz', which is not a file name"),
+        ({"path": "a.wacz", "name": "..\\a.wacz"}, "which is not a file name"),
+        ({"path": "a.wacz", "name": ".."}, "which is not a file name"),
+        ({"path": "a.wacz", "name": "a\nb"}, "which is not a file name"),
+        ({"path": "a.wacz", "name": "a\udfff"}, "which is not a file name"),
+        ({"path": "a.wacz", "name": 5}, "with the name 5, which is not a file name"),
         ({"path": "."}, "not below its own folder"),
-        ({"path": "http://["}, "with the name '', which is no file name"),
-        ({"path": "a.wacz", "hash": "sha256:00"}, "with the hash 'sha256:00', which is no SHA-256 in hex"),
-        ({"path": "a.wacz", "hash": f"md5:{HEX}"}, "which is no SHA-256"),
-        ({"path": "a.wacz", "hash": HEX + "0"}, "which is no SHA-256"),
+        ({"path": "http://["}, "with the name '', which is not a file name"),
+        ({"path": "a.wacz", "hash": "sha256:00"}, "with the hash 'sha256:00', which is not a SHA-256 in hex"),
+        ({"path": "a.wacz", "hash": f"md5:{HEX}"}, "which is not a SHA-256"),
+        ({"path": "a.wacz", "hash": HEX + "0"}, "which is not a SHA-256"),
         ({"path": "a.wacz", "hash": 5}, "with the hash 5"),
-        ({"path": "a.wacz", "size": "5"}, "with the size '5', which is no number of bytes"),
-        ({"path": "a.wacz", "size": -1}, "no number of bytes"),
-        ({"path": "a.wacz", "size": True}, "no number of bytes"),
-        ({"path": "a.wacz", "size": 1.5}, "no number of bytes"),
-        ({"path": "a.wacz", "bytes": 2**63}, "no number of bytes"),
-        ({"path": "a.wacz", "crawlId": 7}, "with the crawlId 7, which is no text"),
-        ({"path": "a.wacz", "crawlId": "\ud800"}, "which is no text"),
-        ({"path": "missing.json"}, "which is left out: "),
-        ({"path": "first.wacz", "name": "second.wacz", "hash": "0"}, "no SHA-256"),
+        ({"path": "a.wacz", "size": "5"}, "with the size '5', which is not a number of bytes"),
+        ({"path": "a.wacz", "size": -1}, "not a number of bytes"),
+        ({"path": "a.wacz", "size": True}, "not a number of bytes"),
+        ({"path": "a.wacz", "size": 1.5}, "not a number of bytes"),
+        ({"path": "a.wacz", "bytes": 2**63}, "not a number of bytes"),
+        ({"path": "a.wacz", "crawlId": 7}, "with the crawlId 7, which is not a valid string"),
+        ({"path": "a.wacz", "crawlId": "\ud800"}, "which is not a valid string"),
+        ({"path": "missing.json"}, "which is skipped: "),
+        ({"path": "first.wacz", "name": "second.wacz", "hash": "0"}, "not a SHA-256"),
     ],
 )
 def test_an_entry_that_is_refused_takes_no_other_with_it(tmp_path, resource, wrong):
@@ -191,7 +191,7 @@ def test_a_hundred_levels_are_too_many(tmp_path):
     listed, faults = read(tmp_path / "0.json")
     assert [one.name for one in listed] == [f"{number}.wacz" for number in reversed(range(9))]
     (fault,) = faults
-    assert "reached through 9 other manifests" in fault
+    assert "nested in 9 other manifests" in fault
 
 
 def test_too_many_manifests_are_not_read(tmp_path, monkeypatch):
@@ -218,7 +218,7 @@ def test_one_name_is_one_file(tmp_path):
     )
     listed, faults = read(path)
     assert listed == [ListedFile("a.wacz", str(tmp_path / "1" / "a.wacz"), HEX)]
-    assert [("with another hash" in fault, "a name of its own" in fault) for fault in faults] == [
+    assert [("with another hash" in fault, "its own name" in fault) for fault in faults] == [
         (False, True),
         (True, True),
         (False, True),
@@ -293,20 +293,20 @@ def test_the_query_of_a_manifest_is_no_part_of_its_folder(memory):
 )
 def test_what_is_no_manifest_is_told(tmp_path, text):
     (tmp_path / "m.json").write_bytes(text)
-    with pytest.raises(DamagedInput, match=r"m\.json is no multi-WACZ JSON"):
+    with pytest.raises(DamagedInput, match=r"m\.json is not a multi-WACZ JSON"):
         read(tmp_path / "m.json")
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"null", "it is no JSON object"),
-        (b"[]", "it is no JSON object"),
-        (b"1", "it is no JSON object"),
+        (b"null", "it is not a JSON object"),
+        (b"[]", "it is not a JSON object"),
+        (b"1", "it is not a JSON object"),
         (b"{}", "it has none"),
         (
             b'{"resources": 9' + b"9" * 5000 + b"}",
-            "it is no JSON that is read here (a number has too many digits)",
+            "it is JSON that is not supported (a number has too many digits)",
         ),
     ],
 )
@@ -321,14 +321,14 @@ def test_a_pipe_or_a_device_is_no_manifest(tmp_path):
     os.mkfifo(tmp_path / "m.json")
     (tmp_path / "z.json").symlink_to("/dev/zero")
     for name in "mz":
-        with pytest.raises(ArchiveError, match="is a pipe or a device and no regular file"):
+        with pytest.raises(ArchiveError, match="is a pipe or a device, not a regular file"):
             read(tmp_path / f"{name}.json")
 
 
 def test_a_manifest_that_is_not_there_or_too_large_is_told(tmp_path, monkeypatch):
     with pytest.raises(ArchiveError, match=r"m\.json cannot be read: No such file"):
         read(tmp_path / "m.json")
-    with pytest.raises(ArchiveError, match="it is not there"):
+    with pytest.raises(ArchiveError, match="it does not exist"):
         read("memory://no/such/m.json")
     with pytest.raises(SettingError, match="no protocol nonsense"):
         read("nonsense://host/m.json")

@@ -444,7 +444,7 @@ def test_a_file_that_goes_away_is_told(tmp_path):
         with pytest.raises(DamagedInput, match=r"a\.warc\.gz, offset 0"):
             playback.find("GET", URL)
         path.unlink()
-        with pytest.raises(ArchiveError, match="cannot be read any more"):
+        with pytest.raises(ArchiveError, match="can no longer be read"):
             playback.find("GET", URL)
     with Playback([path]) as playback, pytest.raises(ArchiveError, match="cannot be read"):
         playback.read(on_damage=print)

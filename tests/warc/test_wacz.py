@@ -323,7 +323,7 @@ def test_existing_target_is_not_overwritten(tmp_path: Path):
     target = tmp_path / "out" / "c.wacz"
     packed(files, target)
     before = target.read_bytes()
-    with pytest.raises(ArchiveError, match=r"c\.wacz is there already and is not overwritten"):
+    with pytest.raises(ArchiveError, match=r"c\.wacz already exists and is not overwritten"):
         packed(files, target)
     assert target.read_bytes() == before
     assert is_left_alone(target.parent, "c.wacz")
@@ -336,7 +336,7 @@ def test_target_that_appears_meanwhile_is_not_overwritten(tmp_path: Path):
     def other_process(record: StoredRecord) -> None:
         target.write_text("theirs")
 
-    with pytest.raises(ArchiveError, match=r"c\.wacz is there already and is not overwritten"):
+    with pytest.raises(ArchiveError, match=r"c\.wacz already exists and is not overwritten"):
         packed(files, target, page_of=other_process)
     assert target.read_text() == "theirs"
     assert is_left_alone(target.parent, "c.wacz")
@@ -430,7 +430,7 @@ def test_file_that_changes_its_size_meanwhile_is_refused(tmp_path: Path, times: 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ([], "would hold no WARC file"),
+        ([], "would contain no WARC file"),
         (["a.warc.gz.open"], "only finished files named .warc or .warc.gz"),
         (["a/x.warc.gz", "b/x.warc.gz"], "would have the same name"),
     ],

@@ -145,16 +145,16 @@ def test_what_a_wacz_says_of_its_payloads_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        (b"{", "it is no JSON"),
-        (b"[" * 100_000, "it is no JSON"),
-        (b"\xff", "it is no JSON"),
-        (b"1" * 5_000, "it is no JSON that is read here (a number has too many digits)"),
-        (b"[]", "no JSON object"),
+        (b"{", "it is not valid JSON"),
+        (b"[" * 100_000, "it is JSON that is not supported (nested too deeply)"),
+        (b"\xff", "it is not valid JSON"),
+        (b"1" * 5_000, "it is JSON that is not supported (a number has too many digits)"),
+        (b"[]", "not a JSON object"),
         (b'{"dedupePayload": "other"}', "its dedupePayload is 'other'"),
         (b'{"dedupePayload": ["stored"]}', "its dedupePayload is"),
-        (b'{"relation": []}', "no list of what it requires"),
-        (b'{"relation": {"requires": {}}}', "no list of what it requires"),
-        (b'{"relation": {"requires": [1]}}', "something that is no object"),
+        (b'{"relation": []}', "no list of requirements"),
+        (b'{"relation": {"requires": {}}}', "no list of requirements"),
+        (b'{"relation": {"requires": [1]}}', "a value that is not an object"),
         (b'{"relation": {"requires": [{"filename": "a.wacz"}]}}', "without filename or crawlId"),
     ],
 )
@@ -178,14 +178,14 @@ def test_a_datapackage_that_is_too_long_is_told(tmp_path, monkeypatch):
 def test_a_wacz_that_is_not_there_is_told(tmp_path):
     with pytest.raises(ArchiveError, match=r"a\.wacz cannot be read: No such file"):
         StoredWacz(tmp_path / "a.wacz")
-    with pytest.raises(ArchiveError, match="it is not there"):
+    with pytest.raises(ArchiveError, match="it does not exist"):
         StoredWacz(RemoteFile("memory://no/such/a.wacz"))
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"x" * 1000, bytes(100_000)])
 def test_what_is_no_zip_file_is_told(tmp_path, data):
     (tmp_path / "a.wacz").write_bytes(data)
-    with pytest.raises(DamagedInput, match=r"a\.wacz is no whole WACZ"):
+    with pytest.raises(DamagedInput, match=r"a\.wacz is not a whole WACZ"):
         StoredWacz(tmp_path / "a.wacz")
 
 
@@ -199,7 +199,7 @@ def test_a_wacz_without_warc_files_is_told(tmp_path):
 def test_an_index_that_is_cut_inside_of_its_member_is_damaged(tmp_path):
     data = gzip.compress(LINES * 1000)
     path = zipped(tmp_path / "a.wacz", {"indexes/index.cdx.gz": data[: len(data) // 2]})
-    with pytest.raises(DamagedInput, match=r"a\.wacz/indexes/index\.cdx\.gz is cut"):
+    with pytest.raises(DamagedInput, match=r"a\.wacz/indexes/index\.cdx\.gz is truncated"):
         lines(path)
 
 
@@ -226,14 +226,14 @@ def test_an_index_whose_bytes_changed_is_damaged(tmp_path, compression):
 @pytest.mark.parametrize(("byte", "size"), [(b"\0", 60 << 20), (b"\n", 30 << 20)])
 def test_an_index_that_swells_is_refused_before_it_is_unpacked(tmp_path, byte, size):
     path = zipped(tmp_path / "a.wacz", {"indexes/index.cdx": byte * size}, zipfile.ZIP_DEFLATED)
-    with pytest.raises(DamagedInput, match=r"a\.wacz/indexes/index\.cdx would swell"):
+    with pytest.raises(DamagedInput, match=r"a\.wacz/indexes/index\.cdx would unpack"):
         lines(path)
 
 
 def test_an_index_that_swells_in_two_stages_is_refused(tmp_path):
     inner = gzip.compress(bytes(60 << 20))
     path = zipped(tmp_path / "a.wacz", {"indexes/index.cdx.gz": inner}, zipfile.ZIP_DEFLATED)
-    with pytest.raises(DamagedInput, match=r"a\.wacz/indexes/index\.cdx\.gz swells to more than"):
+    with pytest.raises(DamagedInput, match=r"a\.wacz/indexes/index\.cdx\.gz unpacks to more than"):
         lines(path)
 
 
@@ -269,13 +269,13 @@ def test_a_directory_that_lies_of_an_index_is_found_out(tmp_path, field, value, 
 @pytest.mark.parametrize(("field", "value"), [(PACKED_SIZE, 1), (SIZE, 500), (OFFSET, 3), (OFFSET, 2**31)])
 def test_a_directory_that_lies_of_a_warc_file_is_found_out(tmp_path, field, value):
     path = zipped(tmp_path / "a.wacz", {"z": b"z" * 1000})
-    with pytest.raises(DamagedInput, match=r"a\.wacz is no whole WACZ"):
+    with pytest.raises(DamagedInput, match=r"a\.wacz is not a whole WACZ"):
         _ = StoredWacz(patched(path, b"archive/a.warc", field, value)).files
 
 
 def test_two_names_for_the_same_bytes_are_found_out(tmp_path):
     path = zipped(tmp_path / "a.wacz", {"archive/b.warc": WARC})
-    with pytest.raises(DamagedInput, match="reaches into what comes after it"):
+    with pytest.raises(DamagedInput, match="overlaps what follows it"):
         StoredWacz(patched(path, b"archive/b.warc", OFFSET, 0))
 
 
