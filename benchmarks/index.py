@@ -1,22 +1,20 @@
-"""The crawl index's figures on both stores, beside the bare store and beside Browsertrix's way.
+"""Benchmark of the crawl index on both stores, compared with bare store operations and with Browsertrix's method.
 
     python benchmarks/index.py [--only SECTION]… [--store sqlite|redis] [--payloads N] [--quick]
 
-Sections, each with a table of its own; without ``--only`` all of them run. Those of Redis run against one server that
-is started for them. ``--quick`` takes a twentieth of the payloads; without it this takes about ten minutes and 1 GB
-of memory.
+Each section prints a table; without ``--only`` all of them run. The benchmark starts a Redis server for itself.
+``--quick`` uses a twentieth of the payloads; without it the benchmark takes about ten minutes and 1 GB of memory.
 
-fill    1,000,000 payloads entered by one crawl and committed; what they take: the memory of Redis with all keys, ours
-        and Browsertrix's, and the file of SQLite. Beside the commit Browsertrix's: HSCAN, and one HSETNX, a round
-        trip, for each digest. Beside the memory that of its own keys alone.
-lookup  one digest, half of them known, in random order, among those payloads; and 100 digests at once. Beside it a bare
-        PING and Browsertrix's two HGETs, a bare SELECT by an indexed column in a table as large.
+fill    One crawl adds 1,000,000 payloads and is committed. Sizes: the memory of Redis with all keys, ours and
+        Browsertrix's, and the SQLite file. For comparison: Browsertrix's commit (HSCAN, and one HSETNX, a round trip,
+        for each digest), and the memory of only its keys.
+lookup  Lookups among those payloads: one digest (half of them known, in random order), and 100 digests at once. For
+        comparison: a bare PING and Browsertrix's two HGETs; a bare SELECT by an indexed column in a table of that size.
 import  a CDXJ of 200,000 lines, each fifth a revisit, and the same records as a WACZ.
-purge   one of ten crawls of 100,000 payloads; a fifth of them others have as well.
+purge   Purges one of ten crawls of 100,000 payloads; other crawls have a fifth of them too.
 
-Times of what is compared are taken in turn, in short blocks, and are medians of blocks where nothing else is said; the
-ratio depends less on the machine than the times do. The column "goal" is what the project has set itself; nothing
-fails when it is missed.
+Compared operations alternate in short blocks, and times are medians of blocks unless stated otherwise; ratios depend
+less on the machine than times do. The column "goal" has the project's targets; missing a target is not an error.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ BLOCK = 50
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. ``payloads`` is None where the section is to take its own number."""
+    """The command line. ``payloads`` is None to use the default of each section."""
 
     payloads: int | None
     stores: tuple[str, ...]
@@ -82,7 +80,7 @@ def digest_of(number: int) -> str:
 
 
 def url_of(number: int) -> str:
-    """URLs as long as those of the web: 60 to 110 characters."""
+    """URLs of realistic length: 60 to 110 characters."""
     words = ("news", "archive", "product", "review", "garden", "winter", "music", "paper", "travel", "green")
     path = "/".join(words[(number // 7**level) % 10] for level in range(2 + number % 3))
     return f"https://www.{words[number % 10]}-{number % 211}.example/{path}/a-page-with-a-title-{number}.html"
@@ -105,7 +103,7 @@ def original_of(number: int, crawl: str) -> Original:
 
 
 def fill(index: IndexStore, crawl: str, numbers: Sequence[int]) -> float:
-    """Enter payloads, each with its URL as a crawl does; the seconds that took."""
+    """Add payloads with their URLs, as a crawl does; return the seconds."""
     index.start(crawl, "stored")
     seconds = 0.0
     for first in range(0, len(numbers), ADDED_AT_ONCE):
@@ -129,7 +127,7 @@ def redis_server() -> Iterator[str]:
         server = RedisServer(Path(folder))
         try:
             with redis.Redis.from_url(server.url) as client:
-                # What the file of a server costs is its operator's choice.
+                # Exclude the cost of persistence, which is the operator's choice.
                 client.config_set("appendonly", "no")
             yield server.url
         finally:
@@ -138,7 +136,7 @@ def redis_server() -> Iterator[str]:
 
 @contextmanager
 def empty_store(kind: str) -> Iterator[str]:
-    """The URL of a store without anything in it."""
+    """The URL of an empty store."""
     if kind == "redis":
         with redis_server() as url:
             yield url
@@ -148,7 +146,7 @@ def empty_store(kind: str) -> Iterator[str]:
 
 
 def size_of(url: str) -> int:
-    """The bytes that a store takes: memory of Redis, the file of SQLite."""
+    """The size of a store in bytes: memory of Redis, or the SQLite file."""
     if url.startswith("redis"):
         with redis.Redis.from_url(url) as client:
             return int(cast("dict[str, Any]", client.info("memory"))["used_memory"])
@@ -204,7 +202,7 @@ def fill_and_lookup(options: Options, sections: Sequence[str]) -> None:
 
 
 def sizes_by_key(url: str, count: int) -> dict[str, float]:
-    """Bytes a payload of the keys with each prefix."""
+    """Bytes per payload of the keys with each prefix."""
     found = dict.fromkeys(("h:", "alldupes", "dedupe:where:", "dedupe:urls:"), 0.0)
     with redis.Redis.from_url(url, decode_responses=True) as client:
         for key in cast("list[str]", client.keys()):
@@ -215,7 +213,7 @@ def sizes_by_key(url: str, count: int) -> dict[str, float]:
 
 
 def commit_like_browsertrix(url: str, count: int) -> tuple[object, ...]:
-    """HSCAN the crawl's hash, HSETNX each digest in a round trip of its own."""
+    """HSCAN the crawl's hash, and HSETNX each digest in a separate round trip."""
     done = 0
     with redis.Redis.from_url(url, single_connection_client=True) as client:
         begun = time.perf_counter()
@@ -261,7 +259,7 @@ def lookup_rows(
     times: dict[str, list[float]] = {name: [] for name in calls}
     together: list[float] = []
     for _ in range(blocks):
-        # Half of the numbers are those of payloads that were never entered.
+        # Half of the numbers belong to payloads that were never added.
         digests = [digest_of(rng.randrange(2 * count)) for _ in range(BLOCK)]
         for name, call in calls.items():
             for digest in digests:
@@ -299,7 +297,7 @@ def purge(options: Options) -> None:
         with empty_store(kind) as url:
             store = open_store(url, timeout_s=60)
             for number in range(10):
-                # A fifth of each crawl the next one has as well.
+                # Each crawl shares a fifth of its payloads with the next one.
                 first = number * count * 4 // 5
                 fill(store.index, f"crawl-{number}", range(first, first + count))
                 store.index.commit(f"crawl-{number}")
@@ -316,7 +314,7 @@ def purge(options: Options) -> None:
 
 
 class _Silent:
-    """Looks on and says nothing."""
+    """An observer that prints nothing."""
 
     def check(self) -> None:
         pass
@@ -329,7 +327,7 @@ class _Silent:
 
 
 def cdxj_lines(count: int) -> Iterator[bytes]:
-    """Lines as Browsertrix-Crawler writes them, by URL; each fifth is a revisit of a payload some lines before."""
+    """Lines as Browsertrix-Crawler writes them, by URL; every fifth is a revisit of a payload some lines earlier."""
     for number in range(count):
         is_revisit = number % 5 == 4
         digest = digest_of(number - 3 if is_revisit else number)
@@ -346,7 +344,7 @@ def cdxj_lines(count: int) -> Iterator[bytes]:
 
 
 def write_sources(folder: Path, count: int) -> tuple[Path, Path]:
-    """A CDXJ, and a WACZ with the same lines in a compressed index; their WARC files have nothing in them."""
+    """A CDXJ, and a WACZ with the same lines in a compressed index; their WARC files are empty."""
     lines = b"".join(cdxj_lines(count))
     names = [f"rec-{number:05}.warc.gz" for number in range(count // 20_000 + 1)]
     plain, wacz = folder / "lines.cdxj", folder / "lines.wacz"
@@ -393,13 +391,13 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", choices=SECTIONS, metavar="SECTION", help="may be repeated"
     )
-    parser.add_argument("--store", choices=("sqlite", "redis"), help="one of the two stores alone")
+    parser.add_argument("--store", choices=("sqlite", "redis"), help="run only this store")
     parser.add_argument(
         "--payloads",
         type=int,
-        help="number of payloads or lines, instead of what the section takes by itself",
+        help="number of payloads or lines, instead of the default of the section",
     )
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the payloads")
+    parser.add_argument("--quick", action="store_true", help="use a twentieth of the payloads")
     parsed = parser.parse_args()
     stores = (parsed.store,) if parsed.store else ("redis", "sqlite")
     options = Options(parsed.payloads, stores, parsed.quick)

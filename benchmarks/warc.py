@@ -1,20 +1,20 @@
-"""The archive layer's figures, beside those of warcio and of the compression library alone.
+"""Benchmark of the archive layer, compared with warcio and with only the compression library.
 
     python benchmarks/warc.py FOLDER [--only writer|memory|wacz] [--pages 2000] [--rounds 5] [--records 100000]
 
-FOLDER holds HTML files, such as those of a ``*-doc`` package of Debian under /usr/share/doc; those of 6 to 120 kB are
-taken. ``benchmarks/crawl.py`` has the cost of the archive in a crawl.
+FOLDER contains HTML files, such as those of a ``*-doc`` package of Debian under /usr/share/doc; files of 6 to 120 kB
+are used. ``benchmarks/crawl.py`` measures the cost of the archive in a crawl.
 
 writer
-    The pages as exchanges, a response and its request each, into one file: ours with SHA-256, ours with SHA-1 as
-    warcio has it, warcio's ``WARCWriter`` as it is, and libdeflate called on the finished bytes of our records and
-    nothing else. They take turns in one process, 200 pages at a time, so that a machine whose speed changes hurts all
-    alike. CPU time; medians of the rounds. Where the processor has no instructions for SHA (``sha_ni``), the two
-    digests of a page cost two thirds of what its compression does.
+    Writes the pages as exchanges, each with response and request, into one file: our writer with SHA-256, our writer
+    with SHA-1 (as in warcio), warcio's ``WARCWriter``, and only libdeflate, called on the finished bytes of our
+    records. They alternate in one process, 200 pages at a time, so that changes of the machine's speed affect all
+    alike. CPU time; medians of the rounds. If the processor has no instructions for SHA (``sha_ni``), the two digests
+    of a page take two thirds of the time of its compression.
 memory
-    100,000 exchanges through our writer: the resident memory after a tenth of them and at the end.
+    Writes 100,000 exchanges with our writer: the resident memory after a tenth of them and at the end.
 wacz
-    That archive packed as a WACZ: time, and how much the resident memory grew at most.
+    Packs that archive as a WACZ: time, and the maximum growth of the resident memory.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ REQUEST_HEADERS = (
 
 
 def read_pages(folder: Path, limit: int) -> list[bytes]:
-    """Up to *limit* pages, a random sample that is the same each time."""
+    """Up to *limit* pages, a reproducible random sample."""
     paths = sorted(
         Path(base) / name for base, _, names in os.walk(folder) for name in names if name.endswith(".html")
     )
@@ -166,7 +166,7 @@ def writer(pages: list[bytes], rounds: int) -> None:
             gzip_compress(data, DEFAULT_GZIP_LEVEL)
 
     seconds: dict[str, list[float]] = {
-        name: [] for name in ("ours", "ours, SHA-1", "warcio", "compression alone")
+        name: [] for name in ("ours", "ours, SHA-1", "warcio", "only compression")
     }
     sizes: dict[str, int] = {}
     for _ in range(rounds):
@@ -180,13 +180,13 @@ def writer(pages: list[bytes], rounds: int) -> None:
                     "ours": partial(write_ours, ours, "sha256"),
                     "ours, SHA-1": partial(write_ours, sha1, "sha1"),
                     "warcio": partial(write_warcio, peer),
-                    "compression alone": compress,
+                    "only compression": compress,
                 }
                 for start in range(0, len(captures), BLOCK):
                     names = list(calls)
                     random.shuffle(names)
                     for name in names:
-                        if name == "compression alone":
+                        if name == "only compression":
                             part: Sequence[Any] = finished[2 * start : 2 * (start + BLOCK)]
                         else:
                             part = captures[start : start + BLOCK]
@@ -211,7 +211,7 @@ def writer(pages: list[bytes], rounds: int) -> None:
         )
     for name in ("ours", "ours, SHA-1"):
         print(f"  {name:11} : warcio            {medians['warcio'] / medians[name]:.2f}x the records/s")
-        print(f"  {name:11} : compression alone {medians[name] / medians['compression alone']:.2f}x its time")
+        print(f"  {name:11} : only compression {medians[name] / medians['only compression']:.2f}x its time")
     print(f"  size, ours  : warcio            {sizes['ours'] / sizes['warcio']:.3f}x")
 
 
@@ -223,7 +223,7 @@ def resident_mb() -> float:
 
 
 def memory(folder: str, pages: list[bytes], count: int) -> list[Path]:
-    """The part ``memory``: write *count* exchanges, each page made different by its number."""
+    """The part ``memory``: write *count* exchanges; a number makes each page different."""
     writer = new_writer(folder)
     begun = time.perf_counter()
     marks: list[float] = []
@@ -238,7 +238,7 @@ def memory(folder: str, pages: list[bytes], count: int) -> list[Path]:
 
 
 def wacz(files: Sequence[Path]) -> None:
-    """The part ``wacz``: pack *files* in a process of its own, whose peak counts from after its imports."""
+    """The part ``wacz``: pack *files* in a new process, whose memory peak is measured after its imports."""
     code = (
         "import resource, sys, time; from pathlib import Path;"
         "from scrapy_dedupe.warc.wacz import Page, pack; from scrapy_dedupe.warc.url_keys import load_surt; load_surt();"

@@ -244,8 +244,8 @@ class WarcWriter:
     def _finish(self) -> None:
         file = self._file
         assert file is not None
-        # Whatever goes wrong now, nothing more may be added to this file: after a failed sync nobody knows
-        # what is on the disk. It keeps its .open name, and salvage reads what is there.
+        # From here on nothing may be added to this file: after a failed sync the contents of the disk are
+        # unknown. The file keeps its .open name, and salvage recovers its whole records.
         self._file = None
         try:
             file.finish()
