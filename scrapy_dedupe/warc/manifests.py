@@ -209,7 +209,7 @@ def _resources(place: str) -> list[object]:
     except (ValueError, RecursionError) as error:
         raise _no_manifest(where, json_fault(error)) from error
     if not isinstance(manifest, dict):
-        raise _no_manifest(where, "it is no JSON object")
+        raise _no_manifest(where, "it is not a JSON object")
     if "resources" not in manifest:
         raise _no_manifest(where, "it has none")
     resources = manifest["resources"]
