@@ -343,7 +343,7 @@ def test_salvage_overwrites_no_file(
     before = path.read_bytes()
     called = call("warc", "salvage", "--store", store_url, *trial)
     assert called.code == 4
-    assert "is there already" in called.out
+    assert "already exists" in called.out
     assert path.read_bytes() == before
     assert before[:-5].startswith(path_open.read_bytes()), "at most the broken end is cut"
     kept = [record.id for record in read_records(path_open, on_damage=lambda damage: None)]
