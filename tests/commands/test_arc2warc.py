@@ -95,7 +95,7 @@ def test_damage_is_code_4(call: Callable[..., Any], source: Path, tmp_path: Path
     assert not [*(tmp_path / "out").rglob("*.*")]
     done = call("arc2warc", str(source), "-o", str(tmp_path / "out"), "--keep-going")
     assert done.code == 4
-    assert "1 place was at fault" in done.err
+    assert "1 place could not be converted" in done.err
     assert "2 responses" in done.out
 
 

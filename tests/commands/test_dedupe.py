@@ -45,7 +45,7 @@ def test_all_is_done_in_one_go(call: Callable[..., Called], planting: Planting) 
         "responses": "4",
         "repeated digests": "1",
         "now revisits": "1",
-        "references mended": "1",
+        "references updated": "1",
     }
     assert all(" kB" in size or " B" in size for size in sizes.values())
     verified, where, undo = lines[-3:]
@@ -79,7 +79,7 @@ def test_what_is_left_is_told_with_its_reason_and_the_option(
 ) -> None:
     out = call("dedupe", "-r", "in", "-o", "out", "--min-size", "6000").out
     assert (
-        "copies left         1, as they are:\n             1  smaller than the least size (see --min-size)\n"
+        "copies left         1, not changed:\n             1  smaller than the minimum size (see --min-size)\n"
         in out
     )
 
@@ -138,7 +138,7 @@ def test_damage_is_named_and_passed_over_if_that_is_asked_for(call: Callable[...
     assert "in/a.warc.gz, offset" in called.err
     called = call("dedupe", "-r", "in", "-o", "out", "--keep-going")
     assert called.code == 4
-    assert called.err == "scrapy-dedupe dedupe: 1 fault in the input passed over.\n"
+    assert called.err == "scrapy-dedupe dedupe: 1 fault in the input skipped.\n"
     assert "in/a.warc.gz, offset" in called.out
     assert "now revisits        1\n" in called.out
 
@@ -148,15 +148,15 @@ def test_damage_is_named_and_passed_over_if_that_is_asked_for(call: Callable[...
     ("words", "code", "why"),
     [
         (("in",), 2, "-o FOLDER"),
-        (("in", "-o", "out", "--in-place"), 2, "Give one of them"),
-        (("in", "--in-place", "--convert-arc"), 2, "-o FOLDER alone"),
-        (("in", "-o", "out", "--status", "ok"), 2, "no HTTP status"),
+        (("in", "-o", "out", "--in-place"), 2, "Give only one of them"),
+        (("in", "--in-place", "--convert-arc"), 2, "only works with -o FOLDER"),
+        (("in", "-o", "out", "--status", "ok"), 2, "not an HTTP status"),
         (("in", "-o", "out", "--min-size", "-1"), 2, "from 0 on"),
         (("in", "-o", "out", "--jobs", "-1"), 2, "-1 jobs"),
         (("in", "-o", "out", "--crawl-id", "x"), 2, "--index"),
         (("in", "-o", "out", "--index", "--crawl-id", "a b"), 2, "a b"),
         (("in", "--dry-run", "--index"), 2, "no files to import"),
-        (("absent", "-o", "out"), 2, "names no file"),
+        (("absent", "-o", "out"), 2, "matches no file"),
         (("in", "-o", "in"), 3, "--in-place"),
         (("-r", "in", "-o", "in"), 3, "--in-place"),
         (("in", "-o", "in", "--force"), 3, "--in-place"),

@@ -30,7 +30,7 @@ def deduped(first: Path, tmp_path: Path) -> Path:
 def test_a_folder_is_restored(call: Callable[..., Any], first: Path, deduped: Path, tmp_path: Path) -> None:
     done = call("restore", str(deduped), "-o", str(tmp_path / "out"))
     assert (done.code, done.err) == (0, "")
-    assert "1 revisit restored, 1 other record pointed back, in 1 of 2 files" in done.out
+    assert "1 revisit restored, references of 1 other record reverted, in 1 of 2 files" in done.out
     for name in ("a.warc.gz", "b.warc.gz"):
         assert uncompressed(tmp_path / "out" / name) == uncompressed(first / name)
     check(tmp_path / "out")
@@ -72,7 +72,7 @@ def test_a_missing_original_is_code_4(call: Callable[..., Any], deduped: Path, t
     assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").rglob("*.warc*")]
     done = call("restore", part, "-o", str(tmp_path / "out"), "--keep-going")
     assert done.code == 4
-    assert "1 place was at fault" in done.err
+    assert "1 fault" in done.err
     assert "its original" in done.out
     done = call("restore", part, "-o", str(tmp_path / "whole"), "--originals", str(deduped / "a.warc.gz"))
     assert done.code == 0

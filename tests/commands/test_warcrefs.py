@@ -97,12 +97,12 @@ def test_in_place_the_file_itself_changes(call: Callable[..., Called], numbered:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "name it with -o"),
+        ((), "Name it with -o"),
         (("-o", "out", "--min-size", "-1"), "--min-size -1 is no size"),
         (("-o", "out", "--status", "ok"), "--status ok is no HTTP status"),
         (("-o", "out", "--sample", "-1"), "--sample -1 is no number"),
         (("-o", "out", "--jobs", "-1"), "-1 jobs"),
-        (("-o", "out", "--in-place"), "Leave one out"),
+        (("-o", "out", "--in-place"), "Give only one of them"),
     ],
 )
 def test_wrong_words_are_told_in_one_sentence(

@@ -92,7 +92,7 @@ def test_damage_ends_the_call_or_is_passed_over(call: Callable[..., Called]) -> 
     assert not Path("sums").exists()
     called = call("warcsum", "in", "-o", "sums", "--keep-going")
     assert called.code == 4
-    assert called.err == "scrapy-dedupe warcsum: 3 faults in the input passed over.\n"
+    assert called.err == "scrapy-dedupe warcsum: 3 faults in the input skipped.\n"
     for place in (
         "in/cut.warc.gz, offset",
         "in/empty.warc.gz: the file is empty",
@@ -105,8 +105,8 @@ def test_damage_ends_the_call_or_is_passed_over(call: Callable[..., Called]) -> 
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        (("absent",), 2, "names no file"),
-        (("in", "--append", "--force"), 2, "Give one of them"),
+        (("absent",), 2, "matches no file"),
+        (("in", "--append", "--force"), 2, "Give only one of them"),
         (("in", "--jobs", "-1"), 2, "Cannot run -1 jobs"),
         (("-r", "in", "--base", "in/deep"), 2, "is not below"),
         (("in", "--hash", "crc32"), 2, "invalid choice"),

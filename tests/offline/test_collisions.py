@@ -218,7 +218,7 @@ def test_a_record_that_is_named_twice_is_no_copy_of_itself(listed, resolve, tmp_
     found = resolve([*listed.lines, *again], faults=faults, jobs=jobs)
     assert [line.extension for line in found if line.digest == WEAK] == [1, 1, 2, 3, 4]
     assert faults.count == 3
-    assert {fault.reason for fault in faults.first} == {"the manifest names this record a second time"}
+    assert {fault.reason for fault in faults.first} == {"the manifest lists this record twice"}
 
 
 def test_lines_that_are_not_sorted_are_refused(listed, tmp_path):

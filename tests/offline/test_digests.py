@@ -122,13 +122,19 @@ def test_a_right_stored_digest_is_no_mismatch(tmp_path: Path, algorithm: str) ->
 
 def test_a_mismatch_says_what_the_digest_was_made_of_instead(tmp_path: Path) -> None:
     _, path = planted(tmp_path, chunked=True, digest_of="stored")
-    assert summed(path, verify=True)[1].mismatches[0].reason.endswith("made of the body with its chunks")
+    assert (
+        summed(path, verify=True)[1].mismatches[0].reason.endswith("computed from the body with its chunks")
+    )
     decoded = b"sha256:" + hashlib.sha256(BODY).hexdigest().encode()
     _, path = planted(tmp_path, coding="gzip", digest_form=None, extra=((b"WARC-Payload-Digest", decoded),))
-    assert summed(path, verify=True)[1].mismatches[0].reason.endswith("made of the decoded body")
+    assert summed(path, verify=True)[1].mismatches[0].reason.endswith("computed from the decoded body")
     # as in what was restored from a revisit of a body in chunks
     _, path = planted(tmp_path, head_only_says_chunked=True, digest_of="lie")
-    assert summed(path, verify=True)[1].mismatches[0].reason.endswith("it may have been made of the chunks")
+    assert (
+        summed(path, verify=True)[1]
+        .mismatches[0]
+        .reason.endswith("the digest may have been computed from the chunks")
+    )
     _, path = planted(tmp_path, digest_of="lie")
     assert "chunks" not in summed(path, verify=True)[1].mismatches[0].reason
 
@@ -138,7 +144,9 @@ def test_a_digest_of_the_chunks_is_told_of_a_body_that_is_too_long_to_hold(
 ) -> None:
     monkeypatch.setattr("scrapy_dedupe.offline.digests.KEPT_BYTES", 500)
     _, path = planted(tmp_path, chunked=True, digest_of="stored")
-    assert summed(path, verify=True)[1].mismatches[0].reason.endswith("made of the body with its chunks")
+    assert (
+        summed(path, verify=True)[1].mismatches[0].reason.endswith("computed from the body with its chunks")
+    )
 
 
 def test_a_digest_of_an_unknown_algorithm_is_not_called_verified(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_folder_of_wacz_files_alone_says_how_they_are_named(folder: Path, recu
     place.mkdir(parents=True)
     (place / "x.wacz").touch()
     pattern = r"packed/2026/\*\.wacz" if recursive else r"packed/\*\.wacz"
-    with pytest.raises(UsageError, match=rf"by the pattern '{pattern}'; .* unpack their WARC files first"):
+    with pytest.raises(UsageError, match=rf"with the pattern '{pattern}'.* extract their WARC files first"):
         names("packed", recursive=recursive)
     (place / "x.wacz").unlink()
     with pytest.raises(UsageError, match=r"folder without WARC and ARC files\. Name another") as refusal:
@@ -183,7 +183,7 @@ def test_files_that_a_crawl_has_open_are_left_out_by_name(
 def test_a_folder_with_nothing_but_open_files_says_so(folder: Path) -> None:
     (folder / "running").mkdir()
     (folder / "running" / "a.warc.gz.open").write_bytes(RECORD)
-    with pytest.raises(UsageError, match="a crawl has open, or left open"):
+    with pytest.raises(UsageError, match="a crawl has open, or did not close"):
         find_inputs(["running"], faults=Faults())
 
 
@@ -207,7 +207,7 @@ def test_the_folder_of_the_inputs_is_no_output(
     (folder / "link").symlink_to(folder / "in")
     found = find_inputs(words, faults=Faults())
     if is_refused:
-        with pytest.raises(ArchiveError, match="with --in-place, or name another folder") as refused:
+        with pytest.raises(ArchiveError, match="with --in-place, or choose another folder") as refused:
             refuse_own_folder(found, Path(output))
         assert "--force" not in str(refused.value)
     else:

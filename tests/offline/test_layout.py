@@ -40,5 +40,5 @@ def test_two_names_of_one_place_are_refused() -> None:
 
 
 def test_a_file_in_the_folder_of_the_work_is_refused() -> None:
-    with pytest.raises(ArchiveError, match="holds the work in progress"):
+    with pytest.raises(ArchiveError, match="is reserved for unfinished work"):
         output_names([".dedupe/a.warc", "b.warc"])

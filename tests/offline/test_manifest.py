@@ -166,8 +166,8 @@ GOOD = f"a.warc.gz 3901 635 http://a.example/ 2012-04-08T20:13:38Z sha1:{SHA1}"
         (GOOD.replace("635", "x"), "the length 'x'"),
         (GOOD.replace("2012-04-08T", "2012-02-30T"), "day"),
         (GOOD.replace("2012-04-08T20:13:38Z", "yesterday"), "'yesterday' is not a WARC-Date"),
-        (GOOD.replace("sha1:", "crc32:"), "does not begin with one of md5, sha1, sha256, sha512"),
-        (GOOD.replace("sha1:", ""), "does not begin with one of"),
+        (GOOD.replace("sha1:", "crc32:"), "does not begin with md5, sha1, sha256, sha512"),
+        (GOOD.replace("sha1:", ""), "does not begin with"),
         (GOOD[:-1], "has not 40 hexadecimal digits"),
         (GOOD.replace("sha1:aa", "sha1:ag"), "has not 40 hexadecimal digits"),
         (f"{GOOD} 0", "the extension 0 is not 1 or more"),
@@ -176,10 +176,10 @@ GOOD = f"a.warc.gz 3901 635 http://a.example/ 2012-04-08T20:13:38Z sha1:{SHA1}"
         (f"{GOOD} 1 2 - -", "it is copy 2 and has no URI and date of its original"),
         (f"{GOOD} 1 2 http://a/ -", "it is copy 2 and has no URI and date of its original"),
         (f"{GOOD} 1 2 http://a/ x", "'x' is not a WARC-Date"),
-        (f"{GOOD} 1 1 http://a/ 2012", "it has a reference and is no copy"),
+        (f"{GOOD} 1 1 http://a/ 2012", "it has a reference but is not a copy"),
         (f"{GOOD}\r", "control character"),
         (GOOD.replace("a.warc", "a\0warc"), "control character"),
-        (GOOD.replace("http:", "%zz"), "one that escapes nothing"),
+        (GOOD.replace("http:", "%zz"), "another one without two hexadecimal digits"),
     ],
 )
 def test_a_wrong_line_is_named_with_file_and_line(line: str, reason: str, tmp_path: Path) -> None:
@@ -204,15 +204,15 @@ def test_a_wrong_line_is_named_with_file_and_line(line: str, reason: str, tmp_pa
         ('{"offset": true}', "offset is not a whole number"),
         ('{"offset": 1.0}', "offset is not a whole number"),
         ('{"name": "x"}', "'name' is no member of a manifest's line"),
-        ('{"file": "a", "file": "b"}', "a member twice"),
+        ('{"file": "a", "file": "b"}', "the same member twice"),
         ('{"file": "a", "offset": 0, "length": 1, "uri": "x", "date": "2012"}', "it has no digest"),
         ('{"file": "a"', "it is not valid JSON"),
         ("[1]", "it is not a JSON object"),
         ("  ", "it is empty"),
         ('{"file": ' + "[" * 100_000, "it is nested too deeply"),
         ('{"file": "\\ud800"}', "it is not UTF-8"),
-        (json_line(ORIGINAL, 7).replace('"extension"', '"copy"'), "a copy number and no extension"),
-        (json_line(ORIGINAL, 6).replace("my crawl.warc.gz", ""), "it names no file"),
+        (json_line(ORIGINAL, 7).replace('"extension"', '"copy"'), "a copy number but no extension"),
+        (json_line(ORIGINAL, 6).replace("my crawl.warc.gz", ""), "the file name is empty"),
         (json_line(ORIGINAL, 6).replace("3901", "-3901"), "out of range"),
     ],
 )
@@ -263,7 +263,7 @@ def test_a_table_that_is_no_manifest_is_refused(tmp_path: Path) -> None:
     ):
         path = tmp_path / f"{number}.parquet"
         duckdb.connect().execute(f"COPY (SELECT {columns}) TO '{path}' (FORMAT parquet)")
-        with pytest.raises(DamagedInput, match=r"is no manifest: its columns are "):
+        with pytest.raises(DamagedInput, match=r"is not a manifest: its columns are "):
             list(read_lines(path))
 
 
@@ -271,7 +271,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "m", [a_line()], 6, format="parquet")
     data = (tmp_path / "m").read_bytes()
     (tmp_path / "m").write_bytes(data[: len(data) // 2])
-    with pytest.raises(DamagedInput, match=r"The Parquet file .* cannot be read.*make it anew\.$"):
+    with pytest.raises(DamagedInput, match=r"The Parquet file .* cannot be read.*create it again\.$"):
         list(read_lines(tmp_path / "m"))
 
 
@@ -297,7 +297,7 @@ def test_a_manifest_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_replaced_by_force_alone(form: str, tmp_path: Path) -> None:
     path = tmp_path / "m"
     path.write_text("old")
-    with pytest.raises(ArchiveError, match=r"is there already.*--force"):
+    with pytest.raises(ArchiveError, match=r"already exists.*--force"):
         write(path, [a_line()], 6, format=form)
     assert path.read_text() == "old"
     write(path, [a_line()], 6, format=form, force=True)
@@ -360,7 +360,7 @@ def test_what_a_killed_process_left_is_replaced(form: str, tmp_path: Path) -> No
 def test_what_a_killed_process_left_goes_even_if_the_output_is_there(tmp_path: Path) -> None:
     for name in ("m", ".m.tmp"):
         (tmp_path / name).write_text("old")
-    with pytest.raises(ArchiveError, match="is there already"):
+    with pytest.raises(ArchiveError, match="already exists"):
         write(tmp_path / "m", [a_line()], 6)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"m": "old"}
 
@@ -368,7 +368,7 @@ def test_what_a_killed_process_left_goes_even_if_the_output_is_there(tmp_path: P
 def test_two_do_not_write_one_manifest_at_once(tmp_path: Path) -> None:
     with LineWriter(tmp_path / "m", columns=6) as writer:
         writer.write(a_line())
-        with pytest.raises(ArchiveError, match=r"Another process writes .*/m\. Wait for its end"):
+        with pytest.raises(ArchiveError, match=r"Another process is writing .*/m\. Wait until it ends"):
             write(tmp_path / "m", [], 6)
     assert list(read_lines(tmp_path / "m")) == [a_line()]
     assert list(tmp_path.iterdir()) == [tmp_path / "m"]

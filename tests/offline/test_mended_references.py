@@ -378,7 +378,7 @@ def test_in_place_a_part_of_the_files_is_refused(two_folders: Path, tmp_path: Pa
 def test_a_file_is_no_copy_of_itself_by_a_link(two_folders: Path, tmp_path: Path) -> None:
     (two_folders / "two" / "a.warc.gz").unlink()
     (two_folders / "two" / "a.warc.gz").symlink_to("../one/a.warc.gz")
-    with pytest.raises(ArchiveError, match="are one file, by a link"):
+    with pytest.raises(ArchiveError, match="are the same file, by a link"):
         run(two_folders, tmp_path / "out", files=["two/a.warc.gz"])
 
 
@@ -447,7 +447,7 @@ def test_a_file_that_was_copied_over_just_before_a_kill_counts_as_replaced(
     assert run(two_folders, tmp_path / "out", lines=lines, in_place=True).converted == 1
     assert path.read_bytes() == new
     assert not (tmp_path / "out" / ".dedupe").exists()
-    with pytest.raises(DamagedInput, match="nothing is left to do"):
+    with pytest.raises(DamagedInput, match="there is nothing left to do"):
         run(two_folders, tmp_path / "out", lines=lines, in_place=True)
 
 

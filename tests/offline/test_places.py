@@ -94,7 +94,7 @@ def test_spaces_and_percent_signs_in_a_path_map_are_escaped(listed, tmp_path):
         ("a\n", "map, line 1: a name and a place"),
         ("x y\na b\na c\n", "map, line 3: a has two places"),
         ('{"a": 1}', "the place of a is no text"),
-        ('{"a": ', "is no path map"),
+        ('{"a": ', "is not a path map"),
     ],
 )
 def test_a_path_map_that_is_wrong_is_refused_with_its_line(tmp_path, text, reason):
@@ -133,8 +133,8 @@ def test_a_bare_name_is_no_name_with_folders(listed, tmp_path):
     ("places", "name", "reason"),
     [
         (Places(), "none.warc.gz", "is not in the working folder. Name the folder with --root"),
-        (Places(), "/none/none.warc.gz", "is not there. Say with --paths"),
-        (Places((), {"a": "/none/a"}), "a", "/none/a is not there; the path map says that a is"),
+        (Places(), "/none/none.warc.gz", "does not exist. Give its location with --paths"),
+        (Places((), {"a": "/none/a"}), "a", "/none/a does not exist; the path map says that a is"),
     ],
 )
 def test_a_file_that_is_not_there_is_told_with_the_remedy(places, name, reason):
@@ -370,7 +370,7 @@ def test_an_answer_with_another_range_is_not_taken(listed, web):
     )
     with pytest.raises(ArchiveError, match="does not support HTTP ranges"):
         Places([web.url("/")]).record(listed.lines[1])
-    with pytest.raises(DamagedInput, match="more bytes came than were asked for"):
+    with pytest.raises(DamagedInput, match="the server sent more bytes than requested"):
         Places([web.url("/")]).record(listed.lines[0])
 
 
@@ -399,7 +399,7 @@ def test_other_protocols_are_read_in_pieces(listed, monkeypatch):
         file.write(listed.path.read_bytes())
     places = Places(["memory://crawl"])
     assert payloads(places, listed) == PAYLOADS
-    with pytest.raises(ArchiveError, match="is not there"):
+    with pytest.raises(ArchiveError, match="does not exist"):
         places.record(replace(listed.lines[0], file="none"))
     with pytest.raises(SettingError, match="fsspec has no protocol nonsense"):
         places.record(replace(listed.lines[0], file="nonsense://a"))

@@ -322,7 +322,7 @@ def test_a_revisit_that_says_nothing_was_modified_is_left_and_counted(tmp_path: 
     write_file(tmp_path / "in" / "a.warc.gz", [response(Page(1, BODY)), page])
     result = run(tmp_path / "in", output=tmp_path / "out", all_writers=True)
     assert (result.restored, result.left_revisits) == (0, 1)
-    assert list(result.left) == ["of answers that nothing was modified, which had no payload"]
+    assert list(result.left) == ["of unmodified responses (304), which had no payload"]
     assert same(tmp_path / "in", tmp_path / "out")
 
 
@@ -704,7 +704,7 @@ def test_a_file_that_came_into_the_output_meanwhile_is_not_replaced(
     deduped = dedupe(first, tmp_path / "deduped")
     cut_after(1, monkeypatch, deduped, output=tmp_path / "out")
     write_file(tmp_path / "out" / "c.warc.gz", [b"precious"])
-    with pytest.raises(ArchiveError, match=r"c\.warc\.gz is there already.*--force"):
+    with pytest.raises(ArchiveError, match=r"c\.warc\.gz already exists.*--force"):
         run(deduped, output=tmp_path / "out")
     assert uncompressed(tmp_path / "out" / "c.warc.gz") == b"precious"
     run(deduped, output=tmp_path / "out", force=True)
@@ -737,7 +737,7 @@ def test_an_output_that_is_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_is_not_written_over_itself(tmp_path: Path) -> None:
     deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
-    with pytest.raises(UsageError, match="over itself"):
+    with pytest.raises(UsageError, match="overwrite itself"):
         run(deduped, output=deduped)
 
 

@@ -151,7 +151,7 @@ def test_a_file_of_somebody_else_is_not_taken_for_a_part_of_a_killed_run(
     cut_run(tmp_path, 2, monkeypatch)
     (tmp_path / "other").write_text("mine")
     (tmp_path / "other").replace(tmp_path / "m.2")
-    with pytest.raises(ArchiveError, match=r"m\.2 is there already"):
+    with pytest.raises(ArchiveError, match=r"m\.2 already exists"):
         split_by_count(lines_of([3]), tmp_path / "m", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["m.2"]
 

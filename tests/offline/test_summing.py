@@ -219,7 +219,7 @@ def test_a_broken_manifest_that_is_added_to_is_to_be_made_anew(folder: Path) -> 
     sums(folder, "in/a.warc")
     with (folder / "sums").open("a") as file:
         file.write("not a line\n")
-    with pytest.raises(DamagedInput, match=r"sums, line 4: .*Make the manifest anew\.") as told:
+    with pytest.raises(DamagedInput, match=r"sums, line 4: .*Create the manifest again\.") as told:
         sums(folder, append=True, keep_going=True)
     assert "--keep-going" not in str(told.value)
     assert sorted(path.name for path in folder.iterdir()) == ["in", "sums"]

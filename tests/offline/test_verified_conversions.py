@@ -101,20 +101,20 @@ def leave_out(label: str) -> Callable[[Archive], None]:
 
 
 SPOILT: dict[str, tuple[Callable[[Archive], None], str]] = {
-    "wrong original": (to_another_original, "that record has another payload"),
-    "original that is not there": (setting("copy", "WARC-Refers-To-Date", DATE % 7), "name no response"),
+    "wrong original": (to_another_original, "the record has another payload"),
+    "original that is not there": (setting("copy", "WARC-Refers-To-Date", DATE % 7), "refer to no existing response"),
     "no id of the original": (dropping("copy", "WARC-Refers-To"), "WARC-Refers-To is missing"),
-    "other HTTP head": (give_another_head, "the HTTP head is another one"),
-    "original is gone": (leave_out("first"), "is not at its place any more"),
-    "copy is gone": (leave_out("copy"), "is not at its place any more"),
+    "other HTTP head": (give_another_head, "the HTTP head differs"),
+    "original is gone": (leave_out("first"), "is no longer in its place"),
+    "copy is gone": (leave_out("copy"), "is no longer in its place"),
     "other URI": (setting("copy", "WARC-Target-URI", URI % 8), "the URI is"),
     "other date": (setting("copy", "WARC-Date", DATE % 8), "the date is"),
     "other digest": (setting("copy", "WARC-Payload-Digest", sha1(OTHER)), "WARC-Payload-Digest"),
-    "false former digest": (setting("copy", "Former-WARC-Payload-Digest", sha1(OTHER)), "the digest that it had"),
+    "false former digest": (setting("copy", "Former-WARC-Payload-Digest", sha1(OTHER)), "its former payload digest"),
     "false former block digest": (setting("copy", "Former-WARC-Block-Digest", sha1(OTHER)), "Former-WARC-Block-Digest"),
     "no former block digest": (dropping("copy", "Former-WARC-Block-Digest"), "Former-WARC-Block-Digest"),
     "no former id": (dropping("copy", "Former-WARC-Record-ID"), "it has the record id"),
-    "id of another record": (setting("copy", "WARC-Record-ID", record_id(1)), "that of another record"),
+    "id of another record": (setting("copy", "WARC-Record-ID", record_id(1)), "another record has its new record id"),
     "no profile": (dropping("copy", "WARC-Profile"), "WARC-Profile"),
     "a former value of nothing": (setting("copy", "Former-X-Page", "1"), "which was not its value"),
 }  # fmt: skip
@@ -153,4 +153,4 @@ def test_a_capture_without_a_status_line_may_have_become_a_resource(tmp_path: Pa
     after["alone"].block = OTHER
     assert reasons(run(arc(before), after, tmp_path / "right")) == ""
     after["alone"].block = OTHER[:-1] + b"!"
-    assert "the payload is another one" in reasons(run(arc(before), after, tmp_path / "wrong"))
+    assert "the payload differs" in reasons(run(arc(before), after, tmp_path / "wrong"))
