@@ -190,7 +190,7 @@ def test_damage_is_a_fault_and_what_is_good_is_converted(tmp_path: Path) -> None
 @pytest.mark.parametrize("date", [b"20040231000000", b"00000000000000"])
 def test_a_date_that_is_none_is_a_fault(date: bytes, tmp_path: Path) -> None:
     source = write(tmp_path / "a.arc", version_block(), capture(date=date), capture())
-    with pytest.raises(DamagedInput, match=f"the date '{date.decode()}' is none"):
+    with pytest.raises(DamagedInput, match=f"the date '{date.decode()}' is invalid"):
         convert(source, tmp_path / "a.warc")
     result = convert(source, tmp_path / "a.warc", keep_going=True)
     assert result is not None

@@ -97,7 +97,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(TESTS / "afterwards" / "killed_steps.py")],
+            [sys.executable, str(TESTS / "offline" / "killed_steps.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -262,7 +262,7 @@ def test_a_signal_before_any_step_is_told_in_one_sentence_and_costs_nothing(
     ground: Ground, steps: Steps, tmp_path: Path
 ) -> None:
     verb = ground.case.words[0]
-    goes_on = "; the same command goes on where it was" if ground.case.goes_on else ""
+    goes_on = "; the same command continues where it stopped" if ground.case.goes_on else ""
     for turn, before in enumerate(chosen(ground.count, max(2, KILLS // 2), seed=17)):
         number = (signal.SIGINT, signal.SIGTERM)[turn % 2]
         folder = ground.fresh(tmp_path / f"stopped-{before}")
@@ -332,5 +332,5 @@ def test_ctrl_c_ends_the_processes_side_by_side_too(words: tuple[str, ...], tmp_
     # The pipes end with the last process that has them.
     out, errors = process.communicate(timeout=240)
     assert (process.returncode, out) == (-signal.SIGINT, "")
-    assert errors == f"scrapy-dedupe {words[0]}: stopped; the same command goes on where it was.\n"
+    assert errors == f"scrapy-dedupe {words[0]}: stopped; the same command continues where it stopped.\n"
     assert not [name for name in snapshot(tmp_path) if name.endswith(".part")]

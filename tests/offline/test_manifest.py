@@ -226,7 +226,9 @@ def test_a_wrong_line_of_json_is_named_with_file_and_line(line: str, reason: str
 
 def test_a_cut_last_line_is_not_taken_for_a_good_one(tmp_path: Path) -> None:
     (tmp_path / "m").write_text(f"{GOOD} 1\n{GOOD} 1")
-    with pytest.raises(DamagedInput, match=r"line 2: the last line has no line end: the manifest is cut"):
+    with pytest.raises(
+        DamagedInput, match=r"line 2: the last line has no line end: the manifest is truncated"
+    ):
         list(read_lines(tmp_path / "m"))
 
 
@@ -251,7 +253,7 @@ def test_another_number_of_columns_is_a_fault(together: bool, tmp_path: Path) ->
     paths[0].write_text(f"{GOOD}\n")
     with paths[-1].open("a") as file:
         file.write(f"{GOOD} 1\n")
-    with pytest.raises(DamagedInput, match="it has 7 columns, the lines before have 6"):
+    with pytest.raises(DamagedInput, match="it has 7 columns, but the lines before have 6"):
         list(read_all(paths))
 
 

@@ -132,7 +132,7 @@ def test_a_bare_name_is_no_name_with_folders(listed, tmp_path):
 @pytest.mark.parametrize(
     ("places", "name", "reason"),
     [
-        (Places(), "none.warc.gz", "is not in the working folder. Name the folder with --root"),
+        (Places(), "none.warc.gz", "is not in the working folder. Name its folder with --root"),
         (Places(), "/none/none.warc.gz", "does not exist. Give its location with --paths"),
         (Places((), {"a": "/none/a"}), "a", "/none/a does not exist; the path map says that a is"),
     ],
@@ -401,7 +401,7 @@ def test_other_protocols_are_read_in_pieces(listed, monkeypatch):
     assert payloads(places, listed) == PAYLOADS
     with pytest.raises(ArchiveError, match="does not exist"):
         places.record(replace(listed.lines[0], file="none"))
-    with pytest.raises(SettingError, match="fsspec has no protocol nonsense"):
+    with pytest.raises(SettingError, match="fsspec does not support the protocol nonsense"):
         places.record(replace(listed.lines[0], file="nonsense://a"))
 
 

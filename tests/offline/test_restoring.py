@@ -669,7 +669,7 @@ def test_a_file_that_changes_while_it_is_restored_is_told(
         return result
 
     monkeypatch.setattr(restoring, step, change)
-    with pytest.raises(ArchiveError, match=r"a\.warc\.gz has changed"):
+    with pytest.raises(ArchiveError, match=r"a\.warc\.gz (has )?changed"):
         run(deduped, output=output)
     folder = output or deduped
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]

@@ -83,7 +83,7 @@ def test_parts_of_an_earlier_run_are_replaced_by_force_alone(tmp_path: Path) -> 
     (tmp_path / "m.txt").write_text("another file")
     for name in ("m.1", "m.2"):
         (tmp_path / name).unlink()
-    with pytest.raises(ArchiveError, match=r"m\.3 and 8 more of this name are there already.*--force"):
+    with pytest.raises(ArchiveError, match=r"m\.3 and 8 more of these files already exist.*--force"):
         split_by_count(lines_of([1, 1]), tmp_path / "m", 2)
     split_by_count(lines_of([1, 1]), tmp_path / "m", 2, force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.1", "m.2", "m.txt"]

@@ -251,7 +251,7 @@ def test_a_folder_with_something_in_it_is_refused_and_not_touched(folder: Path) 
     (folder / "out").mkdir()
     (folder / "out" / "mine").write_text("mine")
     before = snapshot(folder)
-    with pytest.raises(ArchiveError, match=r"in it already: mine\. .*--force"):
+    with pytest.raises(ArchiveError, match=r"is not empty: it has mine\. .*--force"):
         run(folder)
     assert snapshot(folder) == before
     run(folder, force=True)
